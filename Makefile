@@ -1,0 +1,45 @@
+# The environment lives in .venv/ and comes from requirements.lock; every target brings what it needs.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test check format lock wheel clean
+
+# Train and serve a small model on synthetic faces, from nothing to an HTTP answer, in runs/demo.
+demo: $(STAMP)
+	$(BIN)/python jobs/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(TESTS)
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: $(STAMP)
+	$(BIN)/python -m build --wheel
+
+# mediapipe serves as the carrier of its face models: its code and its own dependencies stay out.
+$(STAMP): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps mediapipe
+	touch $(STAMP)
+
+# Resolve anew and write exact versions. A local build's label (torch 2.13.0+cpu) is cut off, so that the lock serves
+# the CPU build and the CUDA build alike; what only the CUDA build wants is pinned by torch itself.
+lock:
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --upgrade --editable '.[dev]' setuptools
+	.venv-lock/bin/python -m pip install --quiet --no-deps 'mediapipe==0.10.21'
+	{ echo '# Exact versions, as pip constraints: pip install --constraint requirements.lock ...; made by "make lock".'; \
+	  .venv-lock/bin/python -m pip freeze --all --exclude-editable --exclude pip | sed 's/+[a-z0-9.]*$$//'; } > requirements.lock
+	rm -rf .venv-lock
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,198 @@
+"""The command line: one verb a stage. Each verb is a configuration, a function and a line about the result."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fusionray import __version__
+from fusionray.config import list_presets, load_config
+from fusionray.errors import FusionRayError, ImageRejected, InputMissing
+from fusionray.ops.environment import apply_defaults, resolve_location
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; exit 0, or print one line that says what is wrong and exit 1."""
+    options = build_parser().parse_args(arguments)
+    apply_defaults(getattr(options, "address", None))
+    run: Callable[[argparse.Namespace], None] = options.run
+    try:
+        run(options)
+    except (FusionRayError, ValueError) as error:
+        print(f"fusionray {options.verb}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"fusionray {options.verb}: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+def run_job(verb: str) -> int:
+    """Run a verb with the command line of a script in `jobs/`."""
+    return main([verb, *sys.argv[1:]])
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Describe the verbs."""
+    parser = argparse.ArgumentParser(prog="fusionray", description="Train and serve face-fusion models on Ray.")
+    parser.add_argument("--version", action="version", version=f"fusionray {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    add_prepare(verbs.add_parser("prepare", help="pictures -> aligned, sharded crops"))
+    add_train(verbs.add_parser("train", help="shards -> checkpoints; the same command goes on where it stopped"))
+    add_export(verbs.add_parser("export", help="checkpoint -> checked ONNX bundle"))
+    add_fuse(verbs.add_parser("fuse", help="fuse two picture files with a bundle"))
+    add_serve(verbs.add_parser("serve", help="serve a bundle over HTTP"))
+    return parser
+
+
+def add_common(parser: argparse.ArgumentParser, *, cluster: bool = True) -> None:
+    parser.add_argument("--config", metavar="FILE", help="YAML file with settings")
+    if cluster:
+        parser.add_argument("--address", help="Ray cluster to use; default: one on this machine, stopped again at the end")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that win over the file")
+
+
+def add_prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", metavar="INPUT", help="folder, tar or zip of pictures, or synthetic://people=500,...")
+    parser.add_argument("output", metavar="OUTPUT", help="folder or URI for the shards")
+    add_common(parser)
+    parser.set_defaults(run=run_prepare)
+
+
+def run_prepare(options: argparse.Namespace) -> None:
+    from fusionray.data.prepare import PrepareConfig, prepare
+    from fusionray.ops.cluster import cluster
+
+    source = options.input if "://" in options.input else resolve_location(options.input)
+    places = [f"input={source}", f"output={resolve_location(options.output)}"]
+    config = load_config(PrepareConfig, file=options.config, overrides=[*options.overrides, *places])
+    with cluster(options.address):
+        manifest = prepare(config)
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(manifest.dropped.items())) or "none"
+    print(
+        f"{config.output}: {manifest.num_images} crops of {manifest.num_identities} people in {len(manifest.shards)} "
+        f"shards; dropped: {dropped}"
+    )
+
+
+def add_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", help=f"settings to start from: {', '.join(list_presets())}")
+    parser.add_argument("--output", metavar="DIR", help="folder or URI that holds the runs (run.output)")
+    add_common(parser)
+    parser.set_defaults(run=run_train)
+
+
+def run_train(options: argparse.Namespace) -> None:
+    from fusionray.ops.cluster import cluster
+    from fusionray.training.settings import TrainConfig
+
+    places = [f"run.output={options.output}"] if options.output else []
+    overrides = [*options.overrides, *places]
+    config = load_config(TrainConfig, file=options.config, overrides=overrides, preset=options.preset)
+    with cluster(options.address):
+        from fusionray.training.train import train
+
+        result = train(config)
+    figures = ", ".join(f"{key} {value:.4g}" for key, value in sorted(result.metrics.items()))
+    print(f"{result.checkpoint}: {result.images_seen} images in {result.seconds:.0f} s; {figures}")
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint or run folder of a face-fusion run")
+    parser.add_argument("--output", metavar="DIR", required=True, help="folder of the bundle")
+    add_common(parser, cluster=False)
+    parser.set_defaults(run=run_export)
+
+
+def run_export(options: argparse.Namespace) -> None:
+    from fusionray.export.onnx import ExportConfig, export
+
+    places = [f"checkpoint={options.checkpoint}", f"output={options.output}"]
+    bundle = export(load_config(ExportConfig, file=options.config, overrides=[*options.overrides, *places]))
+    parity = bundle.description.parity
+    print(f"{bundle.folder}: differs from torch by {parity.largest_difference:.1e} (tolerance {parity.tolerance:g})")
+
+
+def add_fuse(parser: argparse.ArgumentParser) -> None:
+    for name, text in (("source", "picture of the identity"), ("target", "picture to change"), ("output", "result")):
+        parser.add_argument(name, metavar=name.upper(), help=text)
+    parser.add_argument("--bundle", required=True, help="bundle folder, or models:/name@alias")
+    parser.add_argument("--faces", choices=("largest", "all"), default="largest", help="faces of the target to change")
+    parser.add_argument("--detector", default="default", help="'default', or the path of a YuNet or SCRFD ONNX file")
+    parser.add_argument("--tracking-uri", help="MLflow store behind models:/ locations")
+    parser.set_defaults(run=run_fuse)
+
+
+def run_fuse(options: argparse.Namespace) -> None:
+    from fusionray.export.bundle import bundle_hash, read_bundle
+    from fusionray.faces.decode import decode_image
+    from fusionray.faces.detect import build_detector
+    from fusionray.runtime.fuser import Fuser
+    from fusionray.safety.provenance import Provenance, encode_marked
+
+    formats = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
+    output = Path(options.output)
+    if output.suffix.lower() not in formats:
+        raise ValueError(f"{output}: name the result .png, .jpg or .webp")
+    pictures = []
+    for place in (options.source, options.target):
+        try:
+            pictures.append(decode_image(Path(place).read_bytes()))
+        except OSError as error:
+            raise InputMissing(f"{place}: cannot be read ({error.strerror}); check the path") from None
+        except ImageRejected as error:
+            raise ImageRejected(error.reason, f"{place}: {error}") from None
+    bundle = read_bundle(options.bundle, options.tracking_uri)
+    fused = Fuser(bundle, build_detector(options.detector)).fuse(*pictures, faces=options.faces)
+    provenance = Provenance(bundle.description.name, bundle_hash(bundle))
+    data = encode_marked(fused.image, provenance, formats[output.suffix.lower()])  # type: ignore[arg-type]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_bytes(data)
+    print(f"{output}: {fused.num_faces} face(s) fused with {bundle.description.name}; marked as AI-generated")
+
+
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bundle", help="bundle folder, or models:/name@alias")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; beyond loopback it wants a key")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on")
+    add_common(parser)
+    parser.set_defaults(run=run_serve)
+
+
+def run_serve(options: argparse.Namespace) -> None:
+    root = find_serve_root()
+    sys.path.insert(0, str(root))
+    import serve.app
+    from serve.schema import ServeConfig
+
+    from fusionray.ops.cluster import cluster
+
+    places = [f"bundle={options.bundle}"] if options.bundle else []
+    config = load_config(ServeConfig, file=options.config, overrides=[*options.overrides, *places])
+    with cluster(options.address, working_folder=root):
+        serve.app.run(config, options.host, options.port, blocking=False)
+        print(f"serving {config.bundle} on http://{options.host}:{options.port}; stop with Ctrl-C", flush=True)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+        serve.app.stop()
+
+
+def find_serve_root() -> Path:
+    """Find the checkout that holds `serve/app.py`: around this package, or the working folder.
+
+    Raises: InputMissing where only the wheel is installed.
+    """
+    for root in (Path(__file__).resolve().parents[2], Path.cwd()):
+        if (root / "serve" / "app.py").is_file():
+            return root
+    raise InputMissing("serve/app.py is not part of the installed package; run this in a checkout of the repository")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

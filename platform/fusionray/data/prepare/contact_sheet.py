@@ -1,0 +1,56 @@
+"""A picture of crops, a row for each person: the first thing to look at after preparing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import cv2
+import numpy as np
+
+from fusionray.data import storage
+from fusionray.data.shards import Manifest
+from fusionray.faces.decode import ImageLimits, decode_image
+from fusionray.faces.face import Image
+
+_MAX_PEOPLE, _MAX_CROPS = 12, 8
+_CELL = 112
+_LABEL_HEIGHT = 16
+
+
+def draw_contact_sheet(people: Mapping[str, Iterable[Image]]) -> Image:
+    """Draw up to 12 people with up to 8 crops each; every row carries the name of the identity."""
+    shown = {identity: list(crops)[:_MAX_CROPS] for identity, crops in list(people.items())[:_MAX_PEOPLE]}
+    width = max(4, *(len(crops) for crops in shown.values())) * _CELL
+    rows = []
+    for identity, crops in shown.items():
+        row = np.full((_LABEL_HEIGHT + _CELL, width, 3), 32, np.uint8)
+        # The built-in font knows ASCII only and draws question marks for the rest.
+        label = identity.encode("ascii", "replace").decode()[: width // 8]
+        cv2.putText(row, label, (4, _LABEL_HEIGHT - 4), cv2.FONT_HERSHEY_SIMPLEX, 0.4, (220, 220, 220), 1, cv2.LINE_AA)
+        for column, crop in enumerate(crops):
+            interpolation = cv2.INTER_AREA if crop.shape[0] > _CELL else cv2.INTER_LINEAR
+            cell = cv2.resize(crop, (_CELL, _CELL), interpolation=interpolation)
+            row[_LABEL_HEIGHT:, column * _CELL : (column + 1) * _CELL] = cell
+        rows.append(row)
+    return np.concatenate(rows)
+
+
+def collect_crops(folder: str, manifest: Manifest) -> dict[str, list[Image]]:
+    """Read the crops for a contact sheet from as few shards as it takes, training people first."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    people: dict[str, list[Image]] = {}
+    limits = ImageLimits(min_side=1)
+    for file in manifest.files("train") + manifest.files("validation"):
+        data = storage.read_bytes(storage.join(folder, file))
+        table = pq.read_table(pa.BufferReader(data), columns=["image", "identity"])
+        for image, identity in zip(table["image"], table["identity"].to_pylist(), strict=True):
+            if identity not in people and len(people) == _MAX_PEOPLE:
+                break
+            crops = people.setdefault(identity, [])
+            if len(crops) < _MAX_CROPS:
+                crops.append(decode_image(image.as_py(), limits))
+        if len(people) == _MAX_PEOPLE:
+            break
+    return people

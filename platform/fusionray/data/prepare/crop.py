@@ -1,0 +1,74 @@
+"""One picture -> one row of a shard: detect, align, judge, encode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusionray.data.prepare.config import PrepareConfig
+from fusionray.data.prepare.quality import box_around, check_crop, check_face
+from fusionray.data.prepare.source import Picture
+from fusionray.data.shards import build_row
+from fusionray.errors import ImageRejected, NoFaceFound
+from fusionray.faces.align import Template, estimate_alignment, invert_affine, transform_points, warp_crop
+from fusionray.faces.decode import encode_image
+from fusionray.faces.face import Detector, Face, Matrix, largest_face
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cropper:
+    """Makes rows. The largest face of a picture counts; the others are only counted."""
+
+    config: PrepareConfig
+    template: Template
+    detector: Detector
+
+    def build(self, picture: Picture) -> tuple[dict[str, Any], int]:
+        """Build the row of a picture, and tell how many faces were seen.
+
+        Raises:
+            ImageRejected: "no_face", "bad_landmarks", "face_too_small", "not_frontal" or "blurred".
+        """
+        config = self.config
+        faces = self._find(picture)
+        if not faces:
+            raise NoFaceFound("no face was found")
+        face = largest_face(faces)
+        check_face(face, min_face_pixels=config.min_face_pixels, max_yaw_asymmetry=config.max_yaw_asymmetry)
+        try:
+            matrix = estimate_alignment(face.landmarks, self.template, config.size)
+        except ValueError as error:
+            raise ImageRejected("bad_landmarks", str(error)) from error
+        crop = warp_crop(picture.image, matrix, config.size)
+        check_crop(crop, min_sharpness=config.min_sharpness)
+        truth = picture.truth
+        row = build_row(
+            encode_image(crop, config.image_format, config.quality),
+            picture.entry.identity,
+            transform_points(face.landmarks, matrix),
+            picture.entry.source,
+            identity_parameters=truth.identity_parameters if truth else None,
+            attribute_parameters=truth.attribute_parameters if truth else None,
+            view_23=unit_view(matrix, config.size, picture.image.shape[0]) if truth else None,
+        )
+        return row, len(faces)
+
+    def _find(self, picture: Picture) -> list[Face]:
+        if picture.truth is not None and self.config.landmarks == "exact":
+            points = picture.truth.landmarks
+            return [Face(box_around(points), points, 1.0)]
+        return self.detector.detect(picture.image)
+
+
+def unit_view(matrix_23: Matrix, crop_size: int, picture_size: int) -> NDArray[np.float32]:
+    """Express an alignment (picture pixels -> crop pixels) as the map from the crop's unit square to the picture's.
+
+    Pixel i of a side of S lies at (i + 0.5) / S. Rendering through this view gives the crop without cutting it out.
+    """
+    back = invert_affine(matrix_23)
+    linear = back[:, :2] * crop_size / picture_size
+    shift = (back[:, 2] + 0.5 - back[:, :2] @ np.array([0.5, 0.5])) / picture_size
+    return np.concatenate([linear, shift[:, None]], axis=1).astype(np.float32)

@@ -1,0 +1,71 @@
+"""Open whatever INPUT names: a folder, an archive or the synthetic world."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+from pyarrow import fs
+
+from fusionray.data import storage
+from fusionray.data.prepare.archive import ArchiveSource, is_archive
+from fusionray.data.prepare.config import PrepareConfig
+from fusionray.data.prepare.folder import FolderSource
+from fusionray.data.prepare.source import PictureSource
+from fusionray.data.prepare.synthetic import SCHEME, parse_synthetic
+from fusionray.errors import ConfigInvalid, InputMissing
+from fusionray.faces.decode import ImageLimits
+
+
+def open_source(config: PrepareConfig) -> PictureSource:
+    """Open the input of a configuration and check that it offers something.
+
+    Raises:
+        InputMissing: it is not there, is neither folder nor archive, or is empty.
+        ConfigInvalid: a synthetic:// address is malformed, or the output lies inside the input folder.
+    """
+    source = _open(config)
+    listing = source.list_entries()
+    if not listing.entries and not listing.dropped:
+        raise InputMissing(f"{config.input}: holds no pictures; expected <identity>/<image> files in it")
+    if not listing.entries:
+        raise InputMissing(f"{config.input}: nothing in it can be read ({listing.dropped[0].detail})")
+    return source
+
+
+def _open(config: PrepareConfig) -> PictureSource:
+    if config.input.startswith(SCHEME):
+        return parse_synthetic(config.input)
+    limits = ImageLimits(
+        max_bytes=config.max_file_bytes,
+        max_pixels=config.max_image_pixels,
+        max_side=max(16_384, config.size),
+        min_side=config.min_image_side,
+    )
+    try:
+        filesystem, path = storage.open_filesystem(config.input)
+        kind = filesystem.get_file_info(path).type
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputMissing(f"{config.input}: cannot be opened: {error}") from error
+    if kind == fs.FileType.NotFound:
+        raise InputMissing(f"{config.input}: no such folder or archive; check INPUT")
+    if kind == fs.FileType.Directory:
+        _check_apart(config)
+        return FolderSource(config.input, limits)
+    if kind != fs.FileType.File or not is_archive(config.input):
+        raise InputMissing(f"{config.input}: neither a folder nor a tar or zip archive; give one of these as INPUT")
+    return ArchiveSource(
+        config.input, limits, max_members=config.max_archive_members, max_bytes=config.max_archive_bytes
+    )
+
+
+def _check_apart(config: PrepareConfig) -> None:
+    """Refuse an output inside the input: the next run would take the shards for input."""
+    filesystems = [storage.open_filesystem(location) for location in (config.input, config.output)]
+    (_, input_path), (_, output_path) = filesystems
+    if all(isinstance(filesystem, fs.LocalFileSystem) for filesystem, _ in filesystems):
+        input_path, output_path = os.path.realpath(input_path), os.path.realpath(output_path)
+    elif filesystems[0][0] != filesystems[1][0]:
+        return
+    if f"{output_path}/".startswith(f"{input_path}/"):
+        raise ConfigInvalid(f"output: {config.output} lies inside the input {config.input}; choose a folder beside it")

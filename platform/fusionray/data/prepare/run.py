@@ -1,0 +1,185 @@
+"""The prepare stage: plan, make the missing shards on Ray Data, vouch for all of them in a manifest."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections import Counter
+
+from tqdm import tqdm
+
+from fusionray import __version__
+from fusionray.data.prepare.config import PrepareConfig
+from fusionray.data.prepare.contact_sheet import collect_crops, draw_contact_sheet
+from fusionray.data.prepare.inputs import open_source
+from fusionray.data.prepare.output import Output, compute_fingerprint
+from fusionray.data.prepare.plan import Chunk, plan_chunks
+from fusionray.data.prepare.source import Dropped
+from fusionray.data.prepare.worker import Job, ShardMaker, ShardReport
+from fusionray.data.shards import Manifest, Split, SplitInfo, write_manifest
+from fusionray.errors import FusionRayError, InputMissing
+from fusionray.faces.decode import encode_image
+from fusionray.faces.detect import build_detector
+
+# A cluster without a free CPU would otherwise be waited for in silence.
+_PATIENCE_SECONDS = 600.0
+
+
+def prepare(config: PrepareConfig) -> Manifest:
+    """Turn the pictures of `config.input` into shards, a manifest and a contact sheet below `config.output`.
+
+    Runs on the Ray that is there. Done shards are kept when a run is interrupted, and the next run makes the missing
+    ones; when nothing is missing it says so and does nothing.
+
+    Raises:
+        InputMissing: the input is not there, holds no pictures, or none of them could be used.
+        ConfigInvalid: the synthetic:// address is malformed, or the output lies inside the input.
+        ShardMismatch: the output holds shards of other input or settings, and `overwrite` is false.
+        DetectorUnavailable: the detector cannot be loaded.
+    """
+    source = open_source(config)
+    detector = build_detector(config.detector)
+    settings, fingerprint = compute_fingerprint(config, source.signature())
+    output = Output(config.output)
+    output.claim(settings, fingerprint, overwrite=config.overwrite)
+    finished = output.finished_manifest(fingerprint)
+    if finished is not None:
+        _say(f"prepare: {config.output} is complete ({_in_words(finished)}); nothing to do")
+        return finished
+    listing = source.list_entries()
+    chunks = plan_chunks(
+        listing.entries,
+        seed=config.seed,
+        validation_fraction=config.validation_fraction,
+        rows_per_shard=config.rows_per_shard,
+    )
+    done = output.done_files(chunks, fingerprint)
+    missing = [chunk for chunk in chunks if chunk.file not in done]
+    if done and missing:
+        _say(f"prepare: {len(done)} of {len(chunks)} shards were made before; going on with the others")
+    _make_shards(Job(config, source, detector, fingerprint), missing, num_done=_count(chunks) - _count(missing))
+    reports = [output.read_report(chunk) for chunk in chunks]
+    manifest = _build_manifest(config, fingerprint, chunks, reports, listing.dropped, synthetic=source.synthetic)
+    _publish(config, output, manifest, listing.dropped, reports)
+    _say(f"prepare: {config.output}: {_in_words(manifest)}")
+    return manifest
+
+
+def _make_shards(job: Job, chunks: list[Chunk], *, num_done: int) -> None:
+    """Work through chunks in a pool of actors, showing how many pictures were tried."""
+    if not chunks:
+        return
+    import ray.data
+    from ray.exceptions import RayError
+
+    items = [{"chunk": pickle.dumps(chunk)} for chunk in chunks]
+    dataset = ray.data.from_items(items, override_num_blocks=len(items))
+    # One bar of our own; and every small yield is a block of its own, or news would wait until the shard is done.
+    dataset.context.enable_progress_bars = False
+    dataset.context.target_max_block_size = 1
+    dataset.context.print_on_execution_start = False
+    dataset.context.execution_no_progress_timeout_s = _PATIENCE_SECONDS
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    size = min(len(chunks), job.config.workers or max(1, cpus))
+    news = dataset.map_batches(
+        ShardMaker,
+        fn_constructor_args=(job,),
+        batch_size=1,
+        num_cpus=1,
+        compute=ray.data.ActorPoolStrategy(size=size),
+    )
+    with tqdm(
+        desc="prepare", total=num_done + _count(chunks), initial=num_done, unit=" pictures", file=sys.stderr
+    ) as bar:
+        try:
+            for batch in news.iter_batches(batch_size=None, prefetch_batches=0):
+                bar.update(int(batch["pictures"].sum()))
+        except RayError as error:
+            raise _own_cause(error) from error
+
+
+def _own_cause(error: BaseException) -> BaseException:
+    """Find the error of ours that Ray wrapped; what is not ours is shown as it came."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, FusionRayError):
+            return cause
+        cause = getattr(cause, "cause", None) or cause.__cause__
+    return error
+
+
+def _build_manifest(
+    config: PrepareConfig,
+    fingerprint: str,
+    chunks: list[Chunk],
+    reports: list[ShardReport],
+    refused: list[Dropped],
+    *,
+    synthetic: bool,
+) -> Manifest:
+    reasons = Counter(drop.reason for report in reports for drop in report.dropped)
+    reasons.update(drop.reason for drop in refused)
+    splits: dict[str, SplitInfo] = {}
+    names: tuple[Split, Split] = ("train", "validation")
+    for split in names:
+        parts = [report for chunk, report in zip(chunks, reports, strict=True) if chunk.split == split]
+        people = {identity for part in parts for identity in part.identities}
+        splits[split] = SplitInfo(rows=sum(part.shard.rows for part in parts if part.shard), identities=len(people))
+    shards = [report.shard for report in reports if report.shard is not None]
+    if not shards:
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        raise InputMissing(f"{config.input}: none of its pictures can be used ({counts}); see the reasons, check INPUT")
+    return Manifest(
+        template=config.template,
+        size=config.size,
+        image_format=config.image_format,
+        seed=config.seed,
+        input=config.input,
+        fingerprint=fingerprint,
+        code_version=__version__,
+        synthetic=synthetic,
+        num_images=sum(shard.rows for shard in shards),
+        num_identities=sum(split.identities for split in splits.values()),
+        splits=splits,
+        shards=shards,
+        num_dropped=reasons.total(),
+        dropped=dict(sorted(reasons.items())),
+    )
+
+
+def _publish(
+    config: PrepareConfig, output: Output, manifest: Manifest, refused: list[Dropped], reports: list[ShardReport]
+) -> None:
+    """Write what describes the shards, the manifest last."""
+    drops = sorted([*refused, *(drop for report in reports for drop in report.dropped)])
+    lines = [json.dumps(drop._asdict(), ensure_ascii=False) for drop in drops]
+    output.write("dropped.jsonl", "".join(f"{line}\n" for line in lines).encode())
+    summary = {
+        "images": manifest.num_images,
+        "identities": manifest.num_identities,
+        "dropped": manifest.dropped,
+        "images_with_several_faces": sum(report.num_several_faces for report in reports),
+    }
+    output.write("summary.json", json.dumps(summary, indent=1).encode())
+    if config.contact_sheet:
+        sheet = draw_contact_sheet(collect_crops(config.output, manifest))
+        output.write("contact_sheet.png", encode_image(sheet, "png"))
+    output.remove_leftovers()
+    write_manifest(config.output, manifest)
+
+
+def _count(chunks: list[Chunk]) -> int:
+    return sum(len(chunk.entries) for chunk in chunks)
+
+
+def _in_words(manifest: Manifest) -> str:
+    held_out = manifest.splits["validation"].identities
+    return (
+        f"{manifest.num_images} crops of {manifest.num_identities} people ({held_out} held out) "
+        f"in {len(manifest.shards)} shards, {manifest.num_dropped} pictures dropped"
+    )
+
+
+def _say(line: str) -> None:
+    tqdm.write(line, file=sys.stderr)

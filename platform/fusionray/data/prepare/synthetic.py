@@ -1,0 +1,97 @@
+"""Pictures of people who do not exist, rendered as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fusionray.data.prepare.source import Dropped, Entry, Listing, Picture, Truth
+from fusionray.errors import ConfigInvalid
+
+SCHEME = "synthetic://"
+_BOUNDS = {"people": (1, 1_000_000), "images": (1, 100_000), "size": (32, 2048), "seed": (0, 2**31 - 1)}
+_DEFAULTS = {"people": 500, "images": 20, "size": 128, "seed": 0}
+_BATCH = 16
+
+
+class SyntheticSource:
+    """`people` x `images` pictures of `size` px. Person k looks the same however many there are besides."""
+
+    synthetic = True
+
+    def __init__(self, *, people: int, images: int, size: int, seed: int) -> None:
+        self._people = people
+        self._images = images
+        self._size = size
+        self._seed = seed
+        self._identities: Any = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_identities": None}
+
+    def signature(self) -> str:
+        """Give the four numbers that determine every picture."""
+        return f"people={self._people},images={self._images},size={self._size},seed={self._seed}"
+
+    def list_entries(self) -> Listing:
+        """List all pictures, person by person."""
+        people = (f"person-{person:06d}" for person in range(self._people))
+        return Listing(
+            [Entry(name, f"{name}/{number:05d}", str(number)) for name in people for number in range(self._images)], []
+        )
+
+    def read(self, entries: Sequence[Entry]) -> Iterator[Picture | Dropped]:
+        """Render pictures in batches."""
+        import torch
+
+        from fusionray.data import synthetic
+
+        if self._identities is None:
+            self._identities = synthetic.sample_identities(self._people, self._seed)
+        attributes_by_person: dict[int, Any] = {}
+        for start in range(0, len(entries), _BATCH):
+            batch = entries[start : start + _BATCH]
+            people = [int(entry.identity.rpartition("-")[2]) for entry in batch]
+            for person in people:
+                if person not in attributes_by_person:
+                    attributes_by_person[person] = synthetic.sample_attributes(self._images, self._person_seed(person))
+            identity_NI = self._identities[people]
+            attributes_NA = torch.stack(
+                [attributes_by_person[person][int(entry.locator)] for person, entry in zip(people, batch, strict=True)]
+            )
+            with torch.inference_mode():
+                images_NCHW = synthetic.render(identity_NI, attributes_NA, self._size)
+                points_N52 = synthetic.landmarks(identity_NI, attributes_NA).numpy() * self._size - 0.5
+            images_NHWC = (images_NCHW.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+            for index, entry in enumerate(batch):
+                truth = Truth(
+                    identity_NI[index].numpy().astype(np.float32),
+                    attributes_NA[index].numpy().astype(np.float32),
+                    points_N52[index].astype(np.float32),
+                )
+                yield Picture(entry, np.ascontiguousarray(images_NHWC[index]), truth)
+
+    def _person_seed(self, person: int) -> int:
+        """Give each person a seed of their own, so that a shard can be rendered without the people before it."""
+        return int(np.random.SeedSequence([self._seed, person]).generate_state(1)[0] >> 1)
+
+
+def parse_synthetic(text: str) -> SyntheticSource:
+    """Parse `synthetic://people=500,images=20,size=128,seed=0`; keys that are left out take these values.
+
+    Raises:
+        ConfigInvalid: naming the key that is unknown, doubled, not a whole number or out of range.
+    """
+    values: dict[str, int] = {}
+    for item in filter(None, text.removeprefix(SCHEME).split(",")):
+        key, _, number = (part.strip() for part in item.partition("="))
+        if key not in _BOUNDS or key in values:
+            state = "is given twice" if key in values else f"is not known; there are {', '.join(_BOUNDS)}"
+            raise ConfigInvalid(f"{text}: the key '{key}' {state}")
+        low, high = _BOUNDS[key]
+        if not number.isascii() or not number.isdigit() or not low <= int(number) <= high:
+            raise ConfigInvalid(f"{text}: {key}={number}: write a whole number from {low} to {high}")
+        values[key] = int(number)
+    return SyntheticSource(**(_DEFAULTS | values))

@@ -1,0 +1,95 @@
+"""What runs in a Ray actor: one chunk of pictures -> one shard file and a report beside it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fusionray.config import Section
+from fusionray.data import storage
+from fusionray.data.prepare.config import PrepareConfig
+from fusionray.data.prepare.crop import Cropper
+from fusionray.data.prepare.plan import Chunk
+from fusionray.data.prepare.source import Dropped, PictureSource, as_dropped
+from fusionray.data.shards import ShardInfo, write_shard
+from fusionray.errors import ImageRejected
+from fusionray.faces.align import load_template
+from fusionray.faces.face import Detector
+
+_PROGRESS_STEP = 64
+
+
+class ShardReport(Section):
+    """How the work on one chunk went; once it lies beside the shard, the chunk is done."""
+
+    fingerprint: str
+    shard: ShardInfo | None
+    identities: list[str]
+    num_several_faces: int
+    dropped: list[Dropped]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Job:
+    """What all chunks of one run share."""
+
+    config: PrepareConfig
+    source: PictureSource
+    detector: Detector
+    fingerprint: str
+
+
+class ShardMaker:
+    """Makes shards, one call a chunk; holds one detector for its life."""
+
+    def __init__(self, job: Job) -> None:
+        import torch
+
+        # An actor owns one core; libraries that start a thread for each core of the machine would fight over it.
+        cv2.setNumThreads(1)
+        torch.set_num_threads(1)
+        self._job = job
+        self._cropper = Cropper(job.config, load_template(job.config.template), job.detector)
+
+    def __call__(self, batch: dict[str, NDArray[Any]]) -> Iterator[dict[str, NDArray[np.int64]]]:
+        """Work through pickled chunks, telling every few pictures how many were tried."""
+        for pickled in batch["chunk"]:
+            yield from self._make(pickle.loads(pickled))  # noqa: S301 - written by the driver of this very run
+
+    def _make(self, chunk: Chunk) -> Iterator[dict[str, NDArray[np.int64]]]:
+        job = self._job
+        rows: list[dict[str, Any]] = []
+        dropped: list[Dropped] = []
+        num_several_faces = 0
+        tried = told = 0
+        for item in job.source.read(chunk.entries):
+            tried += 1
+            if isinstance(item, Dropped):
+                dropped.append(item)
+            else:
+                try:
+                    row, num_faces = self._cropper.build(item)
+                    rows.append(row)
+                    num_several_faces += num_faces > 1
+                except ImageRejected as error:
+                    dropped.append(as_dropped(item.entry, error))
+            if tried - told >= _PROGRESS_STEP:
+                yield {"pictures": np.array([tried - told])}
+                told = tried
+        output = job.config.output
+        shard = write_shard(output, chunk.file, chunk.split, rows) if rows else None
+        report = ShardReport(
+            fingerprint=job.fingerprint,
+            shard=shard,
+            identities=sorted({row["identity"] for row in rows}),
+            num_several_faces=num_several_faces,
+            dropped=dropped,
+        )
+        storage.write_atomic(storage.join(output, chunk.report_file), report.model_dump_json().encode())
+        yield {"pictures": np.array([tried - told])}

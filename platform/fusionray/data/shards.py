@@ -1,0 +1,201 @@
+"""Contract 1, the shards: Parquet files of aligned crops and the manifest that vouches for them.
+
+A row is one aligned crop. Rows of an identity lie together in one shard, and a shard belongs to one split, so that
+pairs are made inside a block and no person is in two splits.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from fusionray.config import Section
+from fusionray.data import storage
+from fusionray.errors import InputMissing, ShardCorrupt, ShardMismatch
+
+MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION = 1
+# Small groups let a reader take a part of a shard; 256 crops of 128 px are about 1 MB.
+ROWS_PER_GROUP = 256
+
+Split = Literal["train", "validation"]
+
+SCHEMA = pa.schema(
+    [
+        pa.field("image", pa.binary(), nullable=False),
+        pa.field("identity", pa.string(), nullable=False),
+        pa.field("landmarks", pa.list_(pa.list_(pa.float32(), 2), 5), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+    ]
+)
+SYNTHETIC_SCHEMA = pa.schema(
+    [
+        *SCHEMA,
+        pa.field("identity_parameters", pa.list_(pa.float32()), nullable=False),
+        pa.field("attribute_parameters", pa.list_(pa.float32()), nullable=False),
+        pa.field("view", pa.list_(pa.float32(), 6), nullable=False),
+    ]
+)
+
+
+class ShardInfo(Section):
+    """What the manifest promises about one Parquet file."""
+
+    file: str
+    split: Split
+    rows: int
+    identities: int
+    bytes: int
+    sha256: str
+
+
+class SplitInfo(Section):
+    """The size of a split."""
+
+    rows: int
+    identities: int
+
+
+class Manifest(Section):
+    """The description of a set of shards; `fingerprint` identifies input and settings together."""
+
+    format_version: int = FORMAT_VERSION
+    template: str
+    size: int
+    image_format: str
+    seed: int
+    input: str
+    fingerprint: str
+    code_version: str
+    synthetic: bool
+    num_images: int
+    num_identities: int
+    splits: dict[str, SplitInfo]
+    shards: list[ShardInfo]
+    num_dropped: int
+    dropped: dict[str, int]
+
+    def digest(self) -> str:
+        """Identify the content: the same crops in the same files give the same digest wherever they lie."""
+        return storage.sha256_hex("\n".join(sorted(shard.sha256 for shard in self.shards)).encode())
+
+    def files(self, split: Split) -> list[str]:
+        """List the file names of a split in a fixed order."""
+        return sorted(shard.file for shard in self.shards if shard.split == split)
+
+
+def build_row(
+    image: bytes,
+    identity: str,
+    landmarks_52: NDArray[np.float32],
+    source: str,
+    *,
+    identity_parameters: NDArray[np.float32] | None = None,
+    attribute_parameters: NDArray[np.float32] | None = None,
+    view_23: NDArray[np.float32] | None = None,
+) -> dict[str, Any]:
+    """Build one row: an encoded crop, landmarks in crop pixels, and for synthetic faces what generated them.
+
+    `view_23` maps crop unit-square coordinates to picture unit-square coordinates (float32, row-major).
+    """
+    row: dict[str, Any] = {
+        "image": image,
+        "identity": identity,
+        "landmarks": landmarks_52.astype(np.float32).tolist(),
+        "source": source,
+    }
+    if identity_parameters is not None and attribute_parameters is not None and view_23 is not None:
+        row["identity_parameters"] = identity_parameters.astype(np.float32)
+        row["attribute_parameters"] = attribute_parameters.astype(np.float32)
+        row["view"] = view_23.astype(np.float32).reshape(6)
+    return row
+
+
+def write_shard(folder: str, file: str, split: Split, rows: Sequence[dict[str, Any]]) -> ShardInfo:
+    """Write rows, sorted by identity, as one Parquet file, atomically; return its entry for the manifest."""
+    ordered = sorted(rows, key=lambda row: (row["identity"], row["source"]))
+    schema = SYNTHETIC_SCHEMA if "view" in ordered[0] else SCHEMA
+    buffer = io.BytesIO()
+    # The pictures are compressed already: a codec would only cost time.
+    pq.write_table(
+        pa.Table.from_pylist(ordered, schema=schema), buffer, compression="none", row_group_size=ROWS_PER_GROUP
+    )
+    data = buffer.getvalue()
+    storage.write_atomic(storage.join(folder, file), data)
+    return ShardInfo(
+        file=file,
+        split=split,
+        rows=len(ordered),
+        identities=len({row["identity"] for row in ordered}),
+        bytes=len(data),
+        sha256=storage.sha256_hex(data),
+    )
+
+
+def write_manifest(folder: str, manifest: Manifest) -> None:
+    """Write the manifest atomically; do it last, since its presence says that the set is complete."""
+    storage.write_atomic(storage.join(folder, MANIFEST_NAME), manifest.model_dump_json(indent=1).encode())
+
+
+def read_manifest(folder: str) -> Manifest:
+    """Read the manifest of a folder of shards.
+
+    Raises: InputMissing if there is none, ShardCorrupt if it cannot be understood.
+    """
+    location = storage.join(folder, MANIFEST_NAME)
+    if not storage.exists(folder):
+        raise InputMissing(f"{folder}: no such folder of shards; make one with `fusionray prepare INPUT {folder}`")
+    if not storage.exists(location):
+        raise InputMissing(f"{folder}: has no {MANIFEST_NAME}; run (or finish) `fusionray prepare INPUT {folder}`")
+    try:
+        return Manifest.model_validate_json(storage.read_bytes(location))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ShardCorrupt(
+            f"{location}: not a manifest of this format ({'.'.join(map(str, first['loc']))}: {first['msg']}); "
+            "prepare the data again into a new folder"
+        ) from None
+
+
+def check_shards(folder: str, manifest: Manifest, *, size: int, template: str | None = None) -> None:
+    """Check that shards are the ones that a run wants and that every file is there with its promised length.
+
+    Raises: ShardMismatch (size, template), ShardCorrupt (missing or truncated file).
+    """
+    if manifest.size != size:
+        raise ShardMismatch(
+            f"{folder}: shards hold {manifest.size} px crops but this run wants {size} px; "
+            f"prepare again with size={size} or choose a preset for {manifest.size} px"
+        )
+    if template is not None and manifest.template != template:
+        raise ShardMismatch(
+            f"{folder}: shards are aligned to {manifest.template} but this run wants {template}; "
+            f"prepare again with template={template}"
+        )
+    filesystem, root = storage.open_filesystem(folder)
+    for shard in manifest.shards:
+        found = filesystem.get_file_info(f"{root}/{shard.file}").size
+        if found != shard.bytes:
+            state = "is missing" if found is None else f"has {found} bytes, not {shard.bytes}"
+            raise ShardCorrupt(f"{folder}/{shard.file}: {state}; run `fusionray prepare` again into {folder}")
+
+
+def landmarks_from_column(column: pa.Array | pa.ChunkedArray) -> NDArray[np.float32]:
+    """Convert the `landmarks` column to an array [N,5,2] float32, crop pixels."""
+    combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    values: NDArray[np.float32] = combined.flatten().flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(-1, 5, 2)
+
+
+def matrix_from_column(column: pa.Array | pa.ChunkedArray) -> NDArray[np.float32]:
+    """Convert a column of equally long float lists to an array [N,K] float32."""
+    combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    values: NDArray[np.float32] = combined.flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(len(combined), -1)

@@ -1,0 +1,76 @@
+"""The one error tree. Each message says what is wrong, where, and how to mend it."""
+
+from __future__ import annotations
+
+
+class FusionRayError(Exception):
+    """Base of every error that a user can mend; the command line prints it as one line."""
+
+
+class InputMissing(FusionRayError):
+    """A folder, archive or file that was named is not there, or holds nothing usable."""
+
+
+class ImageRejected(FusionRayError):
+    """One picture cannot be used. `reason` is the short key that manifests count by."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[ImageRejected], tuple[str, str]]:
+        return type(self), (self.reason, str(self))
+
+
+class NoFaceFound(ImageRejected):
+    """The detector saw no face above its threshold."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("no_face", detail)
+
+    def __reduce__(self) -> tuple[type[NoFaceFound], tuple[str]]:  # type: ignore[override]
+        return type(self), (str(self),)
+
+
+class DetectorUnavailable(FusionRayError):
+    """The face detector that was asked for cannot be loaded here."""
+
+
+class ShardCorrupt(FusionRayError):
+    """A shard or its manifest does not hold what the manifest promises."""
+
+
+class ShardMismatch(FusionRayError):
+    """The shards are sound, but not what this run needs (size, template, identities)."""
+
+
+class CheckpointMissing(FusionRayError):
+    """No usable checkpoint lies where one was expected."""
+
+
+class BundleInvalid(FusionRayError):
+    """A bundle is incomplete, damaged or not the one its description promises."""
+
+
+class ParityFailed(FusionRayError):
+    """The exported model does not compute what the trained one computes."""
+
+
+class ProviderUnavailable(FusionRayError):
+    """ONNX Runtime does not run the execution provider that was asked for."""
+
+
+class ConfigInvalid(FusionRayError):
+    """A configuration file, preset or override cannot be understood."""
+
+
+class TrainingFailed(FusionRayError):
+    """Training stopped: a worker failed for good, or the numbers left the finite range."""
+
+
+class ClusterUnavailable(FusionRayError):
+    """The Ray cluster that was named does not answer, or is too small for what was asked."""
+
+
+class ServiceFailed(FusionRayError):
+    """The service did not start."""

@@ -1,0 +1,51 @@
+"""Face verification: are two pictures of one person? Threshold-free figures and the best threshold's accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class VerificationResult:
+    """The receiver operating curve over all pairs, from the strictest threshold to the loosest.
+
+    `accuracy` is balanced: the mean of true accepts and true rejects at the best threshold, so that the many
+    different-person pairs do not drown the few same-person ones.
+    """
+
+    accuracy: float
+    auc: float
+    false_accepts: NDArray[np.float64]
+    true_accepts: NDArray[np.float64]
+
+    def true_accept_rate(self, false_accept_rate: float) -> float:
+        """Read the curve at a false accept rate."""
+        return float(np.interp(false_accept_rate, self.false_accepts, self.true_accepts))
+
+
+def verify(embedding_NE: NDArray[np.float32], label_N: NDArray[np.int64]) -> VerificationResult:
+    """Compare all pairs of unit-length embeddings by cosine.
+
+    Raises: ValueError without at least one same-person and one different-person pair.
+    """
+    first, second = np.triu_indices(len(label_N), k=1)
+    score = np.einsum("pe,pe->p", embedding_NE[first], embedding_NE[second]).astype(np.float64)
+    same = label_N[first] == label_N[second]
+    if same.all() or not same.any():
+        raise ValueError("verification needs at least two people and two pictures of one of them")
+    order = np.argsort(-score, kind="stable")
+    accepted_same = np.cumsum(same[order])
+    accepted_other = np.cumsum(~same[order])
+    # Pairs with an equal score are accepted together.
+    last_of_score = np.append(np.diff(score[order]) != 0, True)
+    true_accepts = np.concatenate([[0.0], accepted_same[last_of_score] / same.sum()])
+    false_accepts = np.concatenate([[0.0], accepted_other[last_of_score] / (~same).sum()])
+    return VerificationResult(
+        accuracy=float(((true_accepts + 1 - false_accepts) / 2).max()),
+        auc=float(np.trapezoid(true_accepts, false_accepts)),
+        false_accepts=false_accepts,
+        true_accepts=true_accepts,
+    )

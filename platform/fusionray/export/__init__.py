@@ -1,0 +1,1 @@
+"""What leaves training: ONNX models, checked against torch, in a bundle."""

@@ -1,0 +1,142 @@
+"""Encoded pictures from strangers -> uint8 RGB arrays, and back."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+import cv2
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import BmpImagePlugin, ImageFile, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
+from PIL import Image as PillowImage
+
+from fusionray.errors import ImageRejected
+from fusionray.faces.face import Image
+from fusionray.faces.image_header import Header, Kind, read_header
+
+ImageFormat = Literal["jpeg", "png", "webp"]
+
+# Everything that Pillow's readers were seen to raise on bytes that are not what they claim to be.
+_READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, EOFError, RuntimeError, struct.error,
+                zlib.error, OverflowError, MemoryError)  # fmt: skip
+# Pillow's open() would warn of large pictures, and a warning filter is shared by all threads of a server; the limits
+# here are checked before, so its readers are called directly.
+_PILLOW_READERS: dict[Kind, type[ImageFile.ImageFile]] = {
+    "jpeg": JpegImagePlugin.JpegImageFile,
+    "png": PngImagePlugin.PngImageFile,
+    "webp": WebPImagePlugin.WebPImageFile,
+    "bmp": BmpImagePlugin.BmpImageFile,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """What is accepted from a stranger; checked on the header, before any pixel is decoded."""
+
+    max_bytes: int = 32 * 2**20
+    max_pixels: int = 50_000_000
+    max_side: int = 16_384
+    min_side: int = 16
+
+
+def decode_image(data: bytes, limits: ImageLimits | None = None) -> Image:
+    """Decode a JPEG, PNG, WebP or BMP picture to uint8 RGB [H, W, 3], turned upright as its EXIF orientation says.
+
+    Grey, palette, CMYK and 16-bit pictures are converted; transparent pixels are laid on white; of an animation the
+    first frame counts.
+
+    Raises:
+        ImageRejected: with the reason "not_an_image", "damaged", "too_large" or "too_small".
+    """
+    limits = limits or ImageLimits()
+    if len(data) > limits.max_bytes:
+        raise ImageRejected("too_large", f"the file has {len(data)} bytes, over the limit of {limits.max_bytes}")
+    header = read_header(data)
+    _check_size(header, limits)
+    pixels = _decode_jpeg(data) if header.kind == "jpeg" else None
+    if pixels is None:
+        pixels = _decode_with_pillow(data, header)
+    return turn_upright(pixels, header.orientation)
+
+
+def _check_size(header: Header, limits: ImageLimits) -> None:
+    width, height = header.width, header.height
+    if width * height > limits.max_pixels or max(width, height) > limits.max_side:
+        raise ImageRejected(
+            "too_large",
+            f"the picture has {width} x {height} pixels; {limits.max_pixels} pixels and {limits.max_side} a side are "
+            "the limit",
+        )
+    if min(width, height) < limits.min_side:
+        raise ImageRejected("too_small", f"the picture has {width} x {height} pixels; a side needs {limits.min_side}")
+
+
+def _decode_jpeg(data: bytes) -> Image | None:
+    """Decode a grey or YCbCr JPEG; None where the slower and more forgiving reader has to judge."""
+    try:
+        _, _, colour, _ = simplejpeg.decode_jpeg_header(data, strict=True)
+        if colour not in {"YCbCr", "Gray"}:
+            return None
+        pixels: Image = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
+    except ValueError:
+        return None
+    return pixels
+
+
+def _decode_with_pillow(data: bytes, header: Header) -> Image:
+    try:
+        with _PILLOW_READERS[header.kind](io.BytesIO(data)) as picture:
+            if picture.size != (header.width, header.height):
+                raise ImageRejected("damaged", f"the {header.kind} file states two different sizes")
+            picture.load()
+            return _to_rgb(picture)
+    except _READ_FAULTS as error:
+        raise ImageRejected("damaged", f"the {header.kind} picture cannot be decoded: {error}") from error
+
+
+def _to_rgb(picture: PillowImage.Image) -> Image:
+    if picture.mode.startswith("I") or picture.mode == "F":
+        # 16-bit grey: Pillow's own conversion would clip everything above 255 to white.
+        grey = (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+        return np.repeat(grey[..., None], 3, axis=2)
+    if picture.has_transparency_data:
+        with_alpha = picture.convert("RGBA")
+        ground = PillowImage.new("RGBA", with_alpha.size, (255, 255, 255, 255))
+        return np.asarray(PillowImage.alpha_composite(ground, with_alpha).convert("RGB"))
+    return np.asarray(picture.convert("RGB"))
+
+
+def turn_upright(image: NDArray[np.uint8], orientation: int) -> Image:
+    """Undo an EXIF orientation (1..8): 5 to 8 exchange the axes, then half of the values mirror one or both."""
+    if orientation >= 5:
+        image = image.transpose(1, 0, 2)
+    if orientation in {2, 3, 6, 7}:
+        image = image[:, ::-1]
+    if orientation in {3, 4, 7, 8}:
+        image = image[::-1]
+    return np.ascontiguousarray(image)
+
+
+def encode_image(image: Image, image_format: ImageFormat = "png", quality: int = 95) -> bytes:
+    """Encode a uint8 RGB [H, W, 3] picture; `quality` 1..100 is for JPEG and WebP, PNG keeps every bit.
+
+    JPEG keeps the full colour resolution: lips and eyes are small and red and white.
+
+    Raises:
+        ValueError: the format is unknown.
+    """
+    if image_format == "jpeg":
+        contiguous = np.ascontiguousarray(image)
+        return bytes(simplejpeg.encode_jpeg(contiguous, quality=quality, colorspace="RGB", colorsubsampling="444"))
+    if image_format not in {"png", "webp"}:
+        raise ValueError(f"image_format: {image_format!r} is not known; choose jpeg, png or webp")
+    settings = [cv2.IMWRITE_WEBP_QUALITY, quality] if image_format == "webp" else [cv2.IMWRITE_PNG_COMPRESSION, 3]
+    done, encoded = cv2.imencode(f".{image_format}", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), settings)
+    if not done:
+        raise ValueError(f"image: a picture of shape {image.shape} cannot be encoded as {image_format}")
+    return encoded.tobytes()

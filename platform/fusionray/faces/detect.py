@@ -1,0 +1,39 @@
+"""Face detectors behind one small interface: the built-in one, or a file that the user brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fusionray.errors import DetectorUnavailable
+from fusionray.faces.default_detector import DefaultDetector
+from fusionray.faces.face import Detector, Face, largest_face
+from fusionray.faces.scrfd import ScrfdDetector, open_on_cpu
+from fusionray.faces.yunet import YuNetDetector
+
+__all__ = ["Detector", "Face", "build_detector", "largest_face"]
+
+
+def build_detector(name_or_path: str | Path) -> Detector:
+    """Build the detector that a setting names: "default", or the path of a YuNet or SCRFD ONNX file.
+
+    Which family a file belongs to is read from its outputs, not from its name.
+
+    Raises:
+        DetectorUnavailable: the file is missing, damaged or of no known family, or the default's models are missing.
+    """
+    if str(name_or_path) == "default":
+        return DefaultDetector()
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise DetectorUnavailable(f"{path}: no such detector file; give the path of an ONNX file, or 'default'")
+    outputs = open_on_cpu(path).get_outputs()
+    names = [output.name for output in outputs]
+    if {"cls_8", "obj_8", "bbox_8", "kps_8"} <= set(names):
+        return YuNetDetector(path)
+    widths = [output.shape[-1] for output in outputs if output.shape]
+    if widths == [1] * 3 + [4] * 3 + [10] * 3:
+        return ScrfdDetector(path)
+    raise DetectorUnavailable(
+        f"{path}: its outputs ({', '.join(names)}) are those of no known face detector; "
+        "YuNet (cls/obj/bbox/kps at strides 8, 16, 32) and SCRFD (three scores, boxes, key points) are understood"
+    )

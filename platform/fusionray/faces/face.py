@@ -1,0 +1,77 @@
+"""What a detector finds, and the array types that the modules about faces share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Image = NDArray[np.uint8]
+"""[H, W, 3] uint8, RGB, row 0 at the top."""
+Points = NDArray[np.float32]
+"""[5, 2] float32 (x, y) pixels, pixel centres at whole numbers: the eye at image left, the eye at image right, nose
+tip, mouth corner at image left, mouth corner at image right."""
+Matrix = NDArray[np.float64]
+"""[2, 3] float64 affine map of pixel coordinates, to be applied to (x, y, 1)."""
+FloatMap = NDArray[np.float32]
+"""[S, S] float32 in 0..1."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Face:
+    """One face in a picture.
+
+    `box` is [4] float32: left, top, width, height in picture pixels; it may reach over the border of the picture.
+    `landmarks` are `Points` of the picture; `score` is the detector's confidence in 0..1.
+    """
+
+    box: NDArray[np.float32]
+    landmarks: Points
+    score: float
+
+    @property
+    def area(self) -> float:
+        """Give the area of the box in square pixels."""
+        return float(self.box[2] * self.box[3])
+
+
+class Detector(Protocol):
+    """Anything that finds faces. Detectors can be pickled; they open their model in the process that uses them."""
+
+    def detect(self, image: Image) -> list[Face]:
+        """Find the faces of a uint8 RGB HWC picture, best score first; an empty list if there is none."""
+        ...
+
+
+def largest_face(faces: list[Face]) -> Face:
+    """Give the face with the largest box."""
+    return max(faces, key=lambda face: face.area)
+
+
+def group_by_face(boxes: NDArray[np.float32], scores: NDArray[np.float32], overlap: float) -> list[NDArray[np.intp]]:
+    """Group candidates that show the same face; give the indices of each group, best score first, best group first.
+
+    `boxes` [K, 4] are left, top, width, height, `scores` [K]. A candidate joins a better one where intersection over
+    union exceeds `overlap`. One that lies almost wholly inside the better one, or around it, belongs to no group and
+    is left out: tiles cut faces, and half a face is no second face.
+    """
+    order = np.argsort(-scores, kind="stable")
+    left_top, right_bottom = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
+    areas = np.maximum(boxes[:, 2] * boxes[:, 3], 1e-6)
+    groups: list[NDArray[np.intp]] = []
+    while order.size:
+        best = order[0]
+        sides = np.minimum(right_bottom[order], right_bottom[best]) - np.maximum(left_top[order], left_top[best])
+        shared = np.prod(np.maximum(sides, 0.0), axis=1)
+        same = shared / (areas[order] + areas[best] - shared) > overlap
+        same[0] = True  # a box without any area overlaps nothing, not even itself
+        groups.append(order[same])
+        order = order[~same & (shared / np.minimum(areas[order], areas[best]) <= 0.8)]
+    return groups
+
+
+def keep_best(boxes: NDArray[np.float32], scores: NDArray[np.float32], overlap: float) -> list[int]:
+    """Give the index of the best candidate of each face, best first (see `group_by_face`)."""
+    return [int(group[0]) for group in group_by_face(boxes, scores, overlap)]

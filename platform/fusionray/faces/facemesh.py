@@ -1,0 +1,111 @@
+"""Face mesh: 468 points of one face, reduced to the five that alignment needs.
+
+Source: Kartynnik et al., Real-time Facial Surface Geometry from Monocular Video on Mobile GPUs, 2019; point numbers
+as in MediaPipe's canonical face model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fusionray.faces.align import invert_affine, transform_points, warp
+from fusionray.faces.face import Image, Matrix, Points
+from fusionray.faces.tflite import TfliteModel
+
+INPUT_SIZE = 192
+MARGIN = 1.5
+"""The model was trained on squares 1.5 times as wide as the face (MediaPipe, face_landmark module)."""
+_SURE = 0.9
+_MAX_LOOKS = 3
+# Contours of the eye openings: the eye at image left, the eye at image right.
+_LEFT_EYE = (33, 7, 163, 144, 145, 153, 154, 155, 133, 173, 157, 158, 159, 160, 161, 246)
+_RIGHT_EYE = (263, 249, 390, 373, 374, 380, 381, 382, 362, 398, 384, 385, 386, 387, 388, 466)
+_NOSE_TIP, _LEFT_MOUTH_CORNER, _RIGHT_MOUTH_CORNER = 1, 61, 291
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Square:
+    """A turned square of a picture: centre (x, y) and side in pixels; `roll` in radians, clockwise as one sees it."""
+
+    centre: NDArray[np.float64]
+    side: float
+    roll: float
+
+
+class FaceMesh:
+    """The 468-point model, run on an upright crop around a face that a detector found."""
+
+    def __init__(self, path: Path) -> None:
+        self._model = TfliteModel(path)
+
+    def locate(self, image: Image, square: Square) -> tuple[Points, float]:
+        """Locate the five points of the face in a square of the picture.
+
+        The model wants the face framed as it was in its training, and doubts one that sits a little aside. So where
+        it is not sure it looks again, at the square that its own points suggest.
+
+        Returns the points in picture pixels and the model's belief in 0..1 that it saw a face.
+        """
+        mesh, belief = self._run(image, square)
+        for _ in range(_MAX_LOOKS - 1):
+            if belief >= _SURE:
+                break
+            again_mesh, again_belief = self._run(image, square_around(mesh, square.roll))
+            if again_belief <= belief:
+                break
+            mesh, belief = again_mesh, again_belief
+        return five_points(mesh), belief
+
+    def _run(self, image: Image, square: Square) -> tuple[NDArray[np.float32], float]:
+        """Give the mesh [468, 2] in picture pixels and the belief."""
+        matrix = _crop_matrix(square)
+        crop = warp(image, matrix, INPUT_SIZE, INPUT_SIZE, border=cv2.BORDER_REPLICATE)
+        outputs = self._model.run((crop.astype(np.float32) / 255.0)[None])
+        mesh = next(output for output in outputs if output.size == 468 * 3).reshape(468, 3)[:, :2]
+        logit = float(next(output for output in outputs if output.size == 1).reshape(()))
+        belief = 1.0 / (1.0 + math.exp(-max(-50.0, min(50.0, logit))))
+        # The mesh counts from the outer edge of the crop, pictures here from the centre of the first pixel.
+        return transform_points(mesh - 0.5, invert_affine(matrix)), belief
+
+
+def five_points(mesh: NDArray[np.float32]) -> Points:
+    """Reduce a mesh [468, 2] to the five points."""
+    return np.stack(
+        [
+            mesh[list(_LEFT_EYE)].mean(0),
+            mesh[list(_RIGHT_EYE)].mean(0),
+            mesh[_NOSE_TIP],
+            mesh[_LEFT_MOUTH_CORNER],
+            mesh[_RIGHT_MOUTH_CORNER],
+        ]
+    )
+
+
+def square_around(mesh: NDArray[np.float32], roll: float) -> Square:
+    """Frame a mesh [468, 2] as the model's training did: upright by its eyes, 1.5 times as wide as it is.
+
+    Source: MediaPipe, modules/face_landmark, face_landmark_landmarks_to_roi.
+    """
+    points = five_points(mesh)
+    across = points[1] - points[0]
+    if float(across @ across) > 0:
+        roll = math.atan2(float(across[1]), float(across[0]))
+    turn = np.array([[math.cos(roll), math.sin(roll)], [-math.sin(roll), math.cos(roll)]])
+    upright = mesh @ turn.T
+    low, high = upright.min(0), upright.max(0)
+    return Square(((low + high) / 2) @ turn, MARGIN * max(1.0, float((high - low).max())), roll)
+
+
+def _crop_matrix(square: Square) -> Matrix:
+    """Map the turned square of the picture onto the model's input."""
+    scale = INPUT_SIZE / square.side
+    cosine, sine = scale * math.cos(square.roll), scale * math.sin(square.roll)
+    linear = np.array([[cosine, sine], [-sine, cosine]])
+    middle = (INPUT_SIZE - 1) / 2
+    return np.concatenate([linear, (middle - linear @ square.centre)[:, None]], axis=1)

@@ -1,0 +1,47 @@
+"""Put a crop back into the picture that it was cut from."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from fusionray.faces.align import invert_affine, transform_points, warp
+from fusionray.faces.face import FloatMap, Image, Matrix
+
+
+def affected_region(matrix_23: Matrix, size: int, width: int, height: int) -> tuple[int, int, int, int]:
+    """Give left, top, right, bottom (exclusive) of the picture pixels that a crop of `size` covers; may be empty."""
+    edge = size - 0.5
+    corners = np.array([[-0.5, -0.5], [edge, -0.5], [edge, edge], [-0.5, edge]])
+    in_picture = transform_points(corners, invert_affine(matrix_23))
+    low, high = np.floor(in_picture.min(0)), np.ceil(in_picture.max(0)) + 1
+    left, top = np.clip(low, 0, [width, height]).astype(int)
+    right, bottom = np.clip(high, 0, [width, height]).astype(int)
+    return int(left), int(top), int(right), int(bottom)
+
+
+def paste_crop(image: Image, crop: Image, mask: FloatMap, matrix_23: Matrix) -> Image:
+    """Blend a crop [S, S, 3] through a mask [S, S] into a copy of its picture.
+
+    `matrix_23` is the map that made the crop (picture pixels -> crop pixels). Where the mask is 0, and outside of the
+    crop, the picture keeps its bytes. Only the region that the crop covers is computed.
+
+    Raises:
+        ValueError: crop and mask differ in size.
+    """
+    if crop.shape[:2] != mask.shape:
+        raise ValueError(f"mask: its size {mask.shape} differs from the crop's {crop.shape[:2]}")
+    height, width = image.shape[:2]
+    left, top, right, bottom = affected_region(matrix_23, len(crop), width, height)
+    result = image.copy()
+    if right <= left or bottom <= top:
+        return result
+    to_region = invert_affine(matrix_23)
+    to_region[:, 2] -= (left, top)
+    size = (right - left, bottom - top)
+    colour = warp(crop, to_region, *size, border=cv2.BORDER_REPLICATE).astype(np.float32)
+    weight = warp(mask, to_region, *size, border=cv2.BORDER_CONSTANT)[..., None].astype(np.float32)
+    region = image[top:bottom, left:right].astype(np.float32)
+    blended = region + np.clip(weight, 0.0, 1.0) * (colour - region)
+    result[top:bottom, left:right] = np.clip(np.rint(blended), 0, 255).astype(np.uint8)
+    return result

@@ -1,0 +1,1 @@
+"""Networks: plain `torch.nn`, no Ray, no files, no devices."""

@@ -1,0 +1,68 @@
+"""The multi-scale patch discriminator.
+
+Source: pix2pixHD (Wang et al. 2018), section 3.2, with spectral normalisation left out in favour of R1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fusionray.config import Section
+
+
+class DiscriminatorConfig(Section):
+    """The size of the discriminator."""
+
+    channels: tuple[int, ...] = Field((32, 64, 128), description="widths, each at half the resolution of the former")
+    scales: int = Field(2, ge=1, description="copies that look at the picture at 1, 1/2, 1/4, ... of its size")
+
+
+class Judgement(NamedTuple):
+    """Per scale: patch logits [N,1,h,w] and the feature maps that led to them."""
+
+    logits: list[Tensor]
+    features: list[list[Tensor]]
+
+
+class PatchDiscriminator(nn.Module):
+    """Judge overlapping patches at one scale."""
+
+    def __init__(self, channels: tuple[int, ...]) -> None:
+        super().__init__()
+        layers = [nn.Conv2d(3, channels[0], 4, stride=2, padding=1)]
+        layers += [nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in zip(channels, channels[1:], strict=False)]
+        self.layers = nn.ModuleList(layers)
+        self.head = nn.Conv2d(channels[-1], 1, 3, padding=1)
+
+    def forward(self, image_NCHW: Tensor) -> tuple[Tensor, list[Tensor]]:
+        features = []
+        hidden = image_NCHW
+        for layer in self.layers:
+            # Gain sqrt(2) keeps the variance of a leaky ReLU of slope 0.2.
+            hidden = F.leaky_relu(layer(hidden), 0.2) * math.sqrt(2)
+            features.append(hidden)
+        return self.head(hidden), features
+
+
+class Discriminator(nn.Module):
+    """Judge a picture at several scales."""
+
+    def __init__(self, config: DiscriminatorConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.scales = nn.ModuleList(PatchDiscriminator(config.channels) for _ in range(config.scales))
+
+    def forward(self, image: Tensor) -> Judgement:
+        """Judge `image` [N,3,S,S] in [-1,1]; higher logits mean more real."""
+        logits, features = [], []
+        for index, scale in enumerate(self.scales):
+            seen = image if index == 0 else F.avg_pool2d(image, 2**index)
+            patch_logits, patch_features = scale(seen)
+            logits.append(patch_logits)
+            features.append(patch_features)
+        return Judgement(logits, features)

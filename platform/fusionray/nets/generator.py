@@ -1,0 +1,99 @@
+"""The fusion generator: identity embedding + target crop -> fused crop and blending mask.
+
+Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, S style length.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fusionray.config import Section
+from fusionray.nets.blocks import EncoderBlock, FusionBlock, count_groups, upsample
+
+EMBEDDING_LENGTH = 512
+
+
+class GeneratorConfig(Section):
+    """The size of a generator; `channels` names the width at full, half, quarter, ... resolution."""
+
+    size: int = Field(64, description="side of the target crop, pixels")
+    channels: tuple[int, ...] = Field((32, 64, 128, 192), description="widths from full resolution downwards")
+    bottleneck_blocks: int = Field(2, ge=1, description="fusion blocks at the lowest resolution")
+    style_length: int = Field(256, ge=1, description="length of the identity code that modulates the convolutions")
+    mask_floor: float = Field(
+        0.0, ge=0, lt=1, description="least mask value; above 0 the generator cannot return the target unchanged"
+    )
+
+    @model_validator(mode="after")
+    def check_size(self) -> GeneratorConfig:
+        step = 2 ** (len(self.channels) - 1)
+        if self.size % step or self.size < 4 * step:
+            raise ValueError(f"size {self.size} must be a multiple of {step} and at least {4 * step}")
+        return self
+
+
+class Fused(NamedTuple):
+    """What the generator returns, target value range [-1,1], mask [0,1]."""
+
+    output: Tensor
+    mask: Tensor
+
+
+class Generator(nn.Module):
+    """Encode the target, inject the identity at every scale on the way up, blend the result into the target.
+
+    Source: FaceShifter (Li et al. 2019) for multi-scale attributes; StyleGAN2 for the modulation; the mask follows
+    the practice of public one-shot swappers, which blend inside the network.
+    """
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        super().__init__()
+        self.config = config
+        widths = config.channels
+        self.mapping = nn.Sequential(
+            nn.Linear(EMBEDDING_LENGTH, config.style_length),
+            nn.SiLU(),
+            nn.Linear(config.style_length, config.style_length),
+            nn.SiLU(),
+        )
+        self.stem = nn.Conv2d(3, widths[0], 3, padding=1)
+        self.encoder = nn.ModuleList(EncoderBlock(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        deepest = widths[-1]
+        self.bottleneck = nn.ModuleList(
+            FusionBlock(deepest, deepest, deepest, config.style_length) for _ in range(config.bottleneck_blocks)
+        )
+        self.decoder = nn.ModuleList(
+            FusionBlock(below, here, here, config.style_length)
+            for here, below in zip(reversed(widths[:-1]), reversed(widths[1:]), strict=True)
+        )
+        self.head_norm = nn.GroupNorm(count_groups(widths[0]), widths[0])
+        self.head = nn.Conv2d(widths[0], 4, 3, padding=1)
+
+    def forward(self, source: Tensor, target: Tensor) -> Fused:
+        """Fuse a batch.
+
+        `source` [N,512] unit-length identity embedding; `target` [N,3,S,S] RGB in [-1,1].
+        Returns `output` [N,3,S,S] in [-1,1] and `mask` [N,1,S,S] in [0,1].
+        """
+        # A unit vector has entries of size 1/sqrt(E): bring them to size 1.
+        style_NS = self.mapping(source * math.sqrt(EMBEDDING_LENGTH))
+        features = [self.stem(target)]
+        for down in self.encoder:
+            features.append(down(features[-1]))
+        deepest = features.pop()
+        hidden = deepest
+        for block in self.bottleneck:
+            hidden = block(hidden, deepest, style_NS)
+        for block, skip in zip(self.decoder, reversed(features), strict=True):
+            hidden = block(upsample(hidden), skip, style_NS)
+        head_N4HW = self.head(F.silu(self.head_norm(hidden))).float()
+        face = torch.tanh(head_N4HW[:, :3])
+        floor = self.config.mask_floor
+        mask = floor + (1 - floor) * torch.sigmoid(head_N4HW[:, 3:])
+        return Fused(mask * face + (1 - mask) * target, mask)

@@ -1,0 +1,1 @@
+"""Running it: environment, cluster, progress, tracking."""

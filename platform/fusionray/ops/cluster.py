@@ -1,0 +1,83 @@
+"""A Ray cluster to work on: the one that was named, or one of our own on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fusionray.errors import ClusterUnavailable
+from fusionray.ops.environment import cluster_address
+
+# Ray counts logical CPUs: two more than there are cores keep its data tasks alive beside one worker a core.
+SPARE_CPUS = 2
+
+
+@contextlib.contextmanager
+def cluster(address: str | None = None, working_folder: Path | None = None) -> Iterator[None]:
+    """Connect to a Ray cluster for the length of a `with` block.
+
+    `address` None joins the cluster of a surrounding Ray job or an existing connection, and starts one on this
+    machine otherwise, which is stopped again at the end. `working_folder` is put on the path of every worker.
+
+    Raises: ClusterUnavailable if the address does not answer.
+    """
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    runtime_env = {"working_dir": str(working_folder)} if working_folder else {}
+    address = cluster_address(address)
+    if address:
+        connect(address, runtime_env)
+    else:
+        start_local(runtime_env)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def connect(address: str, runtime_env: dict[str, Any]) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ClusterUnavailable(
+            f"no Ray cluster at {address} ({reason}); check the address, and RAY_AUTH_MODE and its token on both sides"
+        ) from None
+
+
+def start_local(runtime_env: dict[str, Any]) -> None:
+    import ray
+
+    cores = len(os.sched_getaffinity(0))
+    ray.init(
+        address="local",
+        runtime_env=runtime_env,
+        num_cpus=cores + SPARE_CPUS,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        object_store_memory=choose_store_bytes(),
+    )
+
+
+def choose_store_bytes() -> int:
+    """Size the local object store: encoded rows are small, and shared memory is scarce in containers."""
+    shared = os.statvfs("/dev/shm")  # noqa: S108 - asked for its size only
+    free = shared.f_bavail * shared.f_frsize
+    return int(min(2 * 2**30, max(100 * 2**20, free * 0.5)))
+
+
+def free_cpus() -> float:
+    """Count the CPUs that Ray could still give out."""
+    import ray
+
+    return float(ray.available_resources().get("CPU", 0.0))

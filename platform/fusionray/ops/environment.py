@@ -1,0 +1,52 @@
+"""The one place where environment variables are read and set."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+# Set before Ray or MLflow is imported. Nothing is sent home; Ray's behaviour does not depend on what lies in ~/.ray.
+QUIET_DEFAULTS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "1",
+    # Ray Train polls its workers this often: at the default of 2 s a killed driver can lose a finished checkpoint.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+ROOT_VARIABLE = "FUSIONRAY_ROOT"
+
+
+def apply_defaults(address: str | None = None) -> None:
+    """Set what the user has not set; call it before Ray or MLflow is imported.
+
+    Without an address a cluster of our own will be started: it gets a token that only this process and its children
+    know. Ray reads its authentication once, at import, and left to itself decides it by what lies in the home folder.
+    """
+    for name, value in QUIET_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if not cluster_address(address) and "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def cluster_address(address: str | None) -> str | None:
+    """Choose the cluster to use: the one named, else the one of a surrounding Ray job, else none."""
+    return address or os.environ.get("RAY_ADDRESS") or None
+
+
+def resolve_location(location: str) -> str:
+    """Make a local path absolute, relative to FUSIONRAY_ROOT or else to the working folder; URIs stay.
+
+    A submitted Ray job runs in a copy of its working folder that is thrown away: `cluster/runtime-env.yaml` sets
+    FUSIONRAY_ROOT, so that what it writes stays.
+    """
+    if "://" in location:
+        return location
+    root = Path(os.environ.get(ROOT_VARIABLE) or ".").expanduser()
+    return str((root / Path(location).expanduser()).resolve())

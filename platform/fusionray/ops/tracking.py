@@ -1,0 +1,163 @@
+"""MLflow: runs, metrics, previews and the model registry. The default store is one SQLite file beside the runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fusionray.errors import BundleInvalid
+
+RUN_TAG = "fusionray.run"
+STORE_NAME = "mlflow.db"
+ARTIFACT_FOLDER = "mlflow-artifacts"
+
+
+def tracking_uri(configured: str | None, output: str) -> str:
+    """Choose the tracking store: the configured server, or an SQLite file in a local output folder.
+
+    Raises: ValueError if the output is no local folder and no server is configured.
+    """
+    if configured:
+        return configured
+    if "://" in output:
+        raise ValueError("tracking.uri: needs a server's URL, since run.output is not a local folder")
+    Path(output).mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{output}/{STORE_NAME}"
+
+
+def make_client(uri: str) -> Any:
+    """Connect to a store without touching MLflow's global state."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def open_run(uri: str, experiment: str, name: str, parameters: Mapping[str, Any]) -> str:
+    """Find the run of this name that is to go on, or create it; return its id.
+
+    Called once, by the driver, before any worker: several processes that open a fresh SQLite store at the same
+    moment die in its migrations.
+    """
+    client = make_client(uri)
+    found = client.get_experiment_by_name(experiment)
+    if found is not None:
+        experiment_id = found.experiment_id
+    elif uri.startswith("sqlite:///"):
+        folder = Path(uri.removeprefix("sqlite:///")).parent / ARTIFACT_FOLDER
+        experiment_id = client.create_experiment(experiment, artifact_location=folder.as_uri())
+    else:
+        experiment_id = client.create_experiment(experiment)
+    runs = client.search_runs([experiment_id], filter_string=f"tags.`{RUN_TAG}` = '{name}'", max_results=1)
+    if runs:
+        run_id = str(runs[0].info.run_id)
+        client.update_run(run_id, status="RUNNING")
+        return run_id
+    run_id = str(client.create_run(experiment_id, run_name=name, tags={RUN_TAG: name}).info.run_id)
+    for key, value in flatten(parameters).items():
+        client.log_param(run_id, key, value)
+    return run_id
+
+
+def close_run(uri: str, run_id: str, *, failed: bool) -> None:
+    """Mark a run as finished or failed."""
+    make_client(uri).set_terminated(run_id, status="FAILED" if failed else "FINISHED")
+
+
+class RunTracker:
+    """Write metrics and pictures of one run."""
+
+    def __init__(self, uri: str, run_id: str) -> None:
+        self.client = make_client(uri)
+        self.run_id = run_id
+
+    def log(self, images_seen: int, metrics: Mapping[str, float]) -> None:
+        """Log metrics at a position in images; non-finite values are left out."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        entries = [Metric(key, float(value), now, images_seen) for key, value in metrics.items() if np.isfinite(value)]
+        self.client.log_batch(self.run_id, metrics=entries)
+
+    def log_preview(self, images_seen: int, grid: NDArray[np.uint8], *, final: bool) -> None:
+        """Log a grid of pictures [R,C,3,S,S] uint8."""
+        picture = Image.fromarray(tile(grid))
+        names = [f"previews/{images_seen:012d}.png"] + (["preview.png"] if final else [])
+        for name in names:
+            self.client.log_image(self.run_id, picture, artifact_file=name)
+
+
+def tile(grid: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Lay out pictures [R,C,3,S,S] as one picture [R*S, C*S, 3]."""
+    rows, columns, channels, size, _ = grid.shape
+    return grid.transpose(0, 3, 1, 4, 2).reshape(rows * size, columns * size, channels)
+
+
+def encode_png(picture: NDArray[np.uint8]) -> bytes:
+    """Encode a picture [H,W,3] as PNG."""
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def metric_history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
+    """Read a metric as (images seen, value), in order."""
+    return sorted((entry.step, entry.value) for entry in make_client(uri).get_metric_history(run_id, key))
+
+
+def register_bundle(uri: str, folder: Path, name: str, alias: str, run_id: str) -> str:
+    """Store a bundle with its run as the next version of a model, point the alias at it, return `models:/name@alias`."""
+    from mlflow.exceptions import MlflowException
+
+    client = make_client(uri)
+    client.log_artifacts(run_id, str(folder), artifact_path="bundle")
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    source = f"{client.get_run(run_id).info.artifact_uri}/bundle"
+    version = client.create_model_version(name, source=source, run_id=run_id)
+    client.set_registered_model_alias(name, alias, version.version)
+    return f"models:/{name}@{alias}"
+
+
+def resolve_bundle(location: str, uri: str | None) -> Path:
+    """Turn `models:/name@alias` or `models:/name/version` into a local bundle folder.
+
+    Raises: BundleInvalid if the registry has no such model.
+    """
+    from mlflow.artifacts import download_artifacts
+    from mlflow.exceptions import MlflowException
+
+    if uri is None:
+        raise BundleInvalid(f"{location}: name the registry that holds it (tracking_uri)")
+    client = make_client(uri)
+    name, at, alias = location.removeprefix("models:/").partition("@")
+    try:
+        if at:
+            version = client.get_model_version_by_alias(name, alias)
+        else:
+            name, _, number = name.partition("/")
+            version = client.get_model_version(name, number)
+        return Path(download_artifacts(artifact_uri=version.source, tracking_uri=uri))
+    except MlflowException as error:
+        raise BundleInvalid(f"{location}: not in the registry at {uri} ({str(error).splitlines()[0]})") from None
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Flatten a nested mapping to dotted keys with short JSON values, as the tracker wants parameters."""
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(value)[:500]
+    return flat

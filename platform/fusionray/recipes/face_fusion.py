@@ -1,0 +1,263 @@
+"""Face-fusion recipe: generator against discriminator, watched by a frozen identity encoder.
+
+Two ways to learn, chosen row set by row set: *paired*, where the rendered true fusion is the target (synthetic
+faces), and *unpaired*, where only same-person pairs have a known answer (real faces).
+
+Shape suffixes: N batch, C channels, H rows, W columns, E embedding length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fusionray.config import Section
+from fusionray.data import synthetic
+from fusionray.nets.discriminator import Discriminator, DiscriminatorConfig
+from fusionray.nets.generator import Fused, Generator, GeneratorConfig
+from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
+from fusionray.recipes.identity import FaceWindow
+from fusionray.recipes.losses import (
+    adversarial_discriminator_loss,
+    adversarial_generator_loss,
+    feature_matching_loss,
+    gradient_penalty,
+    identity_loss,
+    masked_l1,
+)
+from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput, to_float, to_uint8
+from fusionray.types import Batch, PairBatch
+
+
+class FusionLossWeights(Section):
+    """Weight of each loss; 0 leaves it out and saves its computation."""
+
+    adversarial: float = Field(1.0, ge=0, description="fused pictures look real to the discriminator")
+    identity: float = Field(2.0, ge=0, description="1 - cosine between fused and source embedding")
+    reconstruction: float = Field(20.0, ge=0, description="L1 to the target where source and target are one person")
+    truth: float = Field(20.0, ge=0, description="L1 to the rendered true fusion (paired only)")
+    feature_matching: float = Field(2.0, ge=0, description="deep discriminator features equal the reference's")
+    cycle: float = Field(0.0, ge=0, description="fusing the target's identity back returns the target")
+    mask: float = Field(1.0, ge=0, description="mask equals the face region; keeps it from collapsing to 0")
+    gradient_penalty: float = Field(1.0, ge=0, description="R1 on real pictures")
+
+
+class FaceFusionConfig(Section):
+    """Settings of the face-fusion recipe."""
+
+    name: Literal["face_fusion"] = "face_fusion"
+    generator: GeneratorConfig = GeneratorConfig()
+    discriminator: DiscriminatorConfig = DiscriminatorConfig()
+    weights: FusionLossWeights = FusionLossWeights()
+    paired: bool = Field(True, description="learn from the rendered true fusion where the shards are synthetic")
+    matching_from_layer: int = Field(1, ge=0, description="first discriminator layer used by feature matching")
+    gradient_penalty_interval: int = Field(16, ge=1, description="steps between two gradient penalties")
+    identity_encoder: str = Field(
+        "preset:identity-small",
+        description="frozen encoder: a checkpoint or run folder, or preset:NAME to train that one first on these shards",
+    )
+    augmentation: AugmentationConfig = AugmentationConfig()
+    generator_optimizer: OptimizerConfig = OptimizerConfig(base_lr=2e-4)
+    discriminator_optimizer: OptimizerConfig = OptimizerConfig(base_lr=4e-4)
+
+
+@dataclass(frozen=True)
+class FusionInput(Batch):
+    """Prepared pairs, all pictures in [-1,1].
+
+    `source_face` [N,3,112,112]; `target`, `reference` [N,3,S,S] (the true fusion when paired, else the target);
+    `face_region` [N,1,S,S] in [0,1]; `same_identity` bool [N]; `paired` tells what `reference` is.
+    """
+
+    source_face: Tensor
+    target: Tensor
+    reference: Tensor
+    face_region: Tensor
+    same_identity: Tensor
+    paired: bool
+
+
+class FaceFusionRecipe:
+    """Fuse the identity of a source into a target."""
+
+    averaged = frozenset({"generator"})
+
+    def __init__(self, config: FaceFusionConfig, *, identity_encoder: nn.Module, face_view_23: Tensor) -> None:
+        self.config = config
+        self.networks: Mapping[str, nn.Module] = {
+            "generator": Generator(config.generator),
+            "discriminator": Discriminator(config.discriminator),
+        }
+        upright = config.augmentation.model_copy(update={"rotation_degrees": 0.0})
+        self.frozen: Mapping[str, nn.Module] = {
+            "identity": identity_encoder,
+            "window": FaceWindow(face_view_23),
+            "augmentation": Augmentation(config.augmentation),
+            "source_augmentation": Augmentation(upright),
+        }
+        self.optimizers = {"generator": config.generator_optimizer, "discriminator": config.discriminator_optimizer}
+        phases: list[Phase[FusionInput]] = [Phase("generator", "generator", self.generator_loss)]
+        if config.weights.adversarial or config.weights.feature_matching:
+            phases.append(Phase("discriminator", "discriminator", self.discriminator_loss))
+        if config.weights.adversarial and config.weights.gradient_penalty:
+            interval = config.gradient_penalty_interval
+            phases.append(Phase("gradient_penalty", "discriminator", self.gradient_penalty_loss, interval))
+        self.phases = tuple(phases)
+
+    def prepare(self, batch: PairBatch) -> FusionInput:
+        """Render the true fusion where there is one, augment it together with its target."""
+        source, target = to_float(batch.source), to_float(batch.target)
+        (source,) = self.frozen["source_augmentation"](source)
+        paired = self.config.paired and batch.truth is not None
+        if paired:
+            truth, region = render_truth(batch)
+        else:
+            truth, region = target, elliptic_region(target)
+        target, reference, region = self.frozen["augmentation"](target, [truth], [region])
+        return FusionInput(self.frozen["window"](source), target, reference, region, batch.same_identity, paired)
+
+    def generator_loss(self, step: PhaseInput[FusionInput]) -> Losses:
+        """Everything that is asked of the generator; leaves the fused pictures for the discriminator."""
+        weights, batch = self.config.weights, step.batch
+        source_NE = embed_source(step)
+        fused: Fused = step.networks["generator"](source_NE, batch.target)
+        step.shared["fused"] = fused.output.detach()
+        parts: dict[str, Tensor] = {}
+        if weights.identity:
+            parts["identity"] = identity_loss(self.embed_fused(step, fused.output), source_NE)
+        if weights.reconstruction:
+            parts["reconstruction"] = masked_l1(fused.output, batch.target, batch.same_identity)
+        if weights.truth and batch.paired:
+            parts["truth"] = masked_l1(fused.output, batch.reference, torch.ones_like(batch.same_identity))
+        if weights.mask:
+            parts["mask"] = (fused.mask - batch.face_region).abs().mean()
+        if weights.adversarial or weights.feature_matching:
+            judged = step.networks["discriminator"](fused.output)
+            if weights.adversarial:
+                parts["adversarial"] = adversarial_generator_loss(judged)
+            if weights.feature_matching:
+                with torch.no_grad():  # the reference is a constant: only the fused side is differentiated
+                    reference = step.networks["discriminator"](batch.reference)
+                parts["feature_matching"] = feature_matching_loss(judged, reference, self.config.matching_from_layer)
+        if weights.cycle:
+            with torch.no_grad():  # who the target is does not depend on the generator
+                target_NE = step.frozen["identity"](step.frozen["window"](batch.target))
+            returned: Fused = step.networks["generator"](target_NE, fused.output)
+            parts["cycle"] = (returned.output - batch.target).abs().mean()
+        total = torch.stack([getattr(weights, name) * value for name, value in parts.items()]).sum()
+        return Losses(total, parts)
+
+    def discriminator_loss(self, step: PhaseInput[FusionInput]) -> Losses:
+        """Tell the references from what the generator made in this step."""
+        discriminator = step.networks["discriminator"]
+        count = len(step.batch)
+        # One pass over both: one forward a backward is what the distributed wrapper expects.
+        judged = discriminator(torch.cat([step.batch.reference, step.shared["fused"]]))
+        real = judged._replace(logits=[logits[:count] for logits in judged.logits])
+        fake = judged._replace(logits=[logits[count:] for logits in judged.logits])
+        loss = adversarial_discriminator_loss(real, fake)
+        return Losses(loss, {"discriminator": loss})
+
+    def gradient_penalty_loss(self, step: PhaseInput[FusionInput]) -> Losses:
+        """Lazy R1: gamma / 2 x interval x |grad|^2, computed on every interval-th step only."""
+        image = step.batch.reference.detach().requires_grad_(True)
+        judged = step.networks["discriminator"](image)
+        penalty = gradient_penalty(judged, image)
+        gamma, interval = self.config.weights.gradient_penalty, self.config.gradient_penalty_interval
+        # The last bias has no part in a gradient; the distributed wrapper waits for every parameter all the same.
+        touched = torch.stack([logits.sum() for logits in judged.logits]).sum() * 0
+        return Losses(penalty * (gamma / 2 * interval) + touched, {"gradient_penalty": penalty})
+
+    def embed_fused(self, step: PhaseInput[FusionInput], fused_NCHW: Tensor) -> Tensor:
+        """Embed fused faces, slightly moved and blurred, since a fixed view can be fooled by a fixed pattern."""
+        face = step.frozen["window"](fused_NCHW, jitter_views(fused_NCHW))
+        embedding: Tensor = step.frozen["identity"](degrade_resolution(face, 0.5))
+        return embedding
+
+    @torch.no_grad()
+    def fuse(self, networks: Mapping[str, nn.Module], source_NCHW: Tensor, target_NCHW: Tensor) -> Fused:
+        """Fuse crops in [-1,1] without augmentation."""
+        source_NE = self.frozen["identity"](self.frozen["window"](source_NCHW))
+        fused: Fused = networks["generator"](source_NE, target_NCHW)
+        return fused
+
+    @torch.no_grad()
+    def preview(self, networks: Mapping[str, nn.Module], batch: PairBatch) -> Tensor | None:
+        """Draw rows of source, target, fused, mask and, where known, true fusion."""
+        source, target = to_float(batch.source), to_float(batch.target)
+        fused = self.fuse(networks, source, target)
+        columns = [source, target, fused.output, fused.mask.expand_as(target) * 2 - 1]
+        if batch.truth is not None:
+            columns.append(render_truth(batch)[0])
+        return torch.stack([to_uint8(column) for column in columns], dim=1)
+
+    @torch.no_grad()
+    def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[PairBatch]) -> dict[str, float]:
+        """Follow the training on held-out people; the encoder here is the one that supervised: not a verdict."""
+        to_source, to_target, to_truth, mask = [], [], [], []
+        for batch in batches:
+            source, target = to_float(batch.source), to_float(batch.target)
+            fused = self.fuse(networks, source, target)
+            embed = self.frozen["identity"]
+            window = self.frozen["window"]
+            fused_NE, source_NE, target_NE = (embed(window(image)) for image in (fused.output, source, target))
+            to_source.append((fused_NE * source_NE).sum(dim=1))
+            to_target.append((fused_NE * target_NE).sum(dim=1))
+            mask.append(fused.mask.mean(dim=(1, 2, 3)))
+            if batch.truth is not None:
+                to_truth.append((fused.output - render_truth(batch)[0]).abs().mean(dim=(1, 2, 3)))
+        if not to_source:
+            return {}
+        source_cosine, target_cosine = torch.cat(to_source), torch.cat(to_target)
+        metrics = {
+            "validation_identity_cosine": float(source_cosine.mean()),
+            "validation_nearer_to_source": float((source_cosine > target_cosine).float().mean()),
+            "validation_mask_mean": float(torch.cat(mask).mean()),
+        }
+        if to_truth:
+            metrics["validation_l1_to_truth"] = float(torch.cat(to_truth).mean())
+        return metrics
+
+
+def embed_source(step: PhaseInput[FusionInput]) -> Tensor:
+    with torch.no_grad():  # the source is given: there is nothing to differentiate
+        embedding: Tensor = step.frozen["identity"](step.batch.source_face)
+    return embedding
+
+
+def render_truth(batch: PairBatch) -> tuple[Tensor, Tensor]:
+    """Render the source person with the target's attributes in the target's crop: [N,3,S,S] in [-1,1], region [0,1]."""
+    assert batch.truth is not None
+    truth = batch.truth
+    image, region = synthetic.render_with_mask(
+        truth.source_identity, truth.target_attributes, batch.target.shape[-1], truth.view
+    )
+    return image * 2 - 1, region
+
+
+def elliptic_region(image_NCHW: Tensor) -> Tensor:
+    """Draw where an aligned face usually lies: a soft ellipse around the crop's middle, [N,1,S,S] in [0,1]."""
+    size = image_NCHW.shape[-1]
+    axis = (torch.arange(size, device=image_NCHW.device, dtype=torch.float32) + 0.5) / size * 2 - 1
+    radius_HW = ((axis[:, None] / 0.95).square() + (axis[None, :] / 0.8).square()).sqrt()
+    region_HW = torch.sigmoid((1 - radius_HW) * 12)
+    return region_HW.expand(len(image_NCHW), 1, size, size)
+
+
+def jitter_views(like_NCHW: Tensor) -> Tensor:
+    """Draw small turns, scalings and shifts of the unit square about its middle, [N,2,3]."""
+    count, device = len(like_NCHW), like_NCHW.device
+    angle = (torch.rand(count, device=device) * 2 - 1) * math.radians(6)
+    scale = 1 + (torch.rand(count, device=device) * 2 - 1) * 0.06
+    shift_N2 = (torch.rand(count, 2, device=device) * 2 - 1) * 0.03
+    cos, sin = scale * torch.cos(angle), scale * torch.sin(angle)
+    linear_N22 = torch.stack([torch.stack([cos, -sin], 1), torch.stack([sin, cos], 1)], dim=1)
+    middle = torch.full((2,), 0.5, device=device)
+    offset_N2 = middle - linear_N22 @ middle + shift_N2
+    return torch.cat([linear_N22, offset_N2[:, :, None]], dim=2)

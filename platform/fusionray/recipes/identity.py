@@ -1,0 +1,148 @@
+"""Identity recipe: ArcFace on a ResNet-family encoder.
+
+Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, K people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fusionray.config import Section
+from fusionray.evaluation.verification import verify
+from fusionray.nets.generator import EMBEDDING_LENGTH
+from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
+from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
+from fusionray.recipes.losses import ArcMargin
+from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput, to_float
+from fusionray.types import Batch, FaceBatch
+
+
+class IdentityRecipeConfig(Section):
+    """Settings of the identity recipe."""
+
+    name: Literal["identity"] = "identity"
+    encoder: IdentityEncoderConfig = IdentityEncoderConfig()
+    scale: float = Field(32.0, gt=0, description="radius of the sphere that logits live on (s)")
+    margin: float = Field(0.4, ge=0, description="additive angular margin, radians (m)")
+    least_resolution: float = Field(0.4, gt=0, le=1, description="strongest random loss of resolution; 1 is none")
+    augmentation: AugmentationConfig = AugmentationConfig()
+    optimizer: OptimizerConfig = OptimizerConfig(
+        kind="adamw", base_lr=5e-4, betas=(0.9, 0.99), weight_decay=0.05
+    )
+
+
+@dataclass(frozen=True)
+class LabelledFaces(Batch):
+    """Prepared: `face` [N,3,112,112] in [-1,1], `label` int64 [N]."""
+
+    face: Tensor
+    label: Tensor
+
+
+class IdentityClassifier(nn.Module):
+    """Encoder and margin head as one trained network; only `encoder` leaves training."""
+
+    def __init__(self, config: IdentityRecipeConfig, num_people: int) -> None:
+        super().__init__()
+        self.encoder = IdentityEncoder(config.encoder)
+        self.head = ArcMargin(num_people, EMBEDDING_LENGTH, config.scale, config.margin)
+
+    def forward(self, face: Tensor, label: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.encoder(face), label)
+        return logits
+
+
+class FaceWindow(nn.Module):
+    """Cut the arcface_112 face out of crops that are aligned to another template.
+
+    `view_23` maps unit-square coordinates of the 112 px face to unit-square coordinates of the crop.
+    """
+
+    view: Tensor
+
+    def __init__(self, view_23: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("view", view_23.to(torch.float32), persistent=False)
+
+    def forward(self, image_NCHW: Tensor, jitter_N23: Tensor | None = None) -> Tensor:
+        """Return [N,3,112,112]; `jitter_N23` is applied to the face first (small turns and shifts)."""
+        image = image_NCHW
+        # Bilinear sampling takes four pixels: shrink first what is more than twice too large.
+        while image.shape[-1] * float(self.view[:, :2].norm(dim=0).mean()) >= 2 * IDENTITY_SIZE:
+            image = F.avg_pool2d(image, 2)
+        view_N23 = self.view.expand(len(image), 2, 3)
+        if jitter_N23 is not None:
+            view_N23 = compose_views(view_N23, jitter_N23)
+        shape = [len(image), image.shape[1], IDENTITY_SIZE, IDENTITY_SIZE]
+        grid = F.affine_grid(unit_to_signed(view_N23), shape, align_corners=False)
+        return F.grid_sample(image, grid.to(image.dtype), padding_mode="border", align_corners=False)
+
+
+class IdentityRecipe:
+    """Tell the people of the training split apart, so that the embedding tells all people apart."""
+
+    averaged = frozenset({"classifier"})
+
+    def __init__(self, config: IdentityRecipeConfig, *, num_people: int, face_view_23: Tensor) -> None:
+        self.config = config
+        self.networks: Mapping[str, nn.Module] = {"classifier": IdentityClassifier(config, num_people)}
+        self.window = FaceWindow(face_view_23)
+        self.frozen: Mapping[str, nn.Module] = {"window": self.window, "augmentation": Augmentation(config.augmentation)}
+        self.optimizers = {"classifier": config.optimizer}
+        self.phases = (Phase("classify", "classifier", classify),)
+
+    def prepare(self, batch: FaceBatch) -> LabelledFaces:
+        """Augment and cut out the faces."""
+        (image,) = self.frozen["augmentation"](to_float(batch.image))
+        face = degrade_resolution(self.window(image), self.config.least_resolution)
+        return LabelledFaces(face, batch.label)
+
+    def preview(self, networks: Mapping[str, nn.Module], batch: FaceBatch) -> Tensor | None:
+        """Show nothing: an embedding has no picture."""
+        del networks, batch
+
+    @torch.no_grad()
+    def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[FaceBatch]) -> dict[str, float]:
+        """Verify held-out people: accuracy, area under the ROC, true accepts at 1 % false ones."""
+        encoder = networks["classifier"].encoder
+        assert isinstance(encoder, IdentityEncoder)
+        embeddings, labels = [], []
+        for batch in batches:
+            embeddings.append(encoder(self.window(to_float(batch.image))))
+            labels.append(batch.label)
+        if not embeddings:
+            return {}
+        result = verify(torch.cat(embeddings).cpu().numpy(), torch.cat(labels).cpu().numpy())
+        return {
+            "verification_accuracy": result.accuracy,
+            "verification_auc": result.auc,
+            "verification_tar_at_far_1e-2": result.true_accept_rate(0.01),
+        }
+
+
+def classify(step: PhaseInput[LabelledFaces]) -> Losses:
+    """Cross-entropy of the margin logits."""
+    logits_NK = step.networks["classifier"](step.batch.face, step.batch.label)
+    loss = F.cross_entropy(logits_NK, step.batch.label)
+    correct = (logits_NK.detach().argmax(dim=1) == step.batch.label).float().mean()
+    return Losses(loss, {"classification": loss, "classification_accuracy": correct})
+
+
+def unit_to_signed(view_N23: Tensor) -> Tensor:
+    """Rewrite affine maps between unit squares as maps between the [-1,1] squares of `affine_grid`."""
+    linear, offset = view_N23[:, :, :2], view_N23[:, :, 2]
+    return torch.cat([linear, (linear.sum(dim=2) + 2 * offset - 1)[:, :, None]], dim=2)
+
+
+def compose_views(outer_N23: Tensor, inner_N23: Tensor) -> Tensor:
+    """Apply `inner` first, then `outer`."""
+    linear = outer_N23[:, :, :2] @ inner_N23[:, :, :2]
+    offset = outer_N23[:, :, :2] @ inner_N23[:, :, 2:] + outer_N23[:, :, 2:]
+    return torch.cat([linear, offset], dim=2)

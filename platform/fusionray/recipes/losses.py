@@ -1,0 +1,93 @@
+"""Losses apart from the loop: pure functions of tensors; none of them hides a `no_grad`.
+
+Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fusionray.nets.discriminator import Judgement
+
+
+def adversarial_generator_loss(fake: Judgement) -> Tensor:
+    """Ask the fakes to look real: softplus(-logit), averaged over patches and scales."""
+    return torch.stack([F.softplus(-logits.float()).mean() for logits in fake.logits]).mean()
+
+
+def adversarial_discriminator_loss(real: Judgement, fake: Judgement) -> Tensor:
+    """Tell real from fake: softplus(-real) + softplus(fake). ln 4 = 1.386 means that it is guessing."""
+    terms = [
+        F.softplus(-real_logits.float()).mean() + F.softplus(fake_logits.float()).mean()
+        for real_logits, fake_logits in zip(real.logits, fake.logits, strict=True)
+    ]
+    return torch.stack(terms).mean()
+
+
+def gradient_penalty(real: Judgement, image_NCHW: Tensor) -> Tensor:
+    """R1: squared gradient of the *mean* patch logit with respect to the real picture, averaged over the batch.
+
+    On summed logits the penalty grows with the number of patches and silences the discriminator.
+
+    Source: Mescheder et al. 2018, section 4.1.
+    """
+    score = torch.stack([logits.float().mean(dim=(1, 2, 3)).sum() for logits in real.logits]).sum()
+    (gradient,) = torch.autograd.grad(score, image_NCHW, create_graph=True)
+    return gradient.float().square().sum(dim=(1, 2, 3)).mean()
+
+
+def identity_loss(fused_NE: Tensor, source_NE: Tensor) -> Tensor:
+    """One minus the cosine between unit embeddings of the fused face and of its source."""
+    return (1 - (fused_NE * source_NE).sum(dim=1)).mean()
+
+
+def masked_l1(output_NCHW: Tensor, wanted_NCHW: Tensor, chosen_N: Tensor) -> Tensor:
+    """L1 over the chosen rows, scaled by the whole batch, so that accumulation and ranks stay comparable."""
+    per_row_N = (output_NCHW - wanted_NCHW).abs().mean(dim=(1, 2, 3))
+    return (per_row_N * chosen_N.to(per_row_N.dtype)).mean()
+
+
+def feature_matching_loss(fake: Judgement, real: Judgement, first_layer: int) -> Tensor:
+    """L1 between discriminator features of fused and reference pictures, from `first_layer` on.
+
+    Shallow layers would copy the reference's pixels, identity included; deep ones its layout and light.
+
+    Source: SimSwap (Chen et al. 2020), section 3.3 (weak feature matching).
+    """
+    terms = [
+        F.l1_loss(fake_map.float(), real_map.detach().float())
+        for fake_maps, real_maps in zip(fake.features, real.features, strict=True)
+        for fake_map, real_map in zip(fake_maps[first_layer:], real_maps[first_layer:], strict=True)
+    ]
+    return torch.stack(terms).mean()
+
+
+class ArcMargin(nn.Module):
+    """Additive angular margin classifier.
+
+    logit_k = s cos(theta_k + m [k = label]), theta_k the angle between embedding and class centre.
+
+    Source: ArcFace (Deng et al. 2019), section 2, with the monotonic extension below cos(pi - m).
+    """
+
+    def __init__(self, num_classes: int, embedding_length: int, scale: float, margin: float) -> None:
+        super().__init__()
+        self.centres = nn.Parameter(torch.randn(num_classes, embedding_length) * 0.01)
+        self.scale = scale
+        self.margin = margin
+
+    def forward(self, embedding_NE: Tensor, label_N: Tensor) -> Tensor:
+        """Return logits [N,K]; `embedding_NE` of unit length, `label_N` int64."""
+        cosine_NK = F.linear(embedding_NE.float(), F.normalize(self.centres.float()))
+        cosine_N1 = cosine_NK.gather(1, label_N[:, None])
+        # Keep the square root's derivative finite at cos = +-1.
+        sine_N1 = (1 - cosine_N1.square()).clamp_min(1e-7).sqrt()
+        moved_N1 = cosine_N1 * math.cos(self.margin) - sine_N1 * math.sin(self.margin)
+        # theta + m > pi would fold back and reward the wrong direction.
+        straight_N1 = cosine_N1 - math.sin(self.margin) * self.margin
+        moved_N1 = torch.where(cosine_N1 > math.cos(math.pi - self.margin), moved_N1, straight_N1)
+        return self.scale * cosine_NK.scatter(1, label_N[:, None], moved_N1)

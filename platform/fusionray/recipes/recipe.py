@@ -1,0 +1,101 @@
+"""Contract 2: what a recipe offers to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fusionray.config import Section
+from fusionray.types import Batch
+
+BatchT = TypeVar("BatchT", bound=Batch)
+
+
+class OptimizerConfig(Section):
+    """How one network is optimised; the learning rate is base_lr x global batch / 32 x schedule."""
+
+    kind: Literal["adamw", "sgd"] = Field("adamw", description="algorithm")
+    base_lr: float = Field(1e-4, gt=0, description="learning rate for a global batch of 32")
+    betas: tuple[float, float] = Field((0.0, 0.99), description="Adam decay rates")
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled for adamw, L2 for sgd")
+
+
+@dataclass(frozen=True)
+class PhaseInput(Generic[BatchT]):
+    """What a phase's loss sees.
+
+    `networks`: the trained network in its distributed wrapper, the others bare. `frozen`: never trained.
+    `batch`: the prepared batch. `shared`: tensors that an earlier phase of the same step left for later ones.
+    """
+
+    networks: Mapping[str, nn.Module]
+    frozen: Mapping[str, nn.Module]
+    batch: BatchT
+    shared: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """`total` is what is differentiated (scalar); `parts` are logged (scalars, detached by the engine)."""
+
+    total: Tensor
+    parts: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Phase(Generic[BatchT]):
+    """One optimisation of one network; it runs on every `interval`-th step."""
+
+    name: str
+    trains: str
+    loss: Callable[[PhaseInput[BatchT]], Losses]
+    interval: int = 1
+
+
+class Recipe(Protocol[BatchT]):
+    """Networks, phases and what to do with a batch; knows no Ray, no files, no devices."""
+
+    @property
+    def networks(self) -> Mapping[str, nn.Module]:
+        """Networks to train, by name."""
+
+    @property
+    def frozen(self) -> Mapping[str, nn.Module]:
+        """Networks that only look."""
+
+    @property
+    def optimizers(self) -> Mapping[str, OptimizerConfig]:
+        """How each network is optimised."""
+
+    @property
+    def averaged(self) -> frozenset[str]:
+        """Names of the networks of which a moving average is kept."""
+
+    @property
+    def phases(self) -> tuple[Phase[BatchT], ...]:
+        """What one step does, in order."""
+
+    def prepare(self, batch: BatchT) -> Any:
+        """Turn uint8 crops on the device into what the phases see: augmentation, scaling, rendered truth."""
+
+    def preview(self, networks: Mapping[str, nn.Module], batch: BatchT) -> Tensor | None:
+        """Draw what the networks do as [R,C,3,S,S] uint8 (rows, columns), or None if there is nothing to see."""
+
+    def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[BatchT]) -> dict[str, float]:
+        """Measure the networks on held-out batches."""
+
+
+def to_float(image_uint8: Tensor) -> Tensor:
+    """Map uint8 [0,255] to float32 [-1,1]."""
+    return image_uint8.to(torch.float32) / 127.5 - 1
+
+
+def to_uint8(image: Tensor) -> Tensor:
+    """Map float [-1,1] to uint8 [0,255]."""
+    return ((image.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)

@@ -1,0 +1,1 @@
+"""What keeps synthetic pictures of people honest."""

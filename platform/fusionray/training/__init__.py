@@ -1,0 +1,1 @@
+"""How it is learned: the engine (torch alone), checkpoints, and the loop on Ray Train."""

@@ -1,0 +1,51 @@
+"""Learning-rate schedule and averaging, both measured in images.
+
+Everything here is a pure function of the images seen by all workers together, so that ranks cannot disagree and the
+curve is the same for any batch size or number of workers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from fusionray.config import Section
+
+REFERENCE_BATCH = 32
+
+
+class ScheduleConfig(Section):
+    """Linear warm-up, then cosine."""
+
+    warmup_images: int = Field(0, ge=0, description="images over which the rate grows from warmup_factor to 1")
+    warmup_factor: float = Field(0.1, gt=0, le=1, description="share of the rate at the first image")
+    final_lr: float = Field(1e-6, ge=0, description="learning rate at the last image")
+
+
+def scale_lr(base_lr: float, global_batch: int) -> float:
+    """Apply the linear rule: lr = base_lr x global_batch / 32."""
+    return base_lr * global_batch / REFERENCE_BATCH
+
+
+def learning_rate(config: ScheduleConfig, peak_lr: float, images_seen: int, total_images: int) -> float:
+    """Return the learning rate after `images_seen` of `total_images` images."""
+    if images_seen < config.warmup_images:
+        return peak_lr * (config.warmup_factor + (1 - config.warmup_factor) * images_seen / config.warmup_images)
+    span = max(1, total_images - config.warmup_images)
+    progress = min(1.0, (images_seen - config.warmup_images) / span)
+    final = min(config.final_lr, peak_lr)
+    return final + (peak_lr - final) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def average_decay(half_life_images: float, batch_images: int, images_seen: int) -> float:
+    """Return the decay of a moving average for one step of `batch_images` images.
+
+    The half-life ramps up with the images seen, or the first, random weights would stay in the average for long.
+
+    Source: StyleGAN3 training loop (EMA half-life in kimg with ramp-up), Karras et al. 2021.
+    """
+    if half_life_images <= 0:
+        return 0.0
+    half_life = min(half_life_images, max(1.0, images_seen * 0.05))
+    return float(0.5 ** (batch_images / half_life))

@@ -1,0 +1,236 @@
+"""The train stage: resolve what a run needs, then hand it to Ray Train. The same call goes on where a run stopped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from fusionray.config import read_preset, validate
+from fusionray.data import storage
+from fusionray.data.prepare import PrepareConfig, prepare
+from fusionray.data.shards import Manifest, check_shards, read_manifest
+from fusionray.data.stream import list_people, open_dataset
+from fusionray.errors import ClusterUnavailable, ConfigInvalid, ShardMismatch, TrainingFailed
+from fusionray.ops.cluster import free_cpus
+from fusionray.ops.environment import resolve_location
+from fusionray.ops.progress import ProgressBoard
+from fusionray.ops.tracking import close_run, open_run, tracking_uri
+from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.training.build import EncoderState, load_encoder
+from fusionray.training.checkpoint import find_checkpoint, read_info
+from fusionray.training.loop import WorkerTask, train_worker
+from fusionray.training.settings import TrainConfig
+
+CONFIG_NAME = "config.json"
+PRESET_PREFIX = "preset:"
+SYNTHETIC_PREFIX = "synthetic://"
+# What may differ when a run goes on: how long, how often and by how many it is trained; not what is learned.
+CHANGEABLE = ("budget", "workers", "tracking")
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Where a finished run lies; `metrics` are those of its last checkpoint."""
+
+    run_folder: str
+    checkpoint: str
+    images_seen: int
+    seconds: float
+    metrics: dict[str, float]
+    tracking_uri: str
+    tracking_run: str
+
+
+def train(config: TrainConfig) -> TrainResult:
+    """Train a recipe on the connected Ray cluster, from the last checkpoint of the same run if there is one.
+
+    Raises: any FusionRayError of its parts; TrainingFailed when workers fail for good.
+    """
+    config = resolve_shards(resolve_output(config))
+    manifest = read_manifest(config.data.shards)
+    check_shards(config.data.shards, manifest, size=config.data.size, template=config.data.template)
+    check_generator_size(config)
+    people = list_people(config.data.shards, manifest, "train")
+    if len(people) < 2:
+        raise ShardMismatch(f"{config.data.shards}: has {len(people)} people to learn from; training needs at least 2")
+    encoder = resolve_encoder(config)
+    run_folder = storage.join(config.run.output, config.run.name)
+    claim_run(run_folder, config, manifest)
+    uri = tracking_uri(config.tracking.uri, config.run.output)
+    run_id = open_run(uri, config.tracking.experiment, config.run.name, config.model_dump(mode="json"))
+    task = WorkerTask(config, manifest, config.data.shards, people, encoder, run_id, uri)
+    failed = True
+    try:
+        fit(task)
+        failed = False
+    finally:
+        close_run(uri, run_id, failed=failed)
+    checkpoint = find_checkpoint(run_folder)
+    info = read_info(checkpoint)
+    return TrainResult(run_folder, str(checkpoint), info.images_seen, info.seconds, info.metrics, uri, run_id)
+
+
+def fit(task: WorkerTask) -> None:
+    """Run the workers under Ray Train and show their progress."""
+    import ray.train
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    config = task.config
+    workers = config.workers
+    use_gpu = choose_gpu(config)
+    need = workers.num_workers * workers.cpus_per_worker
+    if free_cpus() < need + 1:
+        # Without a CPU left over, Ray Data's readers and the workers wait for each other for ever.
+        raise ClusterUnavailable(
+            f"workers.num_workers={workers.num_workers} x cpus_per_worker={workers.cpus_per_worker} needs {need + 1:g} "
+            f"free CPUs with one for reading data, and the cluster has {free_cpus():g}; ask for fewer, or lower "
+            "workers.cpus_per_worker"
+        )
+    logging.getLogger("ray.train").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    board = ProgressBoard()
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config={"task": task, "board": board, "threads": threads_per_worker(workers.num_workers)},
+        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=workers.num_workers,
+            use_gpu=use_gpu,
+            resources_per_worker={"CPU": workers.cpus_per_worker, **({"GPU": 1} if use_gpu else {})},
+        ),
+        run_config=ray.train.RunConfig(
+            name=config.run.name,
+            storage_path=config.run.output,
+            failure_config=ray.train.FailureConfig(max_failures=workers.max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=config.budget.keep_checkpoints),
+        ),
+        datasets={"train": open_dataset(task.shards, task.manifest, "train", config.run.seed)},
+    )
+    with board.shown(f"train {config.run.name}", config.budget.images, "img"):
+        try:
+            trainer.fit()
+        except ray.train.TrainingFailedError as error:
+            raise TrainingFailed(f"run '{config.run.name}': {root_cause(error)}") from error
+
+
+def root_cause(error: Exception) -> str:
+    """Find the line that says what went wrong in a worker."""
+    failures = getattr(error, "worker_failures", None)
+    cause: BaseException = next(iter(failures.values())) if failures else error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    lines = [line for line in str(cause).strip().splitlines() if line.strip()]
+    return f"{type(cause).__name__}: {lines[-1].strip() if lines else 'no message'}"
+
+
+def resolve_output(config: TrainConfig) -> TrainConfig:
+    """Make the places of a run absolute: workers have other working folders."""
+    output = resolve_location(config.run.output)
+    shards = config.data.shards
+    if not shards.startswith(SYNTHETIC_PREFIX):
+        shards = resolve_location(shards)
+    return config.model_copy(
+        update={
+            "run": config.run.model_copy(update={"output": output}),
+            "data": config.data.model_copy(update={"shards": shards}),
+        }
+    )
+
+
+def resolve_shards(config: TrainConfig) -> TrainConfig:
+    """Prepare a synthetic world that is named in place of shards; a second call finds it done."""
+    if not config.data.shards.startswith(SYNTHETIC_PREFIX):
+        return config
+    key = storage.sha256_hex(f"{config.data.shards}|{config.data.size}|{config.data.template}".encode())[:12]
+    folder = storage.join(config.run.output, f"shards-{key}")
+    prepare(
+        PrepareConfig(
+            input=config.data.shards, output=folder, size=config.data.size, template=config.data.template
+        )
+    )
+    return config.model_copy(update={"data": config.data.model_copy(update={"shards": folder})})
+
+
+def resolve_encoder(config: TrainConfig) -> EncoderState | None:
+    """Load the encoder that watches a fusion; `preset:NAME` trains it first, on the same shards, as its own run."""
+    if not isinstance(config.recipe, FaceFusionConfig):
+        return None
+    location = config.recipe.identity_encoder
+    if location.startswith(PRESET_PREFIX):
+        location = train(encoder_config(config, location.removeprefix(PRESET_PREFIX))).checkpoint
+    return load_encoder(resolve_location(location))
+
+
+def encoder_config(config: TrainConfig, preset: str) -> TrainConfig:
+    """Derive the run that trains an encoder for a fusion run: its preset, on the fusion's data and workers."""
+    tree = read_preset(preset)
+    tree["data"] = {**config.data.model_dump(), **tree.get("data", {})}
+    tree["run"] = {**config.run.model_dump(), "name": preset, **tree.get("run", {})}
+    tree["workers"] = config.workers.model_dump()
+    tree["tracking"] = config.tracking.model_dump()
+    return validate(TrainConfig, tree, f"preset {preset}")
+
+
+def claim_run(run_folder: str, config: TrainConfig, manifest: Manifest) -> None:
+    """Store the configuration with the run, or check that a run of this name is the same one.
+
+    Raises: ConfigInvalid naming the first setting that differs.
+    """
+    wanted = {"config": config.model_dump(mode="json"), "data_digest": manifest.digest()}
+    location = storage.join(run_folder, CONFIG_NAME)
+    if storage.exists(location):
+        former = json.loads(storage.read_bytes(location))
+        difference = first_difference(comparable(former), comparable(wanted))
+        if difference:
+            raise ConfigInvalid(
+                f"run '{config.run.name}' in {config.run.output} was started with another {difference}; "
+                "choose another run.name, or go back to the former setting"
+            )
+    storage.write_atomic(location, json.dumps(wanted, indent=1).encode())
+
+
+def comparable(stored: dict[str, Any]) -> dict[str, Any]:
+    config = {key: value for key, value in stored["config"].items() if key not in CHANGEABLE}
+    return {**config, "data_digest": stored["data_digest"]}
+
+
+def first_difference(former: Any, wanted: Any, path: str = "") -> str:
+    """Describe the first setting that two trees disagree on; empty if there is none."""
+    if isinstance(former, dict) and isinstance(wanted, dict):
+        for key in sorted(former.keys() | wanted.keys()):
+            found = first_difference(former.get(key), wanted.get(key), f"{path}.{key}" if path else key)
+            if found:
+                return found
+        return ""
+    return "" if former == wanted else f"{path} ({former} before, {wanted} now)"
+
+
+def check_generator_size(config: TrainConfig) -> None:
+    recipe = config.recipe
+    if isinstance(recipe, FaceFusionConfig) and recipe.generator.size != config.data.size:
+        raise ConfigInvalid(
+            f"recipe.generator.size={recipe.generator.size} and data.size={config.data.size} must be equal"
+        )
+
+
+def choose_gpu(config: TrainConfig) -> bool:
+    """Decide whether workers get a GPU each.
+
+    Raises: ClusterUnavailable if CUDA was asked for and there are not enough GPUs.
+    """
+    import ray
+
+    gpus = float(ray.cluster_resources().get("GPU", 0.0))
+    wanted = config.workers.num_workers
+    if config.workers.device == "cuda" and gpus < wanted:
+        raise ClusterUnavailable(f"workers.device=cuda wants {wanted} GPUs and the cluster has {gpus:g}")
+    return config.workers.device != "cpu" and gpus >= wanted
+
+
+def threads_per_worker(num_workers: int) -> int:
+    """Share the cores of the smallest node among the workers: Ray sets one thread a process, which starves a CPU."""
+    return max(1, math.floor((os.cpu_count() or 1) / num_workers))

@@ -1,0 +1,77 @@
+"""Values that pass between rooms.
+
+Shape suffixes: N batch, C channels, H rows, W columns, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+BatchT = TypeVar("BatchT", bound="Batch")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A frozen set of tensors, and of such sets, that move together."""
+
+    def map(self: BatchT, change: Callable[[Tensor], Tensor]) -> BatchT:
+        """Apply a function to every tensor."""
+        changes: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                changes[field.name] = change(value)
+            elif isinstance(value, Batch):
+                changes[field.name] = value.map(change)
+        return replace(self, **changes)
+
+    def to(self: BatchT, device: torch.device) -> BatchT:
+        """Move to a device; page-locked host memory moves asynchronously."""
+        return self.map(lambda value: value.to(device, non_blocking=True))
+
+    def pin(self: BatchT) -> BatchT:
+        """Copy to page-locked memory, from which a GPU reads by itself."""
+        return self.map(Tensor.pin_memory)
+
+    def head(self: BatchT, count: int) -> BatchT:
+        """Take the first rows."""
+        return self.map(lambda value: value[:count])
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+
+@dataclass(frozen=True)
+class FaceBatch(Batch):
+    """Labelled crops: `image` uint8 [N,3,S,S] RGB, `label` int64 [N] (index of the person)."""
+
+    image: Tensor
+    label: Tensor
+
+
+@dataclass(frozen=True)
+class SyntheticTruth(Batch):
+    """What renders the true fusion of a pair, all float32.
+
+    `source_identity` [N,P] [N,P] parameters of the source person, `target_attributes` [N,P] of the
+    target picture, `view` [N,2,3] from crop unit square to picture unit square.
+    """
+
+    source_identity: Tensor
+    target_attributes: Tensor
+    view: Tensor
+
+
+@dataclass(frozen=True)
+class PairBatch(Batch):
+    """Pairs to fuse: crops uint8 [N,3,S,S] RGB; `same_identity` bool [N]; `truth` for synthetic faces only."""
+
+    source: Tensor
+    target: Tensor
+    same_identity: Tensor
+    truth: SyntheticTruth | None = None

@@ -1,0 +1,136 @@
+"""What stands before the application: the API key and the limit on bodies, decided before a body is read."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from fusionray.errors import ConfigInvalid
+from serve.schema import PROBLEM_TYPE, Problem
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+KEY_VARIABLE = "FUSIONRAY_API_KEY"
+SHORTEST_KEY = 16
+# Probes of an orchestrator carry no key, and the answer tells nothing.
+OPEN_PATHS = frozenset({"/healthz"})
+
+
+def read_key_digest() -> bytes | None:
+    """Read the API key from the environment and keep its sha256 only; None if there is no key.
+
+    Raises: ConfigInvalid if the key is too short to withstand guessing.
+    """
+    key = os.environ.get(KEY_VARIABLE, "")
+    if not key:
+        return None
+    if len(key) < SHORTEST_KEY:
+        raise ConfigInvalid(
+            f"{KEY_VARIABLE}: a key needs at least {SHORTEST_KEY} characters; "
+            "make one with `python -c 'import secrets; print(secrets.token_urlsafe())'`"
+        )
+    return hashlib.sha256(key.encode()).digest()
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(host: str, key_digest: bytes | None) -> None:
+    """Refuse to listen beyond this machine without a key.
+
+    Raises: ConfigInvalid.
+    """
+    if key_digest is None and not is_loopback(host):
+        raise ConfigInvalid(
+            f"host {host}: serving beyond loopback needs an API key; set {KEY_VARIABLE}, or listen on 127.0.0.1"
+        )
+
+
+async def send_problem(problem: Problem, send: Send) -> None:
+    """Answer with a problem document from outside of the application."""
+    body = problem.body()
+    headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **problem.headers}
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+def find_header(scope: Scope, name: bytes) -> bytes | None:
+    return next((value for key, value in scope["headers"] if key.lower() == name), None)
+
+
+class KeyGuard:
+    """Let a request through only with `Authorization: Bearer KEY`, if a key is set."""
+
+    def __init__(self, app: AsgiApp, key_digest: bytes | None) -> None:
+        self.app = app
+        self.key_digest = key_digest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] != "http" or path in OPEN_PATHS or self.admits(scope):
+            await self.app(scope, receive, send)
+            return
+        detail = "this service wants the header `Authorization: Bearer KEY` with its API key"
+        challenge = {"WWW-Authenticate": "Bearer", "Connection": "close"}
+        await send_problem(Problem(401, "unauthorized", "API key needed", detail, headers=challenge), send)
+
+    def admits(self, scope: Scope) -> bool:
+        """Compare the given key with the expected one in constant time."""
+        if self.key_digest is None:
+            return True
+        scheme, _, key = (find_header(scope, b"authorization") or b"").partition(b" ")
+        given = hashlib.sha256(key.strip()).digest()
+        return scheme.lower() == b"bearer" and hmac.compare_digest(given, self.key_digest)
+
+
+class BodyGuard:
+    """Refuse bodies that are too long: by their stated length at once, else as soon as they have grown too long."""
+
+    def __init__(self, app: AsgiApp, max_body_bytes: int) -> None:
+        self.app = app
+        self.max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        stated = find_header(scope, b"content-length") or b"0"
+        if not stated.isdigit() or int(stated[:20]) > self.max_body_bytes:
+            await send_problem(self.refusal(), send)
+            return
+        num_bytes = 0
+
+        async def receive_counted() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self.max_body_bytes:
+                # The one exception that the form parser lets pass; its handler answers with the same problem.
+                refusal = self.refusal()
+                raise HTTPException(refusal.status, refusal.detail, refusal.headers)
+            return message
+
+        await self.app(scope, receive_counted, send)
+
+    def refusal(self) -> Problem:
+        """Say how long a body may be."""
+        detail = f"the request is longer than {self.max_body_bytes} bytes; send smaller pictures"
+        return Problem(413, "too_large", "Request too large", detail, headers={"Connection": "close"})

@@ -1,0 +1,48 @@
+"""What all tests share: one Ray for the session, and the folder of real data where there is one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Before anything imports Ray: it reads its authentication once.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+from fusionray.ops.environment import apply_defaults  # noqa: E402
+
+apply_defaults()
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A Ray of this test session alone, in a folder of its own."""
+    import ray
+
+    from fusionray.ops.cluster import start_local
+
+    # The path of a socket in it may have 107 characters: pytest's own folders are too deep.
+    with tempfile.TemporaryDirectory(prefix="fr-ray-", ignore_cleanup_errors=True) as folder:
+        os.environ["RAY_TMPDIR"] = folder
+        start_local({})
+        try:
+            yield
+        finally:
+            ray.shutdown()
+            del os.environ["RAY_TMPDIR"]
+
+
+@pytest.fixture(scope="session")
+def real_faces() -> Path:
+    """The folder of real faces that lies beside some checkouts; never part of the repository."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real faces at {folder}")
+    return folder

@@ -1,0 +1,142 @@
+"""Pictures from strangers are decoded upright, or refused with a reason before they cost anything."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from fusionray.errors import ImageRejected
+from fusionray.faces.decode import ImageLimits, decode_image, encode_image, turn_upright
+from PIL import Image as PillowImage
+from PIL import ImageOps
+
+
+def gradient(height: int = 48, width: int = 64) -> np.ndarray:
+    rows, columns = np.mgrid[0:height, 0:width]
+    return np.stack([columns * 255 // width, rows * 255 // height, (rows + columns) % 200], axis=-1).astype(np.uint8)
+
+
+def saved(picture: PillowImage.Image, image_format: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, image_format, **options)
+    return buffer.getvalue()
+
+
+def reason_of(data: bytes, limits: ImageLimits | None = None) -> str:
+    with pytest.raises(ImageRejected) as caught:
+        decode_image(data, limits)
+    assert str(caught.value)
+    return caught.value.reason
+
+
+def png_claiming(width: int, height: int) -> bytes:
+    """A PNG of a few bytes whose header promises any size: what a decompression bomb looks like."""
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = zlib.compress(b"\0" * 100_000)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "BMP", "WEBP", "JPEG"])
+def test_each_format_is_recognised_by_content_and_comes_back_as_rgb(image_format: str) -> None:
+    options = {"lossless": True} if image_format == "WEBP" else {"quality": 98, "subsampling": 0}
+    decoded = decode_image(saved(PillowImage.fromarray(gradient()), image_format, **options))
+    assert decoded.dtype == np.uint8 and decoded.shape == (48, 64, 3)
+    assert np.abs(decoded.astype(int) - gradient()).mean() < (1.5 if image_format == "JPEG" else 1e-9)
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_exif_orientation_is_honoured_as_pillow_does(image_format: str, orientation: int) -> None:
+    picture = PillowImage.fromarray(gradient())
+    exif = PillowImage.Exif()
+    exif[0x0112] = orientation
+    data = saved(picture, image_format, exif=exif)
+    expected = np.asarray(ImageOps.exif_transpose(PillowImage.open(io.BytesIO(data))).convert("RGB"))
+    assert np.abs(decode_image(data).astype(int) - expected).mean() < 1.0
+
+
+def test_a_broken_exif_block_does_not_cost_the_picture() -> None:
+    data = saved(PillowImage.fromarray(gradient()), "JPEG", exif=b"Exif\0\0not a tiff header at all")
+    assert decode_image(data).shape == (48, 64, 3)
+
+
+def test_grey_palette_alpha_cmyk_and_16_bit_become_rgb() -> None:
+    grey = PillowImage.fromarray(gradient()).convert("L")
+    as_grey = np.repeat(np.asarray(grey)[..., None], 3, axis=2)
+    assert np.array_equal(decode_image(saved(grey, "PNG")), as_grey)
+    assert np.abs(decode_image(saved(grey, "JPEG", quality=98)).astype(int) - as_grey).mean() < 1.5
+    deep = PillowImage.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+    assert np.array_equal(decode_image(saved(deep, "PNG")), as_grey)
+    palette = PillowImage.fromarray(gradient()).quantize(64)
+    assert np.array_equal(decode_image(saved(palette, "PNG")), np.asarray(palette.convert("RGB")))
+    cmyk = PillowImage.fromarray(gradient()).convert("CMYK")
+    assert np.abs(decode_image(saved(cmyk, "JPEG", quality=98)).astype(int) - gradient()).mean() < 4
+    clear = PillowImage.new("RGBA", (32, 32), (255, 0, 0, 0))
+    assert np.array_equal(decode_image(saved(clear, "PNG")), np.full((32, 32, 3), 255, np.uint8))
+    bits = PillowImage.fromarray(gradient()).convert("1")
+    assert set(np.unique(decode_image(saved(bits, "PNG")))) == {0, 255}
+
+
+def test_what_is_no_picture_is_refused() -> None:
+    assert reason_of(b"") == "not_an_image"
+    assert reason_of(b"hello, this is a letter") == "not_an_image"
+    assert reason_of(saved(PillowImage.fromarray(gradient()), "GIF")) == "not_an_image"
+    assert reason_of(b"BM and the rest of a shopping list") == "not_an_image"
+
+
+def test_size_limits_hold_before_anything_is_decoded() -> None:
+    assert reason_of(png_claiming(60_000, 60_000)) == "too_large"
+    assert reason_of(png_claiming(20_000, 20)) == "too_large"
+    assert reason_of(png_claiming(8, 400)) == "too_small"
+    assert reason_of(png_claiming(0, 400)) == "damaged"
+    data = saved(PillowImage.fromarray(gradient()), "PNG")
+    assert reason_of(data, ImageLimits(max_bytes=len(data) - 1)) == "too_large"
+    assert decode_image(data, ImageLimits(max_bytes=len(data), max_pixels=48 * 64)).shape == (48, 64, 3)
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "BMP"])
+def test_a_truncated_picture_is_refused_at_every_length(image_format: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+    data = saved(PillowImage.fromarray(noise), image_format)
+    for kept in np.linspace(1, len(data) * 0.9, 60).astype(int):
+        assert reason_of(data[:kept]) in {"damaged", "not_an_image", "too_large", "too_small"}
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "BMP"])
+def test_scrambled_bytes_never_raise_anything_but_a_refusal(image_format: str) -> None:
+    generator = np.random.default_rng(1)
+    data = np.frombuffer(saved(PillowImage.fromarray(gradient()), image_format), np.uint8)
+    for _ in range(300):
+        scrambled = data.copy()
+        places = generator.integers(0, min(len(data), generator.choice([40, 700, len(data)])), 6)
+        scrambled[places] = generator.integers(0, 256, 6)
+        try:
+            assert decode_image(scrambled.tobytes(), ImageLimits(max_pixels=10**6)).shape[2] == 3
+        except ImageRejected as refusal:
+            assert refusal.reason in {"not_an_image", "damaged", "too_large", "too_small"}
+
+
+@pytest.mark.parametrize("image_format", ["jpeg", "png", "webp"])
+def test_an_encoded_picture_decodes_to_itself(image_format: str) -> None:
+    decoded = decode_image(encode_image(gradient(), image_format, 98))
+    assert np.abs(decoded.astype(int) - gradient()).mean() < (1e-9 if image_format == "png" else 4.0)
+
+
+def test_an_unknown_format_is_named() -> None:
+    with pytest.raises(ValueError, match="image_format: 'tiff'"):
+        encode_image(gradient(), "tiff")  # type: ignore[arg-type]
+
+
+def test_turning_a_picture_four_times_by_a_quarter_restores_it() -> None:
+    image = gradient()
+    turned = image
+    for _ in range(4):
+        turned = turn_upright(turned, 6)
+    assert np.array_equal(turned, image)

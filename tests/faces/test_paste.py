@@ -1,0 +1,93 @@
+"""Pasting puts a crop back where it came from and leaves the rest of the picture alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fusionray.faces.align import invert_affine, transform_points, warp_crop
+from fusionray.faces.face import Matrix
+from fusionray.faces.mask import soft_box_mask
+from fusionray.faces.paste import affected_region, paste_crop
+
+
+def smooth_picture(height: int = 240, width: int = 320) -> np.ndarray:
+    rows, columns = np.mgrid[0:height, 0:width].astype(np.float64)
+    waves = [np.sin(columns / 17 + rows / 29), np.cos(columns / 23 - rows / 13), np.sin((columns + rows) / 31)]
+    return (127.5 + 100 * np.stack(waves, axis=-1)).astype(np.uint8)
+
+
+def crop_matrix(scale: float, degrees: float, centre: tuple[float, float], size: int) -> Matrix:
+    angle = np.deg2rad(degrees)
+    linear = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return np.concatenate([linear, (np.full(2, (size - 1) / 2) - linear @ np.array(centre))[:, None]], axis=1)
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.8, 1.0, 1.7, 3.1])
+@pytest.mark.parametrize("degrees", [0, 17, -63, 180])
+def test_pasting_an_unchanged_crop_leaves_the_picture_nearly_unchanged(scale: float, degrees: float) -> None:
+    picture = smooth_picture()
+    matrix = crop_matrix(scale, degrees, (160.3, 120.8), 96)
+    pasted = paste_crop(picture, warp_crop(picture, matrix, 96), soft_box_mask(96), matrix)
+    difference = np.abs(pasted.astype(int) - picture)
+    assert difference.max() <= 6 and difference.mean() < 0.5
+
+
+@pytest.mark.parametrize("centre", [(160, 120), (3, 5), (319, 239), (-20, 100)])
+def test_outside_of_the_crop_every_byte_stays(centre: tuple[float, float]) -> None:
+    picture = smooth_picture()
+    size, matrix = 64, crop_matrix(0.9, 30, centre, 64)
+    pasted = paste_crop(picture, np.zeros((size, size, 3), np.uint8), np.ones((size, size), np.float32), matrix)
+    rows, columns = np.mgrid[0:240, 0:320]
+    in_crop = transform_points(np.stack([columns, rows], axis=-1).reshape(-1, 2), matrix).reshape(240, 320, 2)
+    outside = ((in_crop < -1) | (in_crop > size)).any(-1)
+    inside = ((in_crop > 1) & (in_crop < size - 2)).all(-1)
+    assert np.array_equal(pasted[outside], picture[outside])
+    assert inside.sum() > 100 and not pasted[inside].any()
+
+
+def test_where_the_mask_is_zero_the_picture_keeps_its_bytes() -> None:
+    picture = smooth_picture()
+    matrix = crop_matrix(1.3, -20, (150, 100), 64)
+    pasted = paste_crop(picture, np.full((64, 64, 3), 255, np.uint8), np.zeros((64, 64), np.float32), matrix)
+    assert np.array_equal(pasted, picture) and pasted is not picture
+
+
+def test_a_crop_beside_the_picture_changes_nothing() -> None:
+    picture = smooth_picture()
+    matrix = crop_matrix(1.0, 0, (5_000, 5_000), 64)
+    left, top, right, bottom = affected_region(matrix, 64, 320, 240)
+    assert right <= left or bottom <= top
+    pasted = paste_crop(picture, np.zeros((64, 64, 3), np.uint8), np.ones((64, 64), np.float32), matrix)
+    assert np.array_equal(pasted, picture)
+
+
+def test_a_pasted_mark_lands_where_the_inverse_map_says() -> None:
+    picture = np.zeros((240, 320, 3), np.uint8)
+    matrix = crop_matrix(0.4, 25, (170, 110), 64)
+    crop = np.zeros((64, 64, 3), np.uint8)
+    crop[20:23, 40:43] = 255
+    weight = paste_crop(picture, crop, np.ones((64, 64), np.float32), matrix)[..., 0].astype(np.float64)
+    rows, columns = np.mgrid[0:240, 0:320]
+    centre = [(weight * columns).sum() / weight.sum(), (weight * rows).sum() / weight.sum()]
+    assert centre == pytest.approx(transform_points(np.array([[41.0, 21.0]]), invert_affine(matrix))[0], abs=0.1)
+
+
+def test_a_mask_of_another_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="mask"):
+        paste_crop(smooth_picture(), np.zeros((64, 64, 3), np.uint8), np.ones((32, 32), np.float32), np.eye(2, 3))
+
+
+@pytest.mark.parametrize("size", [32, 64, 128, 256, 512])
+def test_the_soft_mask_is_full_inside_and_exactly_zero_at_its_edge(size: int) -> None:
+    mask = soft_box_mask(size, margin=0.05, blur=0.2)
+    assert mask.shape == (size, size) and mask.dtype == np.float32
+    assert mask[size // 2, size // 2] == pytest.approx(1.0)
+    assert max(mask[0].max(), mask[-1].max(), mask[:, 0].max(), mask[:, -1].max()) == 0.0
+    profile = mask[size // 2, : size // 2]
+    assert (np.diff(profile) >= -1e-6).all() and np.diff(profile).max() < 0.5
+    assert np.array_equal(mask, mask[::-1]) or np.allclose(mask, mask[::-1], atol=1e-5)
+
+
+def test_a_mask_without_a_middle_is_refused() -> None:
+    with pytest.raises(ValueError, match="margin, blur"):
+        soft_box_mask(64, margin=0.3, blur=0.3)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fusionray.errors import BundleInvalid, NoFaceFound
+from fusionray.export.bundle import BundleDescription, describe_tensors, write_bundle
+from fusionray.faces.align import estimate_alignment, load_template
+from fusionray.faces.detect import build_detector
+from fusionray.faces.face import Face, Image
+from fusionray.faces.paste import affected_region
+from fusionray.runtime.fuser import MAX_BATCH, Fuser, denormalize_crops
+from fusionray.runtime.session import CPU
+from tests.pictures import draw_empty, draw_group, draw_person
+from tests.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny, write_tiny_bundle
+
+
+def build_fuser(folder: Path, description: BundleDescription | None = None, generator: bytes | None = None) -> Fuser:
+    files = {"generator.onnx": generator or build_generator(), "identity.onnx": build_identity()}
+    bundle = write_bundle(folder, files, description or describe_tiny())
+    return Fuser(bundle, build_detector("default"), providers=[CPU], intra_op_threads=1)
+
+
+@pytest.fixture(scope="module")
+def fuser(tmp_path_factory: pytest.TempPathFactory) -> Fuser:
+    fuser = build_fuser(tmp_path_factory.mktemp("fuser") / "bundle")
+    fuser.warm_up()
+    return fuser
+
+
+def changed_pixels(before: Image, after: Image) -> np.ndarray:
+    return np.asarray((before != after).any(axis=2))
+
+
+def region_of(face: Face, picture: Image) -> tuple[int, int, int, int]:
+    matrix = estimate_alignment(face.landmarks, load_template("arcface_128"), TINY_SIZE)
+    return affected_region(matrix, TINY_SIZE, picture.shape[1], picture.shape[0])
+
+
+def test_an_embedding_has_unit_length_and_depends_on_the_person(fuser: Fuser) -> None:
+    first, again, other = (fuser.embed(draw_person(seed)) for seed in (1, 1, 2))
+    assert first.shape == (512,)
+    assert first.dtype == np.float32
+    assert np.linalg.norm(first) == pytest.approx(1.0, abs=1e-5)
+    assert np.array_equal(first, again)
+    assert float(first @ other) < 0.999
+
+
+def test_pixels_outside_of_the_face_keep_their_bytes(fuser: Fuser) -> None:
+    target = draw_person(2)
+    fused = fuser.fuse(draw_person(1), target)
+    assert fused.image.shape == target.shape
+    assert fused.image.dtype == np.uint8
+    left, top, right, bottom = region_of(fuser.detect(target, "target")[0], target)
+    changed = changed_pixels(target, fused.image)
+    assert changed[top:bottom, left:right].mean() > 0.3
+    changed[top:bottom, left:right] = False
+    assert not changed.any()
+
+
+def test_the_pictures_given_are_not_written_to(fuser: Fuser) -> None:
+    source, target = draw_person(1).copy(), draw_person(2).copy()
+    fuser.fuse(source, target)
+    assert np.array_equal(source, draw_person(1))
+    assert np.array_equal(target, draw_person(2))
+
+
+def test_every_face_or_only_the_largest_is_replaced(fuser: Fuser) -> None:
+    small = np.pad(draw_person(3, 128), ((64, 64), (0, 0), (0, 0)), mode="edge")
+    group = np.concatenate([small, draw_person(4, 256)], axis=1)
+    largest = fuser.fuse(draw_person(1), group)
+    everyone = fuser.fuse(draw_person(1), group, "all")
+    assert (largest.num_faces, everyone.num_faces) == (1, 2)
+    assert len(everyone.boxes) == 2
+    assert not changed_pixels(group, largest.image)[:, :100].any()
+    assert changed_pixels(group, everyone.image)[:, :100].any()
+    assert largest.boxes[0][0] > 100
+
+
+def test_the_models_see_the_range_that_the_bundle_states(tmp_path: Path, fuser: Fuser) -> None:
+    rng = np.random.default_rng(0)
+    crops = [rng.integers(0, 256, (TINY_SIZE, TINY_SIZE, 3), dtype=np.uint8) for _ in range(2)]
+    embedding = np.full(512, 512**-0.5, np.float32)
+    tint = 0.5 * 512**-0.5
+    output, mask = fuser.fuse_crops(embedding, crops)
+    expected = np.rint(np.clip((1 - np.stack(crops) / 255.0 + tint) * 255, 0, 255))
+    assert np.abs(output - expected).max() <= 1
+    assert np.array_equal(mask, np.ones((2, TINY_SIZE, TINY_SIZE), np.float32))
+
+    signed = describe_tiny().model_copy(update={"tensors": describe_tensors(TINY_SIZE, -1.0, 1.0)})
+    output, _ = build_fuser(tmp_path / "bundle", signed).fuse_crops(embedding, crops)
+    seen = np.stack(crops) / 127.5 - 1
+    expected = np.rint(np.clip((1 - seen + tint + 1) * 127.5, 0, 255))
+    assert np.abs(output - expected).max() <= 1
+
+
+def test_more_faces_than_a_batch_give_the_same_as_one_by_one(fuser: Fuser) -> None:
+    rng = np.random.default_rng(1)
+    crops = [rng.integers(0, 256, (TINY_SIZE, TINY_SIZE, 3), dtype=np.uint8) for _ in range(MAX_BATCH + 3)]
+    embedding = fuser.embed(draw_person(1))
+    together, _ = fuser.fuse_crops(embedding, crops)
+    alone = np.concatenate([fuser.fuse_crops(embedding, [crop])[0] for crop in crops])
+    assert np.array_equal(together, alone)
+
+
+def test_numbers_that_are_not_finite_become_pixels(fuser: Fuser) -> None:
+    broken = np.array([np.nan, np.inf, -np.inf, 0.5], np.float32).reshape(1, 1, 2, 2).repeat(3, axis=1)
+    assert denormalize_crops(broken, fuser.output_range)[0, :, :, 0].tolist() == [[0, 255], [0, 128]]
+
+
+def test_a_picture_without_a_face_is_named(fuser: Fuser) -> None:
+    with pytest.raises(NoFaceFound, match="source picture"):
+        fuser.fuse(draw_empty(), draw_person(1))
+    with pytest.raises(NoFaceFound, match="target picture"):
+        fuser.fuse(draw_person(1), draw_empty())
+
+
+@dataclass
+class FixedDetector:
+    landmarks: np.ndarray
+
+    def detect(self, image: Image) -> list[Face]:
+        return [Face(np.array([0, 0, 9, 9], np.float32), self.landmarks, 1.0)]
+
+
+@pytest.mark.parametrize("value", [5.0, np.nan])
+def test_landmarks_that_give_no_crop_count_as_no_face(tmp_path: Path, value: float) -> None:
+    detector = FixedDetector(np.full((5, 2), value, np.float32))
+    with pytest.raises(NoFaceFound):
+        Fuser(write_tiny_bundle(tmp_path / "bundle"), detector, providers=[CPU]).embed(draw_empty())
+
+
+def test_what_is_loaded_is_reported(fuser: Fuser) -> None:
+    assert (fuser.describe().provider, fuser.describe().threads) == (CPU, 1)
+
+
+@pytest.mark.parametrize(
+    ("generator", "complaint"),
+    [
+        (build_generator(batch=1), "fixed batch 1"),
+        (build_generator(source="face"), "no input 'source'"),
+        (build_generator(size=32), r"input 'target' is .*32, 32\], not \[N, 3, 64, 64\]"),
+    ],
+)
+def test_models_that_are_not_supported_are_refused_clearly(tmp_path: Path, generator: bytes, complaint: str) -> None:
+    with pytest.raises(BundleInvalid, match=rf"generator\.onnx: .*{complaint}"):
+        build_fuser(tmp_path / "bundle", generator=generator)
+
+
+def test_an_unknown_template_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleInvalid, match="no_such_template"):
+        build_fuser(tmp_path / "bundle", describe_tiny(template="no_such_template"))
+
+
+def test_faces_side_by_side_are_all_found(fuser: Fuser) -> None:
+    fused = fuser.fuse(draw_person(1), draw_group((5, 6, 7)), "all")
+    assert fused.num_faces == 3

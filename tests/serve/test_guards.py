@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from fusionray.errors import ConfigInvalid
+from serve.app import build, scale
+from serve.guards import (
+    KEY_VARIABLE,
+    BodyGuard,
+    KeyGuard,
+    Receive,
+    Scope,
+    Send,
+    check_exposure,
+    is_loopback,
+    read_key_digest,
+)
+from serve.schema import ServeConfig
+
+KEY = "a-key-of-good-length"
+DIGEST = hashlib.sha256(KEY.encode()).digest()
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def ask(app: KeyGuard | BodyGuard, path: str = "/v1/fuse", **headers: str) -> httpx.Response:
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post(path, headers=headers)
+
+    return asyncio.run(send())
+
+
+@pytest.mark.parametrize("authorization", [f"Bearer {KEY}", f"bearer  {KEY}"])
+def test_the_right_key_is_let_through(authorization: str) -> None:
+    assert ask(KeyGuard(hello, DIGEST), authorization=authorization).text == "hello"
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", KEY, f"Basic {KEY}", f"Bearer {KEY}x"])
+def test_any_other_key_is_401(authorization: str) -> None:
+    response = ask(KeyGuard(hello, DIGEST), authorization=authorization)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.json()["reason"] == "unauthorized"
+
+
+def test_no_key_is_401_but_health_stays_open() -> None:
+    assert ask(KeyGuard(hello, DIGEST)).status_code == 401
+    assert ask(KeyGuard(hello, DIGEST), "/healthz").status_code == 200
+    assert ask(KeyGuard(hello, DIGEST), "/healthz/../v1/fuse").status_code == 401
+
+
+def test_without_a_key_set_nothing_is_asked() -> None:
+    assert ask(KeyGuard(hello, None)).status_code == 200
+
+
+@pytest.mark.parametrize("length", ["11", "-1", "ten", "9" * 5000])
+def test_a_stated_length_that_is_too_long_or_no_number_is_413(length: str) -> None:
+    response = ask(BodyGuard(hello, 10), **{"content-length": length})
+    assert response.status_code == 413
+    assert response.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_key(host: str) -> None:
+    assert is_loopback(host)
+    check_exposure(host, None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
+def test_beyond_loopback_a_key_is_required(host: str) -> None:
+    with pytest.raises(ConfigInvalid, match=KEY_VARIABLE):
+        check_exposure(host, None)
+    check_exposure(host, DIGEST)
+
+
+def test_the_key_comes_from_the_environment_as_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    assert read_key_digest() == DIGEST
+    monkeypatch.setenv(KEY_VARIABLE, "short")
+    with pytest.raises(ConfigInvalid, match="at least 16") as caught:
+        read_key_digest()
+    assert "short" not in str(caught.value)
+    monkeypatch.delenv(KEY_VARIABLE)
+    assert read_key_digest() is None
+
+
+def test_unknown_settings_are_refused_by_name() -> None:
+    with pytest.raises(ConfigInvalid, match="unknown key 'num_replica'"):
+        build({"bundle": "b", "num_replica": 2})
+    with pytest.raises(ConfigInvalid, match="bundle"):
+        build({})
+    with pytest.raises(ConfigInvalid, match="max_replicas 1 is below num_replicas 2"):
+        build({"bundle": "b", "num_replicas": 2, "max_replicas": 1})
+
+
+def test_copies_are_fixed_or_follow_the_load() -> None:
+    assert scale(ServeConfig(bundle="b", num_replicas=2)) == {"num_replicas": 2}
+    follow = scale(ServeConfig(bundle="b", num_replicas=1, max_replicas=4))["autoscaling_config"]
+    assert (follow["min_replicas"], follow["max_replicas"]) == (1, 4)
+
+
+def test_the_configuration_file_holds_settings_that_are_understood() -> None:
+    tree = yaml.safe_load((Path(__file__).parents[2] / "serve" / "config.yaml").read_text())
+    (application,) = tree["applications"]
+    ServeConfig.model_validate(application["args"])
+    assert application["import_path"] == "serve.app:build"
+    assert is_loopback(tree["http_options"]["host"])
