@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any
@@ -21,6 +22,7 @@ from serve.schema import ServeConfig
 
 APP_NAME = "fusionray"
 POLL_SECONDS = 0.2
+SPARE_REQUESTS = 16
 # How a traceback that Serve hands over names our errors.
 ERROR_PREFIX = "fusionray.errors."
 
@@ -30,7 +32,7 @@ def build(args: dict[str, Any]) -> Application:
 
     Raises: ConfigInvalid naming the keys that are unknown or wrong.
     """
-    return build_application(validate(ServeConfig, args, "args of the serve configuration"))
+    return build_application(with_absolute_paths(validate(ServeConfig, args, "args of the serve configuration")))
 
 
 def build_application(config: ServeConfig) -> Application:
@@ -43,11 +45,25 @@ def build_application(config: ServeConfig) -> Application:
         ray_actor_options={"num_cpus": config.cpus_per_replica, "num_gpus": config.gpus_per_replica},
         **scale(config),
     )
-    # The ingress only moves bytes: it may hold all requests that wait, and reserves no CPU.
+    # The ingress only moves bytes, so it reserves no CPU. It holds what runs, what waits, and some that ask for health.
+    num_replicas = config.max_replicas or config.num_replicas
     ingress = serve.deployment(
-        serve.ingress()(Ingress), name="Ingress", max_ongoing_requests=1000, ray_actor_options={"num_cpus": 0}
+        serve.ingress()(Ingress),
+        name="Ingress",
+        max_ongoing_requests=num_replicas * config.max_ongoing_requests + config.max_queued_requests + SPARE_REQUESTS,
+        ray_actor_options={"num_cpus": 0},
     )
     return ingress.bind(fuser.bind(config), config, read_key_digest())
+
+
+def with_absolute_paths(config: ServeConfig) -> ServeConfig:
+    """Make local paths absolute: replicas may have another working folder."""
+    paths: dict[str, str] = {}
+    if not config.bundle.startswith("models:/"):
+        paths["bundle"] = resolve_location(config.bundle)
+    if config.detector != "default":
+        paths["detector"] = resolve_location(config.detector)
+    return config.model_copy(update=paths)
 
 
 def scale(config: ServeConfig) -> dict[str, Any]:
@@ -68,9 +84,9 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     Raises: ConfigInvalid, BundleInvalid before anything is started; ServiceFailed with the reason.
     """
     check_exposure(host, read_key_digest())
-    if not config.bundle.startswith("models:/"):
-        # Replicas may have another working folder.
-        config = config.model_copy(update={"bundle": resolve_location(config.bundle)})
+    # Serve reports each of its steps at INFO, also those that do not concern this service.
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    config = with_absolute_paths(config)
     read_bundle(config.bundle, config.tracking_uri)
     serve.start(http_options={"host": host, "port": port})
     found_host, found_port = find_address()
@@ -78,19 +94,19 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
         raise ConfigInvalid(f"{host}:{port}: Ray Serve runs already, on {found_host}:{found_port}; use that or stop it")
     target = serve.RunTarget(target=build_application(config), name=APP_NAME, route_prefix="/")
     serve.run_many([target], wait_for_applications_running=False)
-    wait_until_running(config.start_timeout_seconds)
+    wait_until_running(APP_NAME, config.start_timeout_seconds)
     if blocking:
         threading.Event().wait()
 
 
-def wait_until_running(timeout_seconds: float) -> None:
+def wait_until_running(name: str, timeout_seconds: float) -> None:
     """Wait until every deployment is up; take the application away again if that does not come about.
 
     Raises: ServiceFailed with the last line of what a deployment says.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:
-        application = serve.status().applications[APP_NAME]
+        application = serve.status().applications[name]
         if application.status == ApplicationStatus.RUNNING:
             return
         failed = application.status == ApplicationStatus.DEPLOY_FAILED
@@ -99,7 +115,7 @@ def wait_until_running(timeout_seconds: float) -> None:
         time.sleep(POLL_SECONDS)
     said = [deployment.message for deployment in application.deployments.values() if deployment.message]
     reason = (said or [application.message or "no CPU or GPU is free in Ray"])[0].strip().splitlines()[-1]
-    serve.delete(APP_NAME)
+    serve.delete(name)
     if reason.startswith(ERROR_PREFIX):
         reason = reason.partition(": ")[2]
     when = "" if failed else f" within {timeout_seconds:g} seconds"

@@ -20,6 +20,7 @@ from serve.schema import LONGEST_SIDE, FuseOptions, FuseReply, ModelCard, Proble
 
 Role = Literal["source", "target"]
 
+NUM_WORKERS = 3
 # What is wrong with a picture -> status and title.
 VERDICTS: dict[str, tuple[int, str]] = {
     "not_an_image": (415, "Not a picture"),
@@ -47,9 +48,10 @@ class FuserReplica:
         self.fuser.warm_up()
         self.limits = ImageLimits(max_bytes=config.max_body_bytes, max_pixels=config.max_pixels, max_side=LONGEST_SIDE)
         self.provenance = Provenance(bundle.description.name, bundle_hash(bundle))
-        # One picture is fused at a time; meanwhile the next is decoded and the last is encoded.
+        # One picture is fused at a time; meanwhile the next is decoded and the last is encoded. The others wait here,
+        # not in the router: that asks a full replica again only after growing pauses, which starves the model.
         self.turn = Lock()
-        self.workers = ThreadPoolExecutor(config.max_ongoing_requests, "fuse")
+        self.workers = ThreadPoolExecutor(NUM_WORKERS, "fuse")
 
     async def describe(self) -> ModelCard:
         """Tell what is loaded and what it runs on."""

@@ -167,6 +167,8 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 def run_serve(options: argparse.Namespace) -> None:
     root = find_serve_root()
     sys.path.insert(0, str(root))
+    from ray import serve as ray_serve
+
     import serve.app
     from serve.schema import ServeConfig
 
@@ -174,13 +176,14 @@ def run_serve(options: argparse.Namespace) -> None:
 
     places = [f"bundle={options.bundle}"] if options.bundle else []
     config = load_config(ServeConfig, file=options.config, overrides=[*options.overrides, *places])
-    with cluster(options.address, working_folder=root):
+    with cluster(options.address, python_path=[root, root / "platform"]):
+        # Before the service starts: a signal during the start ends it as one after it does.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         serve.app.run(config, options.host, options.port, blocking=False)
         print(f"serving {config.bundle} on http://{options.host}:{options.port}; stop with Ctrl-C", flush=True)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
-        serve.app.stop()
+        ray_serve.shutdown()
 
 
 def find_serve_root() -> Path:

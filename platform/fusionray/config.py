@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -73,15 +73,34 @@ def validate(section: type[SectionT], tree: Mapping[str, Any], where: str) -> Se
 
 
 def describe_fault(section: type[BaseModel], detail: Any) -> str:
-    key = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] != "extra_forbidden":
-        return f"{key or 'value'}: {detail['msg']}"
+    """Say in the words of the file which key is at fault, and for an unknown one which keys there are."""
     owner: Any = section
-    for part in detail["loc"][:-1]:
-        field = owner.model_fields.get(part) if hasattr(owner, "model_fields") else None
-        owner = field.annotation if field is not None else None
-    known = f" (known here: {', '.join(sorted(owner.model_fields))})" if hasattr(owner, "model_fields") else ""
-    return f"unknown key '{key}'{known}"
+    path: list[str] = []
+    known = ""
+    for part in detail["loc"]:
+        tagged = choose_member(owner, part)
+        if tagged is not None:
+            # The location names the member of a union (recipe.face_fusion.generator); the file does not.
+            owner = tagged
+            continue
+        path.append(str(part))
+        fields = getattr(owner, "model_fields", {})
+        known = f" (known here: {', '.join(sorted(fields))})" if fields else ""
+        owner = fields[part].annotation if part in fields else None
+    key = ".".join(path)
+    return (
+        f"unknown key '{key}'{known}" if detail["type"] == "extra_forbidden" else f"{key or 'value'}: {detail['msg']}"
+    )
+
+
+def choose_member(union: Any, tag: Any) -> type[BaseModel] | None:
+    """Find the section of a tagged union whose `name` is the tag."""
+    for member in get_args(union):
+        name = getattr(member, "model_fields", {}).get("name")
+        if name is not None and name.default == tag:
+            found: type[BaseModel] = member
+            return found
+    return None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -93,7 +112,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigInvalid(f"{path}: cannot read the configuration ({error.strerror}); check the path") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigInvalid(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if tree is None:
         return {}

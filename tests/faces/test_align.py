@@ -36,10 +36,12 @@ def smooth_picture(height: int, width: int) -> np.ndarray:
 def test_templates_give_their_published_points_at_the_native_size(name: str) -> None:
     template = load_template(name)
     points = template.points(template.native_size)
-    assert points.shape == (5, 2) and points.dtype == np.float32
+    assert points.shape == (5, 2)
+    assert points.dtype == np.float32
     first = {"arcface_112": (38.2946, 51.6963), "arcface_128": (46.2946, 51.6963), "ffhq_512": (192.98138, 239.94708)}
     assert points[0] == pytest.approx(first[name], abs=1e-3)
-    assert points[0, 0] < points[1, 0] and points[3, 0] < points[4, 0], "image left comes first"
+    assert points[0, 0] < points[1, 0]
+    assert points[3, 0] < points[4, 0]
 
 
 def test_an_unknown_template_is_refused_with_the_known_ones() -> None:
@@ -112,7 +114,8 @@ def test_strong_shrinking_averages_instead_of_skipping_pixels() -> None:
     fine[1::2, 1::2] = 255  # a chequerboard: every honest reduction of it is middle grey
     crop = warp_crop(fine, similarity(0.11, 20, (2, -3)), 100)
     middle = crop[35:65, 35:65]
-    assert middle.mean() == pytest.approx(127.5, abs=2) and middle.std() < 4
+    assert middle.mean() == pytest.approx(127.5, abs=2)
+    assert middle.std() < 4
 
 
 def test_the_shrunk_crop_lies_where_the_matrix_says() -> None:

@@ -18,6 +18,7 @@ from fusionray.faces.decode import decode_image
 from fusionray.faces.detect import Detector, Face, build_detector, largest_face
 from fusionray.faces.face import group_by_face, keep_best
 
+
 @pytest.fixture(scope="module")
 def detector() -> Detector:
     return build_detector("default")
@@ -41,13 +42,16 @@ def test_drawn_people_are_found_with_their_points(detector: Detector) -> None:
         faces = detector.detect(picture)
         assert len(faces) == 1
         face = faces[0]
-        assert face.landmarks.shape == (5, 2) and face.landmarks.dtype == np.float32
+        assert face.landmarks.shape == (5, 2)
+        assert face.landmarks.dtype == np.float32
         assert eye_error(face, truth) < 0.2
         left, right, nose, mouth_left, mouth_right = face.landmarks
-        assert left[0] < nose[0] < right[0] and mouth_left[0] < mouth_right[0]
+        assert left[0] < nose[0] < right[0]
+        assert mouth_left[0] < mouth_right[0]
         assert left[1] < nose[1] < mouth_left[1]
         middle = face.box[:2] + face.box[2:] / 2
-        assert np.abs(middle - nose).max() < face.box[2] / 2 and 0.5 <= face.score <= 1.0
+        assert np.abs(middle - nose).max() < face.box[2] / 2
+        assert 0.5 <= face.score <= 1.0
 
 
 def test_small_faces_among_others_are_found_in_a_large_picture(detector: Detector) -> None:
@@ -164,13 +168,12 @@ def test_a_yunet_file_is_recognised_and_finds_real_and_large_faces(real_faces: P
     assert (again.landmarks + 0.5) / 3 - 0.5 == pytest.approx(face.landmarks, abs=8)
 
 
-def test_real_faces_are_found_with_eyes_within_a_tenth_of_their_distance(
-    detector: Detector, real_faces: Path
-) -> None:
+def test_real_faces_are_found_with_eyes_within_a_tenth_of_their_distance(detector: Detector, real_faces: Path) -> None:
     points = json.loads((real_faces / "london" / "landmarks189_neutral.json").read_text())["points"]
     errors = []
     for person in sorted(points)[::4]:
         picture = decode_image((real_faces / "london" / person / f"{person}_neutral.jpg").read_bytes())
         (face,) = detector.detect(picture)
         errors.append(eye_error(face, np.array(points[person])[:2]))
-    assert np.mean(errors) < 0.05 and max(errors) < 0.1
+    assert np.mean(errors) < 0.05
+    assert max(errors) < 0.1

@@ -29,7 +29,8 @@ def test_pasting_an_unchanged_crop_leaves_the_picture_nearly_unchanged(scale: fl
     matrix = crop_matrix(scale, degrees, (160.3, 120.8), 96)
     pasted = paste_crop(picture, warp_crop(picture, matrix, 96), soft_box_mask(96), matrix)
     difference = np.abs(pasted.astype(int) - picture)
-    assert difference.max() <= 6 and difference.mean() < 0.5
+    assert difference.max() <= 6
+    assert difference.mean() < 0.5
 
 
 @pytest.mark.parametrize("centre", [(160, 120), (3, 5), (319, 239), (-20, 100)])
@@ -42,14 +43,16 @@ def test_outside_of_the_crop_every_byte_stays(centre: tuple[float, float]) -> No
     outside = ((in_crop < -1) | (in_crop > size)).any(-1)
     inside = ((in_crop > 1) & (in_crop < size - 2)).all(-1)
     assert np.array_equal(pasted[outside], picture[outside])
-    assert inside.sum() > 100 and not pasted[inside].any()
+    assert inside.sum() > 100
+    assert not pasted[inside].any()
 
 
 def test_where_the_mask_is_zero_the_picture_keeps_its_bytes() -> None:
     picture = smooth_picture()
     matrix = crop_matrix(1.3, -20, (150, 100), 64)
     pasted = paste_crop(picture, np.full((64, 64, 3), 255, np.uint8), np.zeros((64, 64), np.float32), matrix)
-    assert np.array_equal(pasted, picture) and pasted is not picture
+    assert np.array_equal(pasted, picture)
+    assert pasted is not picture
 
 
 def test_a_crop_beside_the_picture_changes_nothing() -> None:
@@ -80,11 +83,13 @@ def test_a_mask_of_another_size_is_refused() -> None:
 @pytest.mark.parametrize("size", [32, 64, 128, 256, 512])
 def test_the_soft_mask_is_full_inside_and_exactly_zero_at_its_edge(size: int) -> None:
     mask = soft_box_mask(size, margin=0.05, blur=0.2)
-    assert mask.shape == (size, size) and mask.dtype == np.float32
+    assert mask.shape == (size, size)
+    assert mask.dtype == np.float32
     assert mask[size // 2, size // 2] == pytest.approx(1.0)
     assert max(mask[0].max(), mask[-1].max(), mask[:, 0].max(), mask[:, -1].max()) == 0.0
     profile = mask[size // 2, : size // 2]
-    assert (np.diff(profile) >= -1e-6).all() and np.diff(profile).max() < 0.5
+    assert (np.diff(profile) >= -1e-6).all()
+    assert np.diff(profile).max() < 0.5
     assert np.array_equal(mask, mask[::-1]) or np.allclose(mask, mask[::-1], atol=1e-5)
 
 

@@ -15,11 +15,11 @@ import pytest
 from PIL import Image
 from ray import serve
 
-from fusionray.errors import BundleInvalid, ConfigInvalid
+from fusionray.errors import BundleInvalid, ConfigInvalid, ServiceFailed
 from fusionray.export.bundle import bundle_hash
 from fusionray.faces.decode import decode_image
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
-from serve.app import build_application, run
+from serve.app import build_application, run, wait_until_running
 from serve.guards import KEY_VARIABLE
 from serve.schema import ServeConfig
 from tests.pictures import Picture, draw_empty, draw_group, draw_person
@@ -238,13 +238,15 @@ def test_requests_at_the_same_time_get_their_own_answers(service: Service) -> No
     assert len(set(alone)) == 4
 
 
-def test_a_service_whose_model_cannot_be_loaded_is_not_healthy(service: Service, tmp_path: Path) -> None:
+def test_a_service_whose_model_cannot_be_loaded_is_not_healthy_and_says_why(service: Service, tmp_path: Path) -> None:
     application = build_application(ServeConfig(bundle=str(tmp_path / "no-bundle")))
     target = serve.RunTarget(target=application, name="broken", route_prefix="/broken")
     serve.run_many([target], wait_for_applications_running=False)
     check_problem(service.client.get("/broken/healthz"), 503, "not_ready")
     assert service.client.get("/healthz").status_code == 200
-    serve.delete("broken", _blocking=False)
+    with pytest.raises(ServiceFailed, match=r"did not start: .*no-bundle: is not a bundle"):
+        wait_until_running("broken", timeout_seconds=30)
+    assert "broken" not in serve.status().applications
 
 
 def test_a_second_address_is_refused_while_the_first_is_served(service: Service, tmp_path: Path) -> None:

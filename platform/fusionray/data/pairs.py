@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -46,7 +46,9 @@ def crops_from_table(table: pa.Table) -> list[Crop]:
     identities = table.column("identity").to_pylist()
     if "view" not in table.column_names:
         return [Crop(image, identity) for image, identity in zip(images, identities, strict=True)]
-    extras = [matrix_from_column(table.column(name)) for name in ("identity_parameters", "attribute_parameters", "view")]
+    extras = [
+        matrix_from_column(table.column(name)) for name in ("identity_parameters", "attribute_parameters", "view")
+    ]
     return [Crop(*row) for row in zip(images, identities, *extras, strict=True)]
 
 
@@ -58,14 +60,14 @@ class CropPool:
         self.random = np.random.default_rng(seed)
         self.waiting: list[Crop] = []
         self.recent: deque[Crop] = deque()
-        self.people: dict[str, list[Crop]] = defaultdict(list)
+        self.people: dict[str, list[Crop]] = {}
 
     def add(self, crops: Iterable[Crop]) -> None:
         """Take crops in; the oldest beyond twice the capacity stop serving as sources."""
         for crop in crops:
             self.waiting.append(crop)
             self.recent.append(crop)
-            self.people[crop.identity].append(crop)
+            self.people.setdefault(crop.identity, []).append(crop)
         while len(self.recent) > 2 * self.capacity + len(self.waiting):
             oldest = self.recent.popleft()
             mates = self.people[oldest.identity]
@@ -90,16 +92,18 @@ class CropPool:
         if self.random.uniform() < same_identity_ratio:
             for _ in range(MATE_ATTEMPTS):
                 index = int(self.random.integers(len(self.waiting)))
-                mates = self.people[self.waiting[index].identity]
-                if len(mates) > 1:
-                    target = self.take(index)
-                    others = [mate for mate in mates if mate is not target]
-                    return CropPair(others[int(self.random.integers(len(others)))], target)
+                mates = self.find_mates(self.waiting[index])
+                if mates:
+                    return CropPair(mates[int(self.random.integers(len(mates)))], self.take(index))
         target = self.draw()
         return CropPair(self.draw_other_person(target), target)
 
+    def find_mates(self, crop: Crop) -> list[Crop]:
+        """List other pictures of a crop's person; a small pool still holds the same picture from the last epoch."""
+        return [mate for mate in self.people.get(crop.identity, ()) if mate.image != crop.image]
+
     def draw_other_person(self, target: Crop) -> Crop:
-        if len(self.people) < 2:
+        if not self.people.keys() - {target.identity}:
             raise ValueError("pairs need at least two people in the pool; raise data.pool_rows or add people")
         while True:
             candidate = self.recent[int(self.random.integers(len(self.recent)))]

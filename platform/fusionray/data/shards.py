@@ -21,7 +21,7 @@ from fusionray.data import storage
 from fusionray.errors import InputMissing, ShardCorrupt, ShardMismatch
 
 MANIFEST_NAME = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION: Literal[1] = 1
 # Small groups let a reader take a part of a shard; 256 crops of 128 px are about 1 MB.
 ROWS_PER_GROUP = 256
 
@@ -66,7 +66,7 @@ class SplitInfo(Section):
 class Manifest(Section):
     """The description of a set of shards; `fingerprint` identifies input and settings together."""
 
-    format_version: int = FORMAT_VERSION
+    format_version: Literal[1] = FORMAT_VERSION
     template: str
     size: int
     image_format: str

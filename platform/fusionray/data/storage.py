@@ -20,7 +20,7 @@ def open_filesystem(location: str) -> tuple[fs.FileSystem, str]:
 def exists(location: str) -> bool:
     """Tell whether a file or folder is there."""
     filesystem, path = open_filesystem(location)
-    return filesystem.get_file_info(path).type != fs.FileType.NotFound
+    return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
 
 
 def read_bytes(location: str) -> bytes:

@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count, islice
+from itertools import islice
 from typing import Any, TypeVar
 
 import cv2
@@ -25,7 +25,7 @@ from torch import Tensor
 from fusionray.data import storage
 from fusionray.data.pairs import Crop, CropPair, CropPool, pool_crops, pool_pairs
 from fusionray.data.shards import Manifest, Split
-from fusionray.errors import ShardCorrupt
+from fusionray.errors import ShardCorrupt, ShardMismatch
 from fusionray.types import FaceBatch, PairBatch, SyntheticTruth
 
 ItemT = TypeVar("ItemT")
@@ -63,11 +63,19 @@ def list_people(folder: str, manifest: Manifest, split: Split) -> list[str]:
     return sorted(set(read_split(folder, manifest, split, ["identity"]).column("identity").to_pylist()))
 
 
-def endless_blocks(shard: Any, first_epoch: int = 0) -> Iterator[pa.Table]:
-    """Yield the blocks of a worker's part of the data, epoch after epoch."""
-    for _ in count(first_epoch):
+def endless_blocks(shard: Any) -> Iterator[pa.Table]:
+    """Yield the blocks of a worker's part of the data, epoch after epoch.
+
+    Raises: ShardMismatch if the part is empty, which would otherwise be read for ever.
+    """
+    while True:
+        rows = 0
         # The iterator is one-shot: each epoch makes it anew, and with it a new file order.
-        yield from shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=2)
+        for block in shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=2):
+            rows += block.num_rows
+            yield block
+        if not rows:
+            raise ShardMismatch("a worker got no pictures to train on; prepare more of them, or use fewer workers")
 
 
 class CropDecoder:
@@ -103,21 +111,27 @@ def decode_crop(crop: Crop, size: int) -> NDArray[np.uint8]:
     """Decode one crop to uint8 [S,S,3] RGB."""
     try:
         if simplejpeg.is_jpeg(crop.image):
-            image: NDArray[np.uint8] = simplejpeg.decode_jpeg(crop.image, fastdct=True)
+            image: NDArray[np.uint8] | None = simplejpeg.decode_jpeg(crop.image, fastdct=True)
         else:
             image = cv2.imdecode(np.frombuffer(crop.image, np.uint8), cv2.IMREAD_COLOR_RGB)
     except (ValueError, cv2.error) as error:
-        raise ShardCorrupt(f"a crop of '{crop.identity}' cannot be decoded ({error}); prepare the data again") from None
+        reason = " ".join(str(error).split())
+        raise ShardCorrupt(
+            f"a crop of '{crop.identity}' cannot be decoded ({reason}); prepare the data again"
+        ) from None
     if image is None or image.shape != (size, size, 3):
         found = "no picture" if image is None else f"{image.shape}"
-        raise ShardCorrupt(f"a crop of '{crop.identity}' holds {found}, not {size} x {size} RGB; prepare the data again")
+        raise ShardCorrupt(
+            f"a crop of '{crop.identity}' holds {found}, not {size} x {size} RGB; prepare the data again"
+        )
     return image
 
 
 def collate_pairs(pairs: Sequence[CropPair], decoder: CropDecoder) -> PairBatch:
     """Decode pairs into one batch."""
     crops = [pair.source for pair in pairs] + [pair.target for pair in pairs]
-    source, target = decoder.decode(crops).split(len(pairs))
+    images = decoder.decode(crops)
+    source, target = images[: len(pairs)], images[len(pairs) :]
     same_identity = torch.tensor([pair.same_identity for pair in pairs])
     truth = None
     if pairs[0].target.view is not None:

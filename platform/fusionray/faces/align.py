@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 
 from fusionray.faces.face import Image, Matrix, Points
 
+_MAX_WARP_SIDE = 8192
+"""Bounds the memory of a warp that shrinks; far beyond it, a few pixels may be skipped."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Template:
@@ -95,20 +98,21 @@ def affine_scale(matrix_23: Matrix) -> float:
     return math.sqrt(abs(float(np.linalg.det(matrix_23[:, :2]))))
 
 
-def warp(image: NDArray[np.generic], matrix_23: Matrix, width: int, height: int, *, border: int) -> NDArray[np.generic]:
+def warp(
+    image: NDArray[np.generic], matrix_23: Matrix, width: int, height: int, *, border: int, cubic: bool = False
+) -> NDArray[np.generic]:
     """Warp a picture through an affine map, averaging all pixels that fall on one where the map shrinks.
 
     A plain warp reads 4 pixels for each one it writes and shows jaggies below half size. This one warps to a picture
-    k times as large, where nothing is skipped, and reduces it by exact area averaging.
+    k times as large, where nothing is skipped, and reduces it by exact area averaging. `cubic` keeps an enlarged
+    uint8 picture crisper; on floats its weights would overshoot, with no saturation to stop them.
     """
     fold = max(1, math.ceil(1.0 / max(affine_scale(matrix_23), 1e-6) - 0.3))
-    fold = min(fold, max(1, 16384 // max(width, height)))
+    fold = min(fold, max(1, _MAX_WARP_SIDE // max(width, height)))
     enlarge = np.array([[fold, 0.0, (fold - 1) / 2], [0.0, fold, (fold - 1) / 2]])
     matrix = enlarge[:, :2] @ matrix_23
     matrix[:, 2] += enlarge[:, 2]
-    flags = cv2.INTER_LINEAR if fold > 1 else cv2.INTER_CUBIC
-    if image.dtype != np.uint8:
-        flags = cv2.INTER_LINEAR  # cubic weights overshoot, and a float mask has no saturation to stop them
+    flags = cv2.INTER_CUBIC if cubic and fold == 1 else cv2.INTER_LINEAR
     warped = np.asarray(cv2.warpAffine(image, matrix, (width * fold, height * fold), flags=flags, borderMode=border))
     if fold > 1:
         warped = np.asarray(cv2.resize(warped, (width, height), interpolation=cv2.INTER_AREA))
@@ -117,4 +121,4 @@ def warp(image: NDArray[np.generic], matrix_23: Matrix, width: int, height: int,
 
 def warp_crop(image: Image, matrix_23: Matrix, size: int) -> Image:
     """Cut the aligned crop [size, size, 3] out of a picture; beyond its border the picture's edge is repeated."""
-    return warp(image, matrix_23, size, size, border=cv2.BORDER_REPLICATE).astype(np.uint8, copy=False)
+    return warp(image, matrix_23, size, size, border=cv2.BORDER_REPLICATE, cubic=True).astype(np.uint8, copy=False)

@@ -39,7 +39,7 @@ def paste_crop(image: Image, crop: Image, mask: FloatMap, matrix_23: Matrix) -> 
     to_region = invert_affine(matrix_23)
     to_region[:, 2] -= (left, top)
     size = (right - left, bottom - top)
-    colour = warp(crop, to_region, *size, border=cv2.BORDER_REPLICATE).astype(np.float32)
+    colour = warp(crop, to_region, *size, border=cv2.BORDER_REPLICATE, cubic=True).astype(np.float32)
     weight = warp(mask, to_region, *size, border=cv2.BORDER_CONSTANT)[..., None].astype(np.float32)
     region = image[top:bottom, left:right].astype(np.float32)
     blended = region + np.clip(weight, 0.0, 1.0) * (colour - region)

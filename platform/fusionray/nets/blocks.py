@@ -36,7 +36,8 @@ class ModulatedConv(nn.Module):
         # In half precision the sum of squares can overflow: demodulate in float32.
         norm_NO = torch.rsqrt(F.linear(scale_NC.float().square(), power_OC.float()) + 1e-6)
         out = F.conv2d(x_NCHW * scale_NC[:, :, None, None], self.weight, padding=1)
-        return out * norm_NO[:, :, None, None].to(out.dtype) + self.bias[:, None, None]
+        modulated: Tensor = out * norm_NO[:, :, None, None].to(out.dtype) + self.bias[:, None, None].to(out.dtype)
+        return modulated
 
 
 class EncoderBlock(nn.Module):
@@ -50,8 +51,8 @@ class EncoderBlock(nn.Module):
         self.skip = nn.Conv2d(in_channels, out_channels, 1, bias=False)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        out: Tensor = self.conv(F.silu(self.down(F.silu(self.norm(x_NCHW)))))
-        return out + self.skip(F.avg_pool2d(x_NCHW, 2))
+        out: Tensor = self.conv(F.silu(self.down(F.silu(self.norm(x_NCHW))))) + self.skip(F.avg_pool2d(x_NCHW, 2))
+        return out
 
 
 class FusionBlock(nn.Module):
@@ -68,7 +69,7 @@ class FusionBlock(nn.Module):
         self.second = ModulatedConv(out_channels, out_channels, style_length)
         self.attribute = nn.Conv2d(skip_channels, out_channels, 1)
         self.gate = nn.Conv2d(out_channels, 1, 3, padding=1)
-        # sigmoid(1) = 0.73: begin on the identity side, or the gate closes before the identity path has learned anything.
+        # sigmoid(1) = 0.73: begin on the identity side, or the gate closes before the identity path has learned
         nn.init.zeros_(self.gate.weight)
         nn.init.ones_(self.gate.bias)  # type: ignore[arg-type]
 
@@ -76,7 +77,8 @@ class FusionBlock(nn.Module):
         hidden = F.silu(self.first(torch.cat([x_NCHW, skip_NCHW], dim=1), style_NS))
         identity_path = F.silu(self.second(hidden, style_NS))
         gate_N1HW = torch.sigmoid(self.gate(hidden))
-        return gate_N1HW * identity_path + (1 - gate_N1HW) * self.attribute(skip_NCHW)
+        blended: Tensor = gate_N1HW * identity_path + (1 - gate_N1HW) * self.attribute(skip_NCHW)
+        return blended
 
 
 def upsample(x_NCHW: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Source: pix2pixHD (Wang et al. 2018), section 3.2, with spectral normalisation l
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch.nn.functional as F
@@ -35,7 +36,7 @@ class PatchDiscriminator(nn.Module):
     def __init__(self, channels: tuple[int, ...]) -> None:
         super().__init__()
         layers = [nn.Conv2d(3, channels[0], 4, stride=2, padding=1)]
-        layers += [nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in zip(channels, channels[1:], strict=False)]
+        layers += [nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in pairwise(channels)]
         self.layers = nn.ModuleList(layers)
         self.head = nn.Conv2d(channels[-1], 1, 3, padding=1)
 

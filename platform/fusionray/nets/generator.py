@@ -6,6 +6,7 @@ Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, S st
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -63,7 +64,7 @@ class Generator(nn.Module):
             nn.SiLU(),
         )
         self.stem = nn.Conv2d(3, widths[0], 3, padding=1)
-        self.encoder = nn.ModuleList(EncoderBlock(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.encoder = nn.ModuleList(EncoderBlock(a, b) for a, b in pairwise(widths))
         deepest = widths[-1]
         self.bottleneck = nn.ModuleList(
             FusionBlock(deepest, deepest, deepest, config.style_length) for _ in range(config.bottleneck_blocks)

@@ -23,7 +23,7 @@ class IdentityEncoderConfig(Section):
 
     channels: tuple[int, ...] = Field((32, 64, 128, 256), description="width of each stage")
     blocks: tuple[int, ...] = Field((1, 1, 1, 1), description="residual units of each stage")
-    stem_stride: int = Field(2, ge=1, le=4, description="stride of the first convolution; 2 trades detail for speed")
+    stem_stride: int = Field(2, ge=1, le=4, description="stride of the first convolution; over 1 trades detail for speed")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of features dropped before the embedding layer")
 
 
@@ -60,8 +60,10 @@ class IdentityEncoder(nn.Module):
             raise ValueError("channels and blocks must name the same number of stages")
         self.config = config
         width = config.channels[0]
+        # Neighbouring windows overlap by half, or a large stride would skip pixels.
+        kernel = max(3, 2 * config.stem_stride - 1)
         self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 3, stride=config.stem_stride, padding=1, bias=False),
+            nn.Conv2d(3, width, kernel, stride=config.stem_stride, padding=kernel // 2, bias=False),
             nn.BatchNorm2d(width),
             nn.PReLU(width),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ SPARE_CPUS = 2
 
 
 @contextlib.contextmanager
-def cluster(address: str | None = None, working_folder: Path | None = None) -> Iterator[None]:
+def cluster(address: str | None = None, python_path: Sequence[Path] = ()) -> Iterator[None]:
     """Connect to a Ray cluster for the length of a `with` block.
 
     `address` None joins the cluster of a surrounding Ray job or an existing connection, and starts one on this
-    machine otherwise, which is stopped again at the end. `working_folder` is put on the path of every worker.
+    machine otherwise, which is stopped again at the end. `python_path` is put on the path of
+    every worker.
 
     Raises: ClusterUnavailable if the address does not answer.
     """
@@ -30,7 +31,8 @@ def cluster(address: str | None = None, working_folder: Path | None = None) -> I
     if ray.is_initialized():
         yield
         return
-    runtime_env = {"working_dir": str(working_folder)} if working_folder else {}
+    path = os.pathsep.join(map(str, python_path))
+    runtime_env = {"env_vars": {"PYTHONPATH": path}} if path else {}
     address = cluster_address(address)
     if address:
         connect(address, runtime_env)

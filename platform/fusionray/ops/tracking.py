@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -86,25 +86,12 @@ class RunTracker:
         entries = [Metric(key, float(value), now, images_seen) for key, value in metrics.items() if np.isfinite(value)]
         self.client.log_batch(self.run_id, metrics=entries)
 
-    def log_preview(self, images_seen: int, grid: NDArray[np.uint8], *, final: bool) -> None:
-        """Log a grid of pictures [R,C,3,S,S] uint8."""
-        picture = Image.fromarray(tile(grid))
+    def log_preview(self, images_seen: int, picture: NDArray[np.uint8], *, final: bool) -> None:
+        """Log a picture [H,W,3] uint8; the final one also under a fixed name."""
+        image = Image.fromarray(picture)
         names = [f"previews/{images_seen:012d}.png"] + (["preview.png"] if final else [])
         for name in names:
-            self.client.log_image(self.run_id, picture, artifact_file=name)
-
-
-def tile(grid: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Lay out pictures [R,C,3,S,S] as one picture [R*S, C*S, 3]."""
-    rows, columns, channels, size, _ = grid.shape
-    return grid.transpose(0, 3, 1, 4, 2).reshape(rows * size, columns * size, channels)
-
-
-def encode_png(picture: NDArray[np.uint8]) -> bytes:
-    """Encode a picture [H,W,3] as PNG."""
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, format="PNG")
-    return buffer.getvalue()
+            self.client.log_image(self.run_id, image, artifact_file=name)
 
 
 def metric_history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
@@ -113,17 +100,19 @@ def metric_history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
 
 
 def register_bundle(uri: str, folder: Path, name: str, alias: str, run_id: str) -> str:
-    """Store a bundle with its run as the next version of a model, point the alias at it, return `models:/name@alias`."""
+    """Store a bundle as the next version of a model, point the alias at it, return `models:/name@alias`."""
     from mlflow.exceptions import MlflowException
 
     client = make_client(uri)
-    client.log_artifacts(run_id, str(folder), artifact_path="bundle")
+    # A place for each content: a second export of the run must not change what an older version points at.
+    place = f"bundle-{hashlib.sha256((folder / 'bundle.json').read_bytes()).hexdigest()[:12]}"
+    client.log_artifacts(run_id, str(folder), artifact_path=place)
     try:
         client.create_registered_model(name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    source = f"{client.get_run(run_id).info.artifact_uri}/bundle"
+    source = f"{client.get_run(run_id).info.artifact_uri}/{place}"
     version = client.create_model_version(name, source=source, run_id=run_id)
     client.set_registered_model_alias(name, alias, version.version)
     return f"models:/{name}@{alias}"

@@ -60,7 +60,7 @@ class FaceFusionConfig(Section):
     gradient_penalty_interval: int = Field(16, ge=1, description="steps between two gradient penalties")
     identity_encoder: str = Field(
         "preset:identity-small",
-        description="frozen encoder: a checkpoint or run folder, or preset:NAME to train that one first on these shards",
+        description="frozen encoder: a checkpoint or run folder, or preset:NAME to train it first on these shards",
     )
     augmentation: AugmentationConfig = AugmentationConfig()
     generator_optimizer: OptimizerConfig = OptimizerConfig(base_lr=2e-4)

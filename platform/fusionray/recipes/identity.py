@@ -33,9 +33,7 @@ class IdentityRecipeConfig(Section):
     margin: float = Field(0.4, ge=0, description="additive angular margin, radians (m)")
     least_resolution: float = Field(0.4, gt=0, le=1, description="strongest random loss of resolution; 1 is none")
     augmentation: AugmentationConfig = AugmentationConfig()
-    optimizer: OptimizerConfig = OptimizerConfig(
-        kind="adamw", base_lr=5e-4, betas=(0.9, 0.99), weight_decay=0.05
-    )
+    optimizer: OptimizerConfig = OptimizerConfig(kind="adamw", base_lr=5e-4, betas=(0.9, 0.99), weight_decay=0.05)
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,10 @@ class IdentityRecipe:
         self.config = config
         self.networks: Mapping[str, nn.Module] = {"classifier": IdentityClassifier(config, num_people)}
         self.window = FaceWindow(face_view_23)
-        self.frozen: Mapping[str, nn.Module] = {"window": self.window, "augmentation": Augmentation(config.augmentation)}
+        self.frozen: Mapping[str, nn.Module] = {
+            "window": self.window,
+            "augmentation": Augmentation(config.augmentation),
+        }
         self.optimizers = {"classifier": config.optimizer}
         self.phases = (Phase("classify", "classifier", classify),)
 
@@ -107,6 +108,7 @@ class IdentityRecipe:
     def preview(self, networks: Mapping[str, nn.Module], batch: FaceBatch) -> Tensor | None:
         """Show nothing: an embedding has no picture."""
         del networks, batch
+        return None
 
     @torch.no_grad()
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[FaceBatch]) -> dict[str, float]:

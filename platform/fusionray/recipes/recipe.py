@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -99,3 +101,12 @@ def to_float(image_uint8: Tensor) -> Tensor:
 def to_uint8(image: Tensor) -> Tensor:
     """Map float [-1,1] to uint8 [0,255]."""
     return ((image.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+
+def tile(grid: Tensor) -> NDArray[np.uint8]:
+    """Lay out pictures [R,C,3,S,S] uint8 as one picture [R*S, C*S, 3]."""
+    rows, columns, channels, size, _ = grid.shape
+    picture: NDArray[np.uint8] = (
+        grid.permute(0, 3, 1, 4, 2).reshape(rows * size, columns * size, channels).cpu().numpy()
+    )
+    return picture

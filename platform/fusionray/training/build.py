@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusionray.errors import CheckpointMissing
 from fusionray.faces.align import fit_similarity, load_template
 from fusionray.nets.generator import Generator
 from fusionray.nets.identity import IDENTITY_TEMPLATE, IdentityEncoder, IdentityEncoderConfig
@@ -17,7 +18,6 @@ from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe
 from fusionray.training.checkpoint import CheckpointInfo, find_checkpoint, load_checkpoint
 from fusionray.training.settings import TrainConfig
-from fusionray.errors import CheckpointMissing
 
 
 @dataclass(frozen=True)

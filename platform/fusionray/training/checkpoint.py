@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, ValidationError
 from pyarrow import fs
+from pydantic import Field, ValidationError, field_validator
 
 from fusionray import __version__
 from fusionray.config import Section
@@ -20,13 +22,13 @@ from fusionray.errors import CheckpointMissing
 
 STATE_NAME = "state.pt"
 INFO_NAME = "info.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION: Literal[1] = 1
 
 
 class CheckpointInfo(Section):
     """What a checkpoint is of; enough to rebuild its networks without the run that made it."""
 
-    format_version: int = FORMAT_VERSION
+    format_version: Literal[1] = FORMAT_VERSION
     code_version: str = __version__
     config: dict[str, Any] = Field(description="the resolved TrainConfig")
     num_people: int = Field(description="people in the training split (rows of the margin head)")
@@ -37,6 +39,12 @@ class CheckpointInfo(Section):
     metrics: dict[str, float]
     state_bytes: int = 0
     state_sha256: str = ""
+
+    @field_validator("metrics")
+    @classmethod
+    def keep_finite(cls, metrics: dict[str, float]) -> dict[str, float]:
+        """Leave out what JSON has no number for: the loss of a skipped step must not make a checkpoint unreadable."""
+        return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any], info: CheckpointInfo) -> None:
@@ -57,7 +65,13 @@ def load_checkpoint(folder: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
     path = folder / STATE_NAME
     if not path.is_file() or path.stat().st_size != info.state_bytes or hash_file(path) != info.state_sha256:
         raise CheckpointMissing(f"{path}: is missing or damaged; use an older checkpoint or train again")
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise CheckpointMissing(
+            f"{path}: holds something other than tensors and plain values ({str(error).splitlines()[0]}); "
+            "it was not loaded, since it could run code: use a checkpoint that fusionray wrote"
+        ) from None
     return info, state
 
 
@@ -93,11 +107,19 @@ def find_checkpoint(location: str) -> Path:
         return folder
     candidates = sorted((path.parent for path in folder.glob(f"checkpoint-*/{INFO_NAME}")), reverse=True)
     for candidate in candidates:
-        info = read_info(candidate)
-        state = candidate / STATE_NAME
-        if state.is_file() and state.stat().st_size == info.state_bytes:
+        if is_whole(candidate):
             return candidate
     raise CheckpointMissing(f"{folder}: holds no whole checkpoint; let the run reach its first one (checkpoint_images)")
+
+
+def is_whole(folder: Path) -> bool:
+    """Tell whether a checkpoint's description can be read and its state has the promised length."""
+    try:
+        info = read_info(folder)
+    except CheckpointMissing:
+        return False
+    state = folder / STATE_NAME
+    return state.is_file() and state.stat().st_size == info.state_bytes
 
 
 def checkpoint_name(images_seen: int) -> str:

@@ -66,10 +66,14 @@ class Engine:
         for network in recipe.frozen.values():
             network.to(device).eval().requires_grad_(False)
         self.networks: dict[str, nn.Module] = {name: net.to(device) for name, net in recipe.networks.items()}
-        self.averages = {name: copy.deepcopy(self.networks[name]).eval().requires_grad_(False) for name in recipe.averaged}
+        self.averages = {
+            name: copy.deepcopy(self.networks[name]).eval().requires_grad_(False) for name in recipe.averaged
+        }
         # One wrapper a network: a wrapper around several would wait for gradients of those that do not train now.
         self.wrapped = {name: wrap(network, device) for name, network in self.networks.items()}
-        self.optimizers = {name: build_optimizer(self.networks[name], recipe.optimizers[name]) for name in self.networks}
+        self.optimizers = {
+            name: build_optimizer(self.networks[name], recipe.optimizers[name]) for name in self.networks
+        }
 
     @property
     def batch_images(self) -> int:
@@ -127,7 +131,9 @@ class Engine:
                     losses = phase.loss(PhaseInput(networks, self.recipe.frozen, batch, memory))
                 (losses.total / len(prepared)).backward()  # type: ignore[no-untyped-call]
             for name, value in losses.parts.items():
-                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach().float() / len(prepared)
+                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach().float() / len(
+                    prepared
+                )
         return sums
 
     def select(self, name: str) -> None:
@@ -174,8 +180,8 @@ class Engine:
             network = self.networks[name]
             for kept, new in zip(average.parameters(), network.parameters(), strict=True):
                 kept.lerp_(new, 1 - decay)
-            for kept, new in zip(average.buffers(), network.buffers(), strict=True):
-                kept.copy_(new)
+            for kept_buffer, new_buffer in zip(average.buffers(), network.buffers(), strict=True):
+                kept_buffer.copy_(new_buffer)
 
     def mean_over_ranks(self, losses: Mapping[str, Tensor]) -> dict[str, float]:
         if not losses:
@@ -213,13 +219,13 @@ class Engine:
                 average.load_state_dict(state["averages"][name])
             for name, optimizer in self.optimizers.items():
                 optimizer.load_state_dict(state["optimizers"][name])
+            self.images_seen = int(state["images_seen"])
+            self.num_steps = int(state["num_steps"])
+            self.bad_steps = int(state["bad_steps"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointMissing(
                 f"the checkpoint does not fit these networks ({str(error).splitlines()[0]}); use its own configuration"
             ) from None
-        self.images_seen = int(state["images_seen"])
-        self.num_steps = int(state["num_steps"])
-        self.bad_steps = int(state["bad_steps"])
 
 
 def wrap(network: nn.Module, device: torch.device) -> nn.Module:

@@ -31,6 +31,7 @@ from fusionray.nets.identity import IdentityEncoder
 from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import RunTracker
 from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.recipes.recipe import tile
 from fusionray.training.build import EncoderState, build_recipe
 from fusionray.training.checkpoint import CheckpointInfo, checkpoint_name, load_checkpoint, save_checkpoint
 from fusionray.training.engine import Engine, StepReport
@@ -109,7 +110,9 @@ class Worker:
                 before = engine.images_seen
                 report = engine.step([next(batches) for _ in range(self.config.engine.accumulate)])
                 self.note(report, before, started)
-                if crossed(before, engine.images_seen, budget.checkpoint_images):
+                # The last checkpoint waits for the last look, whose figures belong into it.
+                finished = engine.images_seen >= budget.images
+                if crossed(before, engine.images_seen, budget.checkpoint_images) and not finished:
                     self.save(started)
                     last_saved = engine.images_seen
         if last_saved != engine.images_seen:
@@ -176,7 +179,7 @@ class Worker:
         if batches:
             grid = self.engine.recipe.preview(networks, batches[0].head(PREVIEW_PAIRS))
             if grid is not None:
-                self.tracker.log_preview(self.engine.images_seen, grid.cpu().numpy(), final=final)
+                self.tracker.log_preview(self.engine.images_seen, tile(grid), final=final)
 
     def held_out(self) -> Iterator[Batch]:
         """Yield the evaluation batches: always the same pictures of people that are not trained on."""

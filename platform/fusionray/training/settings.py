@@ -17,7 +17,7 @@ RecipeConfig = Annotated[IdentityRecipeConfig | FaceFusionConfig, Field(discrimi
 class RunConfig(Section):
     """Where a run lives; the same name under the same output goes on where it stopped."""
 
-    name: str = Field("train", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the run")
+    name: str = Field("train", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="name of the run")
     output: str = Field("runs", description="folder or URI that holds the runs; on a cluster, storage all nodes share")
     seed: int = Field(0, ge=0, description="seed of networks, data order and augmentation")
 

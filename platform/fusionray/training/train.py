@@ -76,6 +76,7 @@ def train(config: TrainConfig) -> TrainResult:
 
 def fit(task: WorkerTask) -> None:
     """Run the workers under Ray Train and show their progress."""
+    import ray.exceptions
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -113,7 +114,7 @@ def fit(task: WorkerTask) -> None:
     with board.shown(f"train {config.run.name}", config.budget.images, "img"):
         try:
             trainer.fit()
-        except ray.train.TrainingFailedError as error:
+        except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
             raise TrainingFailed(f"run '{config.run.name}': {root_cause(error)}") from error
 
 
@@ -145,8 +146,7 @@ def resolve_shards(config: TrainConfig) -> TrainConfig:
     """Prepare a synthetic world that is named in place of shards; a second call finds it done."""
     if not config.data.shards.startswith(SYNTHETIC_PREFIX):
         return config
-    key = storage.sha256_hex(f"{config.data.shards}|{config.data.size}|{config.data.template}".encode())[:12]
-    folder = storage.join(config.run.output, f"shards-{key}")
+    folder = storage.join(config.run.output, "shards")
     prepare(
         PrepareConfig(
             input=config.data.shards, output=folder, size=config.data.size, template=config.data.template
@@ -161,18 +161,18 @@ def resolve_encoder(config: TrainConfig) -> EncoderState | None:
         return None
     location = config.recipe.identity_encoder
     if location.startswith(PRESET_PREFIX):
-        location = train(encoder_config(config, location.removeprefix(PRESET_PREFIX))).checkpoint
+        location = train_encoder(config, location.removeprefix(PRESET_PREFIX)).checkpoint
     return load_encoder(resolve_location(location))
 
 
-def encoder_config(config: TrainConfig, preset: str) -> TrainConfig:
-    """Derive the run that trains an encoder for a fusion run: its preset, on the fusion's data and workers."""
+def train_encoder(config: TrainConfig, preset: str) -> TrainResult:
+    """Train the encoder of a preset beside a fusion run: on its data and workers, as a run of the preset's name."""
     tree = read_preset(preset)
     tree["data"] = {**config.data.model_dump(), **tree.get("data", {})}
-    tree["run"] = {**config.run.model_dump(), "name": preset, **tree.get("run", {})}
+    tree["run"] = {"name": preset, "output": config.run.output, "seed": config.run.seed, **tree.get("run", {})}
     tree["workers"] = config.workers.model_dump()
     tree["tracking"] = config.tracking.model_dump()
-    return validate(TrainConfig, tree, f"preset {preset}")
+    return train(validate(TrainConfig, tree, f"preset {preset}"))
 
 
 def claim_run(run_folder: str, config: TrainConfig, manifest: Manifest) -> None:

@@ -124,4 +124,6 @@ def _walk_local(root: str) -> Iterator[Found]:
 def _walk_remote(filesystem: fs.FileSystem, root: str) -> Iterator[Found]:
     for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True)):
         if info.type == fs.FileType.File:
-            yield info.path[len(root) :].lstrip("/"), info.size or 0, info.mtime_ns or 0, ""
+            # Some stores give paths with a leading slash, whatever they were asked for.
+            path = info.path.lstrip("/")[len(root.lstrip("/")) :].lstrip("/")
+            yield path, info.size or 0, info.mtime_ns or 0, ""

@@ -64,11 +64,11 @@ def _fill(persons: Iterable[list[Entry]], rows_per_shard: int) -> list[list[Entr
     groups: list[list[Entry]] = []
     current: list[Entry] = []
     for pictures in persons:
-        if current and len(current) + len(pictures) > rows_per_shard:
-            groups.append(current)
-            current = []
         if len(pictures) > rows_per_shard:
             groups += [pictures[start : start + rows_per_shard] for start in range(0, len(pictures), rows_per_shard)]
-        else:
-            current = current + pictures
+            continue
+        if len(current) + len(pictures) > rows_per_shard:
+            groups.append(current)
+            current = []
+        current = current + pictures
     return [*groups, current] if current else groups

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sys
 from collections import Counter
@@ -18,7 +19,7 @@ from fusionray.data.prepare.plan import Chunk, plan_chunks
 from fusionray.data.prepare.source import Dropped
 from fusionray.data.prepare.worker import Job, ShardMaker, ShardReport
 from fusionray.data.shards import Manifest, Split, SplitInfo, write_manifest
-from fusionray.errors import FusionRayError, InputMissing
+from fusionray.errors import InputMissing
 from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
 
@@ -71,7 +72,6 @@ def _make_shards(job: Job, chunks: list[Chunk], *, num_done: int) -> None:
     if not chunks:
         return
     import ray.data
-    from ray.exceptions import RayError
 
     items = [{"chunk": pickle.dumps(chunk)} for chunk in chunks]
     dataset = ray.data.from_items(items, override_num_blocks=len(items))
@@ -80,8 +80,7 @@ def _make_shards(job: Job, chunks: list[Chunk], *, num_done: int) -> None:
     dataset.context.target_max_block_size = 1
     dataset.context.print_on_execution_start = False
     dataset.context.execution_no_progress_timeout_s = _PATIENCE_SECONDS
-    cpus = int(ray.cluster_resources().get("CPU", 1))
-    size = min(len(chunks), job.config.workers or max(1, cpus))
+    size = min(len(chunks), job.config.workers or _count_cpus())
     news = dataset.map_batches(
         ShardMaker,
         fn_constructor_args=(job,),
@@ -92,21 +91,18 @@ def _make_shards(job: Job, chunks: list[Chunk], *, num_done: int) -> None:
     with tqdm(
         desc="prepare", total=num_done + _count(chunks), initial=num_done, unit=" pictures", file=sys.stderr
     ) as bar:
-        try:
-            for batch in news.iter_batches(batch_size=None, prefetch_batches=0):
-                bar.update(int(batch["pictures"].sum()))
-        except RayError as error:
-            raise _own_cause(error) from error
+        for batch in news.iter_batches(batch_size=None, prefetch_batches=0):
+            bar.update(int(batch["pictures"].sum()))
+            for fault in filter(None, batch["fault"]):
+                raise pickle.loads(fault)  # noqa: S301 - written by the workers of this very run
 
 
-def _own_cause(error: BaseException) -> BaseException:
-    """Find the error of ours that Ray wrapped; what is not ours is shown as it came."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, FusionRayError):
-            return cause
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    return error
+def _count_cpus() -> int:
+    """Count the CPUs of the cluster; a machine of our own may be told of more than it has."""
+    import ray
+
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    return min(cpus, len(os.sched_getaffinity(0))) if len(ray.nodes()) == 1 else cpus
 
 
 def _build_manifest(

@@ -18,11 +18,14 @@ from fusionray.data.prepare.crop import Cropper
 from fusionray.data.prepare.plan import Chunk
 from fusionray.data.prepare.source import Dropped, PictureSource, as_dropped
 from fusionray.data.shards import ShardInfo, write_shard
-from fusionray.errors import ImageRejected
+from fusionray.errors import FusionRayError, ImageRejected
 from fusionray.faces.align import load_template
 from fusionray.faces.face import Detector
 
 _PROGRESS_STEP = 64
+
+News = dict[str, NDArray[Any]]
+"""A batch of one row: `pictures` tried since the last news, `fault` a pickled error of ours or no bytes."""
 
 
 class ShardReport(Section):
@@ -49,20 +52,28 @@ class ShardMaker:
     """Makes shards, one call a chunk; holds one detector for its life."""
 
     def __init__(self, job: Job) -> None:
-        import torch
-
         # An actor owns one core; libraries that start a thread for each core of the machine would fight over it.
         cv2.setNumThreads(1)
-        torch.set_num_threads(1)
+        if job.source.synthetic:
+            import torch
+
+            torch.set_num_threads(1)
         self._job = job
         self._cropper = Cropper(job.config, load_template(job.config.template), job.detector)
 
-    def __call__(self, batch: dict[str, NDArray[Any]]) -> Iterator[dict[str, NDArray[np.int64]]]:
-        """Work through pickled chunks, telling every few pictures how many were tried."""
-        for pickled in batch["chunk"]:
-            yield from self._make(pickle.loads(pickled))  # noqa: S301 - written by the driver of this very run
+    def __call__(self, batch: dict[str, NDArray[Any]]) -> Iterator[News]:
+        """Work through pickled chunks, telling every few pictures how many were tried.
 
-    def _make(self, chunk: Chunk) -> Iterator[dict[str, NDArray[np.int64]]]:
+        An error of ours travels as a value: raised here, Ray would wrap it and add advice of its own to its message.
+        """
+        for pickled in batch["chunk"]:
+            try:
+                for tried in self._make(pickle.loads(pickled)):  # noqa: S301 - written by the driver of this very run
+                    yield _news(tried)
+            except FusionRayError as error:
+                yield _news(0, fault=pickle.dumps(error))
+
+    def _make(self, chunk: Chunk) -> Iterator[int]:
         job = self._job
         rows: list[dict[str, Any]] = []
         dropped: list[Dropped] = []
@@ -80,7 +91,7 @@ class ShardMaker:
                 except ImageRejected as error:
                     dropped.append(as_dropped(item.entry, error))
             if tried - told >= _PROGRESS_STEP:
-                yield {"pictures": np.array([tried - told])}
+                yield tried - told
                 told = tried
         output = job.config.output
         shard = write_shard(output, chunk.file, chunk.split, rows) if rows else None
@@ -92,4 +103,8 @@ class ShardMaker:
             dropped=dropped,
         )
         storage.write_atomic(storage.join(output, chunk.report_file), report.model_dump_json().encode())
-        yield {"pictures": np.array([tried - told])}
+        yield tried - told
+
+
+def _news(pictures: int, fault: bytes = b"") -> News:
+    return {"pictures": np.array([pictures]), "fault": np.array([fault], dtype=object)}

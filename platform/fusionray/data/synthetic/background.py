@@ -34,7 +34,7 @@ def _glow(x: Tensor, y: Tensor, phase: Tensor, step: Tensor) -> Tensor:
 
 def _bokeh(x: Tensor, y: Tensor, phase: Tensor, step: Tensor) -> Tensor:
     field = 0.25 * y
-    for index in range(9):
+    for index in range(7):
         centre_x = torch.remainder(phase * 7.31 + 0.618 * index, 1.0)
         centre_y = torch.remainder(phase * 3.77 + 0.414 * index * index + 0.1, 1.0)
         radius = 0.05 + 0.09 * torch.remainder(phase * 11.0 + 0.37 * index, 1.0)
@@ -74,7 +74,6 @@ _PATTERNS: dict[str, Pattern] = {
     "plain": _plain, "gradient": _gradient, "glow": _glow, "bokeh": _bokeh, "curtain": _curtain, "window": _window,
     "horizon": _horizon, "tiles": _tiles,
 }  # fmt: skip
-assert tuple(_PATTERNS) == BACKGROUND_STYLES
 
 
 def draw_background(attributes: Columns, x: Tensor, y: Tensor, step: Tensor) -> Tensor:
@@ -82,10 +81,10 @@ def draw_background(attributes: Columns, x: Tensor, y: Tensor, step: Tensor) -> 
     phase = attributes["background_phase"]
     code = attributes["background_style"][:, 0, 0].round().clamp(0, len(BACKGROUND_STYLES) - 1).to(torch.int64)
     field = torch.empty_like(x)
-    for index, pattern in enumerate(_PATTERNS.values()):
+    for index, style in enumerate(BACKGROUND_STYLES):
         rows = (code == index).nonzero()[:, 0]
         if rows.numel():
-            field[rows] = pattern(x[rows], y[rows], phase[rows], step[rows])
+            field[rows] = _PATTERNS[style](x[rows], y[rows], phase[rows], step[rows])
     hue, saturation = attributes["background_hue"], 0.75 * attributes["background_saturation"]
     value = 0.08 + 0.84 * attributes["background_value"]
     first = hue_colour(hue, saturation, value)

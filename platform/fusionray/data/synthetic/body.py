@@ -10,96 +10,95 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fusionray.data.synthetic.geometry import Pose, Region, Vector, bump, cover, normalise, smooth, stroke
-from fusionray.data.synthetic.head import HeadShape
-from fusionray.data.synthetic.light import Light, cloth_wrap, illuminate, skin_wrap
-from fusionray.data.synthetic.palette import constant, hue_colour
-from fusionray.data.synthetic.parameters import CLOTHES_STYLES, Columns
+from fusionray.data.synthetic.figure import Figure
+from fusionray.data.synthetic.geometry import Region, bump, cover, length, normalise, ridge, smooth, stroke
+from fusionray.data.synthetic.light import Light, light_cloth, light_skin, turn_by
+from fusionray.data.synthetic.palette import hue_colour
+from fusionray.data.synthetic.parameters import CLOTHES_STYLES
 
 _LEAN = 0.35
 # Nothing of the body lies above this height of its frame.
 NECK_TOP = 0.35
+CLOTHES_TOP = 1.10
 
 
 @dataclass(frozen=True)
 class BodyFrame:
-    """Pixels in the body frame, with the light's direction and the sky's there."""
+    """Pixels in the body frame, and the light as it is seen there."""
 
     x: Tensor
     y: Tensor
     step: Tensor
-    light: Vector
-    up: Vector
+    light: Light
 
 
-def body_angle(attributes: Columns) -> Tensor:
+def body_angle(figure: Figure) -> Tensor:
     """Return the angle [N, 1, 1] in radians by which the body stands back from the head's roll."""
-    return torch.deg2rad(attributes["roll"]) * (1.0 - _LEAN)
+    return torch.deg2rad(figure.how["roll"]) * (1.0 - _LEAN)
 
 
-def build_body_frame(attributes: Columns, light: Light, region: Region) -> BodyFrame:
+def build_body_frame(figure: Figure, region: Region) -> BodyFrame:
     """Turn screen coordinates back by most of the head's roll."""
-    angle = body_angle(attributes)
+    angle = body_angle(figure)
     cosine, sine = angle.cos(), angle.sin()
-    x, y = region.u * cosine - region.v * sine, region.u * sine + region.v * cosine
-    lx, ly, lz = light.screen
-    turned = (lx * cosine - ly * sine, lx * sine + ly * cosine, lz)
-    zero = torch.zeros_like(cosine)
-    return BodyFrame(x, y, region.step, turned, (zero, zero - 1.0, zero))
+    x = torch.addcmul(region.u * cosine, region.v, sine, value=-1.0)
+    y = torch.addcmul(region.u * sine, region.v, cosine)
+    return BodyFrame(x, y, region.step, turn_by(figure.screen_light, cosine, sine))
 
 
-def paint_body(colour: Tensor, identity: Columns, attributes: Columns, shape: HeadShape, skin: Tensor, pose: Pose,
-               light: Light, body: BodyFrame, chin_shadow: Tensor) -> Tensor:
-    """Return the colour [N, 3, H, W] with neck and clothes painted over it."""
-    colour = _paint_neck(colour, identity, shape, skin, pose, light, body, chin_shadow)
-    return _paint_clothes(colour, attributes, light, body, chin_shadow)
-
-
-def _paint_neck(colour: Tensor, identity: Columns, shape: HeadShape, skin: Tensor, pose: Pose, light: Light,
-                body: BodyFrame, chin_shadow: Tensor) -> Tensor:
-    zero = torch.zeros_like(shape.crown)
-    start = pose.to_screen((zero, zero + 0.6, zero - 0.22))[0]
+def paint_neck(colour: Tensor, figure: Figure, body: BodyFrame, chin_shadow: Tensor) -> None:
+    """Paint neck and breast over a window's colour, in place. `chin_shadow` is the share of light kept off."""
+    head = figure.head
+    zero = torch.zeros_like(head.crown)
+    start = figure.pose.to_screen((zero, zero + 0.6, zero - 0.22))[0]
     sink = smooth(body.y, 0.5, 1.7)
-    half = shape.half_width * (0.60 + 0.05 * identity["jaw_width"])
-    half = half * (1.0 + 0.02 * sink) + 0.9 * (body.y - 1.22).clamp(min=0.0) ** 1.5
-    across = (body.x - start * (1.0 - sink)) / half
-    alpha = cover((1.0 - across.abs()) * 0.45, body.step) * cover(body.y - NECK_TOP - 0.05, body.step)
-    bent = across.clamp(-0.98, 0.98)
-    collar_bones = bump(body.x.abs(), body.y, (0.24, 1.46), (0.22, 0.10))
-    normal = normalise((bent, -0.25 + 0.5 * collar_bones, (1.0 - bent * bent).sqrt()))
-    hollow = bump(body.x, body.y, (0.0, 1.40), (0.12, 0.14)) * 0.3
-    lit = illuminate(normal, body.light, body.up, light, 0.92 - 0.70 * chin_shadow - hollow, skin_wrap(skin))
-    return torch.lerp(colour, skin * lit * (1.0 - 0.45 * chin_shadow)[:, None], alpha[:, None])
+    flare = (body.y - 1.06).clamp_(min=0.0)
+    half = flare.mul_(flare.sqrt()).mul_(0.9).add_(head.half_width * (0.58 + 0.06 * figure.who["jaw_width"]))
+    across = (body.x - start).addcmul_(sink, start).div_(half)
+    alpha = cover((1.0 - across.abs()).mul_(0.45), body.step).mul_(cover(body.y - NECK_TOP - 0.05, body.step))
+    bent = across.clamp_(-0.98, 0.98)
+    bones = bump(body.x.abs(), body.y, (0.24, 1.32), (0.22, 0.10)).mul_(0.5).sub_(0.25)
+    normal = normalise((bent, bones, bent.square().neg_().add_(1.0).sqrt_()))
+    hollow = bump(body.x, body.y, (0.0, 1.27), (0.12, 0.14)).mul_(-0.3).add_(0.92)
+    lit = light_skin(normal, body.light, hollow.sub_(chin_shadow, alpha=0.70)).mul_(figure.skin)
+    colour.lerp_(lit.mul_((1.0 - 0.45 * chin_shadow)[:, None]), alpha[:, None])
 
 
-def _paint_clothes(colour: Tensor, attributes: Columns, light: Light, body: BodyFrame, chin_shadow: Tensor) -> Tensor:
-    x, y, step = body.x, body.y, body.step
-    side = x.abs()
-    code = attributes["clothes_style"].round().clamp(0, len(CLOTHES_STYLES) - 1)
-    worn = {style: (code == index).to(x.dtype) for index, style in enumerate(CLOTHES_STYLES)}
-    shoulder = 1.36 + 0.10 * side + 0.30 * (side / 1.5) ** 4 - 0.10 * (worn["hoodie"] + 0.5 * worn["jacket"])
+def paint_clothes(colour: Tensor, figure: Figure, body: BodyFrame) -> None:
+    """Paint the clothes over a window's colour, in place."""
+    code = figure.how["clothes_style"].round().clamp(0, len(CLOTHES_STYLES) - 1)
+    worn = {style: (code == index).to(code.dtype) for index, style in enumerate(CLOTHES_STYLES)}
+    side = body.x.abs()
+    neckline = _neckline(worn, side, body.y)
+    top = CLOTHES_TOP + 0.12 - 0.10 * (worn["hoodie"] + 0.5 * worn["jacket"])
+    shoulder = (side / 1.6).square_().square_().mul_(0.30).add_(side, alpha=0.10).add_(top)
+    alpha = cover(body.y - shoulder, body.step).mul_(cover(-neckline, body.step))
+    colour.lerp_(_light_fabric(figure, body, worn, neckline), alpha[:, None])
+
+
+def _neckline(worn: dict[str, Tensor], side: Tensor, y: Tensor) -> Tensor:
+    """Return the distance inside the neckline, in head units: round, or pointed for jackets, shirts and v-necks."""
     v_cut = worn["v_neck"] + worn["jacket"] + 0.6 * worn["shirt"]
     wide, deep = 0.40 - 0.06 * v_cut, 0.16 + 0.34 * v_cut - 0.06 * worn["hoodie"]
-    below = ((y - 1.30) / deep).clamp(min=-1.0)
-    round_cut = 1.0 - ((side / wide) ** 2 + below.clamp(min=0.0) ** 2).sqrt()
-    pointed = 1.0 - side / wide - below.clamp(min=0.0)
-    neckline = torch.lerp(round_cut, pointed, v_cut.clamp(max=1.0)) * wide
-    alpha = cover(y - shoulder, step) * cover(-neckline, step)
-    value = 0.06 + 0.86 * attributes["clothes_value"]
-    base = hue_colour(attributes["clothes_hue"], 0.85 * attributes["clothes_saturation"], value)
-    second = hue_colour(torch.remainder(attributes["clothes_hue"] + 0.45, 1.0), 0.4 * attributes["clothes_saturation"],
-                        0.95 - 0.6 * attributes["clothes_value"])
-    folds = torch.sin(6.0 * x + 3.0 * y) * 0.16 + torch.sin(13.0 * side - 9.0 * y) * 0.08
-    normal = normalise(((0.62 * x).clamp(-1.2, 1.2) + folds, -0.55 + 0.25 * folds + 0.0 * y, torch.ones_like(x)))
-    shade = 0.95 - 0.45 * chin_shadow - 0.30 * bump(neckline, y * 0.0, (-0.02, 0.0), (0.10, 1.0))
-    lit = illuminate(normal, body.light, body.up, light, shade, cloth_wrap(x))
-    stripes = worn["stripes"] * cover(torch.sin(21.0 * y - 2.0 * side), step * 21.0)
-    fabric = torch.lerp(base, second, stripes[:, None])
-    trim = stroke(neckline + 0.045, 0.040, step) * (worn["crew"] + worn["hoodie"] + worn["v_neck"]).clamp(max=1.0)
-    fabric = fabric * (1.0 - 0.28 * trim)[:, None]
-    collar = cover(0.15 + neckline, step) * (worn["shirt"] + 0.9 * worn["jacket"]) * cover(side - 0.05, step)
-    fabric = torch.lerp(fabric, fabric * 0.55 + constant(x, 0.5, 0.5, 0.5), (0.75 * collar)[:, None])
-    edge = stroke(0.15 + neckline, 0.012, step) * (worn["shirt"] + worn["jacket"])
-    buttons = stroke(x, 0.012, step) * (worn["shirt"] + worn["jacket"])
-    fabric = fabric * (1.0 - 0.5 * torch.maximum(edge, buttons))[:, None]
-    return torch.lerp(colour, fabric * lit, alpha[:, None])
+    below = (y - CLOTHES_TOP - 0.06).div_(deep).clamp_(min=0.0)
+    beside = side / wide
+    return torch.lerp(length(beside, below), beside + below, v_cut).neg_().add_(1.0).mul_(wide)
+
+
+def _light_fabric(figure: Figure, body: BodyFrame, worn: dict[str, Tensor], neckline: Tensor) -> Tensor:
+    x, y, step, light, how = body.x, body.y, body.step, body.light, figure.how
+    hue, saturation, value = how["clothes_hue"], how["clothes_saturation"], how["clothes_value"]
+    base = hue_colour(hue, 0.85 * saturation, 0.06 + 0.86 * value)
+    second = hue_colour(torch.remainder(hue + 0.45, 1.0), 0.4 * saturation, 0.95 - 0.6 * value)
+    folds = torch.sin(6.0 * x + 3.0 * y).mul_(0.16).add_(torch.sin(13.0 * x.abs() - 9.0 * y), alpha=0.08)
+    normal = normalise(((0.62 * x).clamp_(-1.2, 1.2).add_(folds), (0.25 * folds).sub_(0.55), torch.ones_like(x)))
+    lit = light_cloth(normal, light, ridge(neckline, -0.02, 0.10).mul_(-0.30).add_(0.95), base)
+    trim = stroke(neckline + 0.045, 0.040, step).mul_(0.28 * (worn["crew"] + worn["hoodie"] + worn["v_neck"]))
+    button_up = worn["shirt"] + worn["jacket"]
+    lines = torch.maximum(stroke(0.15 + neckline, 0.012, step), stroke(x, 0.012, step)).mul_(0.5 * button_up)
+    lit.mul_((1.0 - trim).mul_(1.0 - lines)[:, None])
+    # Stripes and collars are the same cloth in other colours; how much of them shows is a plane.
+    stripes = cover(torch.sin(21.0 * y - 2.0 * x.abs()), step * 21.0).mul_(worn["stripes"])
+    lit.lerp_(lit * (second / (base + 0.01)), stripes[:, None])
+    collar = cover(0.15 + neckline, step).mul_(cover(x.abs() - 0.05, step)).mul_(0.75 * button_up)
+    return lit.lerp_(lit * 0.55 + 0.20 * (light.direct + light.ambient), collar[:, None])

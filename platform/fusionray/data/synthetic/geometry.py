@@ -18,30 +18,36 @@ from fusionray.data.synthetic.parameters import Columns
 
 Vector = tuple[Tensor, Tensor, Tensor]
 
-_HEAD_SCALE = 0.285
-_HEAD_CENTRE = (0.5, 0.475)
+_HEAD_SCALE = 0.325
+_HEAD_CENTRE = (0.5, 0.48)
 _SOFTEST = 0.035
 
 
 @dataclass(frozen=True)
 class Pose:
-    """The head's place and turn; `right`, `down`, `toward` are the screen's axes in the head frame."""
+    """The head's place and turn.
+
+    `right`, `down`, `toward` are the screen's axes in the head frame; `picture_to_screen` is an affine map [N, 2, 3];
+    `softness` [N, 1, 1] is the width that defocus gives to edges, in screen units.
+    """
 
     right: Vector
     down: Vector
     toward: Vector
-    picture_to_screen_N23: Tensor
+    picture_to_screen: Tensor
     softness: Tensor
 
     def to_head(self, vector: Vector) -> Vector:
         """Turn a screen vector into the head frame."""
         u, v, t = vector
-        right, down, toward = self.right, self.down, self.toward
-        return (
-            u * right[0] + v * down[0] + t * toward[0],
-            u * right[1] + v * down[1] + t * toward[1],
-            u * right[2] + v * down[2] + t * toward[2],
-        )
+        axes = zip(self.right, self.down, self.toward, strict=True)
+        x, y, z = (torch.addcmul(torch.addcmul(u * right, v, down), t, toward) for right, down, toward in axes)
+        return x, y, z
+
+    def rays(self, u: Tensor, v: Tensor) -> Vector:
+        """Return where the rays of screen points start, in the head frame; they run along `toward`."""
+        x, y, z = (torch.addcmul(u * right, v, down) for right, down in zip(self.right, self.down, strict=True))
+        return x, y, z
 
     def to_screen(self, point: Vector) -> Vector:
         """Turn a head point into the screen frame (u, v, depth towards the viewer)."""
@@ -49,7 +55,7 @@ class Pose:
 
     def to_picture(self, u: Tensor, v: Tensor) -> Tensor:
         """Turn screen coordinates [N, 1, 1] into picture unit coordinates [N, 2]."""
-        m = invert(self.picture_to_screen_N23)
+        m = invert(self.picture_to_screen)
         return m[:, :, 0] * u[:, 0] + m[:, :, 1] * v[:, 0] + m[:, :, 2]
 
 
@@ -69,18 +75,28 @@ def build_pose(attributes: Columns) -> Pose:
     return Pose(right, down, toward, torch.cat((first, second), dim=1), _SOFTEST * attributes["defocus"])
 
 
-def compose(outer_N23: Tensor, inner_N23: Tensor) -> Tensor:
+def compose(outer: Tensor, inner: Tensor) -> Tensor:
     """Return the affine map that applies `inner` first, then `outer`."""
-    linear = outer_N23[:, :, :2] @ inner_N23
-    return torch.cat((linear[:, :, :2], linear[:, :, 2:] + outer_N23[:, :, 2:]), dim=2)
+    linear = outer[:, :, :2] @ inner
+    return torch.cat((linear[:, :, :2], linear[:, :, 2:] + outer[:, :, 2:]), dim=2)
 
 
-def invert(affine_N23: Tensor) -> Tensor:
+def invert(affine: Tensor) -> Tensor:
     """Invert affine maps [N, 2, 3]."""
-    (a, b, c), (d, e, f) = affine_N23[:, 0].unbind(1), affine_N23[:, 1].unbind(1)
+    (a, b, c), (d, e, f) = affine[:, 0].unbind(1), affine[:, 1].unbind(1)
     determinant = a * e - b * d
     rows = (e, -b, b * f - e * c, -d, a, d * c - a * f)
     return torch.stack(rows, dim=1).view(-1, 2, 3) / determinant[:, None, None]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The whole output: its size, the six coefficients of output -> screen and back, and the width of soft edges."""
+
+    size: int
+    forward: tuple[Tensor, ...]
+    backward: tuple[Tensor, ...]
+    step: Tensor
 
 
 class Region:
@@ -90,79 +106,85 @@ class Region:
     defocus, over which edges are softened.
     """
 
-    def __init__(self, output_to_screen_N23: Tensor, softness: Tensor, size: int,
-                 left: Tensor, top: Tensor, width: int, height: int) -> None:
-        self.size, self.width, self.height = size, width, height
-        self._map, self._softness, self._left, self._top = output_to_screen_N23, softness, left, top
-        device = left.device
-        x = (left + torch.arange(width, device=device)[None, None, :] + 0.5) / size
-        y = (top + torch.arange(height, device=device)[None, :, None] + 0.5) / size
-        m = output_to_screen_N23[:, :, :, None, None]
-        self.u = m[:, 0, 0] * x + (m[:, 0, 1] * y + m[:, 0, 2])
-        self.v = m[:, 1, 0] * x + (m[:, 1, 1] * y + m[:, 1, 2])
-        determinant = m[:, 0, 0] * m[:, 1, 1] - m[:, 0, 1] * m[:, 1, 0]
-        self.step = (determinant.abs() / size**2 + softness * softness).sqrt()
-        self._index: Tensor | None = None
+    def __init__(self, frame: Frame, left: Tensor, top: Tensor, width: int, height: int) -> None:
+        self.frame, self.step = frame, frame.step
+        self.left, self.top, self.width, self.height = left, top, width, height
+        a, b, c, d, e, f = frame.forward
+        x = (left + torch.arange(width, device=left.device) + 0.5) / frame.size
+        y = (top + torch.arange(height, device=left.device)[:, None] + 0.5) / frame.size
+        self.u = a * x + torch.addcmul(c, b, y)
+        self.v = d * x + torch.addcmul(f, e, y)
+        self._cuts: list[tuple[int, int]] | None = None
+        self._skipped = 0
 
     def window(self, centre_u: Tensor, centre_v: Tensor, half_u: Tensor, half_v: Tensor) -> Region:
         """Return the part of this region that holds a screen ellipse; as large as the largest row needs.
 
         Layers must be transparent outside their own ellipse, because a row's window may be larger than it.
         """
-        inverse = invert(self._map)[:, :, :, None, None]
-        margin = 1.5 * self.step
-        box = []
-        for axis, whole in ((0, self.width), (1, self.height)):
-            start = self._left if axis == 0 else self._top
-            middle = inverse[:, axis, 0] * centre_u + inverse[:, axis, 1] * centre_v + inverse[:, axis, 2]
-            half = ((inverse[:, axis, 0] * (half_u + margin)) ** 2 + (inverse[:, axis, 1] * (half_v + margin)) ** 2).sqrt()
-            extent = min(whole, max(1, int((2.0 * half * self.size).max().ceil()) + 1))
-            first = (middle * self.size - 0.5 * extent).round().to(torch.int64)
-            box.append((torch.minimum(torch.maximum(first, start), start + (whole - extent)), extent))
-        (left, width), (top, height) = box
-        return self._part(left, top, width, height)
-
-    def beyond(self, direction_u: Tensor, direction_v: Tensor, start: Tensor) -> Region:
-        """Return the lower rows of this whole region, from the first that any row needs: u a + v b > start."""
-        m = self._map[:, :, :, None, None]
-        by_x = direction_u * m[:, 0, 0] + direction_v * m[:, 1, 0]
-        by_y = direction_u * m[:, 0, 1] + direction_v * m[:, 1, 1]
-        rest = direction_u * m[:, 0, 2] + direction_v * m[:, 1, 2] + by_x.clamp(min=0.0) + 1.5 * self.step
-        # Where the view stands on its head the lower rows are not the lower body: keep all of them.
-        first = torch.where(by_y > 0, (start - rest) / by_y.clamp(min=1e-6) * self.size, torch.zeros_like(rest))
-        skipped = min(self.height - 1, max(0, int(first.min().floor())))
-        return self._part(self._left, self._top + skipped, self.width, self.height - skipped)
-
-    def _part(self, left: Tensor, top: Tensor, width: int, height: int) -> Region:
-        part = Region(self._map, self._softness, self.size, left, top, width, height)
+        size, (a, b, c, d, e, f) = self.frame.size, self.frame.backward
+        half_u, half_v = half_u + 1.5 * self.step, half_v + 1.5 * self.step
+        x, reach_x = a * centre_u + b * centre_v + c, torch.hypot(a * half_u, b * half_v)
+        y, reach_y = d * centre_u + e * centre_v + f, torch.hypot(d * half_u, e * half_v)
+        left, width = _span(x, reach_x, size, self.left, self.width)
+        top, height = _span(y, reach_y, size, self.top, self.height)
+        part = Region(self.frame, left, top, width, height)
         if width < self.width or height < self.height:
-            row = top - self._top + torch.arange(height, device=top.device)[None, :, None]
-            column = left - self._left + torch.arange(width, device=left.device)[None, None, :]
-            part._index = (row * self.width + column).flatten(1)
+            offsets = torch.cat((top - self.top, left - self.left), dim=1)[:, :, 0]
+            part._cuts = [(row, column) for row, column in offsets.tolist()]
+        return part
+
+    def below(self, direction_u: Tensor, direction_v: Tensor, start: Tensor) -> Region:
+        """Return the lower rows of this region, from the first that any image needs to see all of u a + v b > start."""
+        a, b, c, d, e, f = self.frame.forward
+        by_x, by_y = direction_u * a + direction_v * d, direction_u * b + direction_v * e
+        rest = direction_u * c + direction_v * f + by_x.clamp(min=0.0) + 1.5 * self.step
+        # Where the view stands on its head the lower rows are not the lower body: keep all of them.
+        first = torch.where(by_y > 0, (start - rest) / by_y.clamp(min=1e-6) * self.frame.size - self.top, 0.0 * rest)
+        skipped = min(self.height - 1, max(0, int(first.min().floor())))
+        part = Region(self.frame, self.left, self.top + skipped, self.width, self.height - skipped)
+        part._skipped = skipped
         return part
 
     def read(self, planes: Tensor) -> Tensor:
-        """Cut this window out of planes [N, ..., H, W] of the region it was made from."""
-        if self._index is None:
-            return planes
-        flat = planes.flatten(-2)
-        index = self._index if planes.ndim == 3 else self._index[:, None, :].expand(-1, planes.shape[1], -1)
-        return flat.gather(-1, index).unflatten(-1, (self.height, self.width))
+        """Cut this window out of planes [N, ..., H, W] of the region it was made from; it may share their memory."""
+        if self._cuts is None:
+            return planes[..., self._skipped :, :]
+        return torch.stack([self._cut(planes[row], *place) for row, place in enumerate(self._cuts)])
 
-    def write(self, planes: Tensor, values: Tensor) -> Tensor:
-        """Return planes [N, ..., H, W] of the region this was made from, with this window replaced."""
-        if self._index is None:
-            return values
-        flat = planes.flatten(-2)
-        index = self._index if planes.ndim == 3 else self._index[:, None, :].expand(-1, planes.shape[1], -1)
-        return flat.scatter(-1, index, values.flatten(-2)).view_as(planes)
+    def write(self, planes: Tensor, values: Tensor) -> None:
+        """Replace this window, in place, in planes [N, ..., H, W] of the region it was made from."""
+        if self._cuts is not None:
+            for row, place in enumerate(self._cuts):
+                self._cut(planes[row], *place).copy_(values[row])
+            return
+        own = planes[..., self._skipped :, :]
+        if own.data_ptr() != values.data_ptr():
+            own.copy_(values)
+
+    def _cut(self, planes: Tensor, top: int, left: int) -> Tensor:
+        return planes[..., top : top + self.height, left : left + self.width]
 
 
-def whole_region(pose: Pose, view_N23: Tensor | None, size: int) -> Region:
-    """Return the region of all output pixels, seen through a view (output unit square -> picture unit square)."""
-    affine = pose.picture_to_screen_N23 if view_N23 is None else compose(pose.picture_to_screen_N23, view_N23)
-    corner = torch.zeros_like(pose.softness, dtype=torch.int64)
-    return Region(affine, pose.softness, size, corner, corner, size, size)
+def _span(middle: Tensor, half: Tensor, size: int, start: Tensor, whole: int) -> tuple[Tensor, int]:
+    """Return each row's first pixel, and the common number of pixels, of a window along one axis."""
+    extent = min(whole, max(1, int((2.0 * size * half).max().ceil()) + 1))
+    first = (middle * size - 0.5 * extent).round().to(torch.int64)
+    return torch.minimum(torch.maximum(first, start), start + (whole - extent)), extent
+
+
+def whole_region(output_to_screen: Tensor, softness: Tensor, size: int) -> Region:
+    """Return the region of all output pixels."""
+    forward = _coefficients(output_to_screen)
+    determinant = (forward[0] * forward[4] - forward[1] * forward[3]).abs()
+    step = (determinant / size**2 + softness * softness).sqrt()
+    corner = torch.zeros_like(softness, dtype=torch.int64)
+    frame = Frame(size, forward, _coefficients(invert(output_to_screen)), step)
+    return Region(frame, corner, corner, size, size)
+
+
+def _coefficients(affine: Tensor) -> tuple[Tensor, ...]:
+    return affine.flatten(1).t().contiguous()[:, :, None, None].unbind(0)
 
 
 @dataclass(frozen=True)
@@ -178,46 +200,70 @@ def cast(origin: Vector, toward: Vector, inverse_squares: Vector) -> Hit:
 
     A ray that misses gets the point where it passes nearest.
     """
-    ox, oy, oz = origin
-    wx, wy, wz = (component * weight for component, weight in zip(toward, inverse_squares, strict=True))
-    q_dd = toward[0] * wx + toward[1] * wy + toward[2] * wz
-    q_od = ox * wx + oy * wy + oz * wz
-    q_oo = ox * ox * inverse_squares[0] + oy * oy * inverse_squares[1] + oz * oz * inverse_squares[2]
-    reach = (q_oo - q_od * q_od / q_dd).clamp(min=0.0)
-    depth = ((1.0 - reach).clamp(min=0.0) * q_dd).sqrt()
-    return Hit((depth - q_od) / q_dd, reach.sqrt())
+    weighted = tuple(component * weight for component, weight in zip(toward, inverse_squares, strict=True))
+    q_dd = dot(toward, (weighted[0], weighted[1], weighted[2]))
+    q_od = dot(origin, (weighted[0], weighted[1], weighted[2]))
+    q_oo = origin[0].square().mul_(inverse_squares[0])
+    q_oo = q_oo.addcmul_(origin[1].square(), inverse_squares[1]).addcmul_(origin[2].square(), inverse_squares[2])
+    reach = q_oo.addcmul_(q_od, q_od / q_dd, value=-1.0).clamp_(min=0.0)
+    depth = (1.0 - reach).clamp_(min=0.0).mul_(q_dd).sqrt_()
+    return Hit(depth.sub_(q_od).div_(q_dd), reach.sqrt_())
+
+
+def travel(origin: Vector, toward: Vector, t: Tensor) -> Vector:
+    """Return the points origin + t * toward."""
+    x, y, z = (torch.addcmul(start, t, along) for start, along in zip(origin, toward, strict=True))
+    return x, y, z
 
 
 def dot(a: Vector, b: Vector) -> Tensor:
     """Return the scalar product of two vectors."""
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+    return torch.addcmul(torch.addcmul(a[0] * b[0], a[1], b[1]), a[2], b[2])
 
 
 def normalise(vector: Vector) -> Vector:
     """Scale a vector to length 1."""
-    inverse = (vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2] + 1e-12).rsqrt()
+    inverse = dot(vector, vector).add_(1e-12).rsqrt_()
     return vector[0] * inverse, vector[1] * inverse, vector[2] * inverse
+
+
+def length(x: Tensor, y: Tensor) -> Tensor:
+    """Return the length of plane vectors."""
+    # torch.hypot guards against overflow that cannot happen here, at nearly twice the time.
+    return x.square().addcmul_(y, y).sqrt_()
+
+
+def is_above(value: Tensor, threshold: float = 0.0) -> Tensor:
+    """Return 1 where a plane is above a threshold and 0 elsewhere."""
+    # Six times as fast as comparing and converting; the ramp is far narrower than any pixel.
+    return (value - threshold).mul_(1e6).clamp_(0.0, 1.0)
 
 
 def cover(distance: Tensor, step: Tensor) -> Tensor:
     """Return the share of a pixel inside an edge: 1 where `distance` is far positive, softened over `step`."""
-    return (distance / step + 0.5).clamp(0.0, 1.0)
+    return (distance / step).add_(0.5).clamp_(0.0, 1.0)
 
 
 def stroke(distance: Tensor, half_width: Tensor | float, step: Tensor) -> Tensor:
     """Return the share of a pixel under a line, right also for lines thinner than a pixel."""
-    return ((distance + half_width) / step + 0.5).clamp(0.0, 1.0) - ((distance - half_width) / step + 0.5).clamp(0.0, 1.0)
+    place, reach = distance / step, half_width / step + 0.5
+    return (place + reach).clamp_(0.0, 1.0).sub_((place - reach).add_(1.0).clamp_(0.0, 1.0))
 
 
-def bump(x: Tensor, y: Tensor, centre: tuple[Tensor | float, Tensor | float],
-         spread: tuple[Tensor | float, Tensor | float]) -> Tensor:
+def bump(
+    x: Tensor, y: Tensor, centre: tuple[Tensor | float, Tensor | float], spread: tuple[Tensor | float, Tensor | float]
+) -> Tensor:
     """Return (1 - q)^2 for q < 1 and 0 beyond, q the squared elliptic distance: a hill with an end."""
-    dx, dy = (x - centre[0]) / spread[0], (y - centre[1]) / spread[1]
-    hill = (1.0 - dx * dx - dy * dy).clamp(min=0.0)
-    return hill * hill
+    dx, dy = (x - centre[0]).div_(spread[0]), (y - centre[1]).div_(spread[1])
+    return dx.square_().addcmul_(dy, dy).neg_().add_(1.0).clamp_(min=0.0).square_()
+
+
+def ridge(x: Tensor, centre: Tensor | float, spread: Tensor | float) -> Tensor:
+    """Return the hill of `bump` along one direction alone."""
+    return (x - centre).div_(spread).square_().neg_().add_(1.0).clamp_(min=0.0).square_()
 
 
 def smooth(value: Tensor, low: float, high: float) -> Tensor:
     """Return the smooth step from 0 at `low` to 1 at `high`."""
-    x = ((value - low) / (high - low)).clamp(0.0, 1.0)
-    return x * x * (3.0 - 2.0 * x)
+    x = (value - low).mul_(1.0 / (high - low)).clamp_(0.0, 1.0)
+    return (x * -2.0).add_(3.0).mul_(x).mul_(x)

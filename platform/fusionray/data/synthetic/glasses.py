@@ -5,14 +5,15 @@ Legend: planes [N, H, W]; row scalars [N, 1, 1]; colours [N, 3, ...], linear.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from fusionray.data.synthetic.geometry import Pose, Region, cover, smooth, stroke
-from fusionray.data.synthetic.head import HeadShape
-from fusionray.data.synthetic.light import Light
+from fusionray.data.synthetic.figure import Figure
+from fusionray.data.synthetic.geometry import Region, cover, length, smooth, stroke, travel
 from fusionray.data.synthetic.palette import constant, hue_colour
-from fusionray.data.synthetic.parameters import GLASSES_KINDS, Columns
+from fusionray.data.synthetic.parameters import GLASSES_KINDS
 
 # half width, half height, corner radius, rim half width, lens darkness, rim below the middle
 _KINDS: dict[str, tuple[float, ...]] = {
@@ -22,54 +23,80 @@ _KINDS: dict[str, tuple[float, ...]] = {
     "half_rim": (0.255, 0.175, 0.090, 0.022, 0.03, 0.0),
     "sunglasses": (0.285, 0.225, 0.130, 0.026, 0.93, 1.0),
 }
-assert tuple(_KINDS) == GLASSES_KINDS
 
 
-def paint_glasses(colour: Tensor, attributes: Columns, shape: HeadShape, pose: Pose, light: Light, region: Region,
-                  depth: Tensor) -> tuple[Tensor, Tensor]:
-    """Paint the glasses of the rows that wear any over a window's colour.
+@dataclass(frozen=True)
+class FrameShape:
+    """Sizes of each row's frame in head units; `worn` is 0 or 1, `below` 0 where the rim has only an upper half."""
 
-    `depth` is that of the head there. Returns the colour and the coverage [N, h, w] of frame and lens together.
+    half_x: Tensor
+    half_y: Tensor
+    corner: Tensor
+    rim: Tensor
+    dark: Tensor
+    below: Tensor
+    worn: Tensor
+    centre: Tensor
+    plane_z: Tensor
+
+
+def paint_glasses(colour: Tensor, figure: Figure, region: Region, depth: Tensor) -> Tensor:
+    """Paint the glasses of the rows that wear any over a window's colour, in place.
+
+    `depth` is that of the head there. Returns the coverage [N, h, w] of frame and lens together.
     """
-    code = attributes["glasses"].round().clamp(0, len(GLASSES_KINDS) - 1).to(torch.int64)[:, 0, 0]
-    table = torch.tensor(list(_KINDS.values()), dtype=depth.dtype, device=depth.device)[code]
-    half_x, half_y, corner, rim, dark, below = (table[:, index, None, None] for index in range(6))
-    worn = (code > 0).to(depth.dtype)[:, None, None]
-    plane_z = shape.depth_at(shape.eye_x, shape.eye_y) + 0.17
-    zero = torch.zeros_like(region.u[:, :1, :1])
-    origin = pose.to_head((region.u, region.v, zero))
-    t = (plane_z - origin[2]) / pose.toward[2]
-    signed_x, y = origin[0] + t * pose.toward[0], origin[1] + t * pose.toward[1] - shape.eye_y - 0.02
-    x = signed_x.abs()
-    centre = shape.eye_x + 0.015
-    qx, qy = (x - centre).abs() - half_x + corner, y.abs() - half_y + corner
-    outside = (qx.clamp(min=0.0) ** 2 + qy.clamp(min=0.0) ** 2).sqrt() + torch.maximum(qx, qy).clamp(max=0.0) - corner
-    rims = stroke(outside, rim, region.step) * torch.maximum(below, cover(-y + 0.02, region.step))
-    bridge = stroke(y + 0.35 * half_y - 0.25 * x * x, 0.8 * rim, region.step) * cover(centre - half_x - x, region.step)
-    arms = torch.maximum(*(_arm(pose, region.u, region.v, side, centre + half_x, plane_z, shape, rim, region.step,
-                                depth) for side in (-1.0, 1.0)))
-    frame = torch.maximum(torch.maximum(rims, bridge), arms) * worn
-    lens = cover(-outside, region.step) * dark * worn
-    tone = attributes["glasses_tone"]
-    vivid = hue_colour(torch.remainder(3.0 * tone, 1.0), smooth(tone, 0.3, 0.6) * 0.7, 0.10 + 0.5 * smooth(tone, 0.4, 1.0))
-    lit = light.ambient_N3 + 0.6 * light.direct_N3
-    tint = constant(x, 0.12, 0.11, 0.11) * lit
-    colour = torch.lerp(colour, tint, lens[:, None])
-    streak = cover(-outside, region.step) * stroke(signed_x - 0.7 * y + 0.3 * centre * signed_x.sign(), 0.05, region.step)
-    colour = colour + (0.05 * streak * worn)[:, None]
-    colour = torch.lerp(colour, vivid * lit, frame[:, None])
-    return colour, torch.maximum(frame, lens)
+    shape, light, step = _build_frame(figure), figure.light, region.step
+    rays = figure.pose.rays(region.u, region.v)
+    t = (shape.plane_z - rays[2]).div_(figure.pose.toward[2])
+    x, y, _ = travel(rays, figure.pose.toward, t)
+    y.sub_(figure.head.eye_y + 0.02)
+    side = x.abs()
+    outside = _lens_distance(shape, side, y)
+    rims = stroke(outside, shape.rim, step).mul_(torch.maximum(shape.below, cover(0.02 - y, step)))
+    bridge = stroke(y + 0.35 * shape.half_y - 0.25 * x.square(), 0.8 * shape.rim, step)
+    bridge.mul_(cover(shape.centre - shape.half_x - side, step))
+    arms = torch.maximum(_draw_arm(figure, region, shape, depth, -1.0), _draw_arm(figure, region, shape, depth, 1.0))
+    frame = torch.maximum(torch.maximum(rims, bridge), arms).mul_(shape.worn)
+    glass = cover(-outside, step).mul_(shape.worn)
+    lit = light.ambient + 0.6 * light.direct
+    colour.lerp_(constant(x, 0.12, 0.11, 0.11) * lit, (glass * shape.dark)[:, None])
+    streak = stroke(x - 0.7 * y + 0.3 * shape.centre * x.sign(), 0.05, step).mul_(glass)
+    colour.add_(streak.mul_(0.05)[:, None])
+    colour.lerp_(_frame_colour(figure.how["glasses_tone"]) * lit, frame[:, None])
+    return torch.maximum(frame, glass.mul_(shape.dark))
 
 
-def _arm(pose: Pose, u: Tensor, v: Tensor, side: float, start_x: Tensor, plane_z: Tensor, shape: HeadShape,
-         rim: Tensor, step: Tensor, depth: Tensor) -> Tensor:
+def _build_frame(figure: Figure) -> FrameShape:
+    head, code = figure.head, figure.how["glasses"].round().clamp(0, len(GLASSES_KINDS) - 1)
+    table = torch.tensor([_KINDS[kind] for kind in GLASSES_KINDS], dtype=code.dtype, device=code.device)
+    half_x, half_y, corner, rim, dark, below = table[code[:, 0, 0].to(torch.int64)].t()[:, :, None, None].unbind(0)
+    plane_z = head.depth_at(head.eye_x, head.eye_y) + 0.17
+    worn = (code > 0).to(code.dtype)
+    return FrameShape(half_x, half_y, corner, rim, dark, below, worn, head.eye_x + 0.015, plane_z)
+
+
+def _frame_colour(tone: Tensor) -> Tensor:
+    value = 0.10 + 0.5 * smooth(tone, 0.4, 1.0)
+    return hue_colour(torch.remainder(3.0 * tone, 1.0), smooth(tone, 0.3, 0.6) * 0.7, value)
+
+
+def _lens_distance(shape: FrameShape, side: Tensor, y: Tensor) -> Tensor:
+    """Return the signed distance from a rounded box round the eye's middle, > 0 outside."""
+    qx = (side - shape.centre).abs_().sub_(shape.half_x - shape.corner)
+    qy = y.abs().sub_(shape.half_y - shape.corner)
+    inner = torch.maximum(qx, qy).clamp_(max=0.0)
+    return length(qx.clamp_(min=0.0), qy.clamp_(min=0.0)).add_(inner).sub_(shape.corner)
+
+
+def _draw_arm(figure: Figure, region: Region, shape: FrameShape, depth: Tensor, side: float) -> Tensor:
     """Return the coverage of one arm: a line from the rim to the ear, hidden where the head lies before it."""
-    y = shape.eye_y - 0.03
-    begin = pose.to_screen((side * start_x, y, plane_z))
-    end = pose.to_screen((side * (shape.half_width + 0.02), y, torch.full_like(y, -0.05)))
+    head = figure.head
+    y = head.eye_y - 0.03
+    begin = figure.pose.to_screen((side * (shape.centre + shape.half_x), y, shape.plane_z))
+    end = figure.pose.to_screen((side * (head.half_width + 0.02), y, torch.full_like(y, -0.05)))
     du, dv = end[0] - begin[0], end[1] - begin[1]
-    length = (du * du + dv * dv).clamp(min=1e-6)
-    along = (((u - begin[0]) * du + (v - begin[1]) * dv) / length).clamp(0.0, 1.0)
-    away = ((u - begin[0] - along * du) ** 2 + (v - begin[1] - along * dv) ** 2).sqrt()
-    here = begin[2] + along * (end[2] - begin[2])
-    return cover(0.9 * rim - away, step) * smooth(here - depth, -0.05, 0.0)
+    u, v = region.u - begin[0], region.v - begin[1]
+    along = (u * du + v * dv).div_((du * du + dv * dv).clamp(min=1e-6)).clamp_(0.0, 1.0)
+    away = length(u - along * du, v - along * dv)
+    here = (along * (end[2] - begin[2])).add_(begin[2])
+    return cover(0.9 * shape.rim - away, region.step).mul_(smooth(here - depth, -0.05, 0.0))

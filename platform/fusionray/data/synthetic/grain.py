@@ -12,7 +12,8 @@ from fusionray.data.synthetic.geometry import Region
 from fusionray.data.synthetic.parameters import Columns
 
 _CELLS = 256
-_STRONGEST = 0.05
+_TILE = 128
+_STRONGEST = 0.07
 
 
 def add_grain(display: Tensor, attributes: Columns, picture: Region) -> Tensor:
@@ -21,15 +22,16 @@ def add_grain(display: Tensor, attributes: Columns, picture: Region) -> Tensor:
     if not bool((amount > 0).any()):
         return display
     # Averaging k x k cells into a pixel would divide the grain by k.
-    finer = (1.0 / (_CELLS * picture.step)).clamp(max=1.0)
-    column, row = (picture.u * _CELLS).floor(), (picture.v * _CELLS).floor()
-    grain = _cell_noise(column, row, torch.floor(attributes["noise_phase"] * 4096.0))
-    return (display + (_STRONGEST * amount * finer * grain)[:, None]).clamp(0.0, 1.0)
+    strength = _STRONGEST * amount * (1.0 / (_CELLS * picture.step)).clamp(max=1.0)
+    cell = (picture.v * _CELLS).floor_().mul_(_TILE).add_((picture.u * _CELLS).floor_())
+    cell.add_((attributes["noise_phase"] * _TILE**2).floor())
+    grain = _hash_tile(display.device)[cell.to(torch.int32).bitwise_and_(_TILE**2 - 1)]
+    return display.add_(grain.mul_(strength)[:, None]).clamp_(0.0, 1.0)
 
 
-def _cell_noise(column: Tensor, row: Tensor, phase: Tensor) -> Tensor:
-    """Return a hash of whole numbers in [-1, 1]; integers, so that every device agrees."""
-    state = column.to(torch.int64) * 0x27D4EB2F + row.to(torch.int64) * 0x165667B1 + phase.to(torch.int64) * 0x9E3779B1
-    state = (state ^ ((state >> 15) & 0x1FFFF)) * 0x2C1B3C6D & 0xFFFFFFFF
-    state = (state ^ (state >> 12)) * 0x297A2D39 & 0xFFFFFFFF
-    return ((state ^ (state >> 15)) & 0xFFFF).to(torch.float32) / 32767.5 - 1.0
+def _hash_tile(device: torch.device) -> Tensor:
+    """Return a hash of the numbers 0 .. 128 * 128 - 1 in [-1, 1]; whole-number arithmetic agrees on every device."""
+    state = torch.arange(_TILE**2, dtype=torch.int64, device=device) * 0x9E3779B1 + 0x7F4A7C15
+    for multiplier in (0x2C1B3C6D, 0x297A2D39):
+        state = ((state ^ (state >> 15)) * multiplier) & 0xFFFFFFFF
+    return ((state ^ (state >> 13)) & 0xFFFF).to(torch.float32) / 32767.5 - 1.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fusionray.data.synthetic.geometry import Pose, Region, Vector, cast
+from fusionray.data.synthetic.geometry import Pose, Region, Vector, cast, is_above, travel
 from fusionray.data.synthetic.parameters import Columns
 
 # Heights at which the outline's width is given; a quartic runs through them.
@@ -35,17 +35,17 @@ class HeadShape:
     def width_at(self, y: Tensor) -> Tensor:
         """Return the factor by which the head is wider at height y than its ellipsoid."""
         y = y.clamp(-1.0, 1.0)
-        value = self.profile[-1]
-        for coefficient in reversed(self.profile[:-1]):
-            value = value * y + coefficient
+        value = y * self.profile[4] + self.profile[3]
+        for order in (2, 1, 0):
+            value = torch.addcmul(self.profile[order], value, y)
         return value
 
     def width_slope_at(self, y: Tensor) -> Tensor:
         """Return the derivative of width_at."""
         y = y.clamp(-1.0, 1.0)
-        value = 4.0 * self.profile[4]
-        for order in (3, 2, 1):
-            value = value * y + order * self.profile[order]
+        value = y * (4.0 * self.profile[4]) + 3.0 * self.profile[3]
+        for order in (2, 1):
+            value = torch.addcmul(order * self.profile[order], value, y)
         return value
 
     def depth_at(self, x: Tensor, y: Tensor) -> Tensor:
@@ -61,10 +61,10 @@ def build_head(identity: Columns, attributes: Columns) -> HeadShape:
     half_width = 0.735 + 0.062 * identity["head_width"] - 0.015 * long
     widths = torch.cat(
         (
-            torch.full_like(long, 1.02),
-            1.02 + 0.085 * identity["forehead_width"],
+            torch.full_like(long, 1.14),
+            1.045 + 0.085 * identity["forehead_width"],
             1.0 + 0.055 * identity["cheek_width"] + 0.02 * identity["cheek_fullness"],
-            0.955 + 0.135 * identity["jaw_width"] + 0.05 * identity["cheek_fullness"],
+            0.95 + 0.135 * identity["jaw_width"] + 0.05 * identity["cheek_fullness"],
             0.86 + 0.10 * identity["jaw_width"] + 0.17 * identity["chin_width"],
         ),
         dim=1,
@@ -80,7 +80,7 @@ def build_head(identity: Columns, attributes: Columns) -> HeadShape:
         profile=tuple(coefficients[:, order, None, None] for order in range(5)),
         eye_x=0.305 + 0.036 * identity["eye_spacing"] + 0.012 * identity["eye_size"],
         eye_y=0.02 - 0.045 * identity["eye_height"],
-        eye_half_width=0.185 + 0.027 * identity["eye_size"],
+        eye_half_width=0.198 + 0.027 * identity["eye_size"],
         nose_y=0.385 + 0.06 * identity["nose_length"] + 0.02 * long - 0.02 * identity["eye_height"],
         mouth_y=0.635 + 0.03 * identity["nose_length"] + 0.035 * long - 0.03 * identity["mouth_height"],
     )
@@ -98,17 +98,16 @@ class HeadHit:
 
 def cast_head(shape: HeadShape, pose: Pose, region: Region) -> HeadHit:
     """Meet every pixel's ray with the head; `inside` is the signed distance from the outline, > 0 inside."""
-    zero = torch.zeros_like(region.u[:, :1, :1])
-    origin = pose.to_head((region.u, region.v, zero))
+    origin = pose.rays(region.u, region.v)
     squares = tuple(1.0 / (axis * axis) for axis in (shape.half_width, shape.crown, shape.half_depth, shape.chin))
     # A first meeting without the profile tells the height well enough to look the profile up.
     first = cast(origin, pose.toward, (squares[0], squares[1], squares[2]))
-    y = origin[1] + first.t * pose.toward[1]
+    y = torch.addcmul(origin[1], first.t, pose.toward[1])
     width = shape.width_at(y)
     inverse_x = squares[0] / (width * width)
-    inverse_y = squares[1] + (squares[3] - squares[1]) * (y > 0).to(y.dtype)
+    inverse_y = squares[1] + (squares[3] - squares[1]) * is_above(y)
     hit = cast(origin, pose.toward, (inverse_x, inverse_y, squares[2]))
-    x, y, z = (start + hit.t * along for start, along in zip(origin, pose.toward, strict=True))
+    x, y, z = travel(origin, pose.toward, hit.t)
     nx = x * inverse_x
     normal = (nx, y * inverse_y - nx * x * shape.width_slope_at(y) / width, z * squares[2])
-    return HeadHit((x, y, z), normal, hit.t, (1.0 - hit.reach) * 0.85)
+    return HeadHit((x, y, z), normal, hit.t, (1.0 - hit.reach).mul_(0.85))

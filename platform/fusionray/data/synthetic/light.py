@@ -1,6 +1,6 @@
 """Light on surfaces: one directed light, one that comes from everywhere.
 
-Legend: planes [N, H, W]; light colours [N, 3, H, W] or [N, 3, 1, 1], linear.
+Legend: planes [N, H, W]; row scalars [N, 1, 1]; light colours [N, 3, H, W] or [N, 3, 1, 1], linear.
 """
 
 from __future__ import annotations
@@ -15,65 +15,96 @@ from fusionray.data.synthetic.parameters import Columns
 
 # Light scattered inside skin reaches past the shadow's edge, red the furthest.
 _SKIN_WRAP = (0.42, 0.26, 0.18)
-_CLOTH_WRAP = (0.25, 0.25, 0.25)
+_CLOTH_WRAP = 0.25
 
 
 @dataclass(frozen=True)
 class Light:
-    """The light of each row: direction in the screen and head frames, colours, and where up is for the head."""
+    """The light of each row as one frame of axes sees it.
 
-    screen: Vector
-    head: Vector
-    head_half: Vector
-    head_up: Vector
-    direct_N3: Tensor
-    ambient_N3: Tensor
+    `toward` points to the directed light, `half` midway between it and the viewer, `up` to the sky; `direct` and
+    `ambient` are colours [N, 3, 1, 1].
+    """
+
+    toward: Vector
+    half: Vector
+    up: Vector
+    direct: Tensor
+    ambient: Tensor
 
 
-def build_light(attributes: Columns, pose: Pose) -> Light:
-    """Build the light from azimuth and elevation (degrees), intensity, ambient share and warmth."""
+def build_screen_light(attributes: Columns) -> Light:
+    """Build the light in the screen frame from azimuth and elevation (degrees), intensity, ambient share and warmth."""
     azimuth = torch.deg2rad(attributes["light_azimuth"])
     elevation = torch.deg2rad(attributes["light_elevation"])
     roll = torch.deg2rad(attributes["roll"])
     x, y, z = azimuth.sin() * elevation.cos(), -elevation.sin(), azimuth.cos() * elevation.cos()
-    screen = (x * roll.cos() + y * roll.sin(), y * roll.cos() - x * roll.sin(), z)
-    head = pose.to_head(screen)
-    half = normalise((head[0] + pose.toward[0], head[1] + pose.toward[1], head[2] + pose.toward[2]))
-    up = (-pose.down[0], -pose.down[1], -pose.down[2])
+    toward = (x * roll.cos() + y * roll.sin(), y * roll.cos() - x * roll.sin(), z)
+    zero = torch.zeros_like(x)
+    half = normalise((toward[0], toward[1], toward[2] + 1.0))
     warmth = attributes["light_warmth"]
     tint = torch.stack((1.0 + 0.10 * warmth, 1.0 - 0.02 * warmth.abs(), 1.0 - 0.22 * warmth), dim=1)
-    cool = torch.stack((1.0 - 0.05 * warmth, torch.ones_like(warmth), 1.0 + 0.08 * warmth), dim=1)
-    return Light(screen, head, half, up, 1.12 * attributes["light_intensity"][:, None] * tint,
-                 attributes["ambient"][:, None] * cool)
+    shade = torch.stack((1.0 - 0.05 * warmth, torch.ones_like(warmth), 1.0 + 0.08 * warmth), dim=1)
+    direct = 1.22 * attributes["light_intensity"][:, None] * tint
+    return Light(toward, half, (zero, zero - 1.0, zero), direct, attributes["ambient"][:, None] * shade)
 
 
-def illuminate(normal: Vector, direction: Vector, up: Vector, light: Light, occlusion: Tensor, wrap: Tensor) -> Tensor:
-    """Return the light [N, 3, H, W] that a surface with this unit normal sends back per unit of its colour.
+def turn_to_head(light: Light, pose: Pose) -> Light:
+    """Return a screen light as the head frame sees it."""
+    return Light(
+        pose.to_head(light.toward), pose.to_head(light.half), pose.to_head(light.up), light.direct, light.ambient
+    )
 
-    `occlusion` dims the ambient light fully and the direct light by half; `wrap` [1, 3, 1, 1] bends light round edges.
+
+def turn_by(light: Light, cosine: Tensor, sine: Tensor) -> Light:
+    """Return a screen light as a frame sees it that is turned in the picture plane; its up stays up."""
+    x, y, z = light.toward
+    hx, hy, hz = light.half
+    return Light(
+        (x * cosine - y * sine, x * sine + y * cosine, z),
+        (hx * cosine - hy * sine, hx * sine + hy * cosine, hz),
+        light.up,
+        light.direct,
+        light.ambient,
+    )
+
+
+def light_skin(normal: Vector, light: Light, openness: Tensor) -> Tensor:
+    """Return the light [N, 3, H, W] that skin with this unit normal sends back per unit of its colour.
+
+    `openness` [N, H, W] in [0, 1] dims the ambient light fully and the direct light by half.
     """
-    facing = dot(normal, direction)[:, None]
+    wrap = torch.tensor(_SKIN_WRAP, dtype=openness.dtype, device=openness.device).view(1, 3, 1, 1)
     # light * (facing + wrap) / (1 + wrap), with all that a row has in common taken out of the planes.
-    slope = light.direct_N3 / (1.0 + wrap)
-    received = (facing * slope).add_(slope * wrap).clamp_(min=0.0)
-    received.mul_((0.55 * occlusion).add_(0.45)[:, None])
-    sky = (0.22 * dot(normal, up)).add_(0.86).mul_(occlusion)
-    return received.addcmul_(light.ambient_N3, sky[:, None])
+    slope = light.direct / (1.0 + wrap)
+    received = (dot(normal, light.toward)[:, None] * slope).add_(slope * wrap).clamp_(min=0.0)
+    received.mul_((0.55 * openness).add_(0.45)[:, None])
+    return received.addcmul_(light.ambient, _sky(normal, light, openness)[:, None])
 
 
-def skin_wrap(like: Tensor) -> Tensor:
-    """Return how far light bends round skin, [1, 3, 1, 1]."""
-    return torch.tensor(_SKIN_WRAP, dtype=like.dtype, device=like.device).view(1, 3, 1, 1)
+def light_cloth(normal: Vector, light: Light, openness: Tensor, albedo: Tensor) -> Tensor:
+    """Return what hair or cloth of one colour [N, 3, 1, 1] sends back; as `light_skin`, one bend for all colours."""
+    direct = dot(normal, light.toward).add_(_CLOTH_WRAP).mul_(1.0 / (1.0 + _CLOTH_WRAP)).clamp_(min=0.0)
+    direct.mul_((0.55 * openness).add_(0.45))
+    lit = direct[:, None] * (light.direct * albedo)
+    return lit.addcmul_(light.ambient * albedo, _sky(normal, light, openness)[:, None])
 
 
-def cloth_wrap(like: Tensor) -> Tensor:
-    """Return how far light bends round hair and cloth, [1, 3, 1, 1]."""
-    return torch.tensor(_CLOTH_WRAP, dtype=like.dtype, device=like.device).view(1, 3, 1, 1)
+def _sky(normal: Vector, light: Light, openness: Tensor) -> Tensor:
+    return dot(normal, light.up).mul_(0.22).add_(0.86).mul_(openness)
 
 
-def shine(normal: Vector, half: Vector, doublings: int) -> Tensor:
-    """Return the mirror-like highlight (normal . half)^(2^doublings)."""
-    value = dot(normal, half).clamp(min=0.0)
-    for _ in range(doublings):
-        value = value * value
-    return value
+def shine(normal: Vector, light: Light) -> Tensor:
+    """Return the highlight of hair and cloth, (normal . half)^16."""
+    return _eighth_power(normal, light).square_()
+
+
+def gloss_skin(normal: Vector, light: Light, narrow: float) -> Tensor:
+    """Return the highlight of skin: a wide one, and `narrow` parts of one four times as sharp."""
+    wide = _eighth_power(normal, light)
+    return wide.square().square_().mul_(narrow).add_(wide, alpha=0.10)
+
+
+def _eighth_power(normal: Vector, light: Light) -> Tensor:
+    # The floor keeps higher powers out of the denormal numbers, which are very slow.
+    return dot(normal, light.half).clamp_(min=0.1).square_().square_().square_()

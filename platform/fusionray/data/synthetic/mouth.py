@@ -11,86 +11,67 @@ import torch
 from torch import Tensor
 
 from fusionray.data.synthetic.canvas import Canvas
-from fusionray.data.synthetic.geometry import bump, cover, smooth, stroke
-from fusionray.data.synthetic.head import HeadShape
-from fusionray.data.synthetic.light import Light
+from fusionray.data.synthetic.figure import Figure
+from fusionray.data.synthetic.geometry import bump, cover, is_above, ridge, smooth, stroke
 from fusionray.data.synthetic.palette import constant, lip_colour
-from fusionray.data.synthetic.parameters import Columns
+
+_TEETH_HEIGHT = 0.075
 
 
 @dataclass(frozen=True)
-class MouthShape:
-    """Sizes in head units; `lift` raises the corners against the middle."""
+class MouthPlanes:
+    """Mouth coordinates (x = 1 at a corner, y down from the bent middle line) and the edges of the opening over x."""
 
-    half_width: Tensor
+    x: Tensor
     y: Tensor
-    lift: Tensor
-    upper: Tensor
-    lower: Tensor
-    gap_up: Tensor
-    gap_down: Tensor
-
-    def corner_y(self) -> Tensor:
-        """Return the height of the corners."""
-        return self.y - 0.55 * self.lift
+    arch: Tensor
+    round: Tensor
+    between: Tensor
+    top: Tensor
+    low: Tensor
 
 
-def build_mouth(identity: Columns, attributes: Columns, shape: HeadShape) -> MouthShape:
-    """Build the mouth: a smile widens it, lifts its corners and bares some teeth, a frown drops and narrows it."""
-    smile, open_ = attributes["smile"], attributes["mouth_open"]
-    glad = smile.clamp(min=0.0)
-    stretch = 1.0 + 0.26 * glad - 0.06 * (-smile).clamp(min=0.0) - 0.14 * open_
-    return MouthShape(
-        half_width=(0.255 + 0.042 * identity["mouth_width"]) * stretch,
-        y=shape.mouth_y,
-        lift=0.135 * smile,
-        upper=(0.062 + 0.030 * identity["upper_lip"]) * (1.0 - 0.25 * glad),
-        lower=(0.080 + 0.034 * identity["lower_lip"]) * (1.0 - 0.15 * glad),
-        gap_up=0.030 * open_ + 0.012 * glad,
-        gap_down=0.225 * open_ + 0.055 * (glad - 0.25).clamp(min=0.0),
-    )
-
-
-def paint_mouth(canvas: Canvas, identity: Columns, shape: MouthShape, skin: Tensor, light: Light) -> None:
+def paint_mouth(canvas: Canvas, figure: Figure) -> None:
     """Paint lips, opening, teeth and tongue."""
+    shape = figure.mouth
     x = canvas.x / shape.half_width
-    square = x * x
-    arch = (1.0 - square).clamp(min=0.0)
-    near = (square < 1.0).to(x.dtype)
-    step = canvas.step
-    y = canvas.y - shape.y - shape.lift * (0.45 - square)
-    bow = 1.0 - 0.42 * bump(x, x * 0.0, (0.0, 0.0), (0.34, 1.0)) + 0.10 * bump(x.abs(), x * 0.0, (0.36, 0.0), (0.4, 1.0))
-    round_ = arch * (1.35 - 0.35 * arch)
-    inner_top = -shape.gap_up * arch
-    inner_low = shape.gap_down * round_
-    top = inner_top - shape.upper * arch * bow
-    bottom = inner_low + shape.lower * round_ * (0.85 + 0.15 * arch)
-    lips = cover(torch.minimum(y - top, bottom - y), step) * near
-    colour = lip_colour(skin, identity["lip_colour"])
-    upper_part = cover(-y + 0.5 * (inner_top + inner_low), step)
-    fullness = (y - inner_low) / shape.lower
-    shade = 1.0 - 0.26 * upper_part - 0.20 * smooth(fullness, 0.45, 1.1)
-    creases = 1.0 + 0.05 * torch.sin(55.0 * x) * (0.03 / step).clamp(max=1.0)
-    canvas.paint(colour * (shade * creases)[:, None], lips * (0.80 + 0.18 * arch))
-    glint = bump(x, fullness, (0.25 * light.screen[0], 0.42), (0.55, 0.34)) * lips
-    canvas.glow((0.06 + 0.12 * identity["lip_colour"]) * glint * canvas.light.mean(dim=1))
-    _paint_opening(canvas, shape, x, y, arch, inner_top, inner_low, near)
-    line = stroke(y - 0.5 * (inner_top + inner_low), 0.011, step) * near * (1.0 - smooth(inner_low - inner_top, 0.01, 0.04))
-    canvas.paint(constant(x, 0.20, 0.06, 0.05) + 0.12 * skin, 0.85 * line)
-    corner = bump(x.abs(), y + 0.55 * shape.lift, (1.0, 0.0), (0.16, 0.05))
-    canvas.dim(0.45 * corner)
+    square = x.square()
+    arch = (1.0 - square).clamp_(min=0.0)
+    y = (canvas.y - shape.y).addcmul_((0.45 - square), shape.lift, value=-1.0)
+    round_ = (1.35 - 0.35 * arch).mul_(arch)
+    mouth = MouthPlanes(x, y, arch, round_, is_above(arch), arch * -shape.gap_up, round_ * shape.gap_down)
+    _paint_lips(canvas, figure, mouth)
+    _paint_opening(canvas, figure, mouth)
+    closed = 1.0 - smooth(mouth.low - mouth.top, 0.01, 0.04)
+    line = stroke(y - 0.5 * (mouth.top + mouth.low), 0.011, canvas.step).mul_(mouth.between).mul_(closed)
+    canvas.paint(constant(x, 0.20, 0.06, 0.05) + 0.12 * figure.skin, line.mul_(0.85))
+    canvas.dim(bump(x.abs(), y + 0.55 * shape.lift, (1.0, 0.0), (0.16, 0.05)).mul_(0.45))
 
 
-def _paint_opening(canvas: Canvas, shape: MouthShape, x: Tensor, y: Tensor, arch: Tensor, top: Tensor, low: Tensor,
-                   near: Tensor) -> None:
-    step = canvas.step
-    opening = cover(torch.minimum(y - top, low - y), step) * near * smooth(low - top, 0.0, 0.02)
-    depth = constant(x, 0.26, 0.07, 0.06) * (0.35 + 0.65 * arch)[:, None]
-    tongue = bump(x, y, (0.0, shape.gap_down * 1.05), (0.75, 0.02 + 0.55 * shape.gap_down))
-    depth = torch.lerp(depth, constant(x, 0.74, 0.33, 0.32), (0.9 * tongue)[:, None])
-    teeth_height = 0.075 * arch.sqrt()
-    teeth = cover(top + teeth_height - y, step) * cover(0.86 - x.abs(), step * 4.0)
-    gaps = 1.0 - 0.10 * stroke(torch.sin(12.5 * x), 0.10, step * 40.0)
-    ivory = constant(x, 0.95, 0.92, 0.86) * ((0.70 + 0.30 * arch) * gaps)[:, None]
-    depth = torch.lerp(depth, ivory, teeth[:, None])
-    canvas.paint(depth * 0.95, opening)
+def _paint_lips(canvas: Canvas, figure: Figure, mouth: MouthPlanes) -> None:
+    shape, step, x, y, paint = figure.mouth, canvas.step, mouth.x, mouth.y, figure.who["lip_colour"]
+    bow = ridge(x, 0.0, 0.34).mul_(-0.42).add_(ridge(x.abs(), 0.36, 0.4), alpha=0.10).add_(1.0)
+    top = torch.addcmul(mouth.top, bow.mul_(mouth.arch), shape.upper, value=-1.0)
+    bottom = torch.addcmul(mouth.low, mouth.round * (0.85 + 0.15 * mouth.arch), shape.lower)
+    lips = cover(torch.minimum(y - top, bottom - y), step).mul_(mouth.between)
+    is_upper = cover(0.5 * (mouth.top + mouth.low) - y, step)
+    fullness = (y - mouth.low).div_(shape.lower)
+    shade = is_upper.mul_(-0.26).add_(smooth(fullness, 0.45, 1.1), alpha=-0.20).add_(1.0)
+    shade.mul_(torch.sin(55.0 * x).mul_(0.05 * (0.03 / step).clamp(max=1.0)).add_(1.0))
+    canvas.paint(shade[:, None] * lip_colour(figure.skin, paint), lips * (0.80 + 0.18 * mouth.arch))
+    glint = bump(x, fullness, (0.25 * figure.screen_light.toward[0], 0.42), (0.55, 0.34)).mul_(lips)
+    canvas.glow(glint.mul_(0.06 + 0.12 * paint).mul_(canvas.light.mean(dim=1)))
+
+
+def _paint_opening(canvas: Canvas, figure: Figure, mouth: MouthPlanes) -> None:
+    gap, step, x, y = figure.mouth.gap_down, canvas.step, mouth.x, mouth.y
+    opening = cover(torch.minimum(y - mouth.top, mouth.low - y), step).mul_(mouth.between)
+    opening.mul_(smooth(mouth.low - mouth.top, 0.0, 0.02))
+    colour = (0.35 + 0.65 * mouth.arch)[:, None] * (constant(x, 0.26, 0.07, 0.06) + 0.0 * figure.skin)
+    tongue = bump(x, y, (0.0, 1.05 * gap), (0.75, 0.02 + 0.55 * gap))
+    colour.lerp_(constant(x, 0.74, 0.33, 0.32).expand_as(figure.skin), tongue.mul_(0.9)[:, None])
+    teeth = cover((mouth.top - y).addcmul_(mouth.arch.sqrt(), torch.full_like(gap, _TEETH_HEIGHT)), step)
+    teeth.mul_(cover(0.86 - x.abs(), step * 4.0))
+    gaps = stroke(torch.sin(12.5 * x), 0.10, step * 40.0).mul_(-0.10).add_(1.0).mul_(0.70 + 0.30 * mouth.arch)
+    colour.lerp_(gaps[:, None] * (constant(x, 0.95, 0.92, 0.86) + 0.0 * figure.skin), teeth[:, None])
+    canvas.paint(colour.mul_(0.95), opening)

@@ -8,12 +8,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_SKIN = ((0.22, 0.14, 0.11), (0.36, 0.235, 0.17), (0.53, 0.36, 0.26), (0.71, 0.51, 0.39), (0.86, 0.67, 0.55),
-         (0.96, 0.83, 0.75))
-_IRIS = ((0.13, 0.075, 0.05), (0.32, 0.18, 0.09), (0.56, 0.38, 0.14), (0.32, 0.50, 0.26), (0.46, 0.56, 0.60),
-         (0.22, 0.46, 0.78))
-_HAIR = ((0.08, 0.07, 0.07), (0.20, 0.14, 0.10), (0.37, 0.25, 0.16), (0.60, 0.44, 0.27), (0.85, 0.69, 0.42),
-         (0.94, 0.88, 0.74))
+_SKIN = (
+    (0.29, 0.195, 0.155),
+    (0.43, 0.295, 0.22),
+    (0.60, 0.425, 0.325),
+    (0.755, 0.565, 0.45),
+    (0.87, 0.70, 0.59),
+    (0.96, 0.84, 0.77),
+)
+_IRIS = (
+    (0.13, 0.075, 0.05),
+    (0.32, 0.18, 0.09),
+    (0.56, 0.38, 0.14),
+    (0.32, 0.50, 0.26),
+    (0.46, 0.56, 0.60),
+    (0.22, 0.46, 0.78),
+)
+_HAIR = (
+    (0.08, 0.07, 0.07),
+    (0.20, 0.14, 0.10),
+    (0.37, 0.25, 0.16),
+    (0.60, 0.44, 0.27),
+    (0.85, 0.69, 0.42),
+    (0.94, 0.88, 0.74),
+)
 
 
 def blend_stops(stops: tuple[tuple[float, float, float], ...], position: Tensor) -> Tensor:
@@ -73,8 +91,7 @@ def hue_colour(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
 
     Source: the closed form f(n) = v - v s max(0, min(k, 4 - k, 1)), k = (n + 6 h) mod 6, n = 5, 3, 1.
     """
-    channels = []
-    for offset in (5.0, 3.0, 1.0):
-        k = torch.remainder(offset + 6.0 * hue, 6.0)
-        channels.append(value - value * saturation * torch.minimum(k, 4.0 - k).clamp(0.0, 1.0))
-    return to_linear(torch.stack(channels, dim=1))
+    offset = torch.tensor([5.0, 3.0, 1.0], dtype=hue.dtype, device=hue.device).view(1, 3, 1, 1)
+    k = torch.remainder(offset + 6.0 * hue[:, None], 6.0)
+    value = value[:, None]
+    return to_linear(value - value * saturation[:, None] * torch.minimum(k, 4.0 - k).clamp(0.0, 1.0))

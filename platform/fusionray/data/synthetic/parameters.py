@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -133,15 +134,25 @@ IDENTITY_NAMES: tuple[str, ...] = tuple(parameter.name for parameter in IDENTITY
 ATTRIBUTE_NAMES: tuple[str, ...] = tuple(parameter.name for parameter in ATTRIBUTE_PARAMETERS)
 
 
+@dataclass(frozen=True)
 class Columns:
-    """Read a parameter matrix [N, K] by name; each column comes as [N, 1, 1], ready to meet planes [N, H, W]."""
+    """A parameter matrix read by name; each column is [N, 1, 1], ready to meet planes [N, H, W]."""
 
-    def __init__(self, values: Tensor, names: tuple[str, ...]) -> None:
+    by_name: dict[str, Tensor]
+
+    @classmethod
+    def named(cls, values: Tensor, names: tuple[str, ...]) -> Columns:
+        """Name the columns of values [N, K].
+
+        Raises: ValueError if K is not the number of names.
+        """
         if values.ndim != 2 or values.shape[1] != len(names):
-            raise ValueError(f"parameters: expected shape [N, {len(names)}] ({names[0]} ... {names[-1]}), "
-                             f"got {list(values.shape)}; make them with sample_identities / sample_attributes")
-        self._values = values
-        self._index = {name: index for index, name in enumerate(names)}
+            raise ValueError(
+                f"parameters: expected shape [N, {len(names)}] ({names[0]} ... {names[-1]}), got {list(values.shape)}; "
+                "make them with sample_identities and sample_attributes"
+            )
+        columns = values.to(torch.float32).t().contiguous()[:, :, None, None].unbind(0)
+        return cls(dict(zip(names, columns, strict=True)))
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._values[:, self._index[name], None, None]
+        return self.by_name[name]

@@ -53,7 +53,8 @@ def hashed_uniform(seed: int, rows: int, columns: int, stream: int) -> Tensor:
     column = torch.arange(columns, dtype=torch.int64)[None, :]
     start = _signed((seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03 + 0x8CB92BA72F3D8DD7) % 2**64)
     state = _mix(_mix(row * _signed(0xBF58476D1CE4E5B9) + start) + column * _signed(0x94D049BB133111EB))
-    return ((state >> (64 - _BITS)) & (2**_BITS - 1)).to(torch.float32) / 2**_BITS
+    uniform: Tensor = ((state >> (64 - _BITS)) & (2**_BITS - 1)).to(torch.float32) / 2**_BITS
+    return uniform
 
 
 def _mix(state: Tensor) -> Tensor:
@@ -83,9 +84,13 @@ def _rare(uniform: Tensor, share: float) -> Tensor:
     return ((uniform - (1.0 - share)) / share).clamp(min=0.0)
 
 
-def _central(value: Tensor, power: float) -> Tensor:
-    """Draw values of [-1, 1] towards 0 without leaving the range."""
-    return value.sign() * value.abs() ** power
+def _central(value: Tensor) -> Tensor:
+    """Draw values of [-1, 1] towards 0 without leaving the range: |x|^1.5.
+
+    Products and roots alone: they are rounded alike in every part of a vector, `pow` is not, and the last bit of a
+    row would depend on how many rows there are.
+    """
+    return value * value.abs().sqrt()
 
 
 def shape_identities(uniform: Tensor) -> Tensor:
@@ -97,7 +102,9 @@ def shape_identities(uniform: Tensor) -> Tensor:
     columns["lip_colour"] = columns["lip_colour"] * (1.0 - 0.8 * columns["moustache"].clamp(0, 1))
     columns["freckles"] = _rare(columns["freckles"], 0.3)
     columns["mole_size"] = _rare(columns["mole_size"], 0.4)
-    columns["age"] = columns["age"] ** 1.4
+    columns["age"] = columns["age"] * columns["age"].sqrt()
+    # Equal steps of light, not of reflectance: the dark end would look alike.
+    columns["skin_tone"] = (columns["skin_tone"] * columns["skin_tone"].sqrt()).sqrt()
     # Light irises are seldom among dark skins.
     columns["iris_tone"] = columns["iris_tone"] * (0.35 + 0.65 * columns["skin_tone"].clamp(0, 0.7) / 0.7)
     columns["brow_tone"] = columns["brow_tone"] * (0.3 + 0.7 * columns["skin_tone"])
@@ -109,15 +116,14 @@ def shape_attributes(uniform: Tensor) -> Tensor:
     columns = _spread(uniform, ATTRIBUTE_PARAMETERS)
     for name in ("yaw", "pitch", "roll"):
         limit = next(parameter.high for parameter in ATTRIBUTE_PARAMETERS if parameter.name == name)
-        columns[name] = limit * _central(columns[name] / limit, 1.5)
-    columns["smile"] = _central(columns["smile"], 0.8)
+        columns[name] = limit * _central(columns[name] / limit)
     columns["mouth_open"] = _rare(columns["mouth_open"], 0.5)
     columns["brow_furrow"] = _rare(columns["brow_furrow"], 0.4)
     columns["eye_closure"] = _rare(columns["eye_closure"], 0.25)
     columns["squint"] = _rare(columns["squint"], 0.35)
     columns["hair_grey"] = _rare(columns["hair_grey"], 0.2)
-    columns["hair_tone"] = columns["hair_tone"] ** 1.3
-    columns["light_warmth"] = _central(columns["light_warmth"], 1.5)
+    columns["hair_tone"] = columns["hair_tone"] * columns["hair_tone"].sqrt()
+    columns["light_warmth"] = _central(columns["light_warmth"])
     columns["glasses"] = torch.ceil(4.0 * _rare(uniform[:, ATTRIBUTE_NAMES.index("glasses")], 0.18)).clamp(max=4.0)
     # A quarter of the bald become buzz cuts, so that no style stands out as often as skin alone.
     is_buzzed = (columns["hair_style"] == HAIR_STYLES.index("bald")) & (columns["hair_length"] > math.sqrt(0.5))

@@ -10,162 +10,172 @@ from torch import Tensor
 
 from fusionray.data.synthetic.background import draw_background
 from fusionray.data.synthetic.beard import paint_beard
-from fusionray.data.synthetic.body import NECK_TOP, body_angle, build_body_frame, paint_body
+from fusionray.data.synthetic.body import (
+    CLOTHES_TOP,
+    NECK_TOP,
+    body_angle,
+    build_body_frame,
+    paint_clothes,
+    paint_neck,
+)
+from fusionray.data.synthetic.brows import paint_brows
 from fusionray.data.synthetic.canvas import Canvas
 from fusionray.data.synthetic.ears import draw_ear, ear_centre, ear_visibility
-from fusionray.data.synthetic.eyes import paint_brows, paint_eyes
-from fusionray.data.synthetic.face import build_relief, shade_skin
-from fusionray.data.synthetic.geometry import Region, build_pose, cover, normalise, smooth, whole_region
+from fusionray.data.synthetic.eyes import paint_eyes
+from fusionray.data.synthetic.face import shade_skin
+from fusionray.data.synthetic.figure import Figure
+from fusionray.data.synthetic.geometry import Region, compose, cover, is_above, length, smooth, whole_region
 from fusionray.data.synthetic.glasses import paint_glasses
 from fusionray.data.synthetic.grain import add_grain
-from fusionray.data.synthetic.hair import HairPaint, build_hair, draw_hair, draw_knot, face_opening, knot_place
-from fusionray.data.synthetic.head import HeadHit, build_head, cast_head
-from fusionray.data.synthetic.light import build_light
-from fusionray.data.synthetic.mouth import build_mouth, paint_mouth
-from fusionray.data.synthetic.nose import build_nose, paint_nose
-from fusionray.data.synthetic.palette import skin_colour
-from fusionray.data.synthetic.parameters import ATTRIBUTE_NAMES, IDENTITY_NAMES, Columns
+from fusionray.data.synthetic.hair import HairPaint, draw_hair, draw_knot
+from fusionray.data.synthetic.hairstyles import face_opening, knot_place
+from fusionray.data.synthetic.head import cast_head
+from fusionray.data.synthetic.mouth import paint_mouth
+from fusionray.data.synthetic.nose import paint_nose
+from fusionray.data.synthetic.relief import build_relief
 
-# Depth of what has nothing in front: further than anything.
+# A picture's planes: linear RGB, then these.
+_MASK, _DEPTH = 3, 4
+# Depth where nothing of the head is: further than anything.
 _FAR = -9.0
 
 
 class Scene:
-    """The shapes of one chunk of rows, and the picture that grows from them."""
+    """The figures of one chunk of rows, and the picture that grows from them."""
 
-    def __init__(self, identity: Tensor, attributes: Tensor, size: int, view: Tensor | None) -> None:
-        self.who, self.how = Columns(identity, IDENTITY_NAMES), Columns(attributes, ATTRIBUTE_NAMES)
-        self.pose = build_pose(self.how)
-        self.light = build_light(self.how, self.pose)
-        self.shape = build_head(self.who, self.how)
-        self.hair = build_hair(self.how, self.shape)
-        self.mouth = build_mouth(self.who, self.how, self.shape)
-        self.nose = build_nose(self.who, self.shape)
-        self.skin = skin_colour(self.who["skin_tone"], self.who["skin_warmth"])
-        self.whole = whole_region(self.pose, view, size)
-        self.backdrop = _picture_region(self.pose.softness, identity, view, size)
+    def __init__(self, figure: Figure, size: int, view: Tensor | None) -> None:
+        self.figure = figure
+        pose = figure.pose
+        output_to_picture = _whole_picture(pose.picture_to_screen) if view is None else view
+        self._backdrop = whole_region(output_to_picture, 0.3 * pose.softness, size)
+        self._whole = whole_region(compose(pose.picture_to_screen, output_to_picture), pose.softness, size)
+        self._layers = pose.softness.new_empty((pose.softness.shape[0], 5, size, size))
+        self._layers[:, _MASK] = 0.0
+        self._layers[:, _DEPTH] = _FAR
+        self._colour = self._layers[:, :_MASK]
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """Return display RGB [N, 3, S, S] in [0, 1] and the mask [N, S, S]."""
-        colour = draw_background(self.how, self.backdrop.u, self.backdrop.v, self.backdrop.step)
+        figure = self.figure
+        self._colour.copy_(draw_background(figure.how, self._backdrop.u, self._backdrop.v, self._backdrop.step))
         hair_region = self._hair_region()
-        hair = draw_hair(self.hair, self.pose, self.light, hair_region)
-        colour = self._paint_far_hair(colour, hair_region, hair)
-        colour = self._paint_body(colour)
-        colour, mask, depth = self._paint_head(colour)
-        colour, mask = self._paint_near_hair(colour, mask, depth, hair_region, hair)
-        colour, mask = self._paint_glasses(colour, mask, depth)
-        display = (colour / (1.0 + 0.10 * colour) * 1.08).clamp(0.0, 1.0).sqrt()
-        return add_grain(display, self.how, self.backdrop), mask.clamp(0.0, 1.0)
+        hair = draw_hair(figure, hair_region) if bool((figure.hair.density > 0).any()) else None
+        if hair is not None:
+            self._paint_far_hair(hair_region, hair)
+        self._paint_body()
+        self._paint_head()
+        self._paint_ear(-1.0)
+        self._paint_ear(1.0)
+        if hair is not None:
+            self._paint_near_hair(hair_region, hair)
+        if bool((figure.how["glasses"] > 0.5).any()):
+            self._paint_glasses()
+        # A soft shoulder keeps highlights from clipping; the square root turns linear light into display values.
+        display = self._colour.div_((0.10 * self._colour).add_(1.0)).mul_(1.08).clamp_(0.0, 1.0).sqrt_()
+        return add_grain(display, figure.how, self._backdrop), self._layers[:, _MASK].clamp_(0.0, 1.0)
 
     def _hair_region(self) -> Region:
-        hair = self.hair
+        hair = self.figure.hair
         up, low = hair.up + 0.2, torch.minimum(hair.low, hair.drop + 0.1) + 0.25
         half_u = torch.maximum(hair.half_width, hair.half_depth) + 0.12
-        return self.whole.window(torch.zeros_like(up), 0.5 * (low - up), half_u, 0.5 * (low + up))
+        return self._whole.window(torch.zeros_like(up), 0.5 * (low - up), half_u, 0.5 * (low + up))
 
-    def _paint_far_hair(self, colour: Tensor, region: Region, hair: HairPaint) -> Tensor:
-        painted = torch.lerp(region.read(colour), hair.far_colour, hair.far_alpha[:, None])
-        colour = region.write(colour, painted)
-        if not bool((self.hair.knot > 0).any()):
-            return colour
-        centre, axes = knot_place(self.hair)
-        middle = self.pose.to_screen(centre)
+    def _paint_far_hair(self, region: Region, hair: HairPaint) -> None:
+        region.write(self._colour, region.read(self._colour).lerp_(hair.far_colour, hair.far_alpha[:, None]))
+        if not bool((self.figure.hair.knot > 0).any()):
+            return
+        centre, axes = knot_place(self.figure.hair)
+        u, v, _ = self.figure.pose.to_screen(centre)
         half = axes[1] + 0.02
-        knot_region = self.whole.window(middle[0], middle[1], half, half)
-        knot = draw_knot(self.hair, self.pose, self.light, knot_region)
-        return knot_region.write(colour, torch.lerp(knot_region.read(colour), knot.colour, knot.alpha[:, None]))
+        region = self._whole.window(u, v, half, half)
+        knot = draw_knot(self.figure, region)
+        region.write(self._colour, region.read(self._colour).lerp_(knot.colour, knot.alpha[:, None]))
 
-    def _paint_body(self, colour: Tensor) -> Tensor:
-        angle = body_angle(self.how)
-        region = self.whole.beyond(angle.sin(), angle.cos(), torch.full_like(angle, NECK_TOP))
-        body = build_body_frame(self.how, self.light, region)
+    def _paint_body(self) -> None:
+        figure, head = self.figure, self.figure.head
+        angle = body_angle(figure)
+        sine, cosine = angle.sin(), angle.cos()
+        region = self._whole.below(sine, cosine, torch.full_like(angle, NECK_TOP))
         # The chin keeps light from what lies below it: nearer than about 0.4 head units under the head's outline.
-        u, v = region.u, region.v - 0.10
-        away = (u * u / (self.shape.half_width * 1.05) ** 2 + v * v / self.shape.chin**2).sqrt()
-        shadow = 1.0 - smooth(away, 0.92, 1.34)
-        painted = paint_body(region.read(colour), self.who, self.how, self.shape, self.skin, self.pose, self.light,
-                             body, shadow)
-        return region.write(colour, painted)
+        u, v = region.u / (head.half_width * 1.05), (region.v - 0.10).div_(head.chin)
+        shadow = smooth(length(u, v), 1.34, 0.92)
+        paint_neck(region.read(self._colour), figure, build_body_frame(figure, region), shadow)
+        region = self._whole.below(sine, cosine, torch.full_like(angle, CLOTHES_TOP))
+        paint_clothes(region.read(self._colour), figure, build_body_frame(figure, region))
 
-    def _paint_head(self, colour: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        shape = self.shape
-        half_u = torch.maximum(1.12 * shape.half_width, shape.half_depth) + 0.06
-        low, up = shape.chin + 0.06, shape.crown + 0.06
-        region = self.whole.window(torch.zeros_like(low), 0.5 * (low - up), half_u, 0.5 * (low + up))
-        hit = cast_head(shape, self.pose, region)
-        alpha = cover(hit.inside, region.step)
-        relief = build_relief(self.who, self.how, shape, hit)
+    def _paint_head(self) -> None:
+        figure, head = self.figure, self.figure.head
+        half_u = torch.maximum(1.12 * head.half_width, head.half_depth) + 0.06
+        low, up = head.chin + 0.06, head.crown + 0.06
+        region = self._whole.window(torch.zeros_like(low), 0.5 * (low - up), half_u, 0.5 * (low + up))
+        hit = cast_head(head, figure.pose, region)
+        outline = cover(hit.inside, region.step)
+        relief = build_relief(figure, hit.point)
         # Hair throws a soft shadow on the skin along its edge.
-        hidden = smooth(face_opening(self.hair, hit.point), 0.72, 1.0) * self.hair.density
-        relief.openness = relief.openness * (1.0 - 0.45 * hidden)
-        canvas = shade_skin(self.who, self.how, self.skin, shape, hit, relief, self.pose, self.light, region)
-        self._paint_features(canvas, hit)
-        painted = torch.lerp(region.read(colour), canvas.colour, torch.maximum(alpha, canvas.beyond)[:, None])
-        mask = torch.maximum(alpha, canvas.beyond)
-        depth = torch.where(alpha > 0.5, hit.t, torch.full_like(hit.t, _FAR))
-        whole = torch.zeros_like(colour[:, 0])
-        planes = (region.write(colour, painted), region.write(whole, mask), region.write(whole + _FAR, depth))
-        return self._paint_ears(*planes)
+        relief.close(smooth(face_opening(figure.hair, hit.point), 0.72, 1.0).mul_(0.45 * figure.hair.density))
+        canvas = shade_skin(figure, hit, relief, region)
+        depth = (hit.t - _FAR).mul_(is_above(outline, 0.5)).add_(_FAR)
+        self._paint_features(canvas, outline)
+        part = region.read(self._layers)
+        part[:, :_MASK].lerp_(canvas.colour, outline[:, None])
+        part[:, _MASK] = outline
+        part[:, _DEPTH] = depth
+        region.write(self._layers, part)
 
-    def _paint_features(self, canvas: Canvas, hit: HeadHit) -> None:
-        shape, mouth = self.shape, self.mouth
-        if bool((self.who["moustache"] + self.who["beard"]).max() > 0):
-            jaw = self._face_window(canvas.region, 0.5 * (shape.eye_y + shape.chin), 0.95, 0.62)
-            cheeks = canvas.part(jaw)
-            paint_beard(cheeks, self.who, shape, mouth)
-            canvas.put(cheeks)
-        band = self._face_window(canvas.region, shape.eye_y - 0.14, 0.66, 0.40)
-        eyes = canvas.part(band)
-        paint_eyes(eyes, self.who, self.how, shape, self.skin, self.light)
-        paint_brows(eyes, self.who, self.how, shape)
+    def _paint_features(self, canvas: Canvas, outline: Tensor) -> None:
+        figure, head, region = self.figure, self.figure.head, canvas.region
+        if bool((figure.who["moustache"] + figure.who["beard"] > 0).any()):
+            jaw = canvas.part(self._face_window(region, 0.5 * (head.eye_y + head.chin), 0.95, 0.70))
+            paint_beard(jaw, figure)
+            canvas.put(jaw)
+        eyes = canvas.part(self._face_window(region, head.eye_y, 0.78, 0.29))
+        paint_eyes(eyes, figure)
         canvas.put(eyes)
-        low = self._face_window(canvas.region, mouth.y + 0.10, 0.45, 0.36)
-        lips = canvas.part(low)
-        paint_mouth(lips, self.who, mouth, self.skin, self.light)
+        brows = canvas.part(self._face_window(region, head.eye_y - 0.29, 0.78, 0.28))
+        paint_brows(brows, figure)
+        canvas.put(brows)
+        lips = canvas.part(self._face_window(region, figure.mouth.y + 0.10, 0.50, 0.40))
+        paint_mouth(lips, figure)
         canvas.put(lips)
-        middle = self._face_window(canvas.region, 0.5 * (shape.eye_y + shape.nose_y), 0.30, 0.52)
-        paint_nose(canvas, middle, self.nose, shape, hit, self.pose, self.light)
+        middle = canvas.part(self._face_window(region, 0.5 * (head.eye_y + head.nose_y), 0.36, 0.56), whole=True)
+        paint_nose(middle, figure, outline)
+        canvas.put(middle)
 
     def _face_window(self, region: Region, y: Tensor, half_width: float, half_height: float) -> Region:
         """Return the window of a part of the face whose middle lies at (0, y) on the surface."""
         zero = torch.zeros_like(y)
-        u, v, _ = self.pose.to_screen((zero, y, self.shape.depth_at(zero, y)))
+        u, v, _ = self.figure.pose.to_screen((zero, y, self.figure.head.depth_at(zero, y)))
         return region.window(u, v, zero + half_width, zero + half_height)
 
-    def _paint_ears(self, colour: Tensor, mask: Tensor, depth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        for side in (-1.0, 1.0):
-            u, v, _ = self.pose.to_screen(ear_centre(self.who, self.shape, side))
-            window = self.whole.window(u, v, torch.full_like(u, 0.20), torch.full_like(u, 0.33))
-            before, covered = window.read(depth), window.read(mask)
-            ear = draw_ear(self.who, self.shape, self.pose, window, self.light, self.skin, side)
-            alpha = ear_visibility(ear, before, covered)
-            colour = window.write(colour, torch.lerp(window.read(colour), ear.colour, alpha[:, None]))
-            mask = window.write(mask, torch.maximum(covered, alpha))
-            depth = window.write(depth, torch.where(alpha > 0.5, torch.maximum(before, ear.t), before))
-        return colour, mask, depth
+    def _paint_ear(self, side: float) -> None:
+        u, v, _ = self.figure.pose.to_screen(ear_centre(self.figure, side))
+        window = self._whole.window(u, v, torch.full_like(u, 0.24), torch.full_like(u, 0.33))
+        part = window.read(self._layers)
+        ear = draw_ear(self.figure, window, side)
+        alpha = ear_visibility(ear, part[:, _DEPTH], part[:, _MASK])
+        part[:, :_MASK].lerp_(ear.colour, alpha[:, None])
+        part[:, _MASK] = torch.maximum(part[:, _MASK], alpha)
+        part[:, _DEPTH].lerp_(torch.maximum(part[:, _DEPTH], ear.t), is_above(alpha, 0.5))
+        window.write(self._layers, part)
 
-    def _paint_near_hair(self, colour: Tensor, mask: Tensor, depth: Tensor, region: Region,
-                         hair: HairPaint) -> tuple[Tensor, Tensor]:
-        alpha = hair.near_alpha * smooth(hair.t - region.read(depth), -0.06, 0.0)
-        painted = torch.lerp(region.read(colour), hair.near_colour, alpha[:, None])
-        return region.write(colour, painted), region.write(mask, region.read(mask) * (1.0 - alpha))
+    def _paint_near_hair(self, region: Region, hair: HairPaint) -> None:
+        part = region.read(self._layers)
+        alpha = smooth(hair.t - part[:, _DEPTH], -0.06, 0.0).mul_(hair.near_alpha)
+        part[:, :_MASK].lerp_(hair.near_colour, alpha[:, None])
+        part[:, _MASK].mul_(1.0 - alpha)
+        region.write(self._layers, part)
 
-    def _paint_glasses(self, colour: Tensor, mask: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
-        if not bool((self.how["glasses"] > 0.5).any()):
-            return colour, mask
-        zero = torch.zeros_like(self.shape.crown)
-        u, v, _ = self.pose.to_screen((zero, self.shape.eye_y, zero + 0.55))
-        region = self.whole.window(u, v, zero + 0.95, zero + 0.45)
-        painted, alpha = paint_glasses(region.read(colour), self.how, self.shape, self.pose, self.light, region,
-                                       region.read(depth))
-        return region.write(colour, painted), region.write(mask, region.read(mask) * (1.0 - alpha))
+    def _paint_glasses(self) -> None:
+        figure = self.figure
+        zero = torch.zeros_like(figure.head.crown)
+        u, v, _ = figure.pose.to_screen((zero, figure.head.eye_y, zero + 0.55))
+        region = self._whole.window(u, v, zero + 1.0, zero + 0.45)
+        part = region.read(self._layers)
+        alpha = paint_glasses(part[:, :_MASK], figure, region, part[:, _DEPTH])
+        part[:, _MASK].mul_(1.0 - alpha)
+        region.write(self._layers, part)
 
 
-def _picture_region(softness: Tensor, like: Tensor, view: Tensor | None, size: int) -> Region:
-    """Return the output's region in picture coordinates: backgrounds and grain live there, not in the head's frame."""
-    if view is None:
-        eye = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=like.dtype, device=like.device)
-        view = eye.expand(like.shape[0], 2, 3)
-    corner = torch.zeros_like(softness, dtype=torch.int64)
-    return Region(view, 0.3 * softness, size, corner, corner, size, size)
+def _whole_picture(like: Tensor) -> Tensor:
+    eye = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=like.dtype, device=like.device)
+    return eye.expand(like.shape[0], 2, 3)

@@ -1,0 +1,1 @@
+"""Data: the synthetic world, prepare, the shard format, the stream of batches."""

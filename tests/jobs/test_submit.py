@@ -1,0 +1,110 @@
+"""`ray job submit` against a Ray started by hand, with token authentication, as the README shows it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+START_SECONDS = 90
+JOB_SECONDS = 280
+
+# Small enough for a test, and still every stage of jobs/presets/demo.yaml.
+SMALL = [
+    "data.shards=synthetic://people=16,images=4,size=96,seed=5",
+    "data.pool_rows=16",
+    "data.validation_images=4",
+    "recipe.generator.channels=[8,16]",
+    "recipe.discriminator.channels=[8]",
+    "engine.global_batch=8",
+    "budget.images=32",
+    "budget.checkpoint_images=32",
+]
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[dict[str, str]]:
+    """A Ray head with ports, folder and token of its own; yields the environment to reach it."""
+    with tempfile.TemporaryDirectory(prefix="fr-head-", ignore_cleanup_errors=True) as folder:
+        gcs, dashboard, agent, client, metrics = free_ports(5)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        environment |= {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_TMPDIR": folder,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+        }
+        command = [
+            str(BIN / "ray"), "start", "--head", "--block", "--num-cpus=4", f"--port={gcs}",
+            f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}",
+            f"--ray-client-server-port={client}", f"--metrics-export-port={metrics}",
+            f"--temp-dir={folder}/ray", "--object-store-memory=200000000", "--node-ip-address=127.0.0.1",
+        ]  # fmt: skip
+        with (Path(folder) / "head.log").open("w") as log:
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        environment["RAY_API_SERVER_ADDRESS"] = f"http://127.0.0.1:{dashboard}"
+        try:
+            wait_for_agent(dashboard, agent, process, Path(folder) / "head.log")
+            yield environment
+        finally:
+            # The blocking command ends the processes that it started; only those.
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+
+
+def wait_for_agent(dashboard: int, agent: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    for port in (dashboard, agent):
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+
+
+def submit(head: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["ray", "job", "submit", "--working-dir", ".", "--runtime-env", "cluster/runtime-env.yaml", "--"]
+    return subprocess.run(
+        [str(BIN / command[0]), *command[1:], *arguments],
+        cwd=ROOT, env=head, capture_output=True, text=True, timeout=JOB_SECONDS, check=False,
+    )  # fmt: skip
+
+
+def test_submitted_job_trains_the_demo_preset(head: dict[str, str], tmp_path: Path) -> None:
+    done = submit(
+        head, "python", "jobs/train.py", "--config", "jobs/presets/demo.yaml", "--output", str(tmp_path), *SMALL
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert (tmp_path / "fusion" / "checkpoint-000000000032" / "info.json").is_file()
+    assert (tmp_path / "shards" / "manifest.json").is_file()
+
+
+def test_job_without_the_token_is_turned_away(head: dict[str, str], tmp_path: Path) -> None:
+    stranger = {**head, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    refused = submit(stranger, "python", "jobs/train.py", "--config", "jobs/presets/demo.yaml")
+    assert refused.returncode != 0
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from fusionray.nets.identity import IDENTITY_SIZE
+from fusionray.recipes.identity import (
+    FaceWindow,
+    IdentityRecipe,
+    IdentityRecipeConfig,
+    compose_views,
+    unit_to_signed,
+)
+from fusionray.recipes.recipe import PhaseInput
+from fusionray.training.build import face_view
+from fusionray.types import FaceBatch
+
+from tests.tiny_fusion import ENCODER
+
+SAME_PLACE = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+
+
+def build_recipe(num_people: int = 4) -> IdentityRecipe:
+    torch.manual_seed(0)
+    config = IdentityRecipeConfig(encoder=ENCODER)
+    return IdentityRecipe(config, num_people=num_people, face_view_23=face_view("arcface_128"))
+
+
+def draw_faces(count: int, size: int = 64) -> FaceBatch:
+    torch.manual_seed(1)
+    return FaceBatch(torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8), torch.arange(count) % 4)
+
+
+def test_the_face_of_an_arcface_128_crop_is_its_middle_112_columns_and_first_112_rows() -> None:
+    image = torch.rand(2, 3, 128, 128)
+    window = FaceWindow(face_view("arcface_128"))
+    torch.testing.assert_close(window(image), image[:, :, :112, 8:120], rtol=0, atol=1e-4)
+
+
+def test_the_face_of_an_arcface_112_crop_is_the_crop() -> None:
+    image = torch.rand(1, 3, 112, 112)
+    torch.testing.assert_close(FaceWindow(face_view("arcface_112"))(image), image, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [64, 256, 512])
+def test_the_same_face_is_cut_from_crops_of_every_size(size: int) -> None:
+    axis = torch.linspace(-1, 1, 512)
+    smooth = torch.stack([axis[None, :].expand(512, 512), axis[:, None].expand(512, 512), axis.outer(axis)])[None]
+    window = FaceWindow(face_view("arcface_128"))
+    reduced = torch.nn.functional.adaptive_avg_pool2d(smooth, size)
+    inside = (slice(None), slice(None), slice(4, -4), slice(4, -4))
+    torch.testing.assert_close(window(reduced)[inside], window(smooth)[inside], rtol=0, atol=0.02)
+
+
+def test_a_jitter_that_moves_nothing_changes_nothing() -> None:
+    image = torch.rand(3, 3, 64, 64)
+    window = FaceWindow(face_view("arcface_128"))
+    torch.testing.assert_close(window(image, SAME_PLACE.expand(3, 2, 3)), window(image), rtol=0, atol=1e-5)
+
+
+def test_a_jitter_moves_the_face_by_what_it_says() -> None:
+    image = torch.rand(1, 3, 112, 112)
+    step = torch.tensor([[[1.0, 0.0, 5 / 112], [0.0, 1.0, 0.0]]])
+    moved = FaceWindow(SAME_PLACE)(image, step)
+    torch.testing.assert_close(moved[:, :, :, :107], image[:, :, :, 5:], rtol=0, atol=1e-4)
+
+
+def test_composed_views_equal_one_after_the_other() -> None:
+    torch.manual_seed(0)
+    outer, inner, point = torch.randn(2, 2, 3), torch.randn(2, 2, 3), torch.randn(2, 2, 1)
+
+    def apply(view: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return view[:, :, :2] @ at + view[:, :, 2:]
+
+    torch.testing.assert_close(apply(compose_views(outer, inner), point), apply(outer, apply(inner, point)))
+
+
+def test_signed_views_map_the_signed_square_as_unit_views_map_the_unit_square() -> None:
+    torch.manual_seed(0)
+    view, point = torch.randn(2, 2, 3), torch.rand(2, 2, 1)
+    unit = view[:, :, :2] @ point + view[:, :, 2:]
+    signed_view = unit_to_signed(view)
+    signed = signed_view[:, :, :2] @ (2 * point - 1) + signed_view[:, :, 2:]
+    torch.testing.assert_close(signed, 2 * unit - 1)
+
+
+def test_the_loss_reaches_encoder_and_head() -> None:
+    recipe = build_recipe()
+    batch = recipe.prepare(draw_faces(8))
+    assert batch.face.shape == (8, 3, IDENTITY_SIZE, IDENTITY_SIZE)
+    losses = recipe.phases[0].loss(PhaseInput(recipe.networks, recipe.frozen, batch))
+    losses.total.backward()
+    still = [name for name, p in recipe.networks["classifier"].named_parameters() if p.grad is None or not p.grad.any()]
+    assert still == []
+    assert 0 <= losses.parts["classification_accuracy"] <= 1
+
+
+def test_held_out_people_are_verified_from_crops_as_they_are() -> None:
+    recipe = build_recipe()
+    recipe.networks["classifier"].eval()
+    batch = draw_faces(4)
+    twice = FaceBatch(batch.image.repeat(2, 1, 1, 1), batch.label.repeat(2))
+    metrics = recipe.evaluate(recipe.networks, [twice.head(6), twice.map(lambda value: value[6:])])
+    # The same picture twice is always nearer to itself than to another.
+    assert metrics["verification_accuracy"] == 1.0
+    assert metrics["verification_auc"] == 1.0
+    assert recipe.evaluate(recipe.networks, []) == {}
+
+
+def test_an_embedding_has_no_preview() -> None:
+    recipe = build_recipe()
+    assert recipe.preview(recipe.networks, draw_faces(2)) is None

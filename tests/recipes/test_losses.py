@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusionray.nets.discriminator import Judgement
+from fusionray.recipes.losses import (
+    ArcMargin,
+    adversarial_discriminator_loss,
+    adversarial_generator_loss,
+    feature_matching_loss,
+    gradient_penalty,
+    identity_loss,
+    masked_l1,
+)
+
+
+def judge(*logits: torch.Tensor) -> Judgement:
+    return Judgement(list(logits), [[value] for value in logits])
+
+
+def test_arc_margin_adds_the_angle_to_the_true_class_alone() -> None:
+    torch.manual_seed(0)
+    head = ArcMargin(5, 8, scale=30.0, margin=0.5)
+    embedding, label = F.normalize(torch.randn(6, 8)), torch.tensor([0, 1, 2, 3, 4, 0])
+    with torch.no_grad():
+        logits = head(embedding, label)
+        centres = F.normalize(head.centres)
+    for i in range(6):
+        for k in range(5):
+            theta = math.acos(float((embedding[i] * centres[k]).sum()))
+            wanted = 30.0 * math.cos(theta + (0.5 if k == label[i] else 0.0))
+            assert float(logits[i, k]) == pytest.approx(wanted, abs=1e-3)
+
+
+def test_arc_margin_stays_monotonic_where_the_angle_would_fold_back() -> None:
+    head = ArcMargin(1, 2, scale=1.0, margin=0.5)
+    with torch.no_grad():
+        head.centres.copy_(torch.tensor([[1.0, 0.0]]))
+    angles = torch.linspace(0.01, math.pi - 0.01, 200)
+    embedding = torch.stack([angles.cos(), angles.sin()], dim=1)
+    logits = head(embedding, torch.zeros(200, dtype=torch.int64))[:, 0]
+    assert (logits.diff() < 0).all()
+
+
+def test_arc_margin_has_finite_gradients_at_the_poles() -> None:
+    head = ArcMargin(1, 2, scale=64.0, margin=0.5)
+    with torch.no_grad():
+        head.centres.copy_(torch.tensor([[1.0, 0.0]]))
+    embedding = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
+    head(embedding, torch.zeros(2, dtype=torch.int64)).sum().backward()
+    assert embedding.grad is not None
+    assert embedding.grad.isfinite().all()
+
+
+def test_arc_margin_keeps_its_precision_under_autocast() -> None:
+    torch.manual_seed(0)
+    head = ArcMargin(50, 512, scale=64.0, margin=0.5)
+    embedding, label = F.normalize(torch.randn(4, 512)), torch.arange(4)
+    exact = head(embedding, label)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = head(embedding, label)
+    torch.testing.assert_close(cast, exact)
+
+
+def test_the_penalty_of_a_linear_judge_is_its_squared_weight() -> None:
+    # D(x) = mean over patches of <w, x>: its gradient is w, whatever the picture and however many patches.
+    torch.manual_seed(0)
+    weight = torch.randn(3, 4, 4)
+    for patches in (1, 9):
+        image = torch.randn(5, 3, 4, 4, requires_grad=True)
+        score = (image * weight).sum(dim=(1, 2, 3))
+        logits = score[:, None, None, None].expand(5, 1, 1, patches)
+        penalty = gradient_penalty(judge(logits), image)
+        assert float(penalty.detach()) == pytest.approx(float(weight.square().sum()), rel=1e-5)
+
+
+def test_the_penalty_adds_the_gradients_of_all_scales_and_can_be_learned_from() -> None:
+    weight = torch.tensor(3.0, requires_grad=True)
+    image = torch.randn(2, 3, 4, 4, requires_grad=True)
+    logits = weight * image.mean(dim=(1, 2, 3))[:, None, None, None]
+    penalty = gradient_penalty(judge(logits, logits), image)
+    # d/dx (2 w mean x) = 2 w / 48 in 48 places
+    assert float(penalty.detach()) == pytest.approx((2 * 3.0) ** 2 / 48, rel=1e-5)
+    penalty.backward()
+    assert weight.grad is not None
+    assert float(weight.grad) == pytest.approx(8 * 3.0 / 48, rel=1e-5)
+
+
+def test_a_guessing_discriminator_pays_ln_4() -> None:
+    nothing = judge(torch.zeros(2, 1, 3, 3), torch.zeros(2, 1, 1, 1))
+    assert float(adversarial_discriminator_loss(nothing, nothing)) == pytest.approx(math.log(4))
+    assert float(adversarial_generator_loss(nothing)) == pytest.approx(math.log(2))
+
+
+def test_both_sides_want_opposite_logits() -> None:
+    high, low = judge(torch.full((1, 1, 2, 2), 5.0)), judge(torch.full((1, 1, 2, 2), -5.0))
+    assert adversarial_discriminator_loss(high, low) < 0.1 < adversarial_discriminator_loss(low, high)
+    assert adversarial_generator_loss(high) < 0.1 < adversarial_generator_loss(low)
+
+
+def test_masked_l1_counts_the_chosen_rows_only_against_the_whole_batch() -> None:
+    output, wanted = torch.zeros(4, 3, 2, 2), torch.arange(1.0, 5.0)[:, None, None, None].expand(4, 3, 2, 2)
+    assert float(masked_l1(output, wanted, torch.tensor([True, False, False, True]))) == pytest.approx((1 + 4) / 4)
+    assert float(masked_l1(output, wanted, torch.zeros(4, dtype=torch.bool))) == 0
+
+
+def test_masked_l1_over_micro_batches_averages_to_that_of_the_whole() -> None:
+    torch.manual_seed(0)
+    output, wanted = torch.randn(8, 3, 2, 2), torch.randn(8, 3, 2, 2)
+    chosen = torch.tensor([1, 1, 1, 0, 0, 0, 0, 0], dtype=torch.bool)
+    whole = masked_l1(output, wanted, chosen)
+    halves = [masked_l1(output[part], wanted[part], chosen[part]) for part in (slice(0, 4), slice(4, 8))]
+    torch.testing.assert_close(torch.stack(halves).mean(), whole)
+
+
+def test_the_identity_loss_is_0_for_one_person_and_2_for_the_opposite() -> None:
+    embedding = F.normalize(torch.randn(3, 8))
+    assert float(identity_loss(embedding, embedding)) == pytest.approx(0, abs=1e-6)
+    assert float(identity_loss(embedding, -embedding)) == pytest.approx(2)
+
+
+def test_feature_matching_is_0_for_equal_pictures_and_looks_at_deep_layers_only() -> None:
+    maps = [torch.randn(2, 4, 8, 8), torch.randn(2, 8, 4, 4)]
+    same = Judgement([], [[value.clone() for value in maps]])
+    assert float(feature_matching_loss(same, Judgement([], [maps]), 0)) == 0
+    shallow = Judgement([], [[maps[0] + 1, maps[1]]])
+    assert float(feature_matching_loss(shallow, Judgement([], [maps]), 1)) == 0
+    assert float(feature_matching_loss(shallow, Judgement([], [maps]), 0)) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_feature_matching_moves_the_fake_towards_the_real_not_the_other_way() -> None:
+    fake, real = torch.randn(1, 2, 2, 2, requires_grad=True), torch.randn(1, 2, 2, 2, requires_grad=True)
+    feature_matching_loss(Judgement([], [[fake]]), Judgement([], [[real]]), 0).backward()
+    assert fake.grad is not None
+    assert real.grad is None

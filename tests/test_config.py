@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fusionray.config import list_presets, load_config
+from fusionray.errors import ConfigInvalid
+from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.training.settings import TrainConfig
+from pydantic import ValidationError
+
+SHARDS = "data.shards=x"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_wins_over_the_preset_and_an_override_over_both(tmp_path: Path) -> None:
+    file = write(tmp_path, "preset: tiny-64\ndata: {pool_rows: 99, decode_threads: 7}\nengine: {accumulate: 4}\n")
+    config = load_config(TrainConfig, file=file, overrides=[SHARDS, "data.pool_rows=77"])
+    assert config.data.pool_rows == 77
+    assert config.data.decode_threads == 7
+    assert config.engine.accumulate == 4
+    assert isinstance(config.recipe, FaceFusionConfig)
+    # What neither names stays as the preset has it, inside the sections they touch too.
+    assert config.engine.average_half_life_images == 4000
+    assert config.recipe.generator.channels == (16, 40, 96, 192)
+
+
+def test_the_preset_may_be_named_in_an_override_and_then_wins(tmp_path: Path) -> None:
+    file = write(tmp_path, "preset: tiny-64\n")
+    assert load_config(TrainConfig, file=file, overrides=[SHARDS, "preset=fast-128"]).data.size == 128
+
+
+def test_the_last_of_two_overrides_wins() -> None:
+    config = load_config(TrainConfig, preset="tiny-64", overrides=[SHARDS, "run.seed=1", "run.seed=2"])
+    assert config.run.seed == 2
+
+
+@pytest.mark.parametrize("preset", list_presets())
+def test_every_preset_is_a_valid_training_configuration(preset: str) -> None:
+    config = load_config(TrainConfig, preset=preset, overrides=[SHARDS])
+    assert config.data.shards == "x"
+    if isinstance(config.recipe, FaceFusionConfig):
+        assert config.recipe.generator.size == config.data.size
+
+
+def test_the_issue_s_presets_are_there() -> None:
+    assert {"tiny-64", "fast-128", "base-256", "large-512"} <= set(list_presets())
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "known"),
+    [
+        ("dat.x=1", "'dat'", "data, engine"),
+        ("data.shard=1", "'data.shard'", "shards"),
+        ("engine.schedule.warmup=1", "'engine.schedule.warmup'", "warmup_images"),
+        ("recipe.wieghts.identity=1", "'recipe.wieghts'", "weights"),
+        ("recipe.generator.chanels=[1]", "'recipe.generator.chanels'", "channels"),
+    ],
+)
+def test_an_unknown_key_is_refused_in_one_line_naming_its_place(override: str, key: str, known: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        load_config(TrainConfig, preset="tiny-64", overrides=[SHARDS, override])
+    message = str(caught.value)
+    assert f"unknown key {key}" in message
+    assert known in message
+    assert "tiny-64" in message
+    assert "\n" not in message
+
+
+def test_an_unknown_key_of_a_file_is_refused_naming_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, "preset: tiny-64\nlearning_rate: 1\n")
+    with pytest.raises(ConfigInvalid, match=r"run\.yaml: unknown key 'learning_rate'"):
+        load_config(TrainConfig, file=file, overrides=[SHARDS])
+
+
+def test_every_fault_is_named_at_once() -> None:
+    with pytest.raises(ConfigInvalid, match=r"run\.seed: .*; .*unknown key 'colour'"):
+        load_config(TrainConfig, preset="tiny-64", overrides=[SHARDS, "run.seed=-1", "colour=1"])
+
+
+def test_a_missing_setting_is_named() -> None:
+    with pytest.raises(ConfigInvalid, match=r"data\.shards: Field required"):
+        load_config(TrainConfig, preset="tiny-64")
+
+
+@pytest.mark.parametrize("text", ["data: [", "a: b: c", "- one\n- two\n", "just words\n"])
+def test_a_file_that_is_no_mapping_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigInvalid, match=r"run\.yaml: (not valid YAML|expected)") as caught:
+        load_config(TrainConfig, file=file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_picture_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "face.png"
+    file.write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe")
+    with pytest.raises(ConfigInvalid, match=r"face\.png: not valid YAML"):
+        load_config(TrainConfig, file=file)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match=r"none\.yaml: cannot read the configuration"):
+        load_config(TrainConfig, file=tmp_path / "none.yaml")
+
+
+def test_an_unknown_preset_is_refused_naming_those_there_are() -> None:
+    with pytest.raises(ConfigInvalid, match=r"no preset 'huge'; there are: .*tiny-64"):
+        load_config(TrainConfig, preset="huge")
+
+
+@pytest.mark.parametrize("override", ["data.size", "=3", "data..size=3", "data.size=[1"])
+def test_a_malformed_override_is_refused_quoting_it(override: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        load_config(TrainConfig, preset="tiny-64", overrides=[override])
+    assert f"override '{override}'" in str(caught.value)
+
+
+def test_a_configuration_is_frozen() -> None:
+    config = load_config(TrainConfig, preset="tiny-64", overrides=[SHARDS])
+    with pytest.raises(ValidationError, match="frozen"):
+        config.data.size = 3  # type: ignore[misc]
+
+
+def test_a_configuration_survives_the_way_through_json() -> None:
+    config = load_config(TrainConfig, preset="base-256", overrides=[SHARDS])
+    assert TrainConfig.model_validate_json(config.model_dump_json()) == config

@@ -1,0 +1,177 @@
+"""Guards of the house: what may lie where, and who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "platform" / "fusionray"
+OUTSIDE = ("jobs", "serve", "cluster", "tests")
+
+
+def modules_under(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Yield every module that a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write imports from the root"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_of(name: str, forbidden: str) -> bool:
+    return name == forbidden or name.startswith(f"{forbidden}.")
+
+
+def run_python(code: str, *, with_platform: bool) -> str:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    if with_platform:
+        environment["PYTHONPATH"] = "platform"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_source_root_and_the_folders_beside_it_are_no_packages() -> None:
+    # platform/__init__.py would shadow the stdlib module, and every Ray worker would die in `import ray`.
+    found = [
+        ROOT / "platform" / "__init__.py",
+        *(path for name in OUTSIDE for path in (ROOT / name).rglob("__init__.py")),
+    ]
+    assert [path for path in found if path.exists()] == []
+
+
+def test_every_room_of_the_package_is_a_package() -> None:
+    rooms = {path.parent for path in modules_under(PACKAGE)}
+    assert [room for room in rooms if not (room / "__init__.py").is_file()] == []
+
+
+@pytest.mark.parametrize("with_platform", [False, True])
+def test_import_platform_from_the_root_gives_the_standard_module(with_platform: bool) -> None:
+    stdlib = run_python("import os; print(os.__file__)", with_platform=with_platform)
+    found = run_python("import platform; platform.system(); print(platform.__file__)", with_platform=with_platform)
+    assert Path(found).parent == Path(stdlib).parent
+
+
+def test_there_is_no_folder_tests_platform() -> None:
+    assert not (ROOT / "tests" / "platform").exists()
+
+
+def test_no_script_hides_a_module_that_others_import() -> None:
+    # `python jobs/queue.py` puts jobs/ first on the path: `import queue` inside Ray would find the script.
+    taken = set(sys.stdlib_module_names) | set(packages_distributions())
+    scripts = [path for name in OUTSIDE for path in modules_under(ROOT / name)]
+    assert len(scripts) > 10
+    assert [path for path in scripts if path.stem in taken] == []
+
+
+def test_the_package_imports_nothing_from_outside_itself() -> None:
+    faults = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in modules_under(PACKAGE)
+        for name in imported_names(path)
+        if any(is_of(name, outside) for outside in OUTSIDE)
+        # One door: the verb `fusionray serve` runs the service of the checkout that it stands in.
+        and not (path == PACKAGE / "cli.py" and is_of(name, "serve"))
+    ]
+    assert faults == []
+
+
+LEARNING = ("training", "tuning", "evaluation", "export", "ops", "cli")
+FORBIDDEN = {
+    "faces": ["ray", "mlflow", "torch", *(f"fusionray.{room}" for room in ("data", "nets", "recipes", *LEARNING))],
+    "nets": ["ray", "mlflow", *(f"fusionray.{room}" for room in ("data", "faces", "recipes", *LEARNING))],
+    "data/synthetic": ["ray", "mlflow", *(f"fusionray.{room}" for room in ("nets", "recipes", *LEARNING))],
+    "data/pairs.py": ["ray", "mlflow", *(f"fusionray.{room}" for room in ("nets", "recipes", *LEARNING))],
+    "recipes": ["ray", "mlflow", "pyarrow", *(f"fusionray.{room}" for room in ("training", "tuning", "export", "ops"))],
+    "evaluation/verification.py": ["ray", "mlflow", "torch", "fusionray"],
+    "training/engine.py": ["ray", "mlflow", "fusionray.data", "fusionray.ops"],
+    "training/schedule.py": ["ray", "mlflow", "torch"],
+    "training/checkpoint.py": ["ray", "mlflow"],
+    "runtime": ["ray", "mlflow", "torch", *(f"fusionray.{room}" for room in ("nets", "recipes", "training", "tuning"))],
+}
+
+
+@pytest.mark.parametrize("place", sorted(FORBIDDEN))
+def test_imports_point_one_way(place: str) -> None:
+    path = PACKAGE / place
+    files = [path] if path.suffix else modules_under(path)
+    assert files
+    faults = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        for name in imported_names(file)
+        for forbidden in FORBIDDEN[place]
+        if is_of(name, forbidden)
+    ]
+    assert faults == []
+
+
+def test_evaluation_knows_no_ray() -> None:
+    faults = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in modules_under(PACKAGE / "evaluation")
+        for name in imported_names(file)
+        if is_of(name, "ray")
+    ]
+    assert faults == []
+
+
+def test_recipes_use_of_the_data_only_the_synthetic_world() -> None:
+    names = {name for file in modules_under(PACKAGE / "recipes") for name in imported_names(file)}
+    assert {name for name in names if is_of(name, "fusionray.data")} <= {"fusionray.data", "fusionray.data.synthetic"}
+
+
+def test_what_runs_without_a_cluster_does_not_load_one() -> None:
+    code = (
+        "import json, sys\n"
+        "import fusionray.recipes.face_fusion, fusionray.training.engine, fusionray.runtime.fuser\n"
+        "import fusionray.evaluation.verification, fusionray.training.settings, fusionray.data.pairs\n"
+        "print(json.dumps([name for name in ('ray', 'mlflow', 'fastapi') if name in sys.modules]))"
+    )
+    assert json.loads(run_python(code, with_platform=True)) == []
+
+
+def test_the_runtime_does_not_load_torch() -> None:
+    code = "import sys, fusionray.runtime.fuser; print('torch' in sys.modules)"
+    assert run_python(code, with_platform=True) == "False"
+
+
+def test_importing_the_command_line_starts_nothing(tmp_path: Path) -> None:
+    code = (
+        "import os, threading, logging\n"
+        "before = dict(os.environ)\n"
+        f"os.chdir({str(tmp_path)!r})\n"
+        "import fusionray.cli\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+        "assert dict(os.environ) == before\n"
+        "assert not logging.getLogger('fusionray').handlers\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "platform")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,84 @@
+"""Small sets of shards of pictures that no camera took, written in a moment: each crop has a colour of its own."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from fusionray.data.pairs import Crop
+from fusionray.data.shards import Manifest, ShardInfo, Split, SplitInfo, build_row, write_manifest, write_shard
+from numpy.typing import NDArray
+from PIL import Image
+
+SIZE = 16
+LANDMARKS_52 = np.array([[5, 6], [10.5, 6], [8, 9], [6, 12], [10, 12.25]], np.float32)
+
+
+def draw_crop(person: int, number: int, size: int = SIZE) -> NDArray[np.uint8]:
+    """Draw noise, [S,S,3] uint8 RGB, whose seed is (person, number)."""
+    return np.random.default_rng([person, number]).integers(0, 256, (size, size, 3), dtype=np.uint8)
+
+
+def encode(picture: NDArray[np.uint8], image_format: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, format=image_format)
+    return buffer.getvalue()
+
+
+def name_person(person: int) -> str:
+    return f"person-{person:03d}"
+
+
+def build_crops(people: int, pictures: int) -> list[Crop]:
+    """Build crops whose bytes are their names: enough for pairing, which never decodes."""
+    return [
+        Crop(f"{person}/{number}".encode(), name_person(person))
+        for person in range(people)
+        for number in range(pictures)
+    ]
+
+
+def build_table(crops: Sequence[Crop]) -> pa.Table:
+    """Build the rows that a reader would hand over."""
+    return pa.table({"image": [crop.image for crop in crops], "identity": [crop.identity for crop in crops]})
+
+
+def write_tiny_shards(
+    folder: Path, *, people: int = 8, pictures: int = 6, shards: int = 4, validation_people: int = 2, size: int = SIZE
+) -> Manifest:
+    """Write `people` x `pictures` PNG crops for training in `shards` files, and one file of people held out."""
+    infos: list[ShardInfo] = []
+    groups: list[tuple[Split, list[int]]] = [("train", list(range(shard, people, shards))) for shard in range(shards)]
+    if validation_people:
+        groups.append(("validation", list(range(people, people + validation_people))))
+    for index, (split, members) in enumerate(groups):
+        rows = [
+            build_row(encode(draw_crop(person, number, size)), name_person(person), LANDMARKS_52, f"{person}/{number}")
+            for person in members
+            for number in range(pictures)
+        ]
+        infos.append(write_shard(str(folder), f"shard-{index:05d}.parquet", split, rows))
+    manifest = Manifest(
+        template="arcface_128",
+        size=size,
+        image_format="png",
+        seed=0,
+        input="tests",
+        fingerprint="0" * 64,
+        code_version="test",
+        synthetic=False,
+        num_images=(people + validation_people) * pictures,
+        num_identities=people + validation_people,
+        splits={
+            "train": SplitInfo(rows=people * pictures, identities=people),
+            "validation": SplitInfo(rows=validation_people * pictures, identities=validation_people),
+        },
+        shards=infos,
+        num_dropped=0,
+        dropped={},
+    )
+    write_manifest(str(folder), manifest)
+    return manifest

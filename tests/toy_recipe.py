@@ -1,0 +1,71 @@
+"""A recipe without randomness, small enough to check an engine's arithmetic by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
+from fusionray.types import Batch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Numbers(Batch):
+    """`x` [N,3], what each network is to make of it: `first` [N,1] and `second` [N,1]."""
+
+    x: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def draw_numbers(count: int, seed: int = 0) -> Numbers:
+    generator = torch.Generator().manual_seed(seed)
+    x, first, second = (torch.randn(count, width, generator=generator) for width in (3, 1, 1))
+    return Numbers(x, first, second)
+
+
+def split(batch: Numbers, parts: int) -> list[Numbers]:
+    size = len(batch) // parts
+    return [batch.map(lambda value, start=start: value[start : start + size]) for start in range(0, len(batch), size)]  # type: ignore[misc]
+
+
+class ToyRecipe:
+    """Two networks, each fitted to its own numbers; the second one every other step."""
+
+    averaged = frozenset({"first"})
+
+    def __init__(self, kind: str = "sgd", seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.networks: Mapping[str, nn.Module] = {name: build_network() for name in ("first", "second")}
+        self.frozen: Mapping[str, nn.Module] = {"watcher": nn.Linear(3, 3)}
+        settings = OptimizerConfig.model_validate({"kind": kind, "base_lr": 0.1, "betas": (0.9, 0.99)})
+        self.optimizers = dict.fromkeys(self.networks, settings)
+        self.phases = (Phase("fit_first", "first", fit_first), Phase("fit_second", "second", fit_second, interval=2))
+
+    def prepare(self, batch: Numbers) -> Numbers:
+        return batch
+
+    def preview(self, networks: Mapping[str, nn.Module], batch: Numbers) -> Tensor | None:
+        return None
+
+    def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[Numbers]) -> dict[str, float]:
+        return {}
+
+
+def build_network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def fit_first(step: PhaseInput[Numbers]) -> Losses:
+    loss = (step.networks["first"](step.batch.x) - step.batch.first).square().mean()
+    # Through the other network, as an adversarial loss goes through the discriminator.
+    seen = step.networks["second"](step.batch.x + step.networks["first"](step.batch.x)).mean() * 0.1
+    step.shared["fitted"] = loss.detach()
+    return Losses(loss + seen, {"first": loss})
+
+
+def fit_second(step: PhaseInput[Numbers]) -> Losses:
+    loss = (step.networks["second"](step.batch.x) - step.batch.second).square().mean()
+    return Losses(loss, {"second": loss, "fitted": step.shared["fitted"]})
