@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,10 @@ from fusionray.nets.generator import GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe, FusionLossWeights
+from fusionray.recipes.identity import IdentityClassifier, IdentityRecipeConfig
 from fusionray.training.build import face_view
+from fusionray.training.checkpoint import CheckpointInfo, save_checkpoint
+from fusionray.training.settings import DataConfig, TrainConfig
 from fusionray.types import PairBatch, SyntheticTruth
 from torch import Tensor
 
@@ -46,6 +50,23 @@ def build_recipe(config: FaceFusionConfig | None = None, seed: int = 0) -> FaceF
     torch.manual_seed(seed)
     encoder = IdentityEncoder(ENCODER).eval().requires_grad_(False)
     return FaceFusionRecipe(config or build_config(), identity_encoder=encoder, face_view_23=face_view("arcface_128"))
+
+
+def save_encoder(folder: Path) -> None:
+    """Write the checkpoint of an identity run that learned nothing yet."""
+    torch.manual_seed(0)
+    config = TrainConfig(data=DataConfig(shards="x", size=SIZE), recipe=IdentityRecipeConfig(encoder=ENCODER))
+    weights = IdentityClassifier(config.recipe, num_people=4, num_traits=0).state_dict()
+    info = CheckpointInfo(
+        config=config.model_dump(mode="json"),
+        num_people=4,
+        identity_encoder=ENCODER.model_dump(mode="json"),
+        data_digest="d",
+        images_seen=0,
+        seconds=0.0,
+        metrics={},
+    )
+    save_checkpoint(folder, {"averages": {"classifier": weights}}, info)
 
 
 @lru_cache(maxsize=16)

@@ -48,10 +48,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class FaceBatch(Batch):
-    """Labelled crops: `image` uint8 [N,3,S,S] RGB, `label` int64 [N] (index of the person)."""
+    """Labelled crops: `image` uint8 [N,3,S,S] RGB, `label` int64 [N] (index of the person).
+
+    `traits` float32 [N,P]: the person's parameters, for synthetic faces only.
+    """
 
     image: Tensor
     label: Tensor
+    traits: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,12 @@ def collate_pairs(pairs: Sequence[CropPair], decoder: CropDecoder) -> PairBatch:
 
 def collate_faces(crops: Sequence[Crop], decoder: CropDecoder, labels: Mapping[str, int]) -> FaceBatch:
     """Decode crops and look up whose they are."""
-    return FaceBatch(decoder.decode(crops), torch.tensor([labels[crop.identity] for crop in crops]))
+    traits = [crop.identity_parameters for crop in crops if crop.identity_parameters is not None]
+    return FaceBatch(
+        decoder.decode(crops),
+        torch.tensor([labels[crop.identity] for crop in crops]),
+        torch.from_numpy(np.stack(traits)) if traits else None,
+    )
 
 
 def in_batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fusionray.ops.environment import cluster_address
 
 # Ray counts logical CPUs: two more than there are cores keep its data tasks alive beside one worker a core.
 SPARE_CPUS = 2
+POLL_SECONDS = 0.2
 
 
 @contextlib.contextmanager
@@ -78,8 +80,17 @@ def choose_store_bytes() -> int:
     return int(min(2 * 2**30, max(100 * 2**20, free * 0.5)))
 
 
-def free_cpus() -> float:
-    """Count the CPUs that Ray could still give out."""
+def wait_for_cpus(need: float, timeout_seconds: float = 20.0) -> float:
+    """Wait until Ray can give out `need` CPUs, or for so long; return how many it can.
+
+    The stage before gives its CPUs back a moment after it is done.
+    """
     import ray
 
-    return float(ray.available_resources().get("CPU", 0.0))
+    deadline = time.monotonic() + timeout_seconds
+    possible = float(ray.cluster_resources().get("CPU", 0.0))
+    while True:
+        free = float(ray.available_resources().get("CPU", 0.0))
+        if free >= need or possible < need or time.monotonic() > deadline:
+            return free
+        time.sleep(POLL_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,13 +21,18 @@ class BoardActor:
     def __init__(self) -> None:
         self.position = 0
         self.notes: dict[str, float] = {}
+        self.lines: list[str] = []
 
     def put(self, position: int, notes: dict[str, float]) -> None:
         self.position = position
         self.notes = notes
 
-    def get(self) -> tuple[int, dict[str, float]]:
-        return self.position, self.notes
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+
+    def take(self) -> tuple[int, dict[str, float], list[str]]:
+        lines, self.lines = self.lines, []
+        return self.position, self.notes, lines
 
 
 class ProgressBoard:
@@ -38,6 +44,10 @@ class ProgressBoard:
     def advance(self, position: int, notes: Mapping[str, float]) -> None:
         """Tell how far the work is; never waits."""
         self.actor.put.remote(position, dict(notes))
+
+    def say(self, line: str) -> None:
+        """Send a line to the user, above the bar; never waits."""
+        self.actor.add.remote(line)
 
     @contextlib.contextmanager
     def shown(self, title: str, total: int, unit: str) -> Iterator[None]:
@@ -62,7 +72,9 @@ class ProgressBoard:
     def update(self, bar: tqdm[Any]) -> None:
         # The board is a convenience: work goes on where its node was lost.
         with contextlib.suppress(ray.exceptions.RayError):
-            position, notes = ray.get(self.actor.get.remote(), timeout=5)
+            position, notes, lines = ray.get(self.actor.take.remote(), timeout=5)
+            for line in lines:
+                tqdm.write(line, file=sys.stderr)
             if position > bar.n:
                 bar.set_postfix({name: f"{value:.3g}" for name, value in list(notes.items())[:4]}, refresh=False)
                 bar.update(min(position, bar.total) - bar.n)

@@ -5,6 +5,7 @@ Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, K pe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fusionray.config import Section
+from fusionray.data import synthetic
 from fusionray.evaluation.verification import verify
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
@@ -32,29 +34,53 @@ class IdentityRecipeConfig(Section):
     scale: float = Field(32.0, gt=0, description="radius of the sphere that logits live on (s)")
     margin: float = Field(0.4, ge=0, description="additive angular margin, radians (m)")
     least_resolution: float = Field(0.4, gt=0, le=1, description="strongest random loss of resolution; 1 is none")
+    traits_weight: float = Field(
+        0.0, ge=0, description="weight of reading a synthetic person's parameters off the embedding; no effect on photographs"
+    )
     augmentation: AugmentationConfig = AugmentationConfig()
     optimizer: OptimizerConfig = OptimizerConfig(kind="adamw", base_lr=5e-4, betas=(0.9, 0.99), weight_decay=0.05)
 
 
 @dataclass(frozen=True)
 class LabelledFaces(Batch):
-    """Prepared: `face` [N,3,112,112] in [-1,1], `label` int64 [N]."""
+    """Prepared: `face` [N,3,112,112] in [-1,1], `label` int64 [N], `traits` [N,P] standardised or None."""
 
     face: Tensor
     label: Tensor
+    traits: Tensor | None
 
 
 class IdentityClassifier(nn.Module):
-    """Encoder and margin head as one trained network; only `encoder` leaves training."""
+    """Encoder and what hangs on it as one trained network; only `encoder` leaves training."""
 
-    def __init__(self, config: IdentityRecipeConfig, num_people: int) -> None:
+    def __init__(self, config: IdentityRecipeConfig, num_people: int, num_traits: int) -> None:
         super().__init__()
         self.encoder = IdentityEncoder(config.encoder)
         self.head = ArcMargin(num_people, EMBEDDING_LENGTH, config.scale, config.margin)
+        self.traits = nn.Linear(EMBEDDING_LENGTH, num_traits) if num_traits else None
 
-    def forward(self, face: Tensor, label: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.encoder(face), label)
-        return logits
+    def forward(self, face: Tensor, label: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return margin logits [N,K] and, with a traits head, standardised parameters [N,P]."""
+        embedding_NE = self.encoder(face)
+        traits_NP = None if self.traits is None else self.traits(embedding_NE * math.sqrt(EMBEDDING_LENGTH))
+        return self.head(embedding_NE, label), traits_NP
+
+
+class TraitStandard(nn.Module):
+    """Scale the parameters of synthetic people to mean 0 and deviation 1 over the world's population."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        population = synthetic.sample_identities(1024, seed=0)
+        self.register_buffer("mean", population.mean(dim=0))
+        # A parameter that hardly varies tells nobody apart: it is not blown up.
+        self.register_buffer("deviation", population.std(dim=0).clamp_min(1e-2))
+
+    def forward(self, traits_NP: Tensor) -> Tensor:
+        return (traits_NP - self.mean) / self.deviation
 
 
 class FaceWindow(nn.Module):
@@ -84,26 +110,51 @@ class FaceWindow(nn.Module):
 
 
 class IdentityRecipe:
-    """Tell the people of the training split apart, so that the embedding tells all people apart."""
+    """Tell the people of the training split apart, so that the embedding tells all people apart.
+
+    The margin loss says only who is who: with few people and minutes of training that teaches little. A synthetic
+    person's parameters are known, and reading them off the embedding says what to look at.
+    """
 
     averaged = frozenset({"classifier"})
 
-    def __init__(self, config: IdentityRecipeConfig, *, num_people: int, face_view_23: Tensor) -> None:
+    def __init__(
+        self, config: IdentityRecipeConfig, *, num_people: int, face_view_23: Tensor, synthetic_faces: bool = False
+    ) -> None:
         self.config = config
-        self.networks: Mapping[str, nn.Module] = {"classifier": IdentityClassifier(config, num_people)}
+        with_traits = synthetic_faces and config.traits_weight > 0
+        self.standard = TraitStandard() if with_traits else None
+        num_traits = len(synthetic.IDENTITY_NAMES) if with_traits else 0
+        self.networks: Mapping[str, nn.Module] = {"classifier": IdentityClassifier(config, num_people, num_traits)}
         self.window = FaceWindow(face_view_23)
         self.frozen: Mapping[str, nn.Module] = {
             "window": self.window,
             "augmentation": Augmentation(config.augmentation),
+            **({"standard": self.standard} if self.standard is not None else {}),
         }
         self.optimizers = {"classifier": config.optimizer}
-        self.phases = (Phase("classify", "classifier", classify),)
+        self.phases = (Phase("classify", "classifier", self.classify),)
 
     def prepare(self, batch: FaceBatch) -> LabelledFaces:
         """Augment and cut out the faces."""
         (image,) = self.frozen["augmentation"](to_float(batch.image))
         face = degrade_resolution(self.window(image), self.config.least_resolution)
-        return LabelledFaces(face, batch.label)
+        traits = None
+        if self.standard is not None and batch.traits is not None:
+            traits = self.standard(batch.traits)
+        return LabelledFaces(face, batch.label, traits)
+
+    def classify(self, step: PhaseInput[LabelledFaces]) -> Losses:
+        """Cross-entropy of the margin logits, and the distance to the person's parameters where they are known."""
+        batch = step.batch
+        logits_NK, traits_NP = step.networks["classifier"](batch.face, batch.label)
+        loss = F.cross_entropy(logits_NK, batch.label)
+        correct = (logits_NK.detach().argmax(dim=1) == batch.label).float().mean()
+        parts = {"classification": loss, "classification_accuracy": correct}
+        if traits_NP is not None and batch.traits is not None:
+            parts["traits"] = F.smooth_l1_loss(traits_NP.float(), batch.traits)
+            loss = loss + self.config.traits_weight * parts["traits"]
+        return Losses(loss, parts)
 
     def preview(self, networks: Mapping[str, nn.Module], batch: FaceBatch) -> Tensor | None:
         """Show nothing: an embedding has no picture."""
@@ -127,14 +178,6 @@ class IdentityRecipe:
             "verification_auc": result.auc,
             "verification_tar_at_far_1e-2": result.true_accept_rate(0.01),
         }
-
-
-def classify(step: PhaseInput[LabelledFaces]) -> Losses:
-    """Cross-entropy of the margin logits."""
-    logits_NK = step.networks["classifier"](step.batch.face, step.batch.label)
-    loss = F.cross_entropy(logits_NK, step.batch.label)
-    correct = (logits_NK.detach().argmax(dim=1) == step.batch.label).float().mean()
-    return Losses(loss, {"classification": loss, "classification_accuracy": correct})
 
 
 def unit_to_signed(view_N23: Tensor) -> Tensor:

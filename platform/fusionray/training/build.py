@@ -35,7 +35,7 @@ class EncoderState:
 
 
 def build_recipe(
-    config: TrainConfig, *, num_people: int, encoder: EncoderState | None
+    config: TrainConfig, *, num_people: int, encoder: EncoderState | None, synthetic_faces: bool = False
 ) -> IdentityRecipe | FaceFusionRecipe:
     """Build the recipe of a configuration; networks get their first weights from `run.seed`.
 
@@ -46,7 +46,9 @@ def build_recipe(
     if isinstance(config.recipe, FaceFusionConfig):
         assert encoder is not None, "face fusion is watched by an identity encoder"
         return FaceFusionRecipe(config.recipe, identity_encoder=encoder.build(), face_view_23=view)
-    return IdentityRecipe(config.recipe, num_people=num_people, face_view_23=view)
+    return IdentityRecipe(
+        config.recipe, num_people=num_people, face_view_23=view, synthetic_faces=synthetic_faces
+    )
 
 
 def face_view(template: str) -> Tensor:

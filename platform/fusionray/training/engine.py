@@ -64,8 +64,10 @@ class Engine:
         self.micro_batch = config.global_batch // shares
         self.dtype = choose_dtype(config.precision, device)
         for network in recipe.frozen.values():
-            network.to(device).eval().requires_grad_(False)
-        self.networks: dict[str, nn.Module] = {name: net.to(device) for name, net in recipe.networks.items()}
+            network.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
+        self.networks: dict[str, nn.Module] = {
+            name: network.to(device, memory_format=torch.channels_last) for name, network in recipe.networks.items()
+        }
         self.averages = {
             name: copy.deepcopy(self.networks[name]).eval().requires_grad_(False) for name in recipe.averaged
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +14,7 @@ import ray.train.torch
 import torch
 import torch.distributed as dist
 
-from fusionray.data.pairs import CropPool, crops_from_table, draw_held_out_pairs
+from fusionray.data.pairs import Crop, CropPool, crops_from_table, draw_held_out_pairs
 from fusionray.data.shards import Manifest
 from fusionray.data.stream import (
     CropDecoder,
@@ -63,7 +63,9 @@ def train_worker(loop_config: Mapping[str, Any]) -> None:
     context = ray.train.get_context()
     device = ray.train.torch.get_device()
     torch.set_num_threads(config.workers.threads or loop_config["threads"])
-    recipe = build_recipe(config, num_people=len(task.people), encoder=task.encoder)
+    recipe = build_recipe(
+        config, num_people=len(task.people), encoder=task.encoder, synthetic_faces=task.manifest.synthetic
+    )
     engine = Engine(
         recipe, config.engine, total_images=config.budget.images, device=device, seed=config.run.seed
     )
@@ -188,7 +190,14 @@ class Worker:
             return
         table = read_split(self.task.shards, manifest, "validation")
         crops = crops_from_table(table.slice(0, data.validation_images))
-        if isinstance(self.config.recipe, FaceFusionConfig):
+        fusing = isinstance(self.config.recipe, FaceFusionConfig)
+        if not comparable(crops, with_same_person=not fusing):
+            self.board.say(
+                f"train {self.config.run.name}: not evaluated, since the {len(crops)} held-out pictures are not of at "
+                "least two people, one of them twice; raise data.validation_images, or hold out more people in prepare"
+            )
+            return
+        if fusing:
             pairs = draw_held_out_pairs(crops, min(len(crops), data.validation_images), self.config.run.seed)
             for group in in_batches(pairs, EVALUATION_BATCH):
                 yield collate_pairs(group, self.decoder).to(self.engine.device)
@@ -231,6 +240,12 @@ class Worker:
         encoder = self.engine.recipe.frozen["identity"]
         assert isinstance(encoder, IdentityEncoder)
         return encoder.config.model_dump(mode="json")
+
+
+def comparable(crops: Sequence[Crop], *, with_same_person: bool) -> bool:
+    """Tell whether pictures hold two people and, if asked for, two pictures of one of them."""
+    num_people = len({crop.identity for crop in crops})
+    return num_people > 1 and (len(crops) > num_people or not with_same_person)
 
 
 def crossed(before: int, after: int, interval: int) -> bool:

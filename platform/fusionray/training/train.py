@@ -15,13 +15,14 @@ from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.shards import Manifest, check_shards, read_manifest
 from fusionray.data.stream import list_people, open_dataset
 from fusionray.errors import ClusterUnavailable, ConfigInvalid, ShardMismatch, TrainingFailed
-from fusionray.ops.cluster import free_cpus
+from fusionray.ops.cluster import wait_for_cpus
 from fusionray.ops.environment import resolve_location
 from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import close_run, open_run, tracking_uri
 from fusionray.recipes.face_fusion import FaceFusionConfig
 from fusionray.training.build import EncoderState, load_encoder
 from fusionray.training.checkpoint import find_checkpoint, read_info
+from fusionray.training.failures import FailureTeller, root_cause
 from fusionray.training.loop import WorkerTask, train_worker
 from fusionray.training.settings import TrainConfig
 
@@ -83,12 +84,13 @@ def fit(task: WorkerTask) -> None:
     config = task.config
     workers = config.workers
     use_gpu = choose_gpu(config)
-    need = workers.num_workers * workers.cpus_per_worker
-    if free_cpus() < need + 1:
-        # Without a CPU left over, Ray Data's readers and the workers wait for each other for ever.
+    # Without a CPU left over, Ray Data's readers and the workers wait for each other for ever.
+    need = workers.num_workers * workers.cpus_per_worker + 1
+    free = wait_for_cpus(need)
+    if free < need:
         raise ClusterUnavailable(
-            f"workers.num_workers={workers.num_workers} x cpus_per_worker={workers.cpus_per_worker} needs {need + 1:g} "
-            f"free CPUs with one for reading data, and the cluster has {free_cpus():g}; ask for fewer, or lower "
+            f"workers.num_workers={workers.num_workers} x cpus_per_worker={workers.cpus_per_worker:g} needs {need:g} "
+            f"free CPUs with one for reading data, and the cluster has {free:g}; ask for fewer, or lower "
             "workers.cpus_per_worker"
         )
     logging.getLogger("ray.train").setLevel(logging.ERROR)
@@ -108,6 +110,7 @@ def fit(task: WorkerTask) -> None:
             storage_path=config.run.output,
             failure_config=ray.train.FailureConfig(max_failures=workers.max_failures),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=config.budget.keep_checkpoints),
+            callbacks=[FailureTeller(board, config.run.name)],
         ),
         datasets={"train": open_dataset(task.shards, task.manifest, "train", config.run.seed)},
     )
@@ -116,16 +119,6 @@ def fit(task: WorkerTask) -> None:
             trainer.fit()
         except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
             raise TrainingFailed(f"run '{config.run.name}': {root_cause(error)}") from error
-
-
-def root_cause(error: Exception) -> str:
-    """Find the line that says what went wrong in a worker."""
-    failures = getattr(error, "worker_failures", None)
-    cause: BaseException = next(iter(failures.values())) if failures else error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    lines = [line for line in str(cause).strip().splitlines() if line.strip()]
-    return f"{type(cause).__name__}: {lines[-1].strip() if lines else 'no message'}"
 
 
 def resolve_output(config: TrainConfig) -> TrainConfig:

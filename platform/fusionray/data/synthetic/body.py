@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from fusionray.data.synthetic.figure import Figure
-from fusionray.data.synthetic.geometry import Region, bump, cover, length, normalise, ridge, smooth, stroke
+from fusionray.data.synthetic.geometry import bump, cover, is_above, length, normalise, ridge, smooth, stroke
 from fusionray.data.synthetic.light import Light, light_cloth, light_skin, turn_by
 from fusionray.data.synthetic.palette import hue_colour
 from fusionray.data.synthetic.parameters import CLOTHES_STYLES
+from fusionray.data.synthetic.region import Region
+from fusionray.data.synthetic.windows import NECK_MIDDLE, NECK_REACH
 
-_LEAN = 0.35
-# Nothing of the body lies above this height of its frame.
-NECK_TOP = 0.35
+# Nothing of the clothes lies above this height of the body frame.
 CLOTHES_TOP = 1.10
+_NECK_TOP = 0.40
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,9 @@ class BodyFrame:
     light: Light
 
 
-def body_angle(figure: Figure) -> Tensor:
-    """Return the angle [N, 1, 1] in radians by which the body stands back from the head's roll."""
-    return torch.deg2rad(figure.how["roll"]) * (1.0 - _LEAN)
-
-
 def build_body_frame(figure: Figure, region: Region) -> BodyFrame:
     """Turn screen coordinates back by most of the head's roll."""
-    angle = body_angle(figure)
-    cosine, sine = angle.cos(), angle.sin()
+    cosine, sine = figure.body_angle.cos(), figure.body_angle.sin()
     x = torch.addcmul(region.u * cosine, region.v, sine, value=-1.0)
     y = torch.addcmul(region.u * sine, region.v, cosine)
     return BodyFrame(x, y, region.step, turn_by(figure.screen_light, cosine, sine))
@@ -55,7 +50,8 @@ def paint_neck(colour: Tensor, figure: Figure, body: BodyFrame, chin_shadow: Ten
     flare = (body.y - 1.06).clamp_(min=0.0)
     half = flare.mul_(flare.sqrt()).mul_(0.9).add_(head.half_width * (0.58 + 0.06 * figure.who["jaw_width"]))
     across = (body.x - start).addcmul_(sink, start).div_(half)
-    alpha = cover((1.0 - across.abs()).mul_(0.45), body.step).mul_(cover(body.y - NECK_TOP - 0.05, body.step))
+    alpha = cover((1.0 - across.abs()).mul_(0.45), body.step).mul_(cover(body.y - _NECK_TOP, body.step))
+    alpha.mul_(is_above(NECK_REACH - length(body.x, body.y - NECK_MIDDLE)))
     bent = across.clamp_(-0.98, 0.98)
     bones = bump(body.x.abs(), body.y, (0.24, 1.32), (0.22, 0.10)).mul_(0.5).sub_(0.25)
     normal = normalise((bent, bones, bent.square().neg_().add_(1.0).sqrt_()))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fusionray.data.synthetic.geometry import Region, Vector
+from fusionray.data.synthetic.geometry import Vector
+from fusionray.data.synthetic.region import Region
 
 # What painters of features need comes first, what a body growing out of the face continues comes after it.
 _FEATURE_PLANES = 9

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from fusionray.data.synthetic.figure import Figure
-from fusionray.data.synthetic.geometry import Region, Vector, bump, cast, cover, normalise, smooth, travel
+from fusionray.data.synthetic.geometry import Vector, bump, cast, cover, normalise, smooth, travel
 from fusionray.data.synthetic.light import light_skin
 from fusionray.data.synthetic.palette import constant
+from fusionray.data.synthetic.region import Region
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,10 @@ class EarPaint:
     t: Tensor
 
 
-def ear_centre(figure: Figure, side: float) -> Vector:
-    """Return the middle of an ear in the head frame; side = -1 for the one at the image left."""
-    head = figure.head
-    y = head.eye_y + 0.13
-    out = 0.03 + 0.025 * figure.who["ear_flare"]
-    return side * (head.half_width * head.width_at(y) + out), y, torch.full_like(y, -0.10)
-
-
 def draw_ear(figure: Figure, region: Region, side: float) -> EarPaint:
     """Draw one ear. Its disc opens forwards and outwards, the more the more the ears stand off."""
     x, y, z = figure.pose.rays(region.u, region.v)
-    centre = ear_centre(figure, side)
+    centre = figure.head.ear_place(side)
     angle = side * (0.55 + 0.22 * figure.who["ear_flare"])
     cosine, sine = angle.cos(), angle.sin()
     local = _turn((x - centre[0], y - centre[1], z - centre[2]), cosine, sine)

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from fusionray.data.synthetic.canvas import Canvas
 from fusionray.data.synthetic.figure import Figure
-from fusionray.data.synthetic.geometry import Region, Vector, bump, cover, length, normalise, smooth
+from fusionray.data.synthetic.geometry import Vector, bump, cover, length, normalise, smooth
 from fusionray.data.synthetic.head import HeadHit
 from fusionray.data.synthetic.light import gloss_skin, light_skin
 from fusionray.data.synthetic.palette import constant
+from fusionray.data.synthetic.region import Region
 from fusionray.data.synthetic.relief import Relief
 
 

@@ -33,7 +33,7 @@ def build_nose(identity: Columns, head: HeadShape) -> NoseShape:
     """Build the nose on the face's surface."""
     zero = torch.zeros_like(head.nose_y)
     base = head.depth_at(zero, head.nose_y)
-    out = 0.150 + 0.055 * identity["nose_projection"]
+    out = 0.175 + 0.062 * identity["nose_projection"]
     width = 0.126 + 0.036 * identity["nose_width"]
     tip = 0.092 + 0.024 * identity["nose_tip"] + 0.012 * identity["nose_width"]
     tip_y, tip_z = head.nose_y - 0.03, base + out - 0.5 * tip

@@ -1,4 +1,4 @@
-"""Where things are: the pose of the head, windows of output pixels, rays that meet ellipsoids, soft edges.
+"""Where things are: the pose of the head, rays that meet ellipsoids, soft edges.
 
 Frames, all with x to the image right and y DOWN:
   picture  unit square of the whole picture
@@ -18,7 +18,7 @@ from fusionray.data.synthetic.parameters import Columns
 
 Vector = tuple[Tensor, Tensor, Tensor]
 
-_HEAD_SCALE = 0.325
+_HEAD_SCALE = 0.305
 _HEAD_CENTRE = (0.5, 0.48)
 _SOFTEST = 0.035
 
@@ -87,104 +87,6 @@ def invert(affine: Tensor) -> Tensor:
     determinant = a * e - b * d
     rows = (e, -b, b * f - e * c, -d, a, d * c - a * f)
     return torch.stack(rows, dim=1).view(-1, 2, 3) / determinant[:, None, None]
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The whole output: its size, the six coefficients of output -> screen and back, and the width of soft edges."""
-
-    size: int
-    forward: tuple[Tensor, ...]
-    backward: tuple[Tensor, ...]
-    step: Tensor
-
-
-class Region:
-    """A window of the output: one size for all rows, one place for each; knows its pixels' screen coordinates.
-
-    `u`, `v` are planes of screen coordinates; `step` [N, 1, 1] is the width of a pixel in screen units, widened by
-    defocus, over which edges are softened.
-    """
-
-    def __init__(self, frame: Frame, left: Tensor, top: Tensor, width: int, height: int) -> None:
-        self.frame, self.step = frame, frame.step
-        self.left, self.top, self.width, self.height = left, top, width, height
-        a, b, c, d, e, f = frame.forward
-        x = (left + torch.arange(width, device=left.device) + 0.5) / frame.size
-        y = (top + torch.arange(height, device=left.device)[:, None] + 0.5) / frame.size
-        self.u = a * x + torch.addcmul(c, b, y)
-        self.v = d * x + torch.addcmul(f, e, y)
-        self._cuts: list[tuple[int, int]] | None = None
-        self._skipped = 0
-
-    def window(self, centre_u: Tensor, centre_v: Tensor, half_u: Tensor, half_v: Tensor) -> Region:
-        """Return the part of this region that holds a screen ellipse; as large as the largest row needs.
-
-        Layers must be transparent outside their own ellipse, because a row's window may be larger than it.
-        """
-        size, (a, b, c, d, e, f) = self.frame.size, self.frame.backward
-        half_u, half_v = half_u + 1.5 * self.step, half_v + 1.5 * self.step
-        x, reach_x = a * centre_u + b * centre_v + c, torch.hypot(a * half_u, b * half_v)
-        y, reach_y = d * centre_u + e * centre_v + f, torch.hypot(d * half_u, e * half_v)
-        left, width = _span(x, reach_x, size, self.left, self.width)
-        top, height = _span(y, reach_y, size, self.top, self.height)
-        part = Region(self.frame, left, top, width, height)
-        if width < self.width or height < self.height:
-            offsets = torch.cat((top - self.top, left - self.left), dim=1)[:, :, 0]
-            part._cuts = [(row, column) for row, column in offsets.tolist()]
-        return part
-
-    def below(self, direction_u: Tensor, direction_v: Tensor, start: Tensor) -> Region:
-        """Return the lower rows of this region, from the first that any image needs to see all of u a + v b > start."""
-        a, b, c, d, e, f = self.frame.forward
-        by_x, by_y = direction_u * a + direction_v * d, direction_u * b + direction_v * e
-        rest = direction_u * c + direction_v * f + by_x.clamp(min=0.0) + 1.5 * self.step
-        # Where the view stands on its head the lower rows are not the lower body: keep all of them.
-        first = torch.where(by_y > 0, (start - rest) / by_y.clamp(min=1e-6) * self.frame.size - self.top, 0.0 * rest)
-        skipped = min(self.height - 1, max(0, int(first.min().floor())))
-        part = Region(self.frame, self.left, self.top + skipped, self.width, self.height - skipped)
-        part._skipped = skipped
-        return part
-
-    def read(self, planes: Tensor) -> Tensor:
-        """Cut this window out of planes [N, ..., H, W] of the region it was made from; it may share their memory."""
-        if self._cuts is None:
-            return planes[..., self._skipped :, :]
-        return torch.stack([self._cut(planes[row], *place) for row, place in enumerate(self._cuts)])
-
-    def write(self, planes: Tensor, values: Tensor) -> None:
-        """Replace this window, in place, in planes [N, ..., H, W] of the region it was made from."""
-        if self._cuts is not None:
-            for row, place in enumerate(self._cuts):
-                self._cut(planes[row], *place).copy_(values[row])
-            return
-        own = planes[..., self._skipped :, :]
-        if own.data_ptr() != values.data_ptr():
-            own.copy_(values)
-
-    def _cut(self, planes: Tensor, top: int, left: int) -> Tensor:
-        return planes[..., top : top + self.height, left : left + self.width]
-
-
-def _span(middle: Tensor, half: Tensor, size: int, start: Tensor, whole: int) -> tuple[Tensor, int]:
-    """Return each row's first pixel, and the common number of pixels, of a window along one axis."""
-    extent = min(whole, max(1, int((2.0 * size * half).max().ceil()) + 1))
-    first = (middle * size - 0.5 * extent).round().to(torch.int64)
-    return torch.minimum(torch.maximum(first, start), start + (whole - extent)), extent
-
-
-def whole_region(output_to_screen: Tensor, softness: Tensor, size: int) -> Region:
-    """Return the region of all output pixels."""
-    forward = _coefficients(output_to_screen)
-    determinant = (forward[0] * forward[4] - forward[1] * forward[3]).abs()
-    step = (determinant / size**2 + softness * softness).sqrt()
-    corner = torch.zeros_like(softness, dtype=torch.int64)
-    frame = Frame(size, forward, _coefficients(invert(output_to_screen)), step)
-    return Region(frame, corner, corner, size, size)
-
-
-def _coefficients(affine: Tensor) -> tuple[Tensor, ...]:
-    return affine.flatten(1).t().contiguous()[:, :, None, None].unbind(0)
 
 
 @dataclass(frozen=True)

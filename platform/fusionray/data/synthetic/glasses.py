@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from fusionray.data.synthetic.figure import Figure
-from fusionray.data.synthetic.geometry import Region, cover, length, smooth, stroke, travel
+from fusionray.data.synthetic.geometry import cover, length, smooth, stroke, travel
 from fusionray.data.synthetic.palette import constant, hue_colour
 from fusionray.data.synthetic.parameters import GLASSES_KINDS
+from fusionray.data.synthetic.region import Region
 
 # half width, half height, corner radius, rim half width, lens darkness, rim below the middle
 _KINDS: dict[str, tuple[float, ...]] = {
@@ -21,7 +22,7 @@ _KINDS: dict[str, tuple[float, ...]] = {
     "round": (0.245, 0.235, 0.225, 0.017, 0.04, 1.0),
     "square": (0.262, 0.200, 0.070, 0.026, 0.04, 1.0),
     "half_rim": (0.255, 0.175, 0.090, 0.022, 0.03, 0.0),
-    "sunglasses": (0.285, 0.225, 0.130, 0.026, 0.93, 1.0),
+    "sunglasses": (0.285, 0.225, 0.130, 0.026, 0.88, 1.0),
 }
 
 

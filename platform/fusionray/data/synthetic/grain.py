@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fusionray.data.synthetic.geometry import Region
 from fusionray.data.synthetic.parameters import Columns
+from fusionray.data.synthetic.region import Region
 
 _CELLS = 256
 _TILE = 128
-_STRONGEST = 0.07
+_STRONGEST = 0.06
 
 
 def add_grain(display: Tensor, attributes: Columns, picture: Region) -> Tensor:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from fusionray.data.synthetic.figure import Figure
-from fusionray.data.synthetic.geometry import Pose, Region, Vector, cast, cover, normalise, smooth, stroke, travel
+from fusionray.data.synthetic.geometry import Pose, Vector, cast, cover, normalise, smooth, stroke, travel
 from fusionray.data.synthetic.hairstyles import HairShape, face_opening, knot_place
 from fusionray.data.synthetic.light import light_cloth, shine
+from fusionray.data.synthetic.region import Region
 
 
 @dataclass(frozen=True)

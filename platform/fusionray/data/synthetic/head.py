@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fusionray.data.synthetic.geometry import Pose, Region, Vector, cast, is_above, travel
+from fusionray.data.synthetic.geometry import Pose, Vector, cast, is_above, travel
 from fusionray.data.synthetic.parameters import Columns
+from fusionray.data.synthetic.region import Region
 
 # Heights at which the outline's width is given; a quartic runs through them.
 _PROFILE_HEIGHTS = (-0.92, -0.5, 0.06, 0.6, 0.9)
@@ -31,6 +32,13 @@ class HeadShape:
     eye_half_width: Tensor
     nose_y: Tensor
     mouth_y: Tensor
+    ear_y: Tensor
+    ear_out: Tensor
+
+    def ear_place(self, side: float) -> Vector:
+        """Return the middle of an ear in the head frame; side = -1 for the one at the image left."""
+        x = side * (self.half_width * self.width_at(self.ear_y) + self.ear_out)
+        return x, self.ear_y, torch.full_like(self.ear_y, -0.10)
 
     def width_at(self, y: Tensor) -> Tensor:
         """Return the factor by which the head is wider at height y than its ellipsoid."""
@@ -62,7 +70,7 @@ def build_head(identity: Columns, attributes: Columns) -> HeadShape:
     widths = torch.cat(
         (
             torch.full_like(long, 1.14),
-            1.045 + 0.085 * identity["forehead_width"],
+            1.07 + 0.055 * identity["forehead_width"],
             1.0 + 0.055 * identity["cheek_width"] + 0.02 * identity["cheek_fullness"],
             0.95 + 0.135 * identity["jaw_width"] + 0.05 * identity["cheek_fullness"],
             0.86 + 0.10 * identity["jaw_width"] + 0.17 * identity["chin_width"],
@@ -82,6 +90,8 @@ def build_head(identity: Columns, attributes: Columns) -> HeadShape:
         eye_y=0.02 - 0.045 * identity["eye_height"],
         eye_half_width=0.198 + 0.027 * identity["eye_size"],
         nose_y=0.385 + 0.06 * identity["nose_length"] + 0.02 * long - 0.02 * identity["eye_height"],
+        ear_y=0.15 - 0.045 * identity["eye_height"],
+        ear_out=0.03 + 0.025 * identity["ear_flare"],
         mouth_y=0.635 + 0.03 * identity["nose_length"] + 0.035 * long - 0.03 * identity["mouth_height"],
     )
 

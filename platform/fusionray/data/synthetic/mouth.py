@@ -39,13 +39,16 @@ def paint_mouth(canvas: Canvas, figure: Figure) -> None:
     arch = (1.0 - square).clamp_(min=0.0)
     y = (canvas.y - shape.y).addcmul_((0.45 - square), shape.lift, value=-1.0)
     round_ = (1.35 - 0.35 * arch).mul_(arch)
-    mouth = MouthPlanes(x, y, arch, round_, is_above(arch), arch * -shape.gap_up, round_ * shape.gap_down)
+    # The underside of the chin has the same x and y as an open mouth, but looks away.
+    between = is_above(arch).mul_(smooth(canvas.visible, 0.0, 0.2))
+    mouth = MouthPlanes(x, y, arch, round_, between, arch * -shape.gap_up, round_ * shape.gap_down)
     _paint_lips(canvas, figure, mouth)
     _paint_opening(canvas, figure, mouth)
     closed = 1.0 - smooth(mouth.low - mouth.top, 0.01, 0.04)
     line = stroke(y - 0.5 * (mouth.top + mouth.low), 0.011, canvas.step).mul_(mouth.between).mul_(closed)
     canvas.paint(constant(x, 0.20, 0.06, 0.05) + 0.12 * figure.skin, line.mul_(0.85))
-    canvas.dim(bump(x.abs(), y + 0.55 * shape.lift, (1.0, 0.0), (0.16, 0.05)).mul_(0.45))
+    corners = bump(x.abs(), y + 0.55 * shape.lift, (1.0, 0.0), (0.16, 0.05))
+    canvas.dim(corners.mul_(smooth(canvas.visible, 0.0, 0.2)).mul_(0.45))
 
 
 def _paint_lips(canvas: Canvas, figure: Figure, mouth: MouthPlanes) -> None:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fusionray.data.synthetic.canvas import Canvas
 from fusionray.data.synthetic.figure import Figure
-from fusionray.data.synthetic.geometry import Region, Vector, bump, cast, cover, dot, normalise, travel
+from fusionray.data.synthetic.geometry import Vector, bump, cast, cover, dot, normalise, travel
 from fusionray.data.synthetic.light import gloss_skin, light_skin
+from fusionray.data.synthetic.region import Region
 
 # Blend sharpness: bodies melt together over about 1 / sharpness head units of depth.
 _SHARPNESS = 38.0

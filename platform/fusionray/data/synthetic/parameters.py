@@ -104,7 +104,7 @@ ATTRIBUTE_PARAMETERS: tuple[Parameter, ...] = (
     Parameter("light_azimuth", -75.0, 75.0, -12.0, "degrees; positive lights from the image right"),
     Parameter("light_elevation", -15.0, 65.0, 28.0, "degrees; positive lights from above"),
     Parameter("light_intensity", 0.4, 1.15, 0.78, "of the directed light"),
-    Parameter("ambient", 0.12, 0.5, 0.36, "light that comes from everywhere"),
+    Parameter("ambient", 0.16, 0.5, 0.36, "light that comes from everywhere"),
     _trait("light_warmth", "blue to orange light"),
     _code("hair_style", HAIR_STYLES, 1),
     _amount("hair_length", "shorter to longer, within the style", 0.5),

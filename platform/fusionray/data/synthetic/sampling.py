@@ -123,7 +123,11 @@ def shape_attributes(uniform: Tensor) -> Tensor:
     columns["squint"] = _rare(columns["squint"], 0.35)
     columns["hair_grey"] = _rare(columns["hair_grey"], 0.2)
     columns["hair_tone"] = columns["hair_tone"] * columns["hair_tone"].sqrt()
-    columns["light_warmth"] = _central(columns["light_warmth"])
+    # Portrait light more often than a lamp from the side: skin and shape are to be read in most pictures.
+    columns["light_azimuth"] = 75.0 * _central(columns["light_azimuth"] / 75.0)
+    columns["light_intensity"] = 0.6 + 0.6 * (columns["light_intensity"] - 0.4)
+    columns["ambient"] = 0.26 + 0.7 * (columns["ambient"] - 0.16)
+    columns["light_warmth"] = 0.5 * _central(columns["light_warmth"])
     columns["glasses"] = torch.ceil(4.0 * _rare(uniform[:, ATTRIBUTE_NAMES.index("glasses")], 0.18)).clamp(max=4.0)
     # A quarter of the bald become buzz cuts, so that no style stands out as often as skin alone.
     is_buzzed = (columns["hair_style"] == HAIR_STYLES.index("bald")) & (columns["hair_length"] > math.sqrt(0.5))

@@ -5,33 +5,29 @@ Legend: N rows, S output size, H x W a window; planes [N, H, W]; colours [N, 3, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from fusionray.data.synthetic.background import draw_background
 from fusionray.data.synthetic.beard import paint_beard
-from fusionray.data.synthetic.body import (
-    CLOTHES_TOP,
-    NECK_TOP,
-    body_angle,
-    build_body_frame,
-    paint_clothes,
-    paint_neck,
-)
+from fusionray.data.synthetic.body import CLOTHES_TOP, build_body_frame, paint_clothes, paint_neck
 from fusionray.data.synthetic.brows import paint_brows
 from fusionray.data.synthetic.canvas import Canvas
-from fusionray.data.synthetic.ears import draw_ear, ear_centre, ear_visibility
+from fusionray.data.synthetic.ears import draw_ear, ear_visibility
 from fusionray.data.synthetic.eyes import paint_eyes
 from fusionray.data.synthetic.face import shade_skin
 from fusionray.data.synthetic.figure import Figure
-from fusionray.data.synthetic.geometry import Region, compose, cover, is_above, length, smooth, whole_region
+from fusionray.data.synthetic.geometry import compose, cover, is_above, length, smooth
 from fusionray.data.synthetic.glasses import paint_glasses
 from fusionray.data.synthetic.grain import add_grain
 from fusionray.data.synthetic.hair import HairPaint, draw_hair, draw_knot
-from fusionray.data.synthetic.hairstyles import face_opening, knot_place
+from fusionray.data.synthetic.hairstyles import face_opening
 from fusionray.data.synthetic.head import cast_head
 from fusionray.data.synthetic.mouth import paint_mouth
 from fusionray.data.synthetic.nose import paint_nose
+from fusionray.data.synthetic.region import Region, whole_region
 from fusionray.data.synthetic.relief import build_relief
 
 # A picture's planes: linear RGB, then these.
@@ -47,8 +43,9 @@ class Scene:
         self.figure = figure
         pose = figure.pose
         output_to_picture = _whole_picture(pose.picture_to_screen) if view is None else view
-        self._backdrop = whole_region(output_to_picture, 0.3 * pose.softness, size)
-        self._whole = whole_region(compose(pose.picture_to_screen, output_to_picture), pose.softness, size)
+        self._backdrop = whole_region(output_to_picture, 0.3 * pose.softness, size, {})
+        output_to_screen = compose(pose.picture_to_screen, output_to_picture)
+        self._whole = whole_region(output_to_screen, pose.softness, size, figure.ellipses)
         self._layers = pose.softness.new_empty((pose.softness.shape[0], 5, size, size))
         self._layers[:, _MASK] = 0.0
         self._layers[:, _DEPTH] = _FAR
@@ -58,7 +55,7 @@ class Scene:
         """Return display RGB [N, 3, S, S] in [0, 1] and the mask [N, S, S]."""
         figure = self.figure
         self._colour.copy_(draw_background(figure.how, self._backdrop.u, self._backdrop.v, self._backdrop.step))
-        hair_region = self._hair_region()
+        hair_region = self._whole.window("hair")
         hair = draw_hair(figure, hair_region) if bool((figure.hair.density > 0).any()) else None
         if hair is not None:
             self._paint_far_hair(hair_region, hair)
@@ -74,41 +71,30 @@ class Scene:
         display = self._colour.div_((0.10 * self._colour).add_(1.0)).mul_(1.08).clamp_(0.0, 1.0).sqrt_()
         return add_grain(display, figure.how, self._backdrop), self._layers[:, _MASK].clamp_(0.0, 1.0)
 
-    def _hair_region(self) -> Region:
-        hair = self.figure.hair
-        up, low = hair.up + 0.2, torch.minimum(hair.low, hair.drop + 0.1) + 0.25
-        half_u = torch.maximum(hair.half_width, hair.half_depth) + 0.12
-        return self._whole.window(torch.zeros_like(up), 0.5 * (low - up), half_u, 0.5 * (low + up))
-
     def _paint_far_hair(self, region: Region, hair: HairPaint) -> None:
         region.write(self._colour, region.read(self._colour).lerp_(hair.far_colour, hair.far_alpha[:, None]))
         if not bool((self.figure.hair.knot > 0).any()):
             return
-        centre, axes = knot_place(self.figure.hair)
-        u, v, _ = self.figure.pose.to_screen(centre)
-        half = axes[1] + 0.02
-        region = self._whole.window(u, v, half, half)
+        region = self._whole.window("knot")
         knot = draw_knot(self.figure, region)
         region.write(self._colour, region.read(self._colour).lerp_(knot.colour, knot.alpha[:, None]))
 
     def _paint_body(self) -> None:
         figure, head = self.figure, self.figure.head
-        angle = body_angle(figure)
-        sine, cosine = angle.sin(), angle.cos()
-        region = self._whole.below(sine, cosine, torch.full_like(angle, NECK_TOP))
+        region = self._whole.window("neck")
         # The chin keeps light from what lies below it: nearer than about 0.4 head units under the head's outline.
         u, v = region.u / (head.half_width * 1.05), (region.v - 0.10).div_(head.chin)
         shadow = smooth(length(u, v), 1.34, 0.92)
-        paint_neck(region.read(self._colour), figure, build_body_frame(figure, region), shadow)
-        region = self._whole.below(sine, cosine, torch.full_like(angle, CLOTHES_TOP))
+        neck = region.read(self._colour)
+        paint_neck(neck, figure, build_body_frame(figure, region), shadow)
+        region.write(self._colour, neck)
+        region = self._whole.below(figure.body_angle.sin(), figure.body_angle.cos(), CLOTHES_TOP)
         paint_clothes(region.read(self._colour), figure, build_body_frame(figure, region))
 
     def _paint_head(self) -> None:
-        figure, head = self.figure, self.figure.head
-        half_u = torch.maximum(1.12 * head.half_width, head.half_depth) + 0.06
-        low, up = head.chin + 0.06, head.crown + 0.06
-        region = self._whole.window(torch.zeros_like(low), 0.5 * (low - up), half_u, 0.5 * (low + up))
-        hit = cast_head(head, figure.pose, region)
+        figure = self.figure
+        region = self._whole.window("head")
+        hit = cast_head(figure.head, figure.pose, region)
         outline = cover(hit.inside, region.step)
         relief = build_relief(figure, hit.point)
         # Hair throws a soft shadow on the skin along its edge.
@@ -123,33 +109,23 @@ class Scene:
         region.write(self._layers, part)
 
     def _paint_features(self, canvas: Canvas, outline: Tensor) -> None:
-        figure, head, region = self.figure, self.figure.head, canvas.region
-        if bool((figure.who["moustache"] + figure.who["beard"] > 0).any()):
-            jaw = canvas.part(self._face_window(region, 0.5 * (head.eye_y + head.chin), 0.95, 0.70))
-            paint_beard(jaw, figure)
-            canvas.put(jaw)
-        eyes = canvas.part(self._face_window(region, head.eye_y, 0.78, 0.29))
-        paint_eyes(eyes, figure)
-        canvas.put(eyes)
-        brows = canvas.part(self._face_window(region, head.eye_y - 0.29, 0.78, 0.28))
-        paint_brows(brows, figure)
-        canvas.put(brows)
-        lips = canvas.part(self._face_window(region, figure.mouth.y + 0.10, 0.50, 0.40))
-        paint_mouth(lips, figure)
-        canvas.put(lips)
-        middle = canvas.part(self._face_window(region, 0.5 * (head.eye_y + head.nose_y), 0.36, 0.56), whole=True)
-        paint_nose(middle, figure, outline)
+        who = self.figure.who
+        if bool((who["moustache"] + who["beard"] > 0).any()):
+            self._paint_part(canvas, "jaw", paint_beard)
+        self._paint_part(canvas, "eyes", paint_eyes)
+        self._paint_part(canvas, "brows", paint_brows)
+        self._paint_part(canvas, "mouth", paint_mouth)
+        middle = canvas.part(canvas.region.window("nose"), whole=True)
+        paint_nose(middle, self.figure, outline)
         canvas.put(middle)
 
-    def _face_window(self, region: Region, y: Tensor, half_width: float, half_height: float) -> Region:
-        """Return the window of a part of the face whose middle lies at (0, y) on the surface."""
-        zero = torch.zeros_like(y)
-        u, v, _ = self.figure.pose.to_screen((zero, y, self.figure.head.depth_at(zero, y)))
-        return region.window(u, v, zero + half_width, zero + half_height)
+    def _paint_part(self, canvas: Canvas, name: str, paint: Callable[[Canvas, Figure], None]) -> None:
+        part = canvas.part(canvas.region.window(name))
+        paint(part, self.figure)
+        canvas.put(part)
 
     def _paint_ear(self, side: float) -> None:
-        u, v, _ = self.figure.pose.to_screen(ear_centre(self.figure, side))
-        window = self._whole.window(u, v, torch.full_like(u, 0.24), torch.full_like(u, 0.33))
+        window = self._whole.window("left_ear" if side < 0 else "right_ear")
         part = window.read(self._layers)
         ear = draw_ear(self.figure, window, side)
         alpha = ear_visibility(ear, part[:, _DEPTH], part[:, _MASK])
@@ -167,9 +143,7 @@ class Scene:
 
     def _paint_glasses(self) -> None:
         figure = self.figure
-        zero = torch.zeros_like(figure.head.crown)
-        u, v, _ = figure.pose.to_screen((zero, figure.head.eye_y, zero + 0.55))
-        region = self._whole.window(u, v, zero + 1.0, zero + 0.45)
+        region = self._whole.window("glasses")
         part = region.read(self._layers)
         alpha = paint_glasses(part[:, :_MASK], figure, region, part[:, _DEPTH])
         part[:, _MASK].mul_(1.0 - alpha)
