@@ -146,11 +146,10 @@ def answer_over_http(bundle: str) -> float:
     from ray import serve as ray_serve
 
     import serve.app
-    from serve.schema import ServeConfig
-
     from fusionray.data import synthetic
     from fusionray.faces.decode import encode_image
     from fusionray.recipes.recipe import to_uint8
+    from serve.schema import ServeConfig
 
     people = synthetic.sample_identities(2, seed=99)
     looks = synthetic.sample_attributes(2, seed=99)
@@ -179,7 +178,8 @@ def fuse_request(port: int) -> bytes:
     parts = []
     for name in ("source", "target"):
         head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}.png"\r\n'
-        parts.append(f"{head}Content-Type: image/png\r\n\r\n".encode() + (OUTPUT / f"{name}.png").read_bytes() + b"\r\n")
+        picture = (OUTPUT / f"{name}.png").read_bytes()
+        parts.append(f"{head}Content-Type: image/png\r\n\r\n".encode() + picture + b"\r\n")
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/fuse",
         data=b"".join(parts) + f"--{boundary}--\r\n".encode(),

@@ -3,11 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
+
 from fusionray.config import list_presets, load_config
 from fusionray.errors import ConfigInvalid
 from fusionray.recipes.face_fusion import FaceFusionConfig
 from fusionray.training.settings import TrainConfig
-from pydantic import ValidationError
 
 SHARDS = "data.shards=x"
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
 from fusionray.export.bundle import (
     Bundle,
     BundleDescription,
@@ -16,8 +19,6 @@ from fusionray.export.bundle import (
     describe_tensors,
     write_bundle,
 )
-from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 FLOAT = TensorProto.FLOAT
 TINY_SIZE = 64

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from fusionray.data import synthetic
 from fusionray.nets.discriminator import DiscriminatorConfig
 from fusionray.nets.generator import GeneratorConfig
@@ -18,7 +20,6 @@ from fusionray.training.build import face_view
 from fusionray.training.checkpoint import CheckpointInfo, save_checkpoint
 from fusionray.training.settings import DataConfig, TrainConfig
 from fusionray.types import PairBatch, SyntheticTruth
-from torch import Tensor
 
 SIZE = 32
 ENCODER = IdentityEncoderConfig(channels=(8, 8, 8, 8), stem_stride=4)

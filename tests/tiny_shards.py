@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from fusionray.data.pairs import Crop
-from fusionray.data.shards import Manifest, ShardInfo, Split, SplitInfo, build_row, write_manifest, write_shard
 from numpy.typing import NDArray
 from PIL import Image
+
+from fusionray.data.pairs import Crop
+from fusionray.data.shards import Manifest, ShardInfo, Split, SplitInfo, build_row, write_manifest, write_shard
 
 SIZE = 16
 LANDMARKS_52 = np.array([[5, 6], [10.5, 6], [8, 9], [6, 12], [10, 12.25]], np.float32)

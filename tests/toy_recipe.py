@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
+
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
 from fusionray.types import Batch
-from torch import Tensor, nn
 
 
 @dataclass(frozen=True)

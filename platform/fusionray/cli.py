@@ -9,11 +9,15 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fusionray import __version__
 from fusionray.config import list_presets, load_config
 from fusionray.errors import FusionRayError, ImageRejected, InputMissing
 from fusionray.ops.environment import apply_defaults, resolve_location
+
+if TYPE_CHECKING:
+    from fusionray.faces.face import Image
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
 def add_common(parser: argparse.ArgumentParser, *, cluster: bool = True) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings")
     if cluster:
-        parser.add_argument("--address", help="Ray cluster to use; default: one on this machine, stopped again at the end")
+        parser.add_argument("--address", help="Ray cluster to use; default: one on this machine, stopped at the end")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that win over the file")
 
 
@@ -130,7 +134,6 @@ def add_fuse(parser: argparse.ArgumentParser) -> None:
 
 def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.export.bundle import bundle_hash, read_bundle
-    from fusionray.faces.decode import decode_image
     from fusionray.faces.detect import build_detector
     from fusionray.runtime.fuser import Fuser
     from fusionray.safety.provenance import Provenance, encode_marked
@@ -139,21 +142,26 @@ def run_fuse(options: argparse.Namespace) -> None:
     output = Path(options.output)
     if output.suffix.lower() not in formats:
         raise ValueError(f"{output}: name the result .png, .jpg or .webp")
-    pictures = []
-    for place in (options.source, options.target):
-        try:
-            pictures.append(decode_image(Path(place).read_bytes()))
-        except OSError as error:
-            raise InputMissing(f"{place}: cannot be read ({error.strerror}); check the path") from None
-        except ImageRejected as error:
-            raise ImageRejected(error.reason, f"{place}: {error}") from None
+    source, target = read_picture(options.source), read_picture(options.target)
     bundle = read_bundle(options.bundle, options.tracking_uri)
-    fused = Fuser(bundle, build_detector(options.detector)).fuse(*pictures, faces=options.faces)
+    fused = Fuser(bundle, build_detector(options.detector)).fuse(source, target, options.faces)
     provenance = Provenance(bundle.description.name, bundle_hash(bundle))
     data = encode_marked(fused.image, provenance, formats[output.suffix.lower()])  # type: ignore[arg-type]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(data)
     print(f"{output}: {fused.num_faces} face(s) fused with {bundle.description.name}; marked as AI-generated")
+
+
+def read_picture(place: str) -> Image:
+    """Decode a picture file; what is wrong with it is said with its name."""
+    from fusionray.faces.decode import decode_image
+
+    try:
+        return decode_image(Path(place).read_bytes())
+    except OSError as error:
+        raise InputMissing(f"{place}: cannot be read ({error.strerror}); check the path") from None
+    except ImageRejected as error:
+        raise ImageRejected(error.reason, f"{place}: {error}") from None
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
@@ -170,9 +178,8 @@ def run_serve(options: argparse.Namespace) -> None:
     from ray import serve as ray_serve
 
     import serve.app
-    from serve.schema import ServeConfig
-
     from fusionray.ops.cluster import cluster
+    from serve.schema import ServeConfig
 
     places = [f"bundle={options.bundle}"] if options.bundle else []
     config = load_config(ServeConfig, file=options.config, overrides=[*options.overrides, *places])

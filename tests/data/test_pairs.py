@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fusionray.data.pairs import Crop, CropPair, CropPool, crops_from_table, draw_held_out_pairs, pool_crops, pool_pairs
 
+from fusionray.data.pairs import Crop, CropPair, CropPool, crops_from_table, draw_held_out_pairs, pool_crops, pool_pairs
 from tests.tiny_shards import build_crops, build_table
 
 

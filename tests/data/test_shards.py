@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from fusionray.data.shards import (
     MANIFEST_NAME,
     ROWS_PER_GROUP,
@@ -20,7 +21,6 @@ from fusionray.data.shards import (
     write_shard,
 )
 from fusionray.errors import InputMissing, ShardCorrupt, ShardMismatch
-
 from tests.tiny_shards import LANDMARKS_52, SIZE, write_tiny_shards
 
 

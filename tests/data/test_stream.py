@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import ray
 import torch
+
 from fusionray.data.pairs import Crop, CropPair, CropPool
 from fusionray.data.shards import Manifest
 from fusionray.data.stream import (
@@ -29,7 +30,6 @@ from fusionray.data.stream import (
     stream_pairs,
 )
 from fusionray.errors import ShardCorrupt, ShardMismatch
-
 from tests.tiny_shards import SIZE, draw_crop, encode, name_person, write_tiny_shards
 
 

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
 
+from fusionray.cli import main
+from fusionray.data import synthetic
+from fusionray.ops.tracking import make_client
 from fusionray.safety.provenance import read_provenance
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = "synthetic://people=24,images=6,size=96,seed=3"
 RUN_SECONDS = 240
+STOP_SECONDS = 60
+IMAGES = 960
 
-TINY = {
+TINY: dict[str, Any] = {
     "preset": "tiny-64",
     "run": {"name": "fusion"},
     "recipe": {
@@ -30,13 +42,13 @@ TINY = {
     },
     "data": {"pool_rows": 32, "validation_images": 16},
     "engine": {"global_batch": 16, "schedule": {"warmup_images": 32}},
-    "budget": {"images": 960, "checkpoint_images": 160, "log_images": 32, "preview_images": 480},
+    "budget": {"images": IMAGES, "checkpoint_images": 160, "log_images": 32, "preview_images": IMAGES},
     "workers": {"num_workers": 2, "threads": 1},
 }
-ENCODER = {
+ENCODER: dict[str, Any] = {
     "preset": "identity-small",
     "run": {"name": "encoder"},
-    "recipe": {"encoder": {"channels": [8, 16, 24, 32]}},
+    "recipe": {"encoder": {"channels": [8, 16], "blocks": [1, 1]}},
     "data": {"pool_rows": 32, "validation_images": 16},
     "engine": {"global_batch": 16, "schedule": {"warmup_images": 32}},
     "budget": {"images": 160, "checkpoint_images": 160, "log_images": 80, "preview_images": 160},
@@ -44,160 +56,225 @@ ENCODER = {
 }
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "fusionray.cli", *arguments]
+@dataclass(frozen=True)
+class World:
+    """Where this module works; `ray_folder` tells the processes of its Rays from all others."""
 
+    folder: Path
+    ray_folder: str
 
-def run(*arguments: str, timeout: float = RUN_SECONDS) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "platform")}
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=timeout, env=environment, check=False
-    )
+    @property
+    def shards(self) -> Path:
+        return self.folder / "shards"
 
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
 
-def settings(folder: Path, name: str, tree: dict[str, object]) -> str:
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(tree))
-    return str(path)
+    def environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        return {**inherited, "PYTHONPATH": str(ROOT / "platform"), "RAY_TMPDIR": self.ray_folder}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "fusionray.cli", *arguments]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment()
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        try:
+            output, errors = process.communicate(timeout=RUN_SECONDS)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+    def settings(self, name: str, tree: dict[str, Any]) -> str:
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(tree))
+        return str(path)
+
+    def processes(self) -> list[str]:
+        """List what still runs of the Rays that this module started."""
+        mark = f"RAY_TMPDIR={self.ray_folder}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                except OSError:
+                    continue
+        return found
+
+    def assert_nothing_runs(self) -> None:
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert self.processes() == []
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Prepared shards and a trained encoder."""
-    folder = tmp_path_factory.mktemp("path")
-    prepared = run("prepare", WORLD, str(folder / "shards"), "size=64", "validation_fraction=0.2")
-    assert prepared.returncode == 0, prepared.stderr
-    encoder = settings(folder, "encoder", ENCODER)
-    trained = run("train", "--config", encoder, "--output", str(folder / "runs"), f"data.shards={folder / 'shards'}")
-    assert trained.returncode == 0, trained.stderr
-    assert "verification_accuracy" in trained.stdout
-    return {"folder": folder, "shards": folder / "shards", "runs": folder / "runs"}
+    # The path of a socket in it may have 107 characters: pytest's own folders are too deep.
+    with tempfile.TemporaryDirectory(prefix="fr-e2e-", ignore_cleanup_errors=True) as ray_folder:
+        world = World(tmp_path_factory.mktemp("path"), ray_folder)
+        prepared = world.run("prepare", WORLD, str(world.shards), "size=64", "validation_fraction=0.2")
+        assert prepared.returncode == 0, prepared.stderr
+        encoder = world.settings("encoder", ENCODER)
+        trained = world.run("train", "--config", encoder, "--output", str(world.runs), f"data.shards={world.shards}")
+        assert trained.returncode == 0, trained.stderr
+        assert "verification_accuracy" in trained.stdout
+        yield world
 
 
-def fusion_arguments(path: dict[str, Path], *more: str) -> list[str]:
-    config = settings(path["folder"], "fusion", TINY)
-    return [
-        "train",
-        "--config",
-        config,
-        "--output",
-        str(path["runs"]),
-        f"data.shards={path['shards']}",
-        f"recipe.identity_encoder={path['runs'] / 'encoder'}",
-        *more,
-    ]
+def fusion_arguments(world: World, *more: str) -> list[str]:
+    places = [f"data.shards={world.shards}", f"recipe.identity_encoder={world.runs / 'encoder'}"]
+    return ["train", "--config", world.settings("fusion", TINY), "--output", str(world.runs), *places, *more]
 
 
-def checkpoints(path: dict[str, Path]) -> list[int]:
-    folders = (path["runs"] / "fusion").glob("checkpoint-*/info.json")
+def checkpoints(world: World) -> list[int]:
+    folders = (world.runs / "fusion").glob("checkpoint-*/info.json")
     return sorted(int(folder.parent.name.removeprefix("checkpoint-")) for folder in folders)
 
 
+def registered(world: World) -> bool:
+    """Tell whether Ray Train knows of a checkpoint, so that it can go on from it."""
+    snapshot = world.runs / "fusion" / "checkpoint_manager_snapshot.json"
+    return snapshot.is_file() and "checkpoint-" in snapshot.read_text()
+
+
 @pytest.fixture(scope="module")
-def fusion_run(path: dict[str, Path]) -> dict[str, object]:
-    """A fusion run whose driver is killed after its first checkpoint and that the same command then finishes."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "platform")}
-    driver = subprocess.Popen(
-        command(*fusion_arguments(path)), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def saved(world: World) -> list[int]:
+    """Checkpoints of a fusion run whose driver was killed; the same command has then finished the run."""
+    driver = world.start(*fusion_arguments(world))
     deadline = time.monotonic() + RUN_SECONDS
-    while not checkpoints(path) and driver.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    while not registered(world) and driver.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
     driver.send_signal(signal.SIGKILL)
-    driver.wait()
-    saved = checkpoints(path)
-    again = run(*fusion_arguments(path))
-    return {"saved": saved, "again": again}
-
-
-def test_killed_driver_goes_on_from_its_last_checkpoint(path: dict[str, Path], fusion_run: dict[str, object]) -> None:
-    saved = fusion_run["saved"]
-    again = fusion_run["again"]
-    assert isinstance(saved, list)
-    assert isinstance(again, subprocess.CompletedProcess)
-    assert saved, "the first driver made a checkpoint before it was killed"
-    assert saved[-1] < TINY["budget"]["images"]  # type: ignore[index]
+    driver.communicate()
+    found = checkpoints(world)
+    world.assert_nothing_runs()
+    again = world.run(*fusion_arguments(world))
     assert again.returncode == 0, again.stderr
-    assert checkpoints(path)[-1] == TINY["budget"]["images"]  # type: ignore[index]
-    positions = logged_positions(path)
-    # What was logged after the checkpoint and before the kill is repeated; what lies before it is not trained again.
-    repeated = {position for position in positions if positions.count(position) > 1}
-    assert all(position > saved[0] for position in repeated)
-    assert positions[-1] == TINY["budget"]["images"]  # type: ignore[index]
+    return found
 
 
-def logged_positions(path: dict[str, Path]) -> list[int]:
-    from fusionray.ops.tracking import make_client
-
-    client = make_client(f"sqlite:///{path['runs']}/mlflow.db")
+def find_run(world: World) -> tuple[Any, str]:
+    client = make_client(f"sqlite:///{world.runs}/mlflow.db")
     experiment = client.get_experiment_by_name("fusionray")
     runs = client.search_runs([experiment.experiment_id], filter_string="tags.`fusionray.run` = 'fusion'")
     assert len(runs) == 1, "a run that goes on stays one run in the tracker"
-    history = client.get_metric_history(runs[0].info.run_id, "grad_norm_generator")
-    return [entry.step for entry in sorted(history, key=lambda entry: entry.timestamp)]
+    return client, runs[0].info.run_id
 
 
-def test_finished_run_has_nothing_left_to_do(path: dict[str, Path], fusion_run: dict[str, object]) -> None:
-    before = checkpoints(path)
-    again = run(*fusion_arguments(path))
+def test_killed_driver_goes_on_from_its_last_checkpoint(world: World, saved: list[int]) -> None:
+    assert saved, "the first driver made a checkpoint before it was killed"
+    assert saved[-1] < IMAGES
+    assert checkpoints(world)[-1] == IMAGES
+    client, run_id = find_run(world)
+    history = client.get_metric_history(run_id, "grad_norm_generator")
+    positions = [entry.step for entry in sorted(history, key=lambda entry: entry.timestamp)]
+    # What was logged after the checkpoint and before the kill is repeated; what lies before it is not trained again.
+    repeated = {position for position in positions if positions.count(position) > 1}
+    assert all(position > saved[0] for position in repeated)
+    assert positions[-1] == IMAGES
+
+
+def test_last_preview_is_in_the_tracker(world: World, saved: list[int]) -> None:
+    client, run_id = find_run(world)
+    names = {artifact.path for artifact in client.list_artifacts(run_id)}
+    assert "preview.png" in names
+    with Image.open(client.download_artifacts(run_id, "preview.png", str(world.folder))) as preview:
+        assert preview.width % 64 == 0
+        assert preview.height % 64 == 0
+
+
+def test_finished_run_has_nothing_left_to_do(world: World, saved: list[int]) -> None:
+    before = checkpoints(world)
+    again = world.run(*fusion_arguments(world))
     assert again.returncode == 0, again.stderr
-    assert checkpoints(path) == before
-
-
-def test_run_of_the_same_name_with_another_setting_is_refused(
-    path: dict[str, Path], fusion_run: dict[str, object]
-) -> None:
-    other = run(*fusion_arguments(path, "recipe.weights.identity=9"))
-    assert other.returncode == 1
-    assert len(other.stderr.strip().splitlines()[-1:]) == 1
-    assert "recipe.weights.identity (2.0 before, 9.0 now)" in other.stderr
+    assert "nothing to do" in again.stderr
+    assert checkpoints(world) == before
 
 
 @pytest.fixture(scope="module")
-def bundle(path: dict[str, Path], fusion_run: dict[str, object]) -> Path:
+def bundle(world: World, saved: list[int]) -> Path:
     """The exported bundle."""
-    exported = run("export", str(path["runs"] / "fusion"), "--output", str(path["folder"] / "bundle"))
+    exported = world.run("export", str(world.runs / "fusion"), "--output", str(world.folder / "bundle"))
     assert exported.returncode == 0, exported.stderr
-    return path["folder"] / "bundle"
+    return world.folder / "bundle"
 
 
-def test_exported_bundle_names_its_lineage_and_fuses_two_files(path: dict[str, Path], bundle: Path) -> None:
-    from fusionray.data import synthetic
+@pytest.fixture(scope="module")
+def pictures(world: World) -> dict[str, Path]:
+    """Two people who look straight ahead, as files."""
+    people = synthetic.sample_identities(2, seed=8)
+    drawn = synthetic.render(people, synthetic.neutral_attributes(2), 192).clamp(0, 1)
+    paths = {name: world.folder / f"{name}.png" for name in ("source", "target")}
+    for path, picture in zip(paths.values(), drawn, strict=True):
+        Image.fromarray((picture.permute(1, 2, 0).numpy() * 255).astype(np.uint8)).save(path)
+    return paths
 
+
+def test_exported_bundle_names_its_lineage_and_fuses_two_files(
+    world: World, bundle: Path, pictures: dict[str, Path]
+) -> None:
     description = json.loads((bundle / "bundle.json").read_text())
     assert description["lineage"]["config"]["run"]["name"] == "fusion"
     assert description["parity"]["largest_difference"] <= description["parity"]["tolerance"]
-    people = synthetic.sample_identities(2, seed=8)
-    pictures = synthetic.render(people, synthetic.neutral_attributes(2), 192)
-    for name, picture in zip(("source", "target"), pictures, strict=True):
-        pixels = (picture.permute(1, 2, 0).numpy() * 255).astype(np.uint8)
-        Image.fromarray(pixels).save(path["folder"] / f"{name}.png")
-    output = path["folder"] / "fused.png"
-    source, target = (str(path["folder"] / f"{name}.png") for name in ("source", "target"))
-    fused = run("fuse", source, target, str(output), "--bundle", str(bundle))
+    output = world.folder / "fused.png"
+    fused = world.run("fuse", str(pictures["source"]), str(pictures["target"]), str(output), "--bundle", str(bundle))
     assert fused.returncode == 0, fused.stderr
-    with Image.open(output) as picture:
+    with Image.open(output) as picture, Image.open(pictures["target"]) as target:
         assert picture.size == (192, 192)
-        changed = np.abs(np.asarray(picture, np.int16) - np.asarray(Image.open(target), np.int16)).max()
-    assert changed > 0
+        assert np.abs(np.asarray(picture, np.int16) - np.asarray(target, np.int16)).max() > 0
     provenance = read_provenance(output.read_bytes())
     assert provenance is not None
     assert "AlgorithmicMedia" in provenance.digital_source_type
 
 
-def test_bundle_with_a_wrong_hash_is_refused(path: dict[str, Path], bundle: Path) -> None:
-    import shutil
+def test_served_bundle_answers_and_ends_with_its_signal(world: World, bundle: Path, pictures: dict[str, Path]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    service = world.start("serve", "--bundle", str(bundle), "--port", str(port))
+    try:
+        assert service.stdout is not None
+        assert f"http://127.0.0.1:{port}" in service.stdout.readline()
+        files = {name: path.read_bytes() for name, path in pictures.items()}
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/fuse", files=files, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"] == "image/png"
+        assert read_provenance(answer.content) is not None
+        service.send_signal(signal.SIGTERM)
+        _, errors = service.communicate(timeout=STOP_SECONDS)
+        assert service.returncode == 0, errors
+    finally:
+        service.kill()
+    world.assert_nothing_runs()
 
-    damaged = path["folder"] / "damaged"
+
+def test_bundle_with_a_wrong_hash_is_refused(
+    world: World, bundle: Path, capfd: pytest.CaptureFixture[str], ray_session: None
+) -> None:
+    damaged = world.folder / "damaged"
     shutil.copytree(bundle, damaged)
     with (damaged / "generator.onnx").open("r+b") as file:
         file.seek(200)
         file.write(b"\0\1\2\3")
-    refused = run("fuse", "a.png", "b.png", str(path["folder"] / "c.png"), "--bundle", str(damaged))
-    assert refused.returncode == 1
-    served = run("serve", "--bundle", str(damaged))
-    assert served.returncode == 1
-    assert "generator.onnx" in served.stderr
+    for arguments in (["fuse", "a.png", "b.png", str(world.folder / "c.png")], ["serve"]):
+        assert "generator.onnx" in refusal(capfd, *arguments, "--bundle", str(damaged))
+
+
+def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a verb in this process and return the one line that it refuses with."""
+    capfd.readouterr()
+    assert main(arguments) == 1
+    lines = capfd.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
 
 
 @pytest.mark.parametrize(
@@ -213,10 +290,22 @@ def test_bundle_with_a_wrong_hash_is_refused(path: dict[str, Path], bundle: Path
         (("fuse", "{folder}/a.png", "{folder}/b.png", "{folder}/c.png", "--bundle", "{folder}/none"), "none"),
     ],
 )
-def test_bad_input_gets_one_clear_line(path: dict[str, Path], arguments: tuple[str, ...], words: str) -> None:
-    (path["folder"] / "empty").mkdir(exist_ok=True)
-    refused = run(*(argument.format(folder=path["folder"]) for argument in arguments))
+def test_bad_input_gets_one_clear_line(
+    world: World, capfd: pytest.CaptureFixture[str], ray_session: None, arguments: tuple[str, ...], words: str
+) -> None:
+    (world.folder / "empty").mkdir(exist_ok=True)
+    assert words in refusal(capfd, *(argument.format(folder=world.folder) for argument in arguments))
+
+
+def test_run_of_the_same_name_with_another_setting_is_refused(
+    world: World, saved: list[int], capfd: pytest.CaptureFixture[str], ray_session: None
+) -> None:
+    line = refusal(capfd, *fusion_arguments(world, "recipe.weights.identity=9"))
+    assert "recipe.weights.identity (2.0 before, 9.0 now)" in line
+
+
+def test_a_command_of_its_own_prints_no_more_than_the_refusal(world: World) -> None:
+    refused = world.run("prepare", "/nowhere/faces", str(world.folder / "out"))
     assert refused.returncode == 1
-    lines = refused.stderr.strip().splitlines()
-    assert len(lines) == 1, refused.stderr
-    assert words in lines[0]
+    assert refused.stdout == ""
+    assert refused.stderr.splitlines() == ["fusionray prepare: /nowhere/faces: no such folder or archive; check INPUT"]

@@ -4,8 +4,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from fusionray.evaluation.verification import verify
 from numpy.typing import NDArray
+
+from fusionray.evaluation.verification import verify
 
 
 def unit(values: NDArray[np.floating]) -> NDArray[np.float32]:

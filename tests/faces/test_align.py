@@ -5,6 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
+
 from fusionray.faces.align import (
     affine_scale,
     estimate_alignment,

@@ -9,10 +9,11 @@ import zlib
 
 import numpy as np
 import pytest
-from fusionray.errors import ImageRejected
-from fusionray.faces.decode import ImageLimits, decode_image, encode_image, turn_upright
 from PIL import Image as PillowImage
 from PIL import ImageOps
+
+from fusionray.errors import ImageRejected
+from fusionray.faces.decode import ImageLimits, decode_image, encode_image, turn_upright
 
 
 def gradient(height: int = 48, width: int = 64) -> np.ndarray:

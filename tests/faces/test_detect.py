@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+
 from fusionray.data.synthetic import landmarks, neutral_attributes, render, sample_identities
 from fusionray.errors import DetectorUnavailable
 from fusionray.faces import tflite

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from fusionray.faces.align import invert_affine, transform_points, warp_crop
 from fusionray.faces.face import Matrix
 from fusionray.faces.mask import soft_box_mask

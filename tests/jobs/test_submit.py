@@ -31,7 +31,7 @@ SMALL = [
     "data.pool_rows=16",
     "data.validation_images=4",
     "recipe.generator.channels=[8,16]",
-    "recipe.discriminator.channels=[8]",
+    "recipe.discriminator.channels=[8,16]",
     "engine.global_batch=8",
     "budget.images=32",
     "budget.checkpoint_images=32",
@@ -59,6 +59,8 @@ def head() -> Iterator[dict[str, str]]:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_TMPDIR": folder,
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Nothing is left to be drained when the tests are through.
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
             "PATH": f"{BIN}:{os.environ['PATH']}",
         }
         command = [

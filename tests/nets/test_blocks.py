@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionray.nets.blocks import EncoderBlock, FusionBlock, ModulatedConv, count_groups, count_parameters, upsample
 from torch import Tensor
+
+from fusionray.nets.blocks import EncoderBlock, FusionBlock, ModulatedConv, count_groups, count_parameters, upsample
 
 
 def modulated_conv_as_published(layer: ModulatedConv, x: Tensor, style: Tensor) -> Tensor:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+
 from fusionray.nets.discriminator import Discriminator, DiscriminatorConfig
 
 

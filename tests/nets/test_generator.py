@@ -3,12 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from pydantic import ValidationError
+
 from fusionray.config import list_presets, load_config
 from fusionray.nets.blocks import count_parameters
 from fusionray.nets.generator import Generator, GeneratorConfig
 from fusionray.recipes.face_fusion import FaceFusionConfig
 from fusionray.training.settings import TrainConfig
-from pydantic import ValidationError
 
 SMALL = GeneratorConfig(size=32, channels=(8, 16, 24), bottleneck_blocks=1, style_length=32)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from fusionray.config import load_config
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.identity import IdentityRecipeConfig

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from fusionray.ops.environment import QUIET_DEFAULTS, ROOT_VARIABLE, apply_defaults, cluster_address, resolve_location
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from fusionray.errors import BundleInvalid
 from fusionray.export.bundle import bundle_hash, read_bundle, write_bundle
 from fusionray.ops.tracking import (
@@ -21,8 +23,6 @@ from fusionray.ops.tracking import (
     resolve_bundle,
     tracking_uri,
 )
-from PIL import Image
-
 from tests.tiny_bundle import build_generator, build_identity, describe_tiny, write_tiny_bundle
 
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import torch
-from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
 
+from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
 from tests.tiny_fusion import STILL
 
 

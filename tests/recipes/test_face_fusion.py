@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fusionray.recipes.face_fusion import FusionInput, elliptic_region, jitter_views, render_truth
-from fusionray.recipes.recipe import Losses, PhaseInput, to_float
 from torch import Tensor, nn
 
+from fusionray.recipes.face_fusion import FusionInput, elliptic_region, jitter_views, render_truth
+from fusionray.recipes.recipe import Losses, PhaseInput, to_float
 from tests.tiny_fusion import EVERY_LOSS, NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe
 
 GENERATOR_LOSSES = sorted(set(EVERY_LOSS) - {"gradient_penalty"})

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from fusionray.nets.identity import IDENTITY_SIZE
 from fusionray.recipes.identity import (
     FaceWindow,
@@ -13,7 +14,6 @@ from fusionray.recipes.identity import (
 from fusionray.recipes.recipe import PhaseInput
 from fusionray.training.build import face_view
 from fusionray.types import FaceBatch
-
 from tests.tiny_fusion import ENCODER
 
 SAME_PLACE = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+
 from fusionray.nets.discriminator import Judgement
 from fusionray.recipes.losses import (
     ArcMargin,

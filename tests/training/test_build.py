@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from fusionray.config import Section
 from fusionray.errors import CheckpointMissing
 from fusionray.faces.align import load_template
@@ -15,7 +16,6 @@ from fusionray.training.build import EncoderState, build_recipe, face_view, load
 from fusionray.training.checkpoint import CheckpointInfo, save_checkpoint
 from fusionray.training.engine import Engine
 from fusionray.training.settings import DataConfig, EngineConfig, RunConfig, TrainConfig
-
 from tests.tiny_fusion import ENCODER, SIZE, build_config, build_pairs
 
 CPU = torch.device("cpu")

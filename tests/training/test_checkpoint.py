@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from fusionray.errors import CheckpointMissing
 from fusionray.training.checkpoint import (
     INFO_NAME,

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+
 from fusionray.errors import CheckpointMissing, TrainingFailed
 from fusionray.training.engine import Engine, choose_dtype, cpu_multiplies_bf16, mix_seed
 from fusionray.training.schedule import average_decay
 from fusionray.training.settings import EngineConfig
-
 from tests.tiny_fusion import build_pairs, build_recipe
 from tests.toy_recipe import Numbers, ToyRecipe, draw_numbers, split
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from fusionray.training.schedule import ScheduleConfig, average_decay, learning_rate, scale_lr
 
 WARM = ScheduleConfig(warmup_images=1000, warmup_factor=0.1, final_lr=1e-6)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
 from fusionray.training.engine import Engine
 from fusionray.training.schedule import ScheduleConfig
 from fusionray.training.settings import EngineConfig
-from torch.nn.parallel import DistributedDataParallel
-
 from tests.tiny_fusion import build_pairs, build_recipe
 from tests.toy_recipe import ToyRecipe, draw_numbers, split
 

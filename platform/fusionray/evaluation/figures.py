@@ -47,7 +47,8 @@ def describe_machine() -> str:
     """Describe what the figures were measured on."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     cores = len(os.sched_getaffinity(0))
-    return f"{platform.machine()}, {cores} cores, {device}, Python {platform.python_version()}, torch {torch.__version__}"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{platform.machine()}, {cores} cores, {device}, {versions}"
 
 
 def write_figures(folder: Path, name: str, figures: dict[str, Figure]) -> Figures:

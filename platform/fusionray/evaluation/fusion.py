@@ -73,5 +73,5 @@ def ssim_rows(first_NCHW: Tensor, second_NCHW: Tensor) -> Tensor:
 
     Source: Wang et al. 2004; Gaussian window of 11 px, computed by kornia.
     """
-    map_NCHW = ssim((first_NCHW + 1) / 2, (second_NCHW + 1) / 2, window_size=SSIM_WINDOW, max_val=1.0)
+    map_NCHW: Tensor = ssim((first_NCHW + 1) / 2, (second_NCHW + 1) / 2, window_size=SSIM_WINDOW, max_val=1.0)
     return map_NCHW.mean(dim=(1, 2, 3))

@@ -87,8 +87,8 @@ def export(config: ExportConfig) -> Bundle:
                 difference = max(difference, largest_difference(module, path, example))
         if not difference <= config.tolerance:
             raise ParityFailed(
-                f"{config.checkpoint}: ONNX and torch differ by {difference:.2e}, more than tolerance={config.tolerance:g}; "
-                "nothing was exported"
+                f"{config.checkpoint}: ONNX and torch differ by {difference:.2e}, more than "
+                f"tolerance={config.tolerance:g}; nothing was exported"
             )
         bundle = write_bundle(config.output, files, describe(config, trained, difference))
     if config.tracking_uri and config.tracking_run:

@@ -46,7 +46,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(count_groups(in_channels), in_channels)
-        self.down = nn.Conv2d(in_channels, out_channels, 4, stride=2, padding=1)
+        self.down = nn.Conv2d(in_channels, out_channels, 2, stride=2)
         self.conv = nn.Conv2d(out_channels, out_channels, 3, padding=1)
         self.skip = nn.Conv2d(in_channels, out_channels, 1, bias=False)
 
@@ -65,19 +65,26 @@ class FusionBlock(nn.Module):
 
     def __init__(self, in_channels: int, skip_channels: int, out_channels: int, style_length: int) -> None:
         super().__init__()
-        self.first = ModulatedConv(in_channels + skip_channels, out_channels, style_length)
-        self.second = ModulatedConv(out_channels, out_channels, style_length)
+        self.below = nn.Conv2d(in_channels, out_channels, 1, bias=False)
         self.attribute = nn.Conv2d(skip_channels, out_channels, 1)
+        self.first = ModulatedConv(out_channels, out_channels, style_length)
+        self.second = ModulatedConv(out_channels, out_channels, style_length)
         self.gate = nn.Conv2d(out_channels, 1, 3, padding=1)
         # sigmoid(1) = 0.73: begin on the identity side, or the gate closes before the identity path has learned
         nn.init.zeros_(self.gate.weight)
         nn.init.ones_(self.gate.bias)  # type: ignore[arg-type]
 
     def forward(self, x_NCHW: Tensor, skip_NCHW: Tensor, style_NS: Tensor) -> Tensor:
-        hidden = F.silu(self.first(torch.cat([x_NCHW, skip_NCHW], dim=1), style_NS))
+        """Join `x` [N,Cin,h,w] with the target's feature `skip` [N,Cskip,H,W], H = h or 2 h; returns [N,Cout,H,W]."""
+        # Narrowed before it is enlarged, and added instead of stacked: both 3x3 convolutions see the output's width.
+        below = self.below(x_NCHW)
+        if below.shape[-1] != skip_NCHW.shape[-1]:
+            below = upsample(below)
+        attribute = self.attribute(skip_NCHW)
+        hidden = F.silu(self.first(below + attribute, style_NS))
         identity_path = F.silu(self.second(hidden, style_NS))
         gate_N1HW = torch.sigmoid(self.gate(hidden))
-        blended: Tensor = gate_N1HW * identity_path + (1 - gate_N1HW) * self.attribute(skip_NCHW)
+        blended: Tensor = gate_N1HW * identity_path + (1 - gate_N1HW) * attribute
         return blended
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fusionray.config import Section
-from fusionray.nets.blocks import EncoderBlock, FusionBlock, count_groups, upsample
+from fusionray.nets.blocks import EncoderBlock, FusionBlock, count_groups
 
 EMBEDDING_LENGTH = 512
 
@@ -92,7 +92,7 @@ class Generator(nn.Module):
         for block in self.bottleneck:
             hidden = block(hidden, deepest, style_NS)
         for block, skip in zip(self.decoder, reversed(features), strict=True):
-            hidden = block(upsample(hidden), skip, style_NS)
+            hidden = block(hidden, skip, style_NS)
         head_N4HW = self.head(F.silu(self.head_norm(hidden))).float()
         face = torch.tanh(head_N4HW[:, :3])
         floor = self.config.mask_floor

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fusionray.config import Section
@@ -23,8 +23,14 @@ class IdentityEncoderConfig(Section):
 
     channels: tuple[int, ...] = Field((32, 64, 128, 256), description="width of each stage")
     blocks: tuple[int, ...] = Field((1, 1, 1, 1), description="residual units of each stage")
-    stem_stride: int = Field(2, ge=1, le=4, description="stride of the first convolution; over 1 trades detail for speed")
+    stem_stride: int = Field(2, ge=1, le=4, description="stride of the first convolution; above 1, speed for detail")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of features dropped before the embedding layer")
+
+    @model_validator(mode="after")
+    def check_stages(self) -> IdentityEncoderConfig:
+        if len(self.channels) != len(self.blocks):
+            raise ValueError(f"channels {self.channels} and blocks {self.blocks} must name the same number of stages")
+        return self
 
 
 class ResidualUnit(nn.Module):
@@ -56,8 +62,6 @@ class IdentityEncoder(nn.Module):
 
     def __init__(self, config: IdentityEncoderConfig) -> None:
         super().__init__()
-        if len(config.channels) != len(config.blocks):
-            raise ValueError("channels and blocks must name the same number of stages")
         self.config = config
         width = config.channels[0]
         # Neighbouring windows overlap by half, or a large stride would skip pixels.

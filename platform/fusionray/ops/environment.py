@@ -15,6 +15,9 @@ QUIET_DEFAULTS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    # What they report at INFO and WARNING while all is well would lie between our lines and bars.
+    "RAY_DATA_LOGGING_CONFIG": str(Path(__file__).with_name("ray_data_logging.yaml")),
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "GIT_PYTHON_REFRESH": "quiet",

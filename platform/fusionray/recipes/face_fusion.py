@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fusionray.config import Section
@@ -65,6 +65,17 @@ class FaceFusionConfig(Section):
     augmentation: AugmentationConfig = AugmentationConfig()
     generator_optimizer: OptimizerConfig = OptimizerConfig(base_lr=2e-4)
     discriminator_optimizer: OptimizerConfig = OptimizerConfig(base_lr=4e-4)
+
+    @model_validator(mode="after")
+    def check_matching(self) -> FaceFusionConfig:
+        """Refuse feature matching without features."""
+        num_layers = len(self.discriminator.channels)
+        if self.weights.feature_matching and self.matching_from_layer >= num_layers:
+            raise ValueError(
+                f"matching_from_layer={self.matching_from_layer} leaves none of the {num_layers} layers of "
+                "discriminator.channels to feature matching"
+            )
+        return self
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ class IdentityRecipeConfig(Section):
     margin: float = Field(0.4, ge=0, description="additive angular margin, radians (m)")
     least_resolution: float = Field(0.4, gt=0, le=1, description="strongest random loss of resolution; 1 is none")
     traits_weight: float = Field(
-        0.0, ge=0, description="weight of reading a synthetic person's parameters off the embedding; no effect on photographs"
+        0.0,
+        ge=0,
+        description="weight of reading a synthetic person's parameters off the embedding; photographs have none",
     )
     augmentation: AugmentationConfig = AugmentationConfig()
     optimizer: OptimizerConfig = OptimizerConfig(kind="adamw", base_lr=5e-4, betas=(0.9, 0.99), weight_decay=0.05)

@@ -46,9 +46,7 @@ def build_recipe(
     if isinstance(config.recipe, FaceFusionConfig):
         assert encoder is not None, "face fusion is watched by an identity encoder"
         return FaceFusionRecipe(config.recipe, identity_encoder=encoder.build(), face_view_23=view)
-    return IdentityRecipe(
-        config.recipe, num_people=num_people, face_view_23=view, synthetic_faces=synthetic_faces
-    )
+    return IdentityRecipe(config.recipe, num_people=num_people, face_view_23=view, synthetic_faces=synthetic_faces)
 
 
 def face_view(template: str) -> Tensor:

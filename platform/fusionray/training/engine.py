@@ -64,9 +64,9 @@ class Engine:
         self.micro_batch = config.global_batch // shares
         self.dtype = choose_dtype(config.precision, device)
         for network in recipe.frozen.values():
-            network.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
+            place(network, device).eval().requires_grad_(False)
         self.networks: dict[str, nn.Module] = {
-            name: network.to(device, memory_format=torch.channels_last) for name, network in recipe.networks.items()
+            name: place(network, device) for name, network in recipe.networks.items()
         }
         self.averages = {
             name: copy.deepcopy(self.networks[name]).eval().requires_grad_(False) for name in recipe.averaged
@@ -228,6 +228,11 @@ class Engine:
             raise CheckpointMissing(
                 f"the checkpoint does not fit these networks ({str(error).splitlines()[0]}); use its own configuration"
             ) from None
+
+
+def place(network: nn.Module, device: torch.device) -> nn.Module:
+    """Move a network to a device, its convolutions in the layout that both CPUs and tensor cores compute fastest."""
+    return network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def wrap(network: nn.Module, device: torch.device) -> nn.Module:

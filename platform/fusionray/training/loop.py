@@ -66,9 +66,7 @@ def train_worker(loop_config: Mapping[str, Any]) -> None:
     recipe = build_recipe(
         config, num_people=len(task.people), encoder=task.encoder, synthetic_faces=task.manifest.synthetic
     )
-    engine = Engine(
-        recipe, config.engine, total_images=config.budget.images, device=device, seed=config.run.seed
-    )
+    engine = Engine(recipe, config.engine, total_images=config.budget.images, device=device, seed=config.run.seed)
     worker = Worker(task, engine, rank=context.get_world_rank(), board=board)
     worker.resume()
     worker.run()
@@ -147,9 +145,7 @@ class Worker:
         size = self.engine.micro_batch
         stream: Iterator[Batch]
         if isinstance(config.recipe, FaceFusionConfig):
-            stream = stream_pairs(
-                blocks, pool, self.decoder, batch=size, same_identity_ratio=data.same_identity_ratio
-            )
+            stream = stream_pairs(blocks, pool, self.decoder, batch=size, same_identity_ratio=data.same_identity_ratio)
         else:
             stream = stream_faces(blocks, pool, self.decoder, batch=size, labels=self.labels)
         pinned = self.engine.device.type == "cuda"
@@ -251,4 +247,3 @@ def comparable(crops: Sequence[Crop], *, with_same_person: bool) -> bool:
 def crossed(before: int, after: int, interval: int) -> bool:
     """Tell whether a multiple of `interval` lies in (before, after]."""
     return after // interval > before // interval
-

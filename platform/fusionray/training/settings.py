@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fusionray.config import Section
 from fusionray.recipes.face_fusion import FaceFusionConfig
@@ -87,3 +87,13 @@ class TrainConfig(Section):
     budget: BudgetConfig = BudgetConfig()
     workers: WorkersConfig = WorkersConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def check_batch(self) -> TrainConfig:
+        shares = self.workers.num_workers * self.engine.accumulate
+        if self.engine.global_batch % shares:
+            raise ValueError(
+                f"engine.global_batch={self.engine.global_batch} does not divide into workers.num_workers="
+                f"{self.workers.num_workers} x engine.accumulate={self.engine.accumulate} micro-batches"
+            )
+        return self

@@ -6,15 +6,18 @@ import json
 import logging
 import math
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
+
+from tqdm import tqdm
 
 from fusionray.config import read_preset, validate
 from fusionray.data import storage
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.shards import Manifest, check_shards, read_manifest
 from fusionray.data.stream import list_people, open_dataset
-from fusionray.errors import ClusterUnavailable, ConfigInvalid, ShardMismatch, TrainingFailed
+from fusionray.errors import CheckpointMissing, ClusterUnavailable, ConfigInvalid, ShardMismatch, TrainingFailed
 from fusionray.ops.cluster import wait_for_cpus
 from fusionray.ops.environment import resolve_location
 from fusionray.ops.progress import ProgressBoard
@@ -24,7 +27,7 @@ from fusionray.training.build import EncoderState, load_encoder
 from fusionray.training.checkpoint import find_checkpoint, read_info
 from fusionray.training.failures import FailureTeller, root_cause
 from fusionray.training.loop import WorkerTask, train_worker
-from fusionray.training.settings import TrainConfig
+from fusionray.training.settings import BudgetConfig, TrainConfig
 
 CONFIG_NAME = "config.json"
 PRESET_PREFIX = "preset:"
@@ -66,13 +69,25 @@ def train(config: TrainConfig) -> TrainResult:
     task = WorkerTask(config, manifest, config.data.shards, people, encoder, run_id, uri)
     failed = True
     try:
-        fit(task)
+        if is_complete(run_folder, config.budget):
+            tqdm.write(f"train {config.run.name}: {run_folder} is complete; nothing to do", file=sys.stderr)
+        else:
+            fit(task)
         failed = False
     finally:
         close_run(uri, run_id, failed=failed)
     checkpoint = find_checkpoint(run_folder)
     info = read_info(checkpoint)
     return TrainResult(run_folder, str(checkpoint), info.images_seen, info.seconds, info.metrics, uri, run_id)
+
+
+def is_complete(run_folder: str, budget: BudgetConfig) -> bool:
+    """Tell whether the newest checkpoint of a run has used up the budget."""
+    try:
+        info = read_info(find_checkpoint(run_folder))
+    except CheckpointMissing:
+        return False
+    return info.images_seen >= budget.images or (budget.max_seconds is not None and info.seconds >= budget.max_seconds)
 
 
 def fit(task: WorkerTask) -> None:
@@ -94,7 +109,6 @@ def fit(task: WorkerTask) -> None:
             "workers.cpus_per_worker"
         )
     logging.getLogger("ray.train").setLevel(logging.ERROR)
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     board = ProgressBoard()
     trainer = TorchTrainer(
         train_worker,
@@ -141,9 +155,7 @@ def resolve_shards(config: TrainConfig) -> TrainConfig:
         return config
     folder = storage.join(config.run.output, "shards")
     prepare(
-        PrepareConfig(
-            input=config.data.shards, output=folder, size=config.data.size, template=config.data.template
-        )
+        PrepareConfig(input=config.data.shards, output=folder, size=config.data.size, template=config.data.template)
     )
     return config.model_copy(update={"data": config.data.model_copy(update={"shards": folder})})
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from fusionray.data.prepare.archive import ArchiveSource, is_archive
 from fusionray.data.prepare.source import Dropped, Picture
 from fusionray.errors import InputMissing

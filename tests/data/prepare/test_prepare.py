@@ -20,6 +20,9 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.prepare import run as run_module
 from fusionray.data.shards import Manifest, read_manifest
@@ -27,8 +30,6 @@ from fusionray.data.storage import sha256_hex
 from fusionray.data.synthetic import neutral_attributes, render, sample_identities
 from fusionray.errors import ConfigInvalid, DetectorUnavailable, InputMissing, ShardMismatch
 from fusionray.faces.decode import decode_image, encode_image
-from numpy.typing import NDArray
-from pydantic import ValidationError
 
 # Ray 2.60 warns of its own defaults whenever a DataContext is made.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
+
 from fusionray.data.prepare.quality import box_around, check_crop, check_face, sharpness, yaw_asymmetry
 from fusionray.errors import ImageRejected
 from fusionray.faces.align import load_template

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.crop import Cropper
 from fusionray.data.prepare.source import Picture
