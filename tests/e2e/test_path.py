@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -191,11 +192,12 @@ def test_last_preview_is_in_the_tracker(world: World, saved: list[int]) -> None:
         assert preview.height % 64 == 0
 
 
-def test_finished_run_has_nothing_left_to_do(world: World, saved: list[int]) -> None:
+def test_finished_run_has_nothing_left_to_do(
+    world: World, saved: list[int], capfd: pytest.CaptureFixture[str], ray_session: None
+) -> None:
     before = checkpoints(world)
-    again = world.run(*fusion_arguments(world))
-    assert again.returncode == 0, again.stderr
-    assert "nothing to do" in again.stderr
+    assert main(fusion_arguments(world)) == 0
+    assert "nothing to do" in capfd.readouterr().err
     assert checkpoints(world) == before
 
 
@@ -257,14 +259,15 @@ def test_served_bundle_answers_and_ends_with_its_signal(world: World, bundle: Pa
 
 
 def test_bundle_with_a_wrong_hash_is_refused(
-    world: World, bundle: Path, capfd: pytest.CaptureFixture[str], ray_session: None
+    world: World, bundle: Path, pictures: dict[str, Path], capfd: pytest.CaptureFixture[str], ray_session: None
 ) -> None:
     damaged = world.folder / "damaged"
     shutil.copytree(bundle, damaged)
     with (damaged / "generator.onnx").open("r+b") as file:
         file.seek(200)
         file.write(b"\0\1\2\3")
-    for arguments in (["fuse", "a.png", "b.png", str(world.folder / "c.png")], ["serve"]):
+    files = [str(pictures["source"]), str(pictures["target"]), str(world.folder / "never.png")]
+    for arguments in (["fuse", *files], ["serve"]):
         assert "generator.onnx" in refusal(capfd, *arguments, "--bundle", str(damaged))
 
 
@@ -287,11 +290,12 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (("train", "--preset", "fast-128", "data.shards={folder}/shards", "--output", "{folder}/o"), "64 px"),
         (("train", "--preset", "tiny-64", "data.shards={folder}/none", "--output", "{folder}/o"), "none"),
         (("export", "{folder}/none", "--output", "{folder}/b"), "none"),
-        (("fuse", "{folder}/a.png", "{folder}/b.png", "{folder}/c.png", "--bundle", "{folder}/none"), "none"),
+        (("fuse", "{folder}/source.png", "{folder}/target.png", "{folder}/c.png", "--bundle", "{folder}/none"), "none"),
     ],
 )
+@pytest.mark.usefixtures("pictures", "ray_session")
 def test_bad_input_gets_one_clear_line(
-    world: World, capfd: pytest.CaptureFixture[str], ray_session: None, arguments: tuple[str, ...], words: str
+    world: World, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     (world.folder / "empty").mkdir(exist_ok=True)
     assert words in refusal(capfd, *(argument.format(folder=world.folder) for argument in arguments))
@@ -301,7 +305,7 @@ def test_run_of_the_same_name_with_another_setting_is_refused(
     world: World, saved: list[int], capfd: pytest.CaptureFixture[str], ray_session: None
 ) -> None:
     line = refusal(capfd, *fusion_arguments(world, "recipe.weights.identity=9"))
-    assert "recipe.weights.identity (2.0 before, 9.0 now)" in line
+    assert re.search(r"recipe\.weights\.identity \([\d.]+ before, 9\.0 now\)", line)
 
 
 def test_a_command_of_its_own_prints_no_more_than_the_refusal(world: World) -> None:

@@ -55,4 +55,4 @@ def test_identity_r50_has_the_parameters_of_its_model() -> None:
 
 def test_stages_and_their_depths_must_match() -> None:
     with pytest.raises(ValueError, match="same number of stages"):
-        IdentityEncoder(IdentityEncoderConfig(channels=(8, 8), blocks=(1,)))
+        IdentityEncoderConfig(channels=(8, 8), blocks=(1,))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fusionray.data import synthetic
 from fusionray.nets.identity import IDENTITY_SIZE
 from fusionray.recipes.identity import (
     FaceWindow,
@@ -11,7 +12,7 @@ from fusionray.recipes.identity import (
     compose_views,
     unit_to_signed,
 )
-from fusionray.recipes.recipe import PhaseInput
+from fusionray.recipes.recipe import Losses, PhaseInput
 from fusionray.training.build import face_view
 from fusionray.types import FaceBatch
 from tests.tiny_fusion import ENCODER
@@ -19,15 +20,23 @@ from tests.tiny_fusion import ENCODER
 SAME_PLACE = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 
 
-def build_recipe(num_people: int = 4) -> IdentityRecipe:
+def build_recipe(num_people: int = 4, *, traits_weight: float = 0.0, synthetic_faces: bool = False) -> IdentityRecipe:
     torch.manual_seed(0)
-    config = IdentityRecipeConfig(encoder=ENCODER)
-    return IdentityRecipe(config, num_people=num_people, face_view_23=face_view("arcface_128"))
+    config = IdentityRecipeConfig(encoder=ENCODER, traits_weight=traits_weight)
+    return IdentityRecipe(
+        config, num_people=num_people, face_view_23=face_view("arcface_128"), synthetic_faces=synthetic_faces
+    )
 
 
-def draw_faces(count: int, size: int = 64) -> FaceBatch:
+def draw_faces(count: int, size: int = 64, *, with_traits: bool = False) -> FaceBatch:
     torch.manual_seed(1)
-    return FaceBatch(torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8), torch.arange(count) % 4)
+    image = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8)
+    traits = synthetic.sample_identities(count, seed=7) if with_traits else None
+    return FaceBatch(image, torch.arange(count) % 4, traits)
+
+
+def compute_losses(recipe: IdentityRecipe, batch: FaceBatch) -> Losses:
+    return recipe.phases[0].loss(PhaseInput(recipe.networks, recipe.frozen, recipe.prepare(batch)))
 
 
 def test_the_face_of_an_arcface_128_crop_is_its_middle_112_columns_and_first_112_rows() -> None:
@@ -92,6 +101,33 @@ def test_the_loss_reaches_encoder_and_head() -> None:
     still = [name for name, p in recipe.networks["classifier"].named_parameters() if p.grad is None or not p.grad.any()]
     assert still == []
     assert 0 <= losses.parts["classification_accuracy"] <= 1
+
+
+def test_reading_the_traits_of_synthetic_people_teaches_the_encoder() -> None:
+    recipe = build_recipe(traits_weight=3.0, synthetic_faces=True)
+    losses = compute_losses(recipe, draw_faces(8, with_traits=True))
+    torch.testing.assert_close(losses.total, losses.parts["classification"] + 3.0 * losses.parts["traits"])
+    losses.parts["traits"].backward()
+    encoder = recipe.networks["classifier"].encoder
+    still = [name for name, p in encoder.named_parameters() if p.grad is None or not p.grad.any()]
+    assert still == []
+
+
+@pytest.mark.parametrize(("traits_weight", "synthetic_faces"), [(3.0, False), (0.0, True)])
+def test_photographs_and_a_weight_of_nothing_have_no_traits_head(traits_weight: float, synthetic_faces: bool) -> None:
+    recipe = build_recipe(traits_weight=traits_weight, synthetic_faces=synthetic_faces)
+    losses = compute_losses(recipe, draw_faces(8, with_traits=synthetic_faces))
+    assert recipe.networks["classifier"].traits is None
+    assert "traits" not in losses.parts
+
+
+def test_traits_are_learned_on_the_scale_of_the_population() -> None:
+    recipe = build_recipe(traits_weight=1.0, synthetic_faces=True)
+    people = synthetic.sample_identities(512, seed=11)
+    standard = recipe.frozen["standard"](people)
+    assert standard.shape == people.shape
+    assert float(standard.mean(dim=0).abs().max()) < 0.3
+    assert float(standard.std(dim=0).max()) < 1.3
 
 
 def test_held_out_people_are_verified_from_crops_as_they_are() -> None:

@@ -52,3 +52,17 @@ def test_ranks_of_the_fusion_recipe_stay_equal_and_learn(ranks: list[dict[str, A
     assert set(first["reports"][0]["norms"]) == {"generator", "discriminator", "gradient_penalty"}
     for name, value in first["before"].items():
         assert not torch.equal(value, first["parameters"][name]), name
+
+
+def test_ranks_of_the_identity_recipe_stay_equal_and_learn(ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank["identity"] for rank in ranks)
+    assert first["losses"] == second["losses"]
+    assert {"classification", "traits"} <= first["losses"].keys()
+    for state in ("averages", "parameters"):
+        # The statistics of a batch norm are each rank's own until the next forward takes over those of rank 0.
+        for name, value in first[state].items():
+            assert "running_" in name or torch.equal(value, second[state][name]), name
+    learned = ("head", "traits", "encoder")
+    for part in learned:
+        names = [name for name in first["before"] if name.startswith(f"classifier.{part}")]
+        assert any(not torch.equal(first["before"][name], first["parameters"][name]) for name in names), part

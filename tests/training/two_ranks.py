@@ -11,10 +11,14 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
+from fusionray.data import synthetic
+from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
+from fusionray.training.build import face_view
 from fusionray.training.engine import Engine
 from fusionray.training.schedule import ScheduleConfig
 from fusionray.training.settings import EngineConfig
-from tests.tiny_fusion import build_pairs, build_recipe
+from fusionray.types import FaceBatch
+from tests.tiny_fusion import ENCODER, build_pairs, build_recipe
 from tests.toy_recipe import ToyRecipe, draw_numbers, split
 
 NUM_RANKS = 2
@@ -53,7 +57,12 @@ def run_rank(rank: int, folder: str) -> None:
         timeout=timedelta(seconds=60),
     )
     try:
-        seen = {"toy": train_toy(rank), "bad": train_with_a_bad_rank(rank), "fusion": train_fusion(rank)}
+        seen = {
+            "toy": train_toy(rank),
+            "bad": train_with_a_bad_rank(rank),
+            "fusion": train_fusion(rank),
+            "identity": train_identity(rank),
+        }
         torch.save(seen, f"{folder}/rank-{rank}.pt")
     finally:
         dist.destroy_process_group()
@@ -99,4 +108,27 @@ def train_fusion(rank: int) -> dict[str, Any]:
         "averages": engine.state_dict()["averages"]["generator"],
         "wrappers": wrappers,
         "reports": reports,
+    }
+
+
+def train_identity(rank: int) -> dict[str, Any]:
+    """Margin head and traits head on one encoder, other faces on each rank."""
+    torch.manual_seed(0)
+    recipe = IdentityRecipe(
+        IdentityRecipeConfig(encoder=ENCODER, traits_weight=2.0),
+        num_people=8,
+        face_view_23=face_view("arcface_128"),
+        synthetic_faces=True,
+    )
+    config = EngineConfig(global_batch=8, precision="fp32")
+    engine = Engine(recipe, config, total_images=64, device=CPU)
+    before = parameters(engine)
+    images = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(rank))
+    people = synthetic.sample_identities(8, seed=2)[4 * rank : 4 * rank + 4]
+    report = engine.step([FaceBatch(images, torch.arange(4 * rank, 4 * rank + 4), people)])
+    return {
+        "before": before,
+        "parameters": parameters(engine),
+        "averages": engine.state_dict()["averages"]["classifier"],
+        "losses": report.losses,
     }
