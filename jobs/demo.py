@@ -168,7 +168,7 @@ def answer_over_http(bundle: str) -> float:
         (OUTPUT / "fused.png").write_bytes(fuse_request(port))
         milliseconds = (time.monotonic() - started) * 1000
         bar.update()
-    ray_serve.shutdown()
+    ray_serve.delete(serve.app.APP_NAME)
     return milliseconds
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fusionray.config import Section
+from fusionray.config import Section, merge_trees, parse_overrides, read_yaml, validate
+from fusionray.errors import ConfigInvalid
 from fusionray.safety.provenance import PictureFormat
 
 Faces = Literal["largest", "all"]
 PROBLEM_TYPE = "application/problem+json"
 # WebP cannot store a longer side.
 LONGEST_SIDE = 16_383
+IMPORT_PATH = "serve.app:build"
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8000
 
 
 class ServeConfig(Section):
@@ -53,6 +59,38 @@ class ServeConfig(Section):
         if self.max_replicas is not None and self.max_replicas < self.num_replicas:
             raise ValueError(f"max_replicas {self.max_replicas} is below num_replicas {self.num_replicas}")
         return self
+
+
+@dataclass(frozen=True)
+class Service:
+    """What `fusionray serve` starts, and where it listens."""
+
+    config: ServeConfig
+    host: str
+    port: int
+
+
+def load_service(
+    file: str | None, overrides: Sequence[str], host: str | None = None, port: int | None = None
+) -> Service:
+    """Read the settings of the service; `host` and `port` win over those of the file.
+
+    The file is the one that `serve run` takes, or holds the settings of `ServeConfig` alone.
+
+    Raises: ConfigInvalid naming the file and the key.
+    """
+    tree = read_yaml(Path(file)) if file is not None else {}
+    http: dict[str, Any] = {}
+    if "applications" in tree:
+        http = tree.get("http_options") or {}
+        ours = [
+            app for app in tree["applications"] or [] if isinstance(app, dict) and app.get("import_path") == IMPORT_PATH
+        ]
+        if len(ours) != 1:
+            raise ConfigInvalid(f"{file}: holds {len(ours)} applications with import_path {IMPORT_PATH}; one is served")
+        tree = ours[0].get("args") or {}
+    config = validate(ServeConfig, merge_trees(tree, parse_overrides(overrides)), file or "the command line")
+    return Service(config, host or http.get("host", DEFAULT_HOST), port or http.get("port", DEFAULT_PORT))
 
 
 @dataclass(frozen=True)

@@ -166,8 +166,8 @@ def read_picture(place: str) -> Image:
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bundle", help="bundle folder, or models:/name@alias")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; beyond loopback it wants a key")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on")
+    parser.add_argument("--host", help="address to listen on (127.0.0.1); beyond loopback it wants a key")
+    parser.add_argument("--port", type=int, help="port to listen on (8000)")
     add_common(parser)
     parser.set_defaults(run=run_serve)
 
@@ -179,15 +179,15 @@ def run_serve(options: argparse.Namespace) -> None:
 
     import serve.app
     from fusionray.ops.cluster import cluster
-    from serve.schema import ServeConfig
+    from serve.schema import load_service
 
     places = [f"bundle={options.bundle}"] if options.bundle else []
-    config = load_config(ServeConfig, file=options.config, overrides=[*options.overrides, *places])
+    service = load_service(options.config, [*options.overrides, *places], options.host, options.port)
     with cluster(options.address, python_path=[root, root / "platform"]):
         # Before the service starts: a signal during the start ends it as one after it does.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        serve.app.run(config, options.host, options.port, blocking=False)
-        print(f"serving {config.bundle} on http://{options.host}:{options.port}; stop with Ctrl-C", flush=True)
+        serve.app.run(service.config, service.host, service.port, blocking=False)
+        print(f"serving {service.config.bundle} on http://{service.host}:{service.port}; stop with Ctrl-C", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
         ray_serve.shutdown()

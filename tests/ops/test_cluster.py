@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+import ray
+
+from fusionray.ops.cluster import wait_for_cpus
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_cpus_that_a_stage_is_about_to_give_back_are_waited_for() -> None:
+    total = float(ray.cluster_resources()["CPU"])
+
+    @ray.remote
+    def hold() -> None:
+        time.sleep(1)
+
+    held = hold.options(num_cpus=total).remote()
+    deadline = time.monotonic() + 30
+    while ray.available_resources().get("CPU", 0.0) >= 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert wait_for_cpus(total) == total
+    ray.get(held)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_cpus_that_a_cluster_does_not_have_are_not_waited_for() -> None:
+    started = time.monotonic()
+    assert wait_for_cpus(1e6) < 1e6
+    assert time.monotonic() - started < 5

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from fusionray.training.loop import comparable, crossed
+from tests.tiny_shards import build_crops
+
+
+@pytest.mark.parametrize(
+    ("people", "pictures", "for_fusion", "for_verification"),
+    [(2, 2, True, True), (2, 1, True, False), (1, 4, False, False), (0, 0, False, False)],
+)
+def test_held_out_pictures_are_compared_only_where_they_can_be(
+    people: int, pictures: int, for_fusion: bool, for_verification: bool
+) -> None:
+    crops = build_crops(people, pictures)
+    assert comparable(crops, with_same_person=False) == for_fusion
+    assert comparable(crops, with_same_person=True) == for_verification
+
+
+@pytest.mark.parametrize(("before", "after", "due"), [(0, 9, False), (9, 10, True), (10, 19, False), (8, 32, True)])
+def test_a_report_is_due_when_a_multiple_of_its_interval_is_reached(before: int, after: int, due: bool) -> None:
+    assert crossed(before, after, 10) == due

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+from fusionray.config import load_config
+from fusionray.errors import ConfigInvalid
+from fusionray.training.settings import TrainConfig
+
+
+def test_a_batch_that_workers_cannot_share_is_refused_before_they_start() -> None:
+    overrides = ["data.shards=x", "workers.num_workers=3", "engine.global_batch=32"]
+    with pytest.raises(ConfigInvalid, match=r"engine\.global_batch=32 .* workers\.num_workers=3"):
+        load_config(TrainConfig, preset="tiny-64", overrides=overrides)
+
+
+def test_feature_matching_without_a_layer_to_match_is_refused() -> None:
+    overrides = ["data.shards=x", "recipe.discriminator.channels=[8]"]
+    with pytest.raises(ConfigInvalid, match="matching_from_layer=1 leaves none of the 1 layers"):
+        load_config(TrainConfig, preset="tiny-64", overrides=overrides)
+
+
+def test_stages_of_an_encoder_without_a_depth_are_refused() -> None:
+    with pytest.raises(ConfigInvalid, match="same number of stages"):
+        load_config(TrainConfig, preset="identity-small", overrides=["data.shards=x", "recipe.encoder.channels=[8]"])
