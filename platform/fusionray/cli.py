@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; exit 0, or print one line that says what is wrong and exit 1."""
-    options = build_parser().parse_args(arguments)
+    options = parse(arguments)
     apply_defaults(getattr(options, "address", None))
     run: Callable[[argparse.Namespace], None] = options.run
     try:
@@ -34,6 +34,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fusionray {options.verb}: interrupted; the same command goes on where it stopped", file=sys.stderr)
         return 130
     return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; what is neither an option nor a named argument are `key=value` overrides.
+
+    A positional argument of any number would swallow them only where they stand together: `INPUT --output DIR a=1`
+    is refused by argparse.
+    """
+    parser = build_parser()
+    options, rest = parser.parse_known_args(arguments)
+    strange = [item for item in rest if item.startswith("-") or not getattr(options, "takes_overrides", False)]
+    if strange:
+        parser.error(f"{options.verb}: unknown argument {' '.join(strange)}; see fusionray {options.verb} --help")
+    options.overrides = rest
+    return options
 
 
 def run_job(verb: str) -> int:
@@ -58,7 +73,8 @@ def add_common(parser: argparse.ArgumentParser, *, cluster: bool = True) -> None
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings")
     if cluster:
         parser.add_argument("--address", help="Ray cluster to use; default: one on this machine, stopped at the end")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that win over the file")
+    parser.epilog = "KEY=VALUE, anywhere behind the verb: settings that win over the file"
+    parser.set_defaults(takes_overrides=True)
 
 
 def add_prepare(parser: argparse.ArgumentParser) -> None:

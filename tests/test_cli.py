@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from fusionray.cli import main, parse
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export run --output bundle name=a tolerance=1",
+        "export run name=a tolerance=1 --output bundle",
+    ],
+)
+def test_overrides_may_stand_before_and_behind_options(line: str) -> None:
+    options = parse(line.split())
+    assert (options.checkpoint, options.output) == ("run", "bundle")
+    assert options.overrides == ["name=a", "tolerance=1"]
+
+
+@pytest.mark.parametrize("line", ["export run --output b --naem a", "fuse a b c.png --bundle d extra"])
+def test_unknown_arguments_are_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(line.split())
+    assert stop.value.code == 2
+    assert "unknown argument" in capsys.readouterr().err
+
+
+def test_override_that_is_none_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "run", "--output", "bundle", "word"]) == 1
+    assert capsys.readouterr().err.strip().splitlines() == ["fusionray export: override 'word': write dotted.key=value"]
