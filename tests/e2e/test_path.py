@@ -33,6 +33,9 @@ ROOT = Path(__file__).resolve().parents[2]
 WORLD = "synthetic://people=24,images=6,size=96,seed=3"
 RUN_SECONDS = 240
 STOP_SECONDS = 60
+# Ray's agents first tell the head that their node died; where the driver was killed the head is dead too, and they
+# wait a minute for it.
+LINGER_SECONDS = 150
 IMAGES = 960
 
 TINY: dict[str, Any] = {
@@ -110,7 +113,7 @@ class World:
         return found
 
     def assert_nothing_runs(self) -> None:
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + LINGER_SECONDS
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.2)
         assert self.processes() == []
@@ -160,7 +163,7 @@ def saved(world: World) -> list[int]:
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
     found = checkpoints(world)
-    world.assert_nothing_runs()
+    # At once, as a user would: what is left of the killed Ray must not be in the way.
     again = world.run(*fusion_arguments(world))
     assert again.returncode == 0, again.stderr
     return found
