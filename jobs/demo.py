@@ -104,17 +104,18 @@ def stage(title: str, total: int, unit: str) -> Any:
 
 def held_out(checkpoint: Any) -> Iterator[Any]:
     """Yield the held-out pairs of a fusion run in batches, with their progress."""
-    from fusionray.data.pairs import crops_from_table, draw_held_out_pairs
+    from fusionray.data.decoding import CropDecoder, collate_pairs
+    from fusionray.data.pairs import crops_from_tables, draw_held_out_pairs, regroup
+    from fusionray.data.reading import read_split
     from fusionray.data.shards import read_manifest
-    from fusionray.data.stream import CropDecoder, collate_pairs, in_batches, read_split
 
     shards = checkpoint.config.data.shards
-    crops = crops_from_table(read_split(shards, read_manifest(shards), "validation"))
+    crops = crops_from_tables([read_split(shards, read_manifest(shards), "validation")])
     decoder = CropDecoder(checkpoint.config.data.size, threads=2)
     with stage("evaluate", NUM_PAIRS, "pair") as bar:
-        for group in in_batches(draw_held_out_pairs(crops, NUM_PAIRS, seed=1), 50):
+        for group in regroup([draw_held_out_pairs(crops, NUM_PAIRS, seed=1)], 50):
             yield collate_pairs(group, decoder)
-            bar.update(len(group))
+            bar.update(sum(len(draws) for draws in group))
     decoder.close()
 
 

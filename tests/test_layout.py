@@ -107,9 +107,13 @@ FORBIDDEN = {
     "data/pairs.py": ["ray", "mlflow", *(f"fusionray.{room}" for room in ("nets", "recipes", *LEARNING))],
     "recipes": ["ray", "mlflow", "pyarrow", *(f"fusionray.{room}" for room in ("training", "tuning", "export", "ops"))],
     "evaluation/verification.py": ["ray", "mlflow", "torch", "fusionray"],
-    "training/engine.py": ["ray", "mlflow", "fusionray.data", "fusionray.ops"],
+    **{
+        f"training/{name}.py": ["ray", "mlflow", "fusionray.data"]
+        for name in ("engine", "strategies", "batching", "memory", "optimizers", "precision", "state", "ledger")
+    },
     "training/schedule.py": ["ray", "mlflow", "torch"],
-    "training/checkpoint.py": ["ray", "mlflow"],
+    "training/checkpoint.py": ["ray", "mlflow", "torch"],
+    **{f"training/checkpoint_{name}.py": ["ray", "mlflow"] for name in ("table", "tensors", "staging", "writer")},
     "runtime": ["ray", "mlflow", "torch", *(f"fusionray.{room}" for room in ("nets", "recipes", "training", "tuning"))],
 }
 

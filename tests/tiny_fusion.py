@@ -17,7 +17,8 @@ from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe, FusionLossWeights
 from fusionray.recipes.identity import IdentityClassifier, IdentityRecipeConfig
 from fusionray.training.build import face_view
-from fusionray.training.checkpoint import CheckpointInfo, save_checkpoint
+from fusionray.training.checkpoint import CheckpointInfo
+from fusionray.training.checkpoint_writer import CheckpointWriter
 from fusionray.training.settings import DataConfig, TrainConfig
 from fusionray.types import PairBatch, SyntheticTruth
 
@@ -54,10 +55,11 @@ def build_recipe(config: FaceFusionConfig | None = None, seed: int = 0) -> FaceF
 
 
 def save_encoder(folder: Path) -> None:
-    """Write the checkpoint of an identity run that learned nothing yet."""
+    """Write the only checkpoint of an identity run that learned nothing yet into its run folder."""
     torch.manual_seed(0)
-    config = TrainConfig(data=DataConfig(shards="x", size=SIZE), recipe=IdentityRecipeConfig(encoder=ENCODER))
-    weights = IdentityClassifier(config.recipe, num_people=4, num_traits=0).state_dict()
+    recipe = IdentityRecipeConfig(encoder=ENCODER)
+    config = TrainConfig(data=DataConfig(shards="x", size=SIZE), recipe=recipe)
+    weights = IdentityClassifier(recipe, num_people=4, num_traits=0).state_dict()
     info = CheckpointInfo(
         config=config.model_dump(mode="json"),
         num_people=4,
@@ -67,7 +69,9 @@ def save_encoder(folder: Path) -> None:
         seconds=0.0,
         metrics={},
     )
-    save_checkpoint(folder, {"averages": {"classifier": weights}}, info)
+    writer = CheckpointWriter(str(folder), keep=1)
+    writer.begin({f"averages.classifier.{name}": value for name, value in weights.items()}, info)
+    writer.close()
 
 
 @lru_cache(maxsize=16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,12 +42,16 @@ class ToyRecipe:
         torch.manual_seed(seed)
         self.networks: Mapping[str, nn.Module] = {name: build_network() for name in ("first", "second")}
         self.frozen: Mapping[str, nn.Module] = {"watcher": nn.Linear(3, 3)}
+        self.adaptive: Mapping[str, nn.Module] = {}
         settings = OptimizerConfig.model_validate({"kind": kind, "base_lr": 0.1, "betas": (0.9, 0.99)})
         self.optimizers = dict.fromkeys(self.networks, settings)
         self.phases = (Phase("fit_first", "first", fit_first), Phase("fit_second", "second", fit_second, interval=2))
 
     def prepare(self, batch: Numbers) -> Numbers:
         return batch
+
+    def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
+        pass
 
     def preview(self, networks: Mapping[str, nn.Module], batch: Numbers) -> Tensor | None:
         return None
@@ -70,3 +75,24 @@ def fit_first(step: PhaseInput[Numbers]) -> Losses:
 def fit_second(step: PhaseInput[Numbers]) -> Losses:
     loss = (step.networks["second"](step.batch.x) - step.batch.second).square().mean()
     return Losses(loss, {"second": loss, "fitted": step.shared["fitted"]})
+
+
+# What an engine of the recipe below is built with.
+HUNGRY: dict[str, Any] = {"total_images": 1600, "device": torch.device("cpu")}
+
+
+class HungryRecipe(ToyRecipe):
+    """Fits one network, at the price of MIBS_A_ROW of memory for each row of a batch until its backward pass."""
+
+    MIBS_A_ROW = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phases = (Phase("fit_first", "first", self.fit_hungrily),)
+
+    def fit_hungrily(self, step: PhaseInput[Numbers]) -> Losses:
+        made = step.networks["first"](step.batch.x)
+        wide = made.expand(len(made), self.MIBS_A_ROW * 2**18)
+        # The square keeps its input for the backward pass: four bytes a number.
+        loss = ((wide + 0.0).square().mean(dim=1, keepdim=True) - step.batch.first).square().mean()
+        return Losses(loss, {"first": loss})

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from fusionray.faces.face import Image
 
 
+# What `train --profile` records; tracking.profile_steps=N records another number.
+PROFILE_STEPS = 5
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; exit 0, or print one line that says what is wrong and exit 1."""
     options = parse(arguments)
@@ -103,16 +107,31 @@ def run_prepare(options: argparse.Namespace) -> None:
 def add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", help=f"settings to start from: {', '.join(list_presets())}")
     parser.add_argument("--output", metavar="DIR", help="folder or URI that holds the runs (run.output)")
+    parser.add_argument("--profile", action="store_true", help=f"trace {PROFILE_STEPS} steps into the run's profile/")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show settings, sizes, costs and one step; needs no shards and no Ray"
+    )
     add_common(parser)
     parser.set_defaults(run=run_train)
 
 
+def train_overrides(options: argparse.Namespace) -> list[str]:
+    """Turn the options of `train` into overrides; those of the user win over what `--profile` stands for."""
+    places = [f"run.output={options.output}"] if options.output else []
+    wishes = [f"tracking.profile_steps={PROFILE_STEPS}"] if options.profile else []
+    return [*wishes, *options.overrides, *places]
+
+
 def run_train(options: argparse.Namespace) -> None:
+    overrides = train_overrides(options)
+    if options.dry_run:
+        from fusionray.training.dry_run import dry_run, load_dry_config
+
+        dry_run(load_dry_config(options.config, overrides, options.preset))
+        return
     from fusionray.ops.cluster import cluster
     from fusionray.training.settings import TrainConfig
 
-    places = [f"run.output={options.output}"] if options.output else []
-    overrides = [*options.overrides, *places]
     config = load_config(TrainConfig, file=options.config, overrides=overrides, preset=options.preset)
     with cluster(options.address):
         from fusionray.training.train import train

@@ -48,6 +48,10 @@ class CheckpointMissing(FusionRayError):
     """No usable checkpoint lies where one was expected."""
 
 
+class CheckpointFailed(FusionRayError):
+    """A checkpoint could not be written; the one before it is still there."""
+
+
 class BundleInvalid(FusionRayError):
     """A bundle is incomplete, damaged or not the one its description promises."""
 

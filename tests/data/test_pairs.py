@@ -1,114 +1,126 @@
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from fusionray.data.pairs import Crop, CropPair, CropPool, crops_from_table, draw_held_out_pairs, pool_crops, pool_pairs
+from fusionray.data.pairs import Crops, Draws, crops_from_tables, draw_held_out_pairs, draw_sources, regroup
 from tests.tiny_shards import build_crops, build_table
 
 
-def draw_epochs(epochs: int, *, ratio: float, seed: int, capacity: int = 200, people: int = 40) -> list[CropPair]:
-    blocks = [build_table(build_crops(people, 25)) for _ in range(epochs)]
-    return list(pool_pairs(blocks, CropPool(capacity, seed), ratio))
+def draw_pairs(ratio: float, *, seed: int = 0, people: int = 40, pictures: int = 25) -> Draws:
+    """Draw every crop of a window once, in random order, with a source."""
+    crops = crops_from_tables([build_table(build_crops(people, pictures))])
+    random = np.random.default_rng(seed)
+    targets = random.permutation(len(crops))
+    return Draws(crops, np.stack([draw_sources(crops.person, targets, ratio, random), targets], axis=1))
+
+
+def people_of(draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+    source, target = draws.crops.person[draws.indices].T
+    return source, target
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.2, 0.5, 1.0])
 def test_the_share_of_same_person_pairs_is_the_one_asked_for(ratio: float) -> None:
     # A draw from a normal distribution in place of a uniform one would give 0.58 for 0.2, and 0.5 for 0.
-    pairs = draw_epochs(10, ratio=ratio, seed=0)
-    share = np.mean([pair.same_identity for pair in pairs])
-    assert len(pairs) > 9000
-    assert share == pytest.approx(ratio, abs=0.02)
+    source, target = people_of(draw_pairs(ratio, people=400))
+    assert np.mean(source == target) == pytest.approx(ratio, abs=0.02)
 
 
-def test_a_picture_is_never_its_own_mate_though_epochs_overlap_in_the_pool() -> None:
-    # 30 rows and a capacity of 15: what was read in one epoch still lies in the pool when the next one comes.
-    pool = CropPool(15, 0)
-    blocks = [build_table(build_crops(6, 5)) for _ in range(50)]
-    pairs = list(pool_pairs(blocks, pool, 1.0))
-    assert len(pairs) > 1000
-    assert all(pair.same_identity for pair in pairs)
-    assert [pair for pair in pairs if pair.source.image == pair.target.image] == []
+def test_a_picture_is_never_its_own_mate() -> None:
+    draws = draw_pairs(1.0, pictures=2)
+    source, target = people_of(draws)
+    assert (source == target).all()
+    assert (draws.indices[:, 0] != draws.indices[:, 1]).all()
+
+
+def test_every_other_picture_of_a_person_is_as_likely_a_mate() -> None:
+    person_N = np.repeat([1, 0, 2], [3, 4, 5])
+    targets = np.full(8000, 4)
+    sources = draw_sources(person_N, targets, 1.0, np.random.default_rng(0))
+    np.testing.assert_allclose(np.bincount(sources, minlength=12)[[3, 5, 6]] / 8000, 1 / 3, atol=0.02)
+    sources = draw_sources(person_N, targets, 0.0, np.random.default_rng(0))
+    shares = np.bincount(sources, minlength=12) / 8000
+    np.testing.assert_allclose(shares[[0, 1, 2, 7, 8, 9, 10, 11]], 1 / 8, atol=0.02)
+    assert shares[3:7].sum() == 0
 
 
 def test_people_with_one_picture_are_paired_with_others() -> None:
-    pairs = list(pool_pairs([build_table(build_crops(60, 1))], CropPool(20, 0), 1.0))
-    assert len(pairs) == 40
-    assert not any(pair.same_identity for pair in pairs)
+    source, target = people_of(draw_pairs(1.0, people=60, pictures=1))
+    assert len(target) == 60
+    assert (source != target).all()
 
 
-def test_each_crop_is_a_target_exactly_once() -> None:
-    crops = build_crops(20, 10)
-    pool = CropPool(50, 3)
-    pairs = list(pool_pairs([build_table(crops[:90]), build_table(crops[90:])], pool, 0.3))
-    targets = [pair.target.image for pair in pairs]
-    waiting = [crop.image for crop in pool.waiting]
-    assert len(pairs) == 150
-    assert sorted(targets + waiting) == sorted(crop.image for crop in crops)
+def test_people_with_several_pictures_make_up_for_those_with_one() -> None:
+    person_N = np.concatenate([np.arange(1000), np.repeat(np.arange(1000, 1100), 10)])
+    targets = np.arange(2000)
+    sources = draw_sources(person_N, targets, 0.3, np.random.default_rng(0))
+    assert np.mean(person_N[sources] == person_N) == pytest.approx(0.3, abs=0.02)
 
 
-def test_targets_do_not_come_in_the_order_of_the_rows() -> None:
-    order = [int(crop.identity[-3:]) for crop in pool_crops([build_table(build_crops(40, 10))], CropPool(200, 0))]
-    changes = np.mean(np.diff(order) != 0)
-    assert changes > 0.9
-
-
-def test_the_pool_keeps_a_bounded_number_of_rows() -> None:
-    pool = CropPool(100, 0)
-    for epoch in range(30):
-        list(pool_pairs([build_table(build_crops(40, 5))], pool, 0.2))
-        assert len(pool.waiting) <= 100, epoch
-        # Twice the capacity, and what waited when the last block of 200 rows had come in.
-        assert len(pool.recent) <= 2 * 100 + 100 + 200, epoch
-    assert sum(map(len, pool.people.values())) == len(pool.recent)
-    assert all(pool.people.values())
-
-
-def test_a_person_who_fills_the_pool_is_reported_not_waited_for() -> None:
-    # Rows of a person lie together: a person with more pictures than the pool holds leaves nobody to pair with.
-    pool = CropPool(20, 0)
-    crops = [*build_crops(3, 1), *(Crop(f"many/{number}".encode(), "many") for number in range(500))]
-    blocks = (build_table([crop]) for crop in crops)
-    with pytest.raises(ValueError, match=r"raise data\.pool_rows"):
-        list(pool_pairs(blocks, pool, 0.5))
+def test_a_single_person_is_reported() -> None:
+    crops = crops_from_tables([build_table(build_crops(1, 20))])
+    with pytest.raises(ValueError, match=r"among the 20 rows .* raise data\.pool_rows"):
+        draw_sources(crops.person, np.arange(20), 0.5, np.random.default_rng(0))
+    draw_sources(crops.person, np.arange(20), 1.0, np.random.default_rng(0))
 
 
 def test_equal_seeds_give_equal_pairs_and_others_do_not() -> None:
-    def names(seed: int) -> list[tuple[bytes, bytes]]:
-        return [(pair.source.image, pair.target.image) for pair in draw_epochs(1, ratio=0.2, seed=seed)]
-
-    assert names(1) == names(1)
-    assert names(1) != names(2)
+    first = draw_pairs(0.2, seed=1).indices
+    assert (first == draw_pairs(0.2, seed=1).indices).all()
+    assert (first != draw_pairs(0.2, seed=2).indices).any()
 
 
 def test_the_source_of_a_pair_varies() -> None:
-    pairs = draw_epochs(1, ratio=0.2, seed=0)
-    assert len({pair.source.image for pair in pairs}) > 400
+    assert len(np.unique(draw_pairs(0.2).indices[:, 0])) > 400
 
 
 def test_held_out_pairs_are_fixed_and_of_different_people() -> None:
-    crops = build_crops(6, 4)
-    pairs = draw_held_out_pairs(crops, 60, seed=5)
-    again = draw_held_out_pairs(build_crops(6, 4), 60, seed=5)
-    assert [(p.source.image, p.target.image) for p in pairs] == [(p.source.image, p.target.image) for p in again]
-    assert not any(pair.same_identity for pair in pairs)
+    crops = crops_from_tables([build_table(build_crops(6, 4))])
+    draws = draw_held_out_pairs(crops, 60, seed=5)
+    assert len(draws) == 60
+    assert (draws.indices == draw_held_out_pairs(crops, 60, seed=5).indices).all()
+    source, target = people_of(draws)
+    assert (source != target).all()
     for start in (0, 24):
-        assert len({pair.target.image for pair in pairs[start : start + 24]}) == 24
+        assert len(np.unique(draws.indices[start : start + 24, 1])) == 24
 
 
 def test_held_out_pairs_of_one_person_are_refused() -> None:
     with pytest.raises(ValueError, match="at least two people"):
-        draw_held_out_pairs(build_crops(1, 9), 4, seed=0)
+        draw_held_out_pairs(crops_from_tables([build_table(build_crops(1, 9))]), 4, seed=0)
+
+
+def test_crops_hold_the_rows_of_all_tables_in_their_order() -> None:
+    crops = build_crops(3, 4)
+    rows = build_table(crops)
+    # Slices and chunks: what a reader hands over begins anywhere in its buffers.
+    tables = [rows.slice(0, 5), pa.concat_tables([rows.slice(5, 1), rows.slice(6, 0), rows.slice(6, 3)]), rows.slice(9)]
+    taken = crops_from_tables(tables)
+    assert len(taken) == 12
+    assert [bytes(crop.image) for crop in taken.select(np.arange(12))] == [crop.image for crop in crops]
+    assert [crop.identity for crop in taken.select(np.arange(12))] == [crop.identity for crop in crops]
+    assert taken.truth == {}
 
 
 def test_crops_carry_what_generated_them_where_the_rows_do() -> None:
     table = build_table(build_crops(1, 3))
-    assert crops_from_table(table)[0].view is None
     for name, width in (("identity_parameters", 2), ("attribute_parameters", 3), ("view", 6)):
         values = np.arange(3 * width, dtype=np.float32).reshape(3, width)
         table = table.append_column(name, [values.tolist()])
-    crop = crops_from_table(table)[2]
-    assert crop.identity_parameters is not None
-    assert crop.identity_parameters.tolist() == [4, 5]
-    assert crop.view is not None
-    assert crop.view.tolist() == [12, 13, 14, 15, 16, 17]
+    crops = crops_from_tables([table.slice(0, 1), table.slice(1)])
+    assert crops.truth["identity_parameters"][2].tolist() == [4, 5]
+    assert crops.truth["view"][2].tolist() == [12, 13, 14, 15, 16, 17]
+
+
+def test_groups_are_full_but_for_the_last_whatever_they_are_made_of() -> None:
+    crops = Crops([b""] * 100, ["p"], np.zeros(100, np.int64), {})
+    parts = [
+        Draws(crops, np.arange(start, end)[:, None]) for start, end in ((0, 2), (2, 3), (3, 20), (20, 20), (20, 31))
+    ]
+    groups = [[int(index) for draws in group for index in draws.indices[:, 0]] for group in regroup(parts, 7)]
+    assert [len(group) for group in groups] == [7, 7, 7, 7, 3]
+    assert list(chain.from_iterable(groups)) == list(range(31))

@@ -4,6 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fusionray.data import storage
@@ -45,6 +46,36 @@ def test_an_interrupted_write_leaves_no_part(tmp_path: Path, monkeypatch: pytest
         storage.write_atomic(str(location), b"new")
     assert os.listdir(tmp_path) == ["file"]
     assert location.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("store", ["", "file://", "fsspec+memory://"])
+def test_a_file_is_written_piece_by_piece_listed_and_deleted_in_every_store(tmp_path: Path, store: str) -> None:
+    folder = f"{store}{tmp_path}/a"
+    with storage.open_output(f"{folder}/b/file") as file:
+        file.write(b"one")
+        file.write(np.arange(3, dtype=np.uint8).data)
+    assert storage.read_bytes(f"{folder}/b/file") == b"one\0\1\2"
+    assert storage.list_folder(f"{folder}/b") == {"file": 6}
+    assert storage.list_folder(folder) == {"b": None}
+    assert storage.list_folder(f"{folder}/nothing") == {}
+    storage.delete(f"{folder}/b/file")
+    assert storage.list_folder(f"{folder}/b") == {}
+    storage.delete(f"{store}{tmp_path}/a")
+    assert not storage.exists(folder)
+
+
+@pytest.mark.parametrize("store", ["", "fsspec+memory://"])
+def test_a_file_whose_writing_fails_is_not_there(tmp_path: Path, store: str) -> None:
+    location = f"{store}{tmp_path}/file"
+
+    def fail() -> None:
+        with storage.open_output(location) as file:
+            file.write(b"half")
+            raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        fail()
+    assert not storage.exists(location)
 
 
 def test_exists_tells_files_and_folders_from_nothing(tmp_path: Path) -> None:

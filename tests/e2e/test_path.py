@@ -147,18 +147,12 @@ def checkpoints(world: World) -> list[int]:
     return sorted(int(folder.parent.name.removeprefix("checkpoint-")) for folder in folders)
 
 
-def registered(world: World) -> bool:
-    """Tell whether Ray Train knows of a checkpoint, so that it can go on from it."""
-    snapshot = world.runs / "fusion" / "checkpoint_manager_snapshot.json"
-    return snapshot.is_file() and "checkpoint-" in snapshot.read_text()
-
-
 @pytest.fixture(scope="module")
 def saved(world: World) -> list[int]:
     """Checkpoints of a fusion run whose driver was killed; the same command has then finished the run."""
     driver = world.start(*fusion_arguments(world))
     deadline = time.monotonic() + RUN_SECONDS
-    while not registered(world) and driver.poll() is None and time.monotonic() < deadline:
+    while not checkpoints(world) and driver.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     driver.send_signal(signal.SIGKILL)
     driver.communicate()

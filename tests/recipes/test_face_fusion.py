@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusionray.recipes.face_fusion import FusionInput, elliptic_region, jitter_views, render_truth
+from fusionray.recipes.face_fusion import FusionInput, elliptic_region, render_truth
 from fusionray.recipes.recipe import Losses, PhaseInput, to_float
 from tests.tiny_fusion import EVERY_LOSS, NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe
 
@@ -189,11 +189,3 @@ def test_the_elliptic_region_covers_the_middle_and_spares_the_corners() -> None:
     assert region.shape == (2, 1, 64, 64)
     assert region[0, 0, 32, 32] > 0.99
     assert region[0, 0, 0, 0] < 0.05
-
-
-def test_jittered_views_keep_the_middle_near_and_differ_by_row() -> None:
-    torch.manual_seed(0)
-    view = jitter_views(torch.empty(64, 3, 8, 8))
-    middle = view[:, :, :2] @ torch.full((2, 1), 0.5) + view[:, :, 2:]
-    assert (middle - 0.5).abs().max() <= 0.031
-    assert len(view.unique(dim=0)) == 64

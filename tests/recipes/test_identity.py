@@ -5,13 +5,7 @@ import torch
 
 from fusionray.data import synthetic
 from fusionray.nets.identity import IDENTITY_SIZE
-from fusionray.recipes.identity import (
-    FaceWindow,
-    IdentityRecipe,
-    IdentityRecipeConfig,
-    compose_views,
-    unit_to_signed,
-)
+from fusionray.recipes.identity import FaceWindow, IdentityRecipe, IdentityRecipeConfig
 from fusionray.recipes.recipe import Losses, PhaseInput
 from fusionray.training.build import face_view
 from fusionray.types import FaceBatch
@@ -73,23 +67,13 @@ def test_a_jitter_moves_the_face_by_what_it_says() -> None:
     torch.testing.assert_close(moved[:, :, :, :107], image[:, :, :, 5:], rtol=0, atol=1e-4)
 
 
-def test_composed_views_equal_one_after_the_other() -> None:
-    torch.manual_seed(0)
-    outer, inner, point = torch.randn(2, 2, 3), torch.randn(2, 2, 3), torch.randn(2, 2, 1)
-
-    def apply(view: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        return view[:, :, :2] @ at + view[:, :, 2:]
-
-    torch.testing.assert_close(apply(compose_views(outer, inner), point), apply(outer, apply(inner, point)))
-
-
-def test_signed_views_map_the_signed_square_as_unit_views_map_the_unit_square() -> None:
-    torch.manual_seed(0)
-    view, point = torch.randn(2, 2, 3), torch.rand(2, 2, 1)
-    unit = view[:, :, :2] @ point + view[:, :, 2:]
-    signed_view = unit_to_signed(view)
-    signed = signed_view[:, :, :2] @ (2 * point - 1) + signed_view[:, :, 2:]
-    torch.testing.assert_close(signed, 2 * unit - 1)
+def test_autocast_does_not_move_the_face() -> None:
+    image = torch.rand(2, 3, 64, 64)
+    window = FaceWindow(face_view("arcface_128"))
+    jitter = torch.tensor([[[1.01, 0.05, 0.02], [-0.05, 1.01, -0.01]]]).expand(2, 2, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = window(image, jitter)
+    assert torch.equal(cast, window(image, jitter))
 
 
 def test_the_loss_reaches_encoder_and_head() -> None:

@@ -13,9 +13,11 @@ from fusionray.nets.identity import IdentityEncoder
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.training.build import EncoderState, build_recipe, face_view, load_encoder, load_fusion
-from fusionray.training.checkpoint import CheckpointInfo, save_checkpoint
+from fusionray.training.checkpoint import CheckpointInfo
+from fusionray.training.checkpoint_writer import CheckpointWriter
 from fusionray.training.engine import Engine
 from fusionray.training.settings import DataConfig, EngineConfig, RunConfig, TrainConfig
+from fusionray.training.state import state_tensors
 from tests.tiny_fusion import ENCODER, SIZE, build_config, build_pairs
 
 CPU = torch.device("cpu")
@@ -48,23 +50,28 @@ def describe(config: TrainConfig, encoder: Section) -> CheckpointInfo:
     )
 
 
-def save_fusion(folder: Path) -> tuple[Engine, EncoderState]:
+def save(run: Path, engine: Engine, config: TrainConfig) -> None:
+    writer = CheckpointWriter(str(run), keep=1)
+    writer.begin(state_tensors(engine), describe(config, ENCODER))
+    writer.close()
+
+
+def save_fusion(run: Path) -> tuple[Engine, EncoderState]:
     config, encoder = fusion_config(), encoder_state()
     recipe = build_recipe(config, num_people=4, encoder=encoder)
     engine = Engine(recipe, EngineConfig(global_batch=2, precision="fp32"), total_images=8, device=CPU)
-    engine.step([build_pairs(2)])
-    state = {**engine.state_dict(), "identity_encoder": recipe.frozen["identity"].state_dict()}
-    save_checkpoint(folder, state, describe(config, ENCODER))
+    engine.step(build_pairs(2))
+    save(run, engine, config)
     return engine, encoder
 
 
-def save_identity(folder: Path) -> Engine:
+def save_identity(run: Path) -> Engine:
     recipe = build_recipe(identity_config(), num_people=4, encoder=None)
     engine = Engine(recipe, EngineConfig(global_batch=2, precision="fp32"), total_images=8, device=CPU)
     # An average that differs from the weights, so that a test sees which of them is taken.
     for value in engine.averages["classifier"].parameters():
         value.add_(1)
-    save_checkpoint(folder, engine.state_dict(), describe(identity_config(), ENCODER))
+    save(run, engine, identity_config())
     return engine
 
 
@@ -105,7 +112,7 @@ def test_the_face_of_each_template_lies_where_its_points_say() -> None:
 
 
 def test_a_fusion_checkpoint_gives_back_the_averaged_generator_and_its_encoder(tmp_path: Path) -> None:
-    engine, encoder = save_fusion(tmp_path / "checkpoint-000000000002")
+    engine, encoder = save_fusion(tmp_path)
     loaded = load_fusion(tmp_path)
     averaged = engine.averages["generator"].state_dict()
     torch.testing.assert_close(dict(loaded.generator.state_dict()), dict(averaged), rtol=0, atol=0)
@@ -127,3 +134,13 @@ def test_an_identity_checkpoint_is_refused_where_a_fusion_is_wanted(tmp_path: Pa
     save_identity(tmp_path)
     with pytest.raises(CheckpointMissing, match="is a checkpoint of the identity recipe, not of face_fusion"):
         load_fusion(tmp_path)
+
+
+def test_a_checkpoint_of_networks_that_are_built_otherwise_now_is_refused_in_one_line(tmp_path: Path) -> None:
+    writer = CheckpointWriter(str(tmp_path), keep=1)
+    weights = {f"averages.generator.{name}": torch.zeros(2) for name in ("old", "older")}
+    writer.begin(weights, describe(fusion_config(), ENCODER))
+    writer.close()
+    with pytest.raises(CheckpointMissing, match="does not fit the networks of this version") as caught:
+        load_fusion(tmp_path)
+    assert "\n" not in str(caught.value)

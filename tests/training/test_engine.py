@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fusionray.errors import CheckpointMissing, TrainingFailed
-from fusionray.training.engine import Engine, choose_dtype, cpu_multiplies_bf16, mix_seed
+from fusionray.ops.hardware import detect_profile
+from fusionray.training.engine import Engine, mix_seed
 from fusionray.training.schedule import average_decay
 from fusionray.training.settings import EngineConfig
+from fusionray.training.state import counters, restore, state_tensors
 from tests.tiny_fusion import build_pairs, build_recipe
-from tests.toy_recipe import Numbers, ToyRecipe, draw_numbers, split
+from tests.toy_recipe import Numbers, ToyRecipe, draw_numbers
 
 CPU = torch.device("cpu")
 
@@ -33,10 +36,10 @@ def weights(engine: Engine, name: str) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_four_micro_batches_of_four_teach_what_one_of_sixteen_teaches(kind: str) -> None:
-    whole, parts = build_engine(kind), build_engine(kind, accumulate=4)
+    whole, parts = build_engine(kind), build_engine(kind, batch_size=4)
     for step in range(4):
         batch = draw_numbers(16, seed=step)
-        one, four = whole.step([batch]), parts.step(split(batch, 4))
+        one, four = whole.step(batch), parts.step(batch)
         # Unscaled sums would be four times as large.
         assert four.grad_norms == pytest.approx(one.grad_norms, rel=1e-4)
         assert four.losses == pytest.approx(one.losses, rel=1e-4)
@@ -46,18 +49,18 @@ def test_four_micro_batches_of_four_teach_what_one_of_sixteen_teaches(kind: str)
 
 def test_a_phase_runs_on_every_interval_th_step_only() -> None:
     engine = build_engine()
-    ran = [set(engine.step([draw_numbers(16)]).grad_norms) for _ in range(4)]
+    ran = [set(engine.step(draw_numbers(16)).grad_norms) for _ in range(4)]
     both = {"fit_first", "fit_second"}
     assert ran == [both, {"fit_first"}, both, {"fit_first"}]
 
 
 def test_a_network_that_is_not_trained_now_gets_no_gradient() -> None:
     engine = build_engine()
-    engine.step([draw_numbers(16)])
+    engine.step(draw_numbers(16))
     before = weights(engine, "second")
     for parameter in engine.networks["second"].parameters():
         parameter.grad = None
-    engine.step([draw_numbers(16)])  # the second step trains the first network alone, through the second
+    engine.step(draw_numbers(16))  # the second step trains the first network alone, through the second
     assert all(parameter.grad is None for parameter in engine.networks["second"].parameters())
     torch.testing.assert_close(weights(engine, "second"), before, rtol=0, atol=0)
 
@@ -73,7 +76,7 @@ def test_select_lets_one_network_learn_and_freezes_the_others() -> None:
 def test_gradients_are_clipped_to_the_norm_asked_for() -> None:
     engine = build_engine(clip_norm=1e-3)
     before = weights(engine, "second")
-    report = engine.step([draw_numbers(16)])
+    report = engine.step(draw_numbers(16))
     assert report.grad_norms["fit_second"] > 0.01
     moved = torch.cat([(weights(engine, "second")[key] - before[key]).flatten() for key in before]).norm()
     assert float(moved) == pytest.approx(1e-3 * report.learning_rates["second"], rel=1e-3)
@@ -84,16 +87,16 @@ def test_gradients_are_clipped_to_the_norm_asked_for() -> None:
 )
 def test_a_non_finite_gradient_leaves_its_network_as_it_was(field: str, phase: str, other: str) -> None:
     engine = build_engine("adamw")
-    engine.step([draw_numbers(16)])
-    engine.step([draw_numbers(16)])
+    engine.step(draw_numbers(16))
+    engine.step(draw_numbers(16))
     before = {name: weights(engine, name) for name in engine.networks}
-    report = engine.step([spoil(draw_numbers(16), field)])
+    report = engine.step(spoil(draw_numbers(16), field))
     assert report.skipped == (phase,)
     torch.testing.assert_close(weights(engine, field), before[field], rtol=0, atol=0)
     assert not torch.equal(weights(engine, other)["0.weight"], before[other]["0.weight"])
     assert engine.bad_steps == 1
     # Nothing of it is left: the next step is sound.
-    assert engine.step([draw_numbers(16)]).skipped == ()
+    assert engine.step(draw_numbers(16)).skipped == ()
     assert engine.bad_steps == 0
     assert all(value.isfinite().all() for name in engine.networks for value in weights(engine, name).values())
 
@@ -101,17 +104,17 @@ def test_a_non_finite_gradient_leaves_its_network_as_it_was(field: str, phase: s
 def test_too_many_bad_steps_in_a_row_end_the_training() -> None:
     engine = build_engine(max_bad_steps=2)
     bad = spoil(draw_numbers(16), "first")
-    engine.step([bad])
-    engine.step([bad])
-    with pytest.raises(TrainingFailed, match=r"3 steps in a row .*\(last: fit_first\) after 32 images; lower base_lr"):
-        engine.step([bad])
+    engine.step(bad)
+    engine.step(bad)
+    with pytest.raises(TrainingFailed, match=r"3 steps in a row .*\(last: fit_first\) after 48 images; lower base_lr"):
+        engine.step(bad)
 
 
 def test_the_average_follows_the_weights_with_its_half_life() -> None:
     engine = build_engine(average_half_life_images=64)
     expected = weights(engine, "first")
     for step in range(30):
-        engine.step([draw_numbers(16, seed=step)])
+        engine.step(draw_numbers(16, seed=step))
         decay = average_decay(64, 16, 16 * (step + 1))
         expected = {key: decay * expected[key] + (1 - decay) * value for key, value in weights(engine, "first").items()}
     average = engine.inference_networks()["first"]
@@ -123,70 +126,125 @@ def test_the_average_follows_the_weights_with_its_half_life() -> None:
 
 def test_without_a_half_life_the_average_is_the_network() -> None:
     engine = build_engine(average_half_life_images=0)
-    engine.step([draw_numbers(16)])
+    engine.step(draw_numbers(16))
     torch.testing.assert_close(dict(engine.averages["first"].state_dict()), weights(engine, "first"))
 
 
-def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one() -> None:
+@pytest.mark.parametrize("size", [1, 3, 5, 7, 16])
+def test_parts_of_unequal_size_weigh_by_their_rows(size: int) -> None:
+    whole, parts = build_engine(), build_engine(batch_size=size)
+    batch = draw_numbers(16)
+    one, many = whole.step(batch), parts.step(batch)
+    assert many.losses == pytest.approx(one.losses, rel=1e-5)
+    assert many.grad_norms == pytest.approx(one.grad_norms, rel=1e-5)
+
+
+def keep(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+    return {name: value.detach().clone() for name, value in state_tensors(engine).items()}, counters(engine)
+
+
+def give(engine: Engine, state: tuple[dict[str, torch.Tensor], dict[str, int]]) -> None:
+    def fill(tensors: dict[str, torch.Tensor]) -> dict[str, int]:
+        assert tensors.keys() == state[0].keys()
+        for name, value in tensors.items():
+            value.data.copy_(state[0][name])
+        return state[1]
+
+    restore(engine, fill)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(precision: str) -> None:
     def build() -> Engine:
-        config = EngineConfig(global_batch=4, accumulate=2, precision="fp32", average_half_life_images=8)
+        config = EngineConfig(global_batch=4, batch_size=2, precision=precision, average_half_life_images=8)
         return Engine(build_recipe(), config, total_images=64, device=CPU, seed=5)
 
-    def step(engine: Engine, number: int) -> dict[str, float]:
-        return engine.step([build_pairs(2, seed=number), build_pairs(2, seed=number + 1)]).losses
-
     through = build()
-    step(through, 0)
-    state = copy.deepcopy(through.state_dict())
+    through.step(build_pairs(4, seed=0))
+    state = keep(through)
     torch.manual_seed(999)  # whatever else drew numbers in between
-    wanted = step(through, 2)
+    wanted = [through.step(build_pairs(4, seed=seed)).losses for seed in (1, 2)]
     resumed = build()
-    resumed.load_state_dict(state)
+    give(resumed, state)
     torch.manual_seed(111)
-    assert step(resumed, 2) == wanted
-    assert resumed.images_seen == through.images_seen == 8
-    for part in ("networks", "averages", "optimizers"):
-        torch.testing.assert_close(resumed.state_dict()[part], through.state_dict()[part], rtol=0, atol=0)
+    assert [resumed.step(build_pairs(4, seed=seed)).losses for seed in (1, 2)] == wanted
+    assert counters(resumed) == counters(through)
+    torch.testing.assert_close(keep(resumed)[0], keep(through)[0], rtol=0, atol=0)
 
 
-def test_the_state_holds_nothing_but_tensors_and_plain_values(tmp_path: Any) -> None:
-    engine = build_engine("adamw")
-    engine.step([draw_numbers(16)])
-    torch.save(engine.state_dict(), tmp_path / "state.pt")
-    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
-    torch.testing.assert_close(loaded["networks"], engine.state_dict()["networks"], rtol=0, atol=0)
+def test_the_state_names_networks_averages_optimisers_and_what_has_weights_only() -> None:
+    engine = Engine(build_recipe(), EngineConfig(global_batch=2, precision="fp16"), total_images=64, device=CPU)
+    engine.step(build_pairs(2))
+    names = state_tensors(engine).keys()
+    kinds = {".".join(name.split(".")[:2]) for name in names}
+    assert kinds >= {"networks.generator", "networks.discriminator", "averages.generator", "frozen.identity"}
+    assert kinds >= {
+        "optimizers.generator",
+        "optimizers.discriminator",
+        "scalers.generator",
+        "scalers.gradient_penalty",
+    }
+    assert not any(name.startswith("frozen.augmentation") for name in names)
+    assert "optimizers.generator.stem.weight.exp_avg" in names
 
 
-@pytest.mark.parametrize("damage", ["another shape", "a network is missing", "other averages", "no position"])
-def test_a_foreign_state_is_refused(damage: str) -> None:
-    state = copy.deepcopy(build_engine().state_dict())
-    if damage == "another shape":
-        state["networks"]["first"]["0.weight"] = torch.zeros(2, 2)
-    elif damage == "a network is missing":
-        del state["networks"]["second"]
-    elif damage == "other averages":
-        state["averages"] = {"generator": {}}
-    else:
-        del state["images_seen"]
-    with pytest.raises(CheckpointMissing, match="does not fit these networks"):
-        build_engine().load_state_dict(state)
+def test_counters_of_another_version_are_refused() -> None:
+    engine = build_engine()
+    with pytest.raises(CheckpointMissing, match="does not know its images_seen"):
+        restore(engine, lambda tensors: {name: 0 for name in counters(engine) if name != "images_seen"})
 
 
-def test_a_batch_that_does_not_divide_is_refused_naming_both_settings() -> None:
-    with pytest.raises(ValueError, match=r"engine\.global_batch=16 does not divide .*engine\.accumulate=3"):
-        build_engine(accumulate=3)
+def test_a_share_of_another_size_than_promised_is_a_mistake_of_the_caller() -> None:
+    with pytest.raises(AssertionError, match="a share has 16 images, not 8"):
+        build_engine().step(draw_numbers(8))
 
 
-def test_precision_follows_the_setting_and_the_device() -> None:
-    assert choose_dtype("fp32", CPU) is torch.float32
-    assert choose_dtype("bf16", CPU) is torch.bfloat16
-    assert choose_dtype("auto", CPU) is (torch.bfloat16 if cpu_multiplies_bf16() else torch.float32)
+def test_statistics_of_a_skipped_step_are_taken_back() -> None:
+    recipe = ToyRecipe("adamw")
+    recipe.networks["first"].append(nn.BatchNorm1d(1))
+    engine = Engine(recipe, EngineConfig(global_batch=16, precision="fp32"), total_images=1600, device=CPU)
+    engine.step(draw_numbers(16))
+    before = weights(engine, "first")
+    spoiled = draw_numbers(16)
+    spoiled.x[0] = torch.nan
+    assert "fit_first" in engine.step(spoiled).skipped
+    assert not before["3.running_mean"].eq(0).all()
+    torch.testing.assert_close(weights(engine, "first"), before, rtol=0, atol=0)
+    assert engine.skipped_steps == 1
+
+
+@pytest.mark.parametrize(("setting", "name"), [("auto", None), ("fp32", "fp32"), ("fp16", "fp16"), ("tf32", "tf32")])
+def test_precision_follows_the_setting_or_the_hardware(setting: str, name: str | None) -> None:
+    engine = build_engine(precision=setting)
+    assert engine.precision.name == (name or detect_profile(CPU).precision)
+    assert all(scaler.is_enabled() == (setting == "fp16") for scaler in engine.scalers.values())
+
+
+def test_the_loss_scale_falls_on_overflow_and_the_step_is_left_out() -> None:
+    engine = build_engine(precision="fp16")
+    before = weights(engine, "first")
+    scale = engine.scalers["fit_first"].get_scale()
+    report = engine.step(draw_numbers(16).map(lambda value: value * 1e5))
+    assert report.skipped == ("fit_first", "fit_second")
+    torch.testing.assert_close(weights(engine, "first"), before, rtol=0, atol=0)
+    assert engine.scalers["fit_first"].get_scale() == scale / 2
+    assert engine.step(draw_numbers(16)).skipped == ()
+    assert not torch.equal(weights(engine, "first")["0.weight"], before["0.weight"])
+
+
+def test_recomputed_activations_change_nothing_but_memory() -> None:
+    def run(recompute: bool) -> dict[str, float]:
+        config = EngineConfig(global_batch=2, precision="fp32", recompute=recompute)
+        engine = Engine(build_recipe(), config, total_images=64, device=CPU)
+        return [engine.step(build_pairs(2, seed=seed)).losses for seed in (0, 1)][1]
+
+    assert run(recompute=True) == run(recompute=False)
 
 
 def test_the_fusion_recipe_learns_in_bf16_with_finite_float32_weights() -> None:
     config = EngineConfig(global_batch=2, precision="bf16")
     engine = Engine(build_recipe(), config, total_images=64, device=CPU)
-    report = engine.step([build_pairs(2)])
+    report = engine.step(build_pairs(2))
     assert report.skipped == ()
     for network in engine.networks.values():
         assert all(value.dtype is torch.float32 and value.isfinite().all() for value in network.parameters())
@@ -196,3 +254,4 @@ def test_seeds_differ_by_run_position_and_rank() -> None:
     seeds = {mix_seed(seed, images, rank) for seed in range(5) for images in range(0, 640, 32) for rank in range(8)}
     assert len(seeds) == 5 * 20 * 8
     assert all(0 <= seed < 2**63 for seed in seeds)
+    assert len({mix_seed(0, 0, 0, part) for part in range(100)}) == 100

@@ -17,8 +17,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def test_two_ranks_with_two_micro_batches_learn_what_one_large_batch_teaches(ranks: list[dict[str, Any]]) -> None:
-    alone = build_engine(accumulate=1)
-    losses = [alone.step([draw_numbers(16, seed=step)]).losses["first"] for step in range(NUM_STEPS)]
+    alone = build_engine()
+    losses = [alone.step(draw_numbers(16, seed=step)).losses["first"] for step in range(NUM_STEPS)]
     for rank in ranks:
         torch.testing.assert_close(rank["toy"]["parameters"], parameters(alone), rtol=1e-5, atol=1e-6)
         # The logged loss is that of all ranks, too.
@@ -66,3 +66,52 @@ def test_ranks_of_the_identity_recipe_stay_equal_and_learn(ranks: list[dict[str,
     for part in learned:
         names = [name for name in first["before"] if name.startswith(f"classifier.{part}")]
         assert any(not torch.equal(first["before"][name], first["parameters"][name]) for name in names), part
+
+
+# Exact strategies add the same numbers in another order; compressed ones round them on the way.
+TOLERANCES = {"overlapped": 1e-4, "zero": 1e-5, "fsdp": 1e-4, "fp16": 5e-3, "bf16": 2e-2, "powersgd": 2e-2}
+
+
+@pytest.mark.parametrize("name", TOLERANCES)
+def test_every_strategy_trains_the_same_model_to_the_same_loss(ranks: list[dict[str, Any]], name: str) -> None:
+    wanted = ranks[0]["strategies"]["ddp"]
+    found = [rank["strategies"][name] for rank in ranks]
+    assert found[0]["losses"] == found[1]["losses"]
+    for step, losses in enumerate(wanted["losses"]):
+        assert found[0]["losses"][step] == pytest.approx(losses, rel=TOLERANCES[name], abs=1e-5), step
+    torch.testing.assert_close(found[0]["generator"], found[1]["generator"], rtol=0, atol=0)
+
+
+def test_strategies_shard_what_they_promise_and_no_more(ranks: list[dict[str, Any]]) -> None:
+    def held(name: str) -> list[int]:
+        return [rank["strategies"][name]["held"] for rank in ranks]
+
+    whole = held("ddp")
+    assert whole[0] == whole[1]
+    assert sum(held("zero")) == whole[0]
+    assert sum(held("fsdp")) == pytest.approx(whole[0], rel=0.02)  # step counts are kept by both
+    assert ranks[0]["strategies"]["ddp"]["kinds"] == {"generator": "Replicated", "discriminator": "Replicated"}
+    # A gradient penalty differentiates a gradient: its network stays whole.
+    assert ranks[0]["strategies"]["fsdp"]["kinds"] == {"generator": "Sharded", "discriminator": "Replicated"}
+
+
+def test_ranks_agree_on_the_batch_that_fits_into_the_smaller_memory(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["auto"]["unchanged"] for rank in ranks] == [True, True]
+    sizes = [rank["auto"]["batch_size"] for rank in ranks]
+    assert sizes[0] == sizes[1]
+    # Five times 8 MiB a row within 400 MiB, of which the first step's own buffers take some.
+    assert 5 <= sizes[0] <= 10
+
+
+def test_memory_that_runs_out_on_one_rank_halves_the_batch_on_both_without_a_lost_step(
+    ranks: list[dict[str, Any]],
+) -> None:
+    for rank in ranks:
+        found = rank["exhausted"]
+        assert found["batch_size"] == 4
+        assert found["notes"] == [
+            "memory ran out in 'fit_second' with 8 images at once: going on with 4, the same global batch"
+        ]
+        for wanted, losses in found["reports"]:
+            assert losses == pytest.approx(wanted, rel=1e-5)
+        torch.testing.assert_close(found["found"], found["wanted"], rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,28 +10,41 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fusionray.data import synthetic
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
+from fusionray.recipes.recipe import Losses
+from fusionray.training.batching import fit_batch
 from fusionray.training.build import face_view
 from fusionray.training.engine import Engine
+from fusionray.training.memory import resident_bytes
 from fusionray.training.schedule import ScheduleConfig
-from fusionray.training.settings import EngineConfig
+from fusionray.training.settings import EngineConfig, ParallelConfig
+from fusionray.training.state import state_tensors
 from fusionray.types import FaceBatch
 from tests.tiny_fusion import ENCODER, build_pairs, build_recipe
-from tests.toy_recipe import ToyRecipe, draw_numbers, split
+from tests.toy_recipe import HUNGRY, HungryRecipe, ToyRecipe, draw_numbers, split
 
 NUM_RANKS = 2
 NUM_STEPS = 3
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ddp": {"strategy": "ddp"},
+    "overlapped": {"strategy": "ddp", "overlap": True, "bucket_megabytes": 0.01},
+    "fp16": {"strategy": "ddp", "compression": "fp16"},
+    "bf16": {"strategy": "ddp", "compression": "bf16", "overlap": True},
+    "powersgd": {"strategy": "ddp", "compression": "powersgd", "powersgd_rank": 8},
+    "zero": {"strategy": "zero"},
+    "fsdp": {"strategy": "fsdp", "shard_from_parameters": 0},
+}
 CPU = torch.device("cpu")
 SETTINGS = {"precision": "fp32", "clip_norm": 1e6, "average_half_life_images": 64.0}
 
 
-def build_engine(*, accumulate: int, global_batch: int = 16, **changes: Any) -> Engine:
+def build_engine(*, global_batch: int = 16, **changes: Any) -> Engine:
     settings = {**SETTINGS, "schedule": ScheduleConfig(warmup_images=32), **changes}
-    config = EngineConfig(global_batch=global_batch, accumulate=accumulate, **settings)
-    return Engine(ToyRecipe(), config, total_images=160, device=CPU)
+    return Engine(ToyRecipe(), EngineConfig(global_batch=global_batch, **settings), total_images=160, device=CPU)
 
 
 def parameters(engine: Engine) -> dict[str, torch.Tensor]:
@@ -62,6 +76,9 @@ def run_rank(rank: int, folder: str) -> None:
             "bad": train_with_a_bad_rank(rank),
             "fusion": train_fusion(rank),
             "identity": train_identity(rank),
+            "strategies": {name: train_with(rank, ParallelConfig(**chosen)) for name, chosen in STRATEGIES.items()},
+            "auto": find_batch(rank),
+            "exhausted": run_out_of_memory(rank),
         }
         torch.save(seen, f"{folder}/rank-{rank}.pt")
     finally:
@@ -70,11 +87,10 @@ def run_rank(rank: int, folder: str) -> None:
 
 def train_toy(rank: int) -> dict[str, Any]:
     """2 ranks x 2 micro-batches x 4 rows: together the 16 rows that one process takes at once."""
-    engine = build_engine(accumulate=2)
+    engine = build_engine(batch_size=4)
     rates, losses = [], []
     for step in range(NUM_STEPS):
-        quarters = split(draw_numbers(16, seed=step), 4)
-        report = engine.step(quarters[2 * rank : 2 * rank + 2])
+        report = engine.step(split(draw_numbers(16, seed=step), NUM_RANKS)[rank])
         rates.append(report.learning_rates["first"])
         losses.append(report.losses["first"])
     return {"parameters": parameters(engine), "rates": rates, "losses": losses}
@@ -82,30 +98,29 @@ def train_toy(rank: int) -> dict[str, Any]:
 
 def train_with_a_bad_rank(rank: int) -> dict[str, Any]:
     """Only rank 1 meets a damaged row: both must leave the step out, or they part for ever."""
-    engine = build_engine(accumulate=1)
+    engine = build_engine()
     before = parameters(engine)
     batch = draw_numbers(8, seed=rank)
     if rank == 1:
         batch.first[0] = torch.nan
-    report = engine.step([batch])
+    report = engine.step(batch)
     return {"before": before, "after": parameters(engine), "skipped": list(report.skipped)}
 
 
 def train_fusion(rank: int) -> dict[str, Any]:
     """Every loss of the real recipe, the gradient penalty due in each step, other pairs on each rank."""
-    config = EngineConfig(global_batch=8, accumulate=2, precision="fp32", average_half_life_images=8)
+    config = EngineConfig(global_batch=8, batch_size=2, precision="fp32", average_half_life_images=8)
     engine = Engine(build_recipe(), config, total_images=64, device=CPU)
     before = parameters(engine)
-    wrappers = {name: isinstance(network, DistributedDataParallel) for name, network in engine.wrapped.items()}
+    wrappers = {name: isinstance(wrapped.module, DistributedDataParallel) for name, wrapped in engine.wrapped.items()}
     reports = []
     for step in range(2):
-        pairs = [build_pairs(2, seed=100 * rank + 10 * step + micro) for micro in range(2)]
-        report = engine.step(pairs)
+        report = engine.step(build_pairs(4, seed=100 * rank + 10 * step))
         reports.append({"losses": report.losses, "norms": report.grad_norms, "rates": report.learning_rates})
     return {
         "before": before,
         "parameters": parameters(engine),
-        "averages": engine.state_dict()["averages"]["generator"],
+        "averages": dict(engine.averages["generator"].state_dict()),
         "wrappers": wrappers,
         "reports": reports,
     }
@@ -125,10 +140,70 @@ def train_identity(rank: int) -> dict[str, Any]:
     before = parameters(engine)
     images = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(rank))
     people = synthetic.sample_identities(8, seed=2)[4 * rank : 4 * rank + 4]
-    report = engine.step([FaceBatch(images, torch.arange(4 * rank, 4 * rank + 4), people)])
+    report = engine.step(FaceBatch(images, torch.arange(4 * rank, 4 * rank + 4), people))
     return {
         "before": before,
         "parameters": parameters(engine),
-        "averages": engine.state_dict()["averages"]["classifier"],
+        "averages": dict(engine.averages["classifier"].state_dict()),
         "losses": report.losses,
+    }
+
+
+def train_with(rank: int, parallel: ParallelConfig) -> dict[str, Any]:
+    """The real recipe under one strategy; a checkpoint in the middle goes through other engines."""
+    config = EngineConfig(global_batch=8, batch_size=3, precision="fp32", average_half_life_images=8, parallel=parallel)
+    engine = Engine(build_recipe(), config, total_images=64, device=CPU)
+    losses, norms = [], []
+    for step in range(4):
+        report = engine.step(build_pairs(4, seed=100 * rank + 10 * step))
+        losses.append(report.losses)
+        norms.append(report.grad_norms)
+    networks = engine.inference_networks()
+    tensors = state_tensors(engine)
+    return {
+        "losses": losses,
+        "norms": norms,
+        "kinds": {name: type(wrapped).__name__ for name, wrapped in engine.wrapped.items()},
+        "generator": {key: value.clone() for key, value in networks["generator"].state_dict().items()},
+        # What this rank alone has to keep, in numbers.
+        "held": sum(
+            (value.to_local() if isinstance(value, DTensor) else value).numel()
+            for name, value in tensors.items()
+            if name.startswith("optimizers.generator.")
+        ),
+    }
+
+
+def find_batch(rank: int) -> dict[str, Any]:
+    """The ranks agree on one batch size, though the second one has less memory."""
+    engine = Engine(HungryRecipe(), EngineConfig(global_batch=64, batch_size="auto", precision="fp32"), **HUNGRY)
+    engine.memory_bytes = resident_bytes() + (900 if rank == 0 else 400) * 2**20
+    before = parameters(engine)
+    fit_batch(engine, draw_numbers(2))
+    after = parameters(engine)
+    return {"batch_size": engine.batch_size, "unchanged": all(torch.equal(before[key], after[key]) for key in before)}
+
+
+def run_out_of_memory(rank: int) -> dict[str, Any]:
+    """One rank runs out of memory in mid-run: both go on with half, and learn what they would have learned."""
+    engine = build_engine()
+    spoiled = build_engine()
+    watch = spoiled.recipe.phases[1]
+
+    def fail_once(step: Any) -> Losses:
+        if rank == 1 and len(step.batch) == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return watch.loss(step)
+
+    spoiled.recipe.phases = (spoiled.recipe.phases[0], dataclasses.replace(watch, loss=fail_once))
+    reports = []
+    for step in range(NUM_STEPS):
+        share = split(draw_numbers(16, seed=step), NUM_RANKS)[rank]
+        reports.append((engine.step(share).losses, spoiled.step(share).losses))
+    return {
+        "reports": reports,
+        "batch_size": spoiled.batch_size,
+        "notes": spoiled.notes,
+        "wanted": parameters(engine),
+        "found": parameters(spoiled),
     }

@@ -1,10 +1,14 @@
-"""Pairs of encoded crops: a shuffling pool for training, a fixed seeded list for evaluation. Knows no Ray."""
+"""Pairs of encoded crops: drawn within a window for training, a fixed seeded list for evaluation. Knows no Ray.
+
+Shape suffixes: N crops, M draws, R roles (one: the crop; two: source and target).
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,139 +16,151 @@ from numpy.typing import NDArray
 
 from fusionray.data.shards import matrix_from_column
 
-# How often a target without another picture of its person in the pool is exchanged for another target.
-MATE_ATTEMPTS = 16
+Indices = NDArray[np.int64]
+
+# What a pair of synthetic faces carries beside its pictures.
+TRUTH_COLUMNS = ("identity_parameters", "attribute_parameters", "view")
 
 
-@dataclass(frozen=True, eq=False)
-class Crop:
-    """One row of a shard, still encoded; the last three are there for synthetic faces only."""
+class Crop(NamedTuple):
+    """One encoded picture and whose it is."""
 
-    image: bytes
+    image: bytes | memoryview
     identity: str
-    identity_parameters: NDArray[np.float32] | None = None
-    attribute_parameters: NDArray[np.float32] | None = None
-    view: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class CropPair:
-    """A source and a target, still encoded."""
+class Crops:
+    """Rows of shards as columns, still encoded.
 
-    source: Crop
-    target: Crop
+    `images` [N] JPEG or PNG; `people` names, `person` int64 [N] whose picture each is (index into `people`); `truth`
+    float32 [N,P] by column, for synthetic faces only.
+    """
 
-    @property
-    def same_identity(self) -> bool:
-        """Tell whether both show one person."""
-        return self.source.identity == self.target.identity
+    images: Sequence[bytes | memoryview]
+    people: Sequence[str]
+    person: Indices
+    truth: dict[str, NDArray[np.float32]]
 
+    def __len__(self) -> int:
+        return len(self.images)
 
-def crops_from_table(table: pa.Table) -> list[Crop]:
-    """Turn rows of a shard into crops."""
-    images = table.column("image").to_pylist()
-    identities = table.column("identity").to_pylist()
-    if "view" not in table.column_names:
-        return [Crop(image, identity) for image, identity in zip(images, identities, strict=True)]
-    extras = [
-        matrix_from_column(table.column(name)) for name in ("identity_parameters", "attribute_parameters", "view")
-    ]
-    return [Crop(*row) for row in zip(images, identities, *extras, strict=True)]
-
-
-class CropPool:
-    """Hold crops, give them out in random order, each once; crops already given out still serve as sources."""
-
-    def __init__(self, capacity: int, seed: int | Sequence[int]) -> None:
-        self.capacity = capacity
-        self.random = np.random.default_rng(seed)
-        self.waiting: list[Crop] = []
-        self.recent: deque[Crop] = deque()
-        self.people: dict[str, list[Crop]] = {}
-
-    def add(self, crops: Iterable[Crop]) -> None:
-        """Take crops in; the oldest beyond twice the capacity stop serving as sources."""
-        for crop in crops:
-            self.waiting.append(crop)
-            self.recent.append(crop)
-            self.people.setdefault(crop.identity, []).append(crop)
-        while len(self.recent) > 2 * self.capacity + len(self.waiting):
-            oldest = self.recent.popleft()
-            mates = self.people[oldest.identity]
-            mates.remove(oldest)
-            if not mates:
-                del self.people[oldest.identity]
-
-    def is_full(self) -> bool:
-        """Tell whether there is enough in the pool to draw from."""
-        return len(self.waiting) > self.capacity
-
-    def draw(self) -> Crop:
-        """Give out one crop."""
-        return self.take(int(self.random.integers(len(self.waiting))))
-
-    def draw_pair(self, same_identity_ratio: float) -> CropPair:
-        """Give out one crop as target with a source: of the same person in `same_identity_ratio` of the draws.
-
-        The same person always means another picture: fusing a picture with itself teaches copying.
-        """
-        # uniform < p happens with probability p; a normal draw would not.
-        if self.random.uniform() < same_identity_ratio:
-            for _ in range(MATE_ATTEMPTS):
-                index = int(self.random.integers(len(self.waiting)))
-                mates = self.find_mates(self.waiting[index])
-                if mates:
-                    return CropPair(mates[int(self.random.integers(len(mates)))], self.take(index))
-        target = self.draw()
-        return CropPair(self.draw_other_person(target), target)
-
-    def find_mates(self, crop: Crop) -> list[Crop]:
-        """List other pictures of a crop's person; a small pool still holds the same picture from the last epoch."""
-        return [mate for mate in self.people.get(crop.identity, ()) if mate.image != crop.image]
-
-    def draw_other_person(self, target: Crop) -> Crop:
-        if not self.people.keys() - {target.identity}:
-            raise ValueError("pairs need at least two people in the pool; raise data.pool_rows or add people")
-        while True:
-            candidate = self.recent[int(self.random.integers(len(self.recent)))]
-            if candidate.identity != target.identity:
-                return candidate
-
-    def take(self, index: int) -> Crop:
-        self.waiting[index], self.waiting[-1] = self.waiting[-1], self.waiting[index]
-        return self.waiting.pop()
+    def select(self, indices: Indices) -> list[Crop]:
+        """List some of the crops."""
+        return [
+            Crop(self.images[index], self.people[person])
+            for index, person in zip(indices.tolist(), self.person[indices].tolist(), strict=True)
+        ]
 
 
-def draw_held_out_pairs(crops: Sequence[Crop], count: int, seed: int) -> list[CropPair]:
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Crops that were drawn, in order: `indices` int64 [M,R], a column a role."""
+
+    crops: Crops
+    indices: Indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def part(self, start: int, end: int) -> Draws:
+        """Take the draws from `start` up to `end`."""
+        return Draws(self.crops, self.indices[start:end])
+
+
+def crops_from_tables(tables: Iterable[pa.Table]) -> Crops:
+    """Copy rows out of tables, which may lie in memory that others need; at least one table.
+
+    The tables are taken one at a time, so that a generator need not hold them all.
+    """
+    images: list[memoryview] = []
+    names: list[pa.Array] = []
+    truth: dict[str, list[NDArray[np.float32]]] = {}
+    for table in tables:
+        images += copy_images(table.column("image"))
+        names.append(pa.array(table.column("identity").to_pylist(), pa.string()))
+        for column in TRUTH_COLUMNS if "view" in table.column_names else ():
+            truth.setdefault(column, []).append(matrix_from_column(table.column(column)).copy())
+    people = pa.concat_arrays(names).dictionary_encode()
+    return Crops(
+        images,
+        people.dictionary.to_pylist(),
+        people.indices.to_numpy().astype(np.int64),
+        {column: np.concatenate(parts) for column, parts in truth.items()},
+    )
+
+
+def copy_images(column: pa.ChunkedArray) -> Iterator[memoryview]:
+    """Yield each picture of a column, in one copy for each of its chunks."""
+    for chunk in column.chunks:
+        if len(chunk):
+            _, offsets, data = chunk.buffers()
+            ends = np.frombuffer(offsets, np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
+            copied = memoryview(bytes(memoryview(data)[ends[0] : ends[-1]]))
+            for start, end in pairwise((ends - ends[0]).tolist()):
+                yield copied[start:end]
+
+
+def draw_sources(
+    person_N: Indices, targets: Indices, same_identity_ratio: float, random: np.random.Generator
+) -> Indices:
+    """Choose a source for each target: another picture of its person in `same_identity_ratio` of the draws.
+
+    The same person always means another row: fusing a picture with itself teaches copying. People with one row can
+    give no such pair, so the others give more, and the ratio holds while they can.
+
+    Raises: ValueError if a target needs another person and there is none.
+    """
+    by_person: Indices = np.argsort(person_N, kind="stable")
+    place = np.empty_like(by_person)
+    place[by_person] = np.arange(len(by_person))
+    count = np.bincount(person_N)
+    first = np.cumsum(count) - count
+    own, begin = count[person_N[targets]], first[person_N[targets]]
+    with_mate = own > 1
+    # uniform < p happens with probability p; a normal draw would not.
+    ratio = same_identity_ratio * len(targets) / max(1, int(with_mate.sum()))
+    same = with_mate & (random.uniform(size=len(targets)) < ratio)
+    others = len(person_N) - own
+    if np.any(~same & (others == 0)):
+        raise ValueError(
+            f"pairs need at least two people among the {len(person_N)} rows that are drawn from together; "
+            "raise data.pool_rows or add people"
+        )
+    # Sorted by person, a person's rows are one stretch: a step from a row round it, or round all the rest.
+    step = (random.uniform(size=len(targets)) * np.where(same, own - 1, others)).astype(np.int64)
+    within = begin + (place[targets] - begin + 1 + step) % own
+    outside = (begin + own + step) % len(person_N)
+    sources: Indices = by_person[np.where(same, within, outside)]
+    return sources
+
+
+def draw_held_out_pairs(crops: Crops, count: int, seed: int) -> Draws:
     """Draw a fixed list of pairs of different people; every crop is a target before one is a target again.
 
     Raises: ValueError with fewer than two people.
     """
-    if len({crop.identity for crop in crops}) < 2:
+    if len(crops.people) < 2:
         raise ValueError("held-out pairs need at least two people; raise validation_fraction when preparing")
     random = np.random.default_rng([seed, 0x70616972])
-    order = np.concatenate([random.permutation(len(crops)) for _ in range(-(-count // len(crops)))])[:count]
-    pairs = []
-    for index in order:
-        target = crops[int(index)]
-        source = target
-        while source.identity == target.identity:
-            source = crops[int(random.integers(len(crops)))]
-        pairs.append(CropPair(source, target))
-    return pairs
+    rounds = [random.permutation(len(crops)) for _ in range(-(-count // len(crops)))]
+    targets = np.concatenate(rounds)[:count]
+    return Draws(crops, np.stack([draw_sources(crops.person, targets, 0.0, random), targets], axis=1))
 
 
-def pool_pairs(blocks: Iterable[pa.Table], pool: CropPool, same_identity_ratio: float) -> Iterator[CropPair]:
-    """Stream blocks of rows through a pool as pairs; what is in the pool at the end of `blocks` stays in it."""
-    for block in blocks:
-        pool.add(crops_from_table(block))
-        while pool.is_full():
-            yield pool.draw_pair(same_identity_ratio)
-
-
-def pool_crops(blocks: Iterable[pa.Table], pool: CropPool) -> Iterator[Crop]:
-    """Stream blocks of rows through a pool as single crops."""
-    for block in blocks:
-        pool.add(crops_from_table(block))
-        while pool.is_full():
-            yield pool.draw()
+def regroup(draws: Iterable[Draws], size: int) -> Iterator[list[Draws]]:
+    """Join and divide draws into groups of `size`, whose parts may have different crops; the last may be smaller."""
+    group: list[Draws] = []
+    missing = size
+    for item in draws:
+        start = 0
+        while start < len(item):
+            taken = item.part(start, min(start + missing, len(item)))
+            group.append(taken)
+            start += len(taken)
+            missing -= len(taken)
+            if not missing:
+                yield group
+                group, missing = [], size
+    if group:
+        yield group

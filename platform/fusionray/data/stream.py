@@ -1,6 +1,6 @@
-"""From shards to batches: Ray Data moves encoded rows, the training worker decodes them in threads.
+"""From shards to batches, in an order that can be resumed: windows of encoded rows, decoded where they are used.
 
-Decoded pixels would travel through the object store at ten times the size; encoded rows do not notice the trip.
+Decoded pixels would travel through an object store at ten times the size; encoded rows do not notice the trip.
 """
 
 from __future__ import annotations
@@ -8,195 +8,96 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice, tee
+from typing import TypeVar
 
-import cv2
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-import simplejpeg
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from fusionray.data import storage
-from fusionray.data.pairs import Crop, CropPair, CropPool, pool_crops, pool_pairs
-from fusionray.data.shards import Manifest, Split
-from fusionray.errors import ShardCorrupt, ShardMismatch
-from fusionray.types import FaceBatch, PairBatch, SyntheticTruth
+from fusionray.data.decoding import CropDecoder, collate_faces, collate_pairs
+from fusionray.data.order import PAIRS, DataOrder, DataPosition, Window
+from fusionray.data.pairs import Crops, Draws, crops_from_tables, draw_sources, regroup
+from fusionray.data.reading import ShardReader
+from fusionray.types import FaceBatch, PairBatch
 
 ItemT = TypeVar("ItemT")
-BatchT = TypeVar("BatchT", FaceBatch, PairBatch)
 
 
-def open_dataset(folder: str, manifest: Manifest, split: Split, seed: int) -> Any:
-    """Open a split as a Ray dataset of encoded rows whose files come in a new, seeded order every epoch."""
-    import ray.data
+class TrainingStream:
+    """One rank's batches of `batch` rows, from any position on, without end.
 
-    # Version 2 of the reader waits 4-5 s for its first batch, and loses rows of a path that is listed twice.
-    ray.data.DataContext.get_current().use_datasource_v2 = False
-    filesystem, root = storage.open_filesystem(folder)
-    return ray.data.read_parquet(
-        [f"{root}/{file}" for file in manifest.files(split)],
-        filesystem=filesystem,
-        shuffle=ray.data.FileShuffleConfig(seed=seed),
-    )
-
-
-def read_split(folder: str, manifest: Manifest, split: Split, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a split without Ray, in a fixed order: for evaluation, and for lists of people."""
-    filesystem, root = storage.open_filesystem(folder)
-    tables = [
-        pq.read_table(f"{root}/{file}", filesystem=filesystem, columns=list(columns) if columns else None)
-        for file in manifest.files(split)
-    ]
-    if not tables:
-        raise ShardCorrupt(f"{folder}: the {split} split is empty; prepare with more people or another fraction")
-    return pa.concat_tables(tables)
-
-
-def list_people(folder: str, manifest: Manifest, split: Split) -> list[str]:
-    """Name the people of a split in a fixed order; the index is the person's label."""
-    return sorted(set(read_split(folder, manifest, split, ["identity"]).column("identity").to_pylist()))
-
-
-def endless_blocks(shard: Any) -> Iterator[pa.Table]:
-    """Yield the blocks of a worker's part of the data, epoch after epoch.
-
-    Raises: ShardMismatch if the part is empty, which would otherwise be read for ever.
+    Two streams from one position give the same batches; a stream from `order.advance(position, n)` gives what the
+    other gives after n rows. At most two windows of encoded rows are held: one given out, one being read.
     """
-    while True:
-        rows = 0
-        # The iterator is one-shot: each epoch makes it anew, and with it a new file order.
-        for block in shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=2):
-            rows += block.num_rows
-            yield block
-        if not rows:
-            raise ShardMismatch("a worker got no pictures to train on; prepare more of them, or use fewer workers")
 
+    def __init__(self, order: DataOrder, reader: ShardReader, decoder: CropDecoder, *, rank: int, batch: int) -> None:
+        self.order = order
+        self.reader = reader
+        self.decoder = decoder
+        self.rank = rank
+        self.batch = batch
 
-class CropDecoder:
-    """Decode crops in threads; both decoders leave Python's lock while they work."""
+    def pairs(self, position: DataPosition, *, same_identity_ratio: float) -> Iterator[PairBatch]:
+        """Yield pairs whose targets are the rows in their order.
 
-    def __init__(self, size: int, threads: int) -> None:
-        self.size = size
-        self.threads = threads
-        self.executor = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-
-    def decode(self, crops: Sequence[Crop]) -> Tensor:
-        """Decode crops to uint8 [N,3,S,S] RGB.
-
-        Raises: ShardCorrupt naming the person of a crop that cannot be decoded or has another size.
+        Raises: ValueError if a window holds one person only; ShardCorrupt.
         """
-        pixels = np.empty((len(crops), self.size, self.size, 3), np.uint8)
-        step = -(-len(crops) // self.threads)
-        ranges = [range(start, min(start + step, len(crops))) for start in range(0, len(crops), step)]
 
-        def decode_range(indices: range) -> None:
-            for index in indices:
-                pixels[index] = decode_crop(crops[index], self.size)
+        def draw(window: Window, crops: Crops) -> Draws:
+            sources = draw_sources(crops.person, window.order, same_identity_ratio, window.random(PAIRS))
+            return Draws(crops, np.stack([sources, window.order], axis=1))
 
-        list(self.executor.map(decode_range, ranges))
-        return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+        for group in regroup(self.draws(position, draw), self.batch):
+            yield collate_pairs(group, self.decoder)
 
-    def close(self) -> None:
-        """End the threads."""
-        self.executor.shutdown(cancel_futures=True)
+    def faces(self, position: DataPosition, *, labels: Mapping[str, int]) -> Iterator[FaceBatch]:
+        """Yield labelled crops, the rows in their order.
 
+        Raises: ShardCorrupt.
+        """
+        for group in regroup(self.draws(position, draw_each), self.batch):
+            yield collate_faces(group, self.decoder, labels)
 
-def decode_crop(crop: Crop, size: int) -> NDArray[np.uint8]:
-    """Decode one crop to uint8 [S,S,3] RGB."""
-    try:
-        if simplejpeg.is_jpeg(crop.image):
-            image: NDArray[np.uint8] | None = simplejpeg.decode_jpeg(crop.image, fastdct=True)
-        else:
-            image = cv2.imdecode(np.frombuffer(crop.image, np.uint8), cv2.IMREAD_COLOR_RGB)
-    except (ValueError, cv2.error) as error:
-        reason = " ".join(str(error).split())
-        raise ShardCorrupt(
-            f"a crop of '{crop.identity}' cannot be decoded ({reason}); prepare the data again"
-        ) from None
-    if image is None or image.shape != (size, size, 3):
-        found = "no picture" if image is None else f"{image.shape}"
-        raise ShardCorrupt(
-            f"a crop of '{crop.identity}' holds {found}, not {size} x {size} RGB; prepare the data again"
-        )
-    return image
+    def draws(self, position: DataPosition, draw: Callable[[Window, Crops], Draws]) -> Iterator[Draws]:
+        """Draw from one window after another, while the next one is being read."""
+        with prefetched(lambda: self.load(position), depth=1) as windows:
+            for window, crops in windows:
+                drawn = draw(window, crops)
+                yield drawn.part(window.skip, len(drawn))
+
+    def load(self, position: DataPosition) -> Iterator[tuple[Window, Crops]]:
+        """Read one window after another."""
+        planned, loaded = tee(self.order.windows(position, self.rank))
+        tables = self.reader.read(segment for window in planned for segment in window.segments)
+        for window in loaded:
+            yield window, crops_from_tables(islice(tables, len(window.segments)))
 
 
-def collate_pairs(pairs: Sequence[CropPair], decoder: CropDecoder) -> PairBatch:
-    """Decode pairs into one batch."""
-    crops = [pair.source for pair in pairs] + [pair.target for pair in pairs]
-    images = decoder.decode(crops)
-    source, target = images[: len(pairs)], images[len(pairs) :]
-    same_identity = torch.tensor([pair.same_identity for pair in pairs])
-    truth = None
-    if pairs[0].target.view is not None:
-        truth = SyntheticTruth(
-            torch.from_numpy(np.stack([pair.source.identity_parameters for pair in pairs])),  # type: ignore[misc]
-            torch.from_numpy(np.stack([pair.target.attribute_parameters for pair in pairs])),  # type: ignore[misc]
-            torch.from_numpy(np.stack([pair.target.view for pair in pairs])).reshape(-1, 2, 3),  # type: ignore[misc]
-        )
-    return PairBatch(source, target, same_identity, truth)
-
-
-def collate_faces(crops: Sequence[Crop], decoder: CropDecoder, labels: Mapping[str, int]) -> FaceBatch:
-    """Decode crops and look up whose they are."""
-    traits = [crop.identity_parameters for crop in crops if crop.identity_parameters is not None]
-    return FaceBatch(
-        decoder.decode(crops),
-        torch.tensor([labels[crop.identity] for crop in crops]),
-        torch.from_numpy(np.stack(traits)) if traits else None,
-    )
-
-
-def in_batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
-    """Group items; a last, smaller group comes too."""
-    iterator = iter(items)
-    while group := list(islice(iterator, size)):
-        yield group
-
-
-def stream_pairs(
-    blocks: Iterable[pa.Table], pool: CropPool, decoder: CropDecoder, *, batch: int, same_identity_ratio: float
-) -> Iterator[PairBatch]:
-    """Turn blocks into batches of pairs."""
-    for group in in_batches(pool_pairs(blocks, pool, same_identity_ratio), batch):
-        yield collate_pairs(group, decoder)
-
-
-def stream_faces(
-    blocks: Iterable[pa.Table], pool: CropPool, decoder: CropDecoder, *, batch: int, labels: Mapping[str, int]
-) -> Iterator[FaceBatch]:
-    """Turn blocks into batches of labelled crops."""
-    for group in in_batches(pool_crops(blocks, pool), batch):
-        yield collate_faces(group, decoder, labels)
+def draw_each(window: Window, crops: Crops) -> Draws:
+    """Draw every row of a window once."""
+    return Draws(crops, window.order[:, None])
 
 
 @contextlib.contextmanager
 def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[Iterator[ItemT]]:
-    """Run an iterator in a thread that stays at most `depth` items ahead; its errors are raised here."""
-    items: queue.Queue[tuple[ItemT | None, BaseException | None]] = queue.Queue(maxsize=depth)
+    """Run an iterator in a thread that is at most `depth` items ahead; its errors are raised here."""
+    items: queue.SimpleQueue[tuple[ItemT | None, BaseException | None]] = queue.SimpleQueue()
+    # An item is made only when there is room for it: a queue of `depth` would have one more in its producer's hand.
+    room = threading.Semaphore(depth)
     stopped = threading.Event()
-
-    def put(entry: tuple[ItemT | None, BaseException | None]) -> bool:
-        while not stopped.is_set():
-            with contextlib.suppress(queue.Full):
-                items.put(entry, timeout=0.2)
-                return True
-        return False
 
     def produce() -> None:
         try:
-            for item in make():
-                if not put((item, None)):
-                    return
-            put((None, None))
+            with contextlib.ExitStack() as stack:
+                source = make()
+                if hasattr(source, "close"):
+                    stack.callback(source.close)
+                while room.acquire() and not stopped.is_set():
+                    items.put((next(source), None))
+        except StopIteration:
+            items.put((None, None))
         except BaseException as error:  # noqa: BLE001 - handed over to the consumer, whatever it is
-            put((None, error))
+            items.put((None, error))
 
     def consume() -> Iterator[ItemT]:
         while True:
@@ -205,6 +106,7 @@ def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[Iter
                 raise error
             if item is None:
                 return
+            room.release()
             yield item
 
     thread = threading.Thread(target=produce, name="prefetch", daemon=True)
@@ -213,4 +115,5 @@ def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[Iter
         yield consume()
     finally:
         stopped.set()
+        room.release()
         thread.join(timeout=5)

@@ -93,7 +93,8 @@ class Generator(nn.Module):
             hidden = block(hidden, deepest, style_NS)
         for block, skip in zip(self.decoder, reversed(features), strict=True):
             hidden = block(hidden, skip, style_NS)
-        head_N4HW = self.head(F.silu(self.head_norm(hidden))).float()
+        # Planes apart: with the channels last, face and mask would be strided, and a CPU takes tanh one by one.
+        head_N4HW = self.head(F.silu(self.head_norm(hidden))).float().contiguous()
         face = torch.tanh(head_N4HW[:, :3])
         floor = self.config.mask_floor
         mask = floor + (1 - floor) * torch.sigmoid(head_N4HW[:, 3:])

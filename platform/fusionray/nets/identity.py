@@ -12,7 +12,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fusionray.config import Section
+from fusionray.nets.blocks import RecomputableUnit
 from fusionray.nets.generator import EMBEDDING_LENGTH
+from fusionray.nets.prelu import PReLU
 
 IDENTITY_SIZE = 112
 IDENTITY_TEMPLATE = "arcface_112"
@@ -33,7 +35,7 @@ class IdentityEncoderConfig(Section):
         return self
 
 
-class ResidualUnit(nn.Module):
+class ResidualUnit(RecomputableUnit):
     """The improved residual unit of ArcFace."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
@@ -42,7 +44,7 @@ class ResidualUnit(nn.Module):
             nn.BatchNorm2d(in_channels),
             nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False),
             nn.BatchNorm2d(out_channels),
-            nn.PReLU(out_channels),
+            PReLU(out_channels),
             nn.Conv2d(out_channels, out_channels, 3, stride=stride, padding=1, bias=False),
             nn.BatchNorm2d(out_channels),
         )
@@ -52,7 +54,7 @@ class ResidualUnit(nn.Module):
                 nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False), nn.BatchNorm2d(out_channels)
             )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def compute(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x) + self.skip(x)
         return out
 
@@ -69,7 +71,7 @@ class IdentityEncoder(nn.Module):
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, kernel, stride=config.stem_stride, padding=kernel // 2, bias=False),
             nn.BatchNorm2d(width),
-            nn.PReLU(width),
+            PReLU(width),
         )
         units: list[nn.Module] = []
         side = math.ceil(IDENTITY_SIZE / config.stem_stride)

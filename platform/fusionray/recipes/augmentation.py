@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import kornia.augmentation as ka
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from fusionray.config import Section
+from fusionray.recipes.affine import build_colours, build_views, recolour, sample
 
 
 class AugmentationConfig(Section):
     """Random changes of a crop; 0 turns one off."""
 
     rotation_degrees: float = Field(15.0, ge=0, description="largest rotation either way")
-    brightness: float = Field(0.1, ge=0, description="largest relative change of brightness")
-    contrast: float = Field(0.1, ge=0, description="largest relative change of contrast")
-    saturation: float = Field(0.1, ge=0, description="largest relative change of saturation")
+    brightness: float = Field(0.1, ge=0, description="most that is added or taken away, where white - black is 1")
+    contrast: float = Field(0.1, ge=0, lt=1, description="largest relative change of contrast")
+    saturation: float = Field(0.1, ge=0, le=1, description="largest relative change of saturation")
     hue: float = Field(0.05, ge=0, le=0.5, description="largest change of hue, turns of the colour circle")
     flip: float = Field(0.5, ge=0, le=1, description="probability of a mirror image")
 
@@ -28,30 +29,46 @@ class Augmentation(nn.Module):
 
     def __init__(self, config: AugmentationConfig) -> None:
         super().__init__()
-        self.geometry = ka.AugmentationSequential(
-            ka.RandomHorizontalFlip(p=config.flip),
-            # A black corner would tell the discriminator what is real: repeat the border instead.
-            ka.RandomAffine(degrees=config.rotation_degrees, padding_mode="border", p=1.0)
-            if config.rotation_degrees
-            else ka.RandomHorizontalFlip(p=0.0),
-            data_keys=["input"],
-        )
-        self.colour = ka.ColorJitter(config.brightness, config.contrast, config.saturation, config.hue, p=1.0)
+        self.config = config
 
     def forward(self, image: Tensor, followers: Sequence[Tensor] = (), masks: Sequence[Tensor] = ()) -> list[Tensor]:
         """Augment `image`; `followers` get the same geometry and colours, `masks` [N,1,S,S] the same geometry.
 
         Returns [image, *followers, *masks].
         """
-        geometry = self.geometry.forward_parameters(image.shape)
-        colour = self.colour.forward_parameters(image.shape)
-        results = []
-        for picture in (image, *followers):
-            moved = self.geometry(picture, params=geometry)
-            unit = ((moved + 1) / 2).clamp(0, 1)
-            results.append(self.colour(unit, params=colour) * 2 - 1)
-        results += [self.geometry(mask, params=geometry) for mask in masks]
-        return results
+        num_pictures = 1 + len(followers)
+        moved = self.move([image, *followers, *masks])
+        return [*self.colour(moved[:num_pictures]), *moved[num_pictures:]]
+
+    def move(self, pictures: Sequence[Tensor]) -> list[Tensor]:
+        """Mirror and rotate pictures alike."""
+        config, like = self.config, pictures[0]
+        draws_N2 = torch.rand(len(like), 2, device=like.device)
+        mirrored_N = draws_N2[:, 0] < config.flip
+        if not config.rotation_degrees:
+            if not config.flip:
+                return list(pictures)
+            return [torch.where(mirrored_N[:, None, None, None], picture.flip(-1), picture) for picture in pictures]
+        angle_N = (draws_N2[:, 1] * 2 - 1) * math.radians(config.rotation_degrees)
+        view_N23 = build_views(
+            1 - 2 * mirrored_N.float(), angle_N, torch.ones_like(angle_N), torch.zeros_like(draws_N2)
+        )
+        # One warp for all: where a pixel comes from is the larger part of the work. A black corner would tell the
+        # discriminator what is real: repeat the border instead.
+        moved = sample(torch.cat(list(pictures), dim=1), view_N23, like.shape[-1])
+        return list(torch.split(moved, [picture.shape[1] for picture in pictures], dim=1))
+
+    def colour(self, pictures: Sequence[Tensor]) -> list[Tensor]:
+        """Jitter the colours of pictures alike."""
+        config, like = self.config, pictures[0]
+        if not (config.brightness or config.contrast or config.saturation or config.hue):
+            return list(pictures)
+        brightness, contrast, saturation, hue = (torch.rand(len(like), 4, device=like.device) * 2 - 1).unbind(1)
+        contrast_N = 1 + config.contrast * contrast
+        linear_N33 = build_colours(contrast_N, 1 + config.saturation * saturation, math.tau * config.hue * hue)
+        # In [0,1] it is M (x + b); M turns grey into c times that grey, so that in [-1,1] it is M x + c (1 + 2 b) - 1.
+        offset_N = contrast_N * (1 + 2 * config.brightness * brightness) - 1
+        return [recolour(picture, linear_N33, offset_N).clamp(-1, 1) for picture in pictures]
 
 
 def degrade_resolution(image: Tensor, least: float) -> Tensor:

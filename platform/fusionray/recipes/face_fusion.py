@@ -8,7 +8,6 @@ Shape suffixes: N batch, C channels, H rows, W columns, E embedding length.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +20,8 @@ from fusionray.config import Section
 from fusionray.data import synthetic
 from fusionray.nets.discriminator import Discriminator, DiscriminatorConfig
 from fusionray.nets.generator import Fused, Generator, GeneratorConfig
+from fusionray.recipes.adaptive import AdaptiveAugmentation, AdaptiveAugmentationConfig
+from fusionray.recipes.affine import jitter_views
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
 from fusionray.recipes.identity import FaceWindow
 from fusionray.recipes.losses import (
@@ -63,6 +64,7 @@ class FaceFusionConfig(Section):
         description="frozen encoder: a checkpoint or run folder, or preset:NAME to train it first on these shards",
     )
     augmentation: AugmentationConfig = AugmentationConfig()
+    adaptive_augmentation: AdaptiveAugmentationConfig = AdaptiveAugmentationConfig()
     generator_optimizer: OptimizerConfig = OptimizerConfig(base_lr=2e-4)
     discriminator_optimizer: OptimizerConfig = OptimizerConfig(base_lr=4e-4)
 
@@ -112,14 +114,24 @@ class FaceFusionRecipe:
             "augmentation": Augmentation(config.augmentation),
             "source_augmentation": Augmentation(upright),
         }
-        self.optimizers = {"generator": config.generator_optimizer, "discriminator": config.discriminator_optimizer}
+        # Left out altogether when it is off: a probability of 0 would still cost a warp.
+        chosen = config.adaptive_augmentation
+        self.discriminator_augmentation = AdaptiveAugmentation(chosen) if chosen.target else None
+        self.adaptive: Mapping[str, nn.Module] = (
+            {} if self.discriminator_augmentation is None else {"augmentation": self.discriminator_augmentation}
+        )
+        discriminator_optimizer = config.discriminator_optimizer
         phases: list[Phase[FusionInput]] = [Phase("generator", "generator", self.generator_loss)]
         if config.weights.adversarial or config.weights.feature_matching:
             phases.append(Phase("discriminator", "discriminator", self.discriminator_loss))
         if config.weights.adversarial and config.weights.gradient_penalty:
             interval = config.gradient_penalty_interval
-            phases.append(Phase("gradient_penalty", "discriminator", self.gradient_penalty_loss, interval))
+            phases.append(
+                Phase("gradient_penalty", "discriminator", self.gradient_penalty_loss, interval, second_order=True)
+            )
+            discriminator_optimizer = discriminator_optimizer.beside_lazy(interval)
         self.phases = tuple(phases)
+        self.optimizers = {"generator": config.generator_optimizer, "discriminator": discriminator_optimizer}
 
     def prepare(self, batch: PairBatch) -> FusionInput:
         """Render the true fusion where there is one, augment it together with its target."""
@@ -149,12 +161,14 @@ class FaceFusionRecipe:
         if weights.mask:
             parts["mask"] = (fused.mask - batch.face_region).abs().mean()
         if weights.adversarial or weights.feature_matching:
-            judged = step.networks["discriminator"](fused.output)
+            # One draw for both: features of pictures that were changed differently have nothing to match.
+            seen_fused, seen_reference = self.augment(fused.output, batch.reference)
+            judged = step.networks["discriminator"](seen_fused)
             if weights.adversarial:
                 parts["adversarial"] = adversarial_generator_loss(judged)
             if weights.feature_matching:
                 with torch.no_grad():  # the reference is a constant: only the fused side is differentiated
-                    reference = step.networks["discriminator"](batch.reference)
+                    reference = step.networks["discriminator"](seen_reference)
                 parts["feature_matching"] = feature_matching_loss(judged, reference, self.config.matching_from_layer)
         if weights.cycle:
             with torch.no_grad():  # who the target is does not depend on the generator
@@ -169,21 +183,41 @@ class FaceFusionRecipe:
         discriminator = step.networks["discriminator"]
         count = len(step.batch)
         # One pass over both: one forward a backward is what the distributed wrapper expects.
-        judged = discriminator(torch.cat([step.batch.reference, step.shared["fused"]]))
+        judged = discriminator(torch.cat(self.augment(step.batch.reference, step.shared["fused"])))
         real = judged._replace(logits=[logits[:count] for logits in judged.logits])
         fake = judged._replace(logits=[logits[count:] for logits in judged.logits])
         loss = adversarial_discriminator_loss(real, fake)
-        return Losses(loss, {"discriminator": loss})
+        # 1: every real patch is recognised, 0: it is guessing. Near 1 it has learned its pictures by heart.
+        sign = torch.stack([logits.detach().float().sign().mean() for logits in real.logits]).mean()
+        parts = {"discriminator": loss, "discriminator_real_sign": sign}
+        if self.discriminator_augmentation is not None:
+            parts["augmentation_probability"] = self.discriminator_augmentation.probability.clone()
+        return Losses(loss, parts)
 
     def gradient_penalty_loss(self, step: PhaseInput[FusionInput]) -> Losses:
         """Lazy R1: gamma / 2 x interval x |grad|^2, computed on every interval-th step only."""
-        image = step.batch.reference.detach().requires_grad_(True)
+        # Augmented first, then differentiated: the penalty holds where the discriminator is asked, and a warp has no
+        # second derivative in torch.
+        (image,) = self.augment(step.batch.reference)
+        image = image.detach().requires_grad_(True)
         judged = step.networks["discriminator"](image)
         penalty = gradient_penalty(judged, image)
         gamma, interval = self.config.weights.gradient_penalty, self.config.gradient_penalty_interval
         # The last bias has no part in a gradient; the distributed wrapper waits for every parameter all the same.
         touched = torch.stack([logits.sum() for logits in judged.logits]).sum() * 0
         return Losses(penalty * (gamma / 2 * interval) + touched, {"gradient_penalty": penalty})
+
+    def augment(self, *pictures: Tensor) -> tuple[Tensor, ...]:
+        """Change pictures alike before the discriminator judges them, if that is turned on."""
+        if self.discriminator_augmentation is None:
+            return pictures
+        changed: tuple[Tensor, ...] = self.discriminator_augmentation(*pictures)
+        return changed
+
+    def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
+        """Augment more where real pictures are recognised too surely, less where they are not."""
+        if self.discriminator_augmentation is not None and "discriminator_real_sign" in losses:
+            self.discriminator_augmentation.follow(losses["discriminator_real_sign"], num_images)
 
     def embed_fused(self, step: PhaseInput[FusionInput], fused_NCHW: Tensor) -> Tensor:
         """Embed fused faces, slightly moved and blurred, since a fixed view can be fooled by a fixed pattern."""
@@ -259,16 +293,3 @@ def elliptic_region(image_NCHW: Tensor) -> Tensor:
     radius_HW = ((axis[:, None] / 0.95).square() + (axis[None, :] / 0.8).square()).sqrt()
     region_HW = torch.sigmoid((1 - radius_HW) * 12)
     return region_HW.expand(len(image_NCHW), 1, size, size)
-
-
-def jitter_views(like_NCHW: Tensor) -> Tensor:
-    """Draw small turns, scalings and shifts of the unit square about its middle, [N,2,3]."""
-    count, device = len(like_NCHW), like_NCHW.device
-    angle = (torch.rand(count, device=device) * 2 - 1) * math.radians(6)
-    scale = 1 + (torch.rand(count, device=device) * 2 - 1) * 0.06
-    shift_N2 = (torch.rand(count, 2, device=device) * 2 - 1) * 0.03
-    cos, sin = scale * torch.cos(angle), scale * torch.sin(angle)
-    linear_N22 = torch.stack([torch.stack([cos, -sin], 1), torch.stack([sin, cos], 1)], dim=1)
-    middle = torch.full((2,), 0.5, device=device)
-    offset_N2 = middle - linear_N22 @ middle + shift_N2
-    return torch.cat([linear_N22, offset_N2[:, :, None]], dim=2)

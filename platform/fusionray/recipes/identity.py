@@ -20,6 +20,7 @@ from fusionray.data import synthetic
 from fusionray.evaluation.verification import verify
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
+from fusionray.recipes.affine import compose_views, sample, unit_to_signed
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
 from fusionray.recipes.losses import ArcMargin
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput, to_float
@@ -103,12 +104,10 @@ class FaceWindow(nn.Module):
         # Bilinear sampling takes four pixels: shrink first what is more than twice too large.
         while image.shape[-1] * float(self.view[:, :2].norm(dim=0).mean()) >= 2 * IDENTITY_SIZE:
             image = F.avg_pool2d(image, 2)
-        view_N23 = self.view.expand(len(image), 2, 3)
+        view_N23 = self.view[None]
         if jitter_N23 is not None:
             view_N23 = compose_views(view_N23, jitter_N23)
-        shape = [len(image), image.shape[1], IDENTITY_SIZE, IDENTITY_SIZE]
-        grid = F.affine_grid(unit_to_signed(view_N23), shape, align_corners=False)
-        return F.grid_sample(image, grid.to(image.dtype), padding_mode="border", align_corners=False)
+        return sample(image, unit_to_signed(view_N23), IDENTITY_SIZE)
 
 
 class IdentityRecipe:
@@ -134,6 +133,7 @@ class IdentityRecipe:
             "augmentation": Augmentation(config.augmentation),
             **({"standard": self.standard} if self.standard is not None else {}),
         }
+        self.adaptive: Mapping[str, nn.Module] = {}
         self.optimizers = {"classifier": config.optimizer}
         self.phases = (Phase("classify", "classifier", self.classify),)
 
@@ -158,6 +158,9 @@ class IdentityRecipe:
             loss = loss + self.config.traits_weight * parts["traits"]
         return Losses(loss, parts)
 
+    def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
+        """Do nothing: no part of this recipe follows the training."""
+
     def preview(self, networks: Mapping[str, nn.Module], batch: FaceBatch) -> Tensor | None:
         """Show nothing: an embedding has no picture."""
         del networks, batch
@@ -180,16 +183,3 @@ class IdentityRecipe:
             "verification_auc": result.auc,
             "verification_tar_at_far_1e-2": result.true_accept_rate(0.01),
         }
-
-
-def unit_to_signed(view_N23: Tensor) -> Tensor:
-    """Rewrite affine maps between unit squares as maps between the [-1,1] squares of `affine_grid`."""
-    linear, offset = view_N23[:, :, :2], view_N23[:, :, 2]
-    return torch.cat([linear, (linear.sum(dim=2) + 2 * offset - 1)[:, :, None]], dim=2)
-
-
-def compose_views(outer_N23: Tensor, inner_N23: Tensor) -> Tensor:
-    """Apply `inner` first, then `outer`."""
-    linear = outer_N23[:, :, :2] @ inner_N23[:, :, :2]
-    offset = outer_N23[:, :, :2] @ inner_N23[:, :, 2:] + outer_N23[:, :, 2:]
-    return torch.cat([linear, offset], dim=2)

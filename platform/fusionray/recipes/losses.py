@@ -59,7 +59,8 @@ def feature_matching_loss(fake: Judgement, real: Judgement, first_layer: int) ->
     Source: SimSwap (Chen et al. 2020), section 3.3 (weak feature matching).
     """
     terms = [
-        F.l1_loss(fake_map.float(), real_map.detach().float())
+        # A mean hands back a gradient in rows of planes, whatever the maps' layout; a sum hands back none at all.
+        (fake_map.float() - real_map.detach().float()).abs().sum() / fake_map.numel()
         for fake_maps, real_maps in zip(fake.features, real.features, strict=True)
         for fake_map, real_map in zip(fake_maps[first_layer:], real_maps[first_layer:], strict=True)
     ]

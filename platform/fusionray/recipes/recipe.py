@@ -27,6 +27,22 @@ class OptimizerConfig(Section):
     momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum")
     weight_decay: float = Field(0.0, ge=0, description="decoupled for adamw, L2 for sgd")
 
+    def beside_lazy(self, interval: int) -> OptimizerConfig:
+        """Make up for a lazy second phase of the same network, which steps once more every `interval` steps.
+
+        lr' = c lr, beta' = beta^c with c = k / (k + 1): k + 1 steps then move and forget as much as k did.
+
+        Source: StyleGAN2 (Karras et al. 2020), appendix B, "Lazy regularization".
+        """
+        share = interval / (interval + 1)
+        return self.model_copy(
+            update={
+                "base_lr": self.base_lr * share,
+                "betas": (self.betas[0] ** share, self.betas[1] ** share),
+                "momentum": self.momentum**share,
+            }
+        )
+
 
 @dataclass(frozen=True)
 class PhaseInput(Generic[BatchT]):
@@ -52,12 +68,16 @@ class Losses:
 
 @dataclass(frozen=True)
 class Phase(Generic[BatchT]):
-    """One optimisation of one network; it runs on every `interval`-th step."""
+    """One optimisation of one network; it runs on every `interval`-th step.
+
+    `second_order`: the loss differentiates a gradient; compiled graphs and sharded parameters cannot follow that.
+    """
 
     name: str
     trains: str
     loss: Callable[[PhaseInput[BatchT]], Losses]
     interval: int = 1
+    second_order: bool = False
 
 
 class Recipe(Protocol[BatchT]):
@@ -70,6 +90,10 @@ class Recipe(Protocol[BatchT]):
     @property
     def frozen(self) -> Mapping[str, nn.Module]:
         """Networks that only look."""
+
+    @property
+    def adaptive(self) -> Mapping[str, nn.Module]:
+        """Modules without parameters whose buffers follow the training; kept in checkpoints."""
 
     @property
     def optimizers(self) -> Mapping[str, OptimizerConfig]:
@@ -85,6 +109,13 @@ class Recipe(Protocol[BatchT]):
 
     def prepare(self, batch: BatchT) -> Any:
         """Turn uint8 crops on the device into what the phases see: augmentation, scaling, rendered truth."""
+
+    def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
+        """Let the adaptive modules follow a step over `num_images` images.
+
+        `losses`: the step's loss parts, averaged over all micro-batches and ranks, scalars on the device; all ranks
+        compute the same from them. Must not wait for the device (no `.item()`).
+        """
 
     def preview(self, networks: Mapping[str, nn.Module], batch: BatchT) -> Tensor | None:
         """Draw what the networks do as [R,C,3,S,S] uint8 (rows, columns), or None if there is nothing to see."""

@@ -8,16 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fusionray.config import validate
 from fusionray.errors import CheckpointMissing
 from fusionray.faces.align import fit_similarity, load_template
 from fusionray.nets.generator import Generator
 from fusionray.nets.identity import IDENTITY_TEMPLATE, IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe
-from fusionray.training.checkpoint import CheckpointInfo, find_checkpoint, load_checkpoint
+from fusionray.training.checkpoint import CheckpointInfo, find_checkpoint, read_info
+from fusionray.training.checkpoint_tensors import list_tensors, load_tensors
 from fusionray.training.settings import TrainConfig
+
+# Names in Engine.tensors().
+AVERAGED_GENERATOR = "averages.generator."
+SUPERVISING_ENCODER = "frozen.identity."
+TRAINED_ENCODER = "averages.classifier.encoder."
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class EncoderState:
     def build(self) -> IdentityEncoder:
         """Build the network, frozen and in eval mode."""
         encoder = IdentityEncoder(IdentityEncoderConfig.model_validate(self.config))
-        encoder.load_state_dict(self.weights)
+        load_weights(encoder, self.weights, "the identity encoder's checkpoint")
         return encoder.eval().requires_grad_(False)
 
 
@@ -60,20 +67,31 @@ def load_encoder(location: str) -> EncoderState:
 
     Raises: CheckpointMissing.
     """
-    info, state = load_checkpoint(find_checkpoint(location))
-    return encoder_from_checkpoint(info, state, location)
+    folder = find_checkpoint(location)
+    return encoder_from_checkpoint(folder, read_info(folder))
 
 
-def encoder_from_checkpoint(info: CheckpointInfo, state: Mapping[str, Any], where: str) -> EncoderState:
-    """Take the identity encoder out of a loaded checkpoint: the trained one, or the one that supervised."""
+def encoder_from_checkpoint(folder: str, info: CheckpointInfo) -> EncoderState:
+    """Take the identity encoder out of a checkpoint: the one that supervised, or the trained one, averaged."""
     if info.identity_encoder is None:
-        raise CheckpointMissing(f"{where}: holds no identity encoder")
-    if "identity_encoder" in state:
-        return EncoderState(info.identity_encoder, state["identity_encoder"])
-    prefix = "encoder."
-    averaged = state["averages"]["classifier"]
-    weights = {name.removeprefix(prefix): value for name, value in averaged.items() if name.startswith(prefix)}
-    return EncoderState(info.identity_encoder, weights)
+        raise CheckpointMissing(f"{folder}: holds no identity encoder")
+    supervised = any(name.startswith(SUPERVISING_ENCODER) for name in list_tensors(folder))
+    prefix = SUPERVISING_ENCODER if supervised else TRAINED_ENCODER
+    return EncoderState(info.identity_encoder, load_tensors(folder, prefix))
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
+    """Load weights into a network that was built from the configuration beside them.
+
+    Raises: CheckpointMissing if it has been built another way since.
+    """
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointMissing(
+            f"{where}: does not fit the networks of this version ({' '.join(str(error).split())[:200]}); "
+            "export it with the version that trained it, or train again"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -92,11 +110,11 @@ def load_fusion(location: str | Path) -> TrainedFusion:
     Raises: CheckpointMissing, also for a checkpoint of another recipe.
     """
     folder = find_checkpoint(str(location))
-    info, state = load_checkpoint(folder)
-    config = TrainConfig.model_validate(info.config)
+    info = read_info(folder)
+    config = validate(TrainConfig, info.config, f"{folder}: its configuration is of another version of fusionray")
     if not isinstance(config.recipe, FaceFusionConfig):
         raise CheckpointMissing(f"{folder}: is a checkpoint of the {config.recipe.name} recipe, not of face_fusion")
     generator = Generator(config.recipe.generator)
-    generator.load_state_dict(state["averages"]["generator"])
-    encoder = encoder_from_checkpoint(info, state, str(folder)).build()
+    load_weights(generator, load_tensors(folder, AVERAGED_GENERATOR), folder)
+    encoder = encoder_from_checkpoint(folder, info).build()
     return TrainedFusion(config, info, generator.eval().requires_grad_(False), encoder)

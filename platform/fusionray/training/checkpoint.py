@@ -1,18 +1,19 @@
-"""Contract 3, the checkpoint: a folder with `state.pt` (tensors) and `info.json` (what they belong to).
+"""Contract 3, the checkpoint: a folder whose `info.json` vouches for the files of tensors beside it.
 
-`info.json` records the length and hash of `state.pt`, so that a half-copied checkpoint is recognised and passed over.
+A run folder holds `checkpoint-<images>/`, each with data files of all ranks (`<save>-<rank>.bin`), their table
+(`<save>.tensors.json`, see checkpoint_table.py) and `info.json`. That one is written last and atomically: a folder
+without it is what a crash left behind, and nobody takes it for a checkpoint. This module knows no torch.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import math
-import pickle
-from pathlib import Path
+import uuid
+import warnings
+from collections.abc import Iterator
 from typing import Any, Literal
 
-import torch
-from pyarrow import fs
 from pydantic import Field, ValidationError, field_validator
 
 from fusionray import __version__
@@ -20,25 +21,30 @@ from fusionray.config import Section
 from fusionray.data import storage
 from fusionray.errors import CheckpointMissing
 
-STATE_NAME = "state.pt"
 INFO_NAME = "info.json"
-FORMAT_VERSION: Literal[1] = 1
+OWNER_NAME = "owner"
+FOLDER_PREFIX = "checkpoint-"
+FORMAT_VERSION: Literal[2] = 2
 
 
 class CheckpointInfo(Section):
     """What a checkpoint is of; enough to rebuild its networks without the run that made it."""
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     code_version: str = __version__
     config: dict[str, Any] = Field(description="the resolved TrainConfig")
     num_people: int = Field(description="people in the training split (rows of the margin head)")
     identity_encoder: dict[str, Any] | None = Field(None, description="config of the frozen encoder, if there is one")
     data_digest: str = Field(description="Manifest.digest() of the shards")
-    images_seen: int
+    images_seen: int = Field(ge=0)
     seconds: float = Field(description="training time so far, without start-up")
     metrics: dict[str, float]
-    state_bytes: int = 0
-    state_sha256: str = ""
+    counters: dict[str, int] = Field(default_factory=dict, description="Engine.counters()")
+    position: dict[str, Any] | None = Field(None, description="position in the data, as its reader wrote it")
+    num_ranks: int = Field(1, description="processes that wrote it; any number may read it")
+    files: dict[str, int] = Field(default_factory=dict, description="length of every other file, bytes")
+    table: str = Field("", description="name of the file that describes the tensors, with the hash of each part")
+    table_sha256: str = ""
 
     @field_validator("metrics")
     @classmethod
@@ -47,87 +53,178 @@ class CheckpointInfo(Section):
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def save_checkpoint(folder: Path, state: dict[str, Any], info: CheckpointInfo) -> None:
-    """Write a checkpoint into a folder; the description last, since it vouches for the state."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / STATE_NAME
-    torch.save(state, path)
-    described = info.model_copy(update={"state_bytes": path.stat().st_size, "state_sha256": hash_file(path)})
-    storage.write_atomic(str(folder / INFO_NAME), described.model_dump_json(indent=1).encode())
-
-
-def load_checkpoint(folder: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
-    """Read a checkpoint from a local folder, on the CPU; never runs code from the file.
-
-    Raises: CheckpointMissing if there is none, or it is damaged or of another format.
-    """
-    info = read_info(folder)
-    path = folder / STATE_NAME
-    if not path.is_file() or path.stat().st_size != info.state_bytes or hash_file(path) != info.state_sha256:
-        raise CheckpointMissing(f"{path}: is missing or damaged; use an older checkpoint or train again")
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise CheckpointMissing(
-            f"{path}: holds something other than tensors and plain values ({str(error).splitlines()[0]}); "
-            "it was not loaded, since it could run code: use a checkpoint that fusionray wrote"
-        ) from None
-    return info, state
-
-
-def read_info(folder: Path) -> CheckpointInfo:
+def read_info(folder: str) -> CheckpointInfo:
     """Read the description of a checkpoint.
 
     Raises: CheckpointMissing if there is none that can be understood.
     """
-    path = folder / INFO_NAME
+    location = storage.join(folder, INFO_NAME)
     try:
-        return CheckpointInfo.model_validate_json(path.read_bytes())
-    except OSError:
+        data = storage.read_bytes(location)
+    except FileNotFoundError:
         raise CheckpointMissing(f"{folder}: holds no checkpoint ({INFO_NAME} is missing)") from None
+    except OSError as error:
+        raise CheckpointMissing(f"{location}: cannot be read ({str(error).splitlines()[0]})") from None
+    try:
+        tree = json.loads(data)
+    except ValueError:
+        raise CheckpointMissing(
+            f"{location}: is damaged (not JSON); delete {folder} and use the checkpoint before it"
+        ) from None
+    check_format(tree, location)
+    try:
+        return CheckpointInfo.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         raise CheckpointMissing(
-            f"{path}: not a checkpoint of this format ({'.'.join(map(str, first['loc']))}: {first['msg']})"
+            f"{location}: not a checkpoint of this format ({'.'.join(map(str, first['loc']))}: {first['msg']})"
         ) from None
 
 
-def find_checkpoint(location: str) -> Path:
-    """Resolve a checkpoint folder or a run folder (its newest whole checkpoint) to a local checkpoint folder.
+def check_format(tree: Any, location: str) -> None:
+    version = tree.get("format_version") if isinstance(tree, dict) else None
+    if version == FORMAT_VERSION:
+        return
+    if not isinstance(version, int):
+        raise CheckpointMissing(f"{location}: not a checkpoint of fusionray (it names no format_version)")
+    if version < FORMAT_VERSION:
+        raise CheckpointMissing(
+            f"{location}: made by an older version of fusionray (format {version}, this one reads {FORMAT_VERSION}); "
+            "train again under another run.name, or export it with that version"
+        )
+    raise CheckpointMissing(
+        f"{location}: made by a newer version of fusionray (format {version}, this one reads {FORMAT_VERSION}); update"
+    )
+
+
+def find_checkpoint(location: str) -> str:
+    """Resolve a checkpoint folder, or a run folder to its newest whole checkpoint. Paths and URIs alike.
 
     Raises: CheckpointMissing naming what was looked for.
     """
+    if storage.exists(storage.join(location, INFO_NAME)):
+        return location.rstrip("/")
     if not storage.exists(location):
         raise CheckpointMissing(f"{location}: no such checkpoint or run folder; train first, or check the path")
-    filesystem, root = storage.open_filesystem(location)
-    if not isinstance(filesystem, fs.LocalFileSystem):
-        raise CheckpointMissing(f"{location}: copy the checkpoint to this machine first")
-    folder = Path(root)
-    if (folder / INFO_NAME).is_file():
+    newest = newest_checkpoint(location)
+    if newest is None:
+        raise CheckpointMissing(
+            f"{location}: holds no whole checkpoint; let the run reach its first one (budget.checkpoint_images)"
+        )
+    return newest
+
+
+def newest_checkpoint(run_folder: str) -> str | None:
+    """Find the newest whole checkpoint of a run; None before the first. Warns of each damaged one that it passes over.
+
+    Raises: CheckpointMissing if there are checkpoints and none of them can be used: to start anew would lose the run.
+    """
+    faults = []
+    for folder in list_checkpoints(run_folder):
+        try:
+            check_whole(folder, read_info(folder))
+        except CheckpointMissing as error:
+            faults.append(str(error))
+            continue
+        for fault in faults:
+            warnings.warn(f"{fault}; passed over for {folder}", RuntimeWarning, stacklevel=2)
         return folder
-    candidates = sorted((path.parent for path in folder.glob(f"checkpoint-*/{INFO_NAME}")), reverse=True)
-    for candidate in candidates:
-        if is_whole(candidate):
-            return candidate
-    raise CheckpointMissing(f"{folder}: holds no whole checkpoint; let the run reach its first one (checkpoint_images)")
+    if faults:
+        raise CheckpointMissing(f"{run_folder}: holds no whole checkpoint; the newest: {faults[0]}")
+    return None
 
 
-def is_whole(folder: Path) -> bool:
-    """Tell whether a checkpoint's description can be read and its state has the promised length."""
-    try:
-        info = read_info(folder)
-    except CheckpointMissing:
-        return False
-    state = folder / STATE_NAME
-    return state.is_file() and state.stat().st_size == info.state_bytes
+def list_checkpoints(run_folder: str) -> list[str]:
+    """List the folders of a run that a description vouches for, newest first; sound or not."""
+    return [folder for folder in checkpoint_folders(run_folder) if INFO_NAME in storage.list_folder(folder)]
+
+
+def checkpoint_folders(run_folder: str) -> Iterator[str]:
+    """Yield every folder that a run's writer made, newest first; what a crash left behind as well."""
+    for name, length in sorted(storage.list_folder(run_folder).items(), reverse=True):
+        if length is None and name.startswith(FOLDER_PREFIX):
+            yield storage.join(run_folder, name)
+
+
+def check_whole(folder: str, info: CheckpointInfo) -> None:
+    """Check that every file of a checkpoint is there in its full length; the loading checks the hashes.
+
+    Raises: CheckpointMissing naming the first file at fault.
+    """
+    found = storage.list_folder(folder)
+    for name, length in info.files.items():
+        if found.get(name) != length:
+            state = "is missing" if found.get(name) is None else f"has {found[name]} bytes of {length}"
+            raise damaged(folder, name, state)
+
+
+def damaged(folder: str, name: str, state: str) -> CheckpointMissing:
+    """Word the refusal of a file of a checkpoint."""
+    return CheckpointMissing(
+        f"{storage.join(folder, name)}: {state}, so the checkpoint is damaged; delete {folder} and use the one before "
+        "it, or train again"
+    )
 
 
 def checkpoint_name(images_seen: int) -> str:
     """Name a checkpoint so that names sort by progress."""
-    return f"checkpoint-{images_seen:012d}"
+    return f"{FOLDER_PREFIX}{images_seen:012d}"
 
 
-def hash_file(path: Path) -> str:
-    """Hash a file of any size."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def take_over(run_folder: str) -> str:
+    """Make the caller's start of a run the one that counts; returns its token.
+
+    Workers of a killed driver may live on for a while: what they still save must not lie among the new checkpoints.
+    """
+    token = uuid.uuid4().hex
+    storage.write_atomic(storage.join(run_folder, OWNER_NAME), token.encode())
+    return token
+
+
+def is_owner(run_folder: str, token: str) -> bool:
+    """Tell whether the start with this token is still the one that counts."""
+    return storage.read_bytes(storage.join(run_folder, OWNER_NAME)).decode() == token
+
+
+def retain(run_folder: str, *, keep: int, best_metric: str | None, best_is: Literal["highest", "lowest"]) -> None:
+    """Delete what a run needs no more: all but its newest whole checkpoints and the best one, and leftovers of crashes.
+
+    A folder whose description cannot be understood (damaged, or of another version) is not ours to delete.
+    """
+    whole: dict[str, CheckpointInfo] = {}
+    removable = []
+    for folder in checkpoint_folders(run_folder):
+        try:
+            info = read_info(folder)
+            removable.append(folder)
+            check_whole(folder, info)
+            whole[folder] = info
+        except CheckpointMissing:
+            if INFO_NAME not in storage.list_folder(folder):
+                removable.append(folder)
+    kept = set(list(whole)[:keep])
+    if best_metric is not None:
+        measured = {folder: info.metrics[best_metric] for folder, info in whole.items() if best_metric in info.metrics}
+        choose = max if best_is == "highest" else min
+        # Of equally good ones the newest, which comes first.
+        kept |= {choose(measured, key=lambda folder: measured[folder])} if measured else set()
+    for folder in dict.fromkeys(removable):
+        if folder not in kept:
+            delete_checkpoint(folder)
+    for folder in kept:
+        delete_unnamed(folder, whole[folder])
+
+
+def delete_checkpoint(folder: str) -> None:
+    """Delete a checkpoint, its description first: a crash in between leaves nothing that could be taken for one."""
+    location = storage.join(folder, INFO_NAME)
+    if storage.exists(location):
+        storage.delete(location)
+    storage.delete(folder)
+
+
+def delete_unnamed(folder: str, info: CheckpointInfo) -> None:
+    """Delete the files of a crashed earlier attempt at the same checkpoint."""
+    for name in storage.list_folder(folder):
+        if name != INFO_NAME and name not in info.files:
+            storage.delete(storage.join(folder, name))

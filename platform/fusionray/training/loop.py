@@ -1,12 +1,10 @@
-"""What one training worker does: stream, step, report. Rank 0 also tracks, previews, evaluates and saves."""
+"""What one training worker does: stream, step, report. Rank 0 also tracks, previews and evaluates."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray.train
@@ -14,32 +12,36 @@ import ray.train.torch
 import torch
 import torch.distributed as dist
 
-from fusionray.data.pairs import Crop, CropPool, crops_from_table, draw_held_out_pairs
+from fusionray.data import storage
+from fusionray.data.decoding import CropDecoder
+from fusionray.data.order import DataOrder, DataPosition
+from fusionray.data.reading import RayReader, list_files
 from fusionray.data.shards import Manifest
-from fusionray.data.stream import (
-    CropDecoder,
-    collate_faces,
-    collate_pairs,
-    endless_blocks,
-    in_batches,
-    prefetched,
-    read_split,
-    stream_faces,
-    stream_pairs,
-)
+from fusionray.data.stream import TrainingStream, prefetched
 from fusionray.nets.identity import IdentityEncoder
+from fusionray.ops.hardware import describe_profile, detect_profile
+from fusionray.ops.placement import bind_worker
 from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import RunTracker
 from fusionray.recipes.face_fusion import FaceFusionConfig
-from fusionray.recipes.recipe import tile
+from fusionray.training.batching import fit_batch
 from fusionray.training.build import EncoderState, build_recipe
-from fusionray.training.checkpoint import CheckpointInfo, checkpoint_name, load_checkpoint, save_checkpoint
-from fusionray.training.engine import Engine, StepReport
+from fusionray.training.checkpoint import CheckpointInfo
+from fusionray.training.checkpoint_tensors import agree_newest, load_into
+from fusionray.training.checkpoint_writer import CheckpointWriter
+from fusionray.training.engine import Engine
+from fusionray.training.prefetch import DeviceFeed
+from fusionray.training.profiler import StepProfiler
+from fusionray.training.report import StepReport
 from fusionray.training.settings import TrainConfig
+from fusionray.training.state import counters, restore, state_tensors
+from fusionray.training.validation import Validation
 from fusionray.types import Batch
 
-PREVIEW_PAIRS = 8
-EVALUATION_BATCH = 64
+# How often the progress line is renewed: reading a loss waits for the device.
+SHOW_SECONDS = 0.5
+# Rows by which the largest batch is found: repeated, they stand for any number.
+SAMPLE_IMAGES = 4
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,12 @@ class WorkerTask:
 
     config: TrainConfig
     manifest: Manifest
-    shards: str
+    run_folder: str
     people: list[str]
     encoder: EncoderState | None
     tracking_run: str
     tracking_uri: str
+    owner: str
 
 
 def train_worker(loop_config: Mapping[str, Any]) -> None:
@@ -62,172 +65,214 @@ def train_worker(loop_config: Mapping[str, Any]) -> None:
     config = task.config
     context = ray.train.get_context()
     device = ray.train.torch.get_device()
-    torch.set_num_threads(config.workers.threads or loop_config["threads"])
+    num_local = context.get_local_world_size()
+    placement = bind_worker(
+        context.get_local_rank(), num_local, device, threads=config.workers.threads, bind=config.workers.bind
+    )
     recipe = build_recipe(
         config, num_people=len(task.people), encoder=task.encoder, synthetic_faces=task.manifest.synthetic
     )
-    engine = Engine(recipe, config.engine, total_images=config.budget.images, device=device, seed=config.run.seed)
-    worker = Worker(task, engine, rank=context.get_world_rank(), board=board)
-    worker.resume()
-    worker.run()
+    profile = detect_profile(device)
+    engine = Engine(
+        recipe,
+        config.engine,
+        total_images=config.budget.images,
+        device=device,
+        seed=config.run.seed,
+        profile=profile,
+        num_local=num_local,
+    )
+    worker = Worker(task, engine, board=board)
+    try:
+        worker.resume()
+        worker.fit_batch()
+        if worker.rank == 0:
+            used = profile.model_copy(update=engine.choices())
+            board.say(f"train {config.run.name}: {describe_profile(used, device)}; worker 0 on {placement.reason}")
+            board.say(f"train {config.run.name}: {engine.describe()}")
+        worker.run()
+    finally:
+        worker.close()
 
 
 class Worker:
     """One rank's run: the state that lies between the data, the engine and the reports."""
 
-    def __init__(self, task: WorkerTask, engine: Engine, *, rank: int, board: ProgressBoard) -> None:
+    def __init__(self, task: WorkerTask, engine: Engine, *, board: ProgressBoard) -> None:
+        config = task.config
         self.task = task
-        self.config = task.config
+        self.config = config
         self.engine = engine
-        self.rank = rank
+        self.rank = engine.rank
         self.board = board
         self.seconds_before = 0.0
+        self.started = time.monotonic()
+        self.shown = 0.0
+        self.warned = False
         self.metrics: dict[str, float] = {}
-        self.decoder = CropDecoder(self.config.data.size, self.config.data.decode_threads)
-        self.labels = {person: index for index, person in enumerate(task.people)}
-        self.tracker: RunTracker | None = None
-        if rank == 0:
-            self.tracker = RunTracker(task.tracking_uri, task.tracking_run)
+        self.position = DataPosition()
+        self.decoder = CropDecoder(config.data.size, config.data.decode_threads)
+        self.files = list_files(config.data.shards, task.manifest, "train")
+        self.order = DataOrder(self.files.rows, config.run.seed, engine.num_ranks, config.data.pool_rows)
+        self.writer = CheckpointWriter(
+            task.run_folder,
+            rank=engine.rank,
+            num_ranks=engine.num_ranks,
+            keep=config.budget.keep_checkpoints,
+            best_metric=config.budget.best_metric,
+            best_is=config.budget.best_is,
+            owner=task.owner,
+        )
+        self.validation = Validation(config, task.manifest, self.decoder, engine.device, board.say)
+        self.tracker = RunTracker(task.tracking_uri, task.tracking_run) if self.rank == 0 else None
+        self.profiler = StepProfiler(
+            storage.join(task.run_folder, "profile"),
+            config.tracking.profile_steps if self.rank == 0 else 0,
+            device=engine.device,
+            say=board.say,
+        )
 
     def resume(self) -> None:
-        """Take over the last checkpoint of this run, if there is one."""
-        checkpoint = ray.train.get_checkpoint()
-        if checkpoint is None:
+        """Take over the newest whole checkpoint of this run, if there is one; all ranks the same."""
+        folder = agree_newest(self.task.run_folder, group=self.engine.host_group)
+        if folder is None:
             return
-        with checkpoint.as_directory() as folder:
-            info, state = load_checkpoint(Path(folder))
-        self.engine.load_state_dict(state)
-        self.seconds_before = info.seconds
-        self.metrics = dict(info.metrics)
+
+        def fill(tensors: dict[str, torch.Tensor]) -> dict[str, int]:
+            # Scalers belong to fp16 alone, and the precision may change when a run goes on.
+            info = load_into(folder, tensors, optional=("scalers.",), group=self.engine.host_group)
+            self.seconds_before = info.seconds
+            self.metrics = dict(info.metrics)
+            self.position = DataPosition.model_validate(info.position or {})
+            return info.counters
+
+        restore(self.engine, fill)
+
+    def fit_batch(self) -> None:
+        """Find the batch size where the device is to choose it."""
+        if "auto" in (self.config.engine.batch_size, self.config.engine.global_batch):
+            fit_batch(self.engine, next(self.batches(SAMPLE_IMAGES)))
 
     def run(self) -> None:
         """Step until the images or the seconds are used up; every due report is made on the way."""
         budget, engine = self.config.budget, self.engine
-        started = time.monotonic()
-        last_saved = engine.images_seen if engine.images_seen else -1
-        with prefetched(self.batches, self.config.data.prefetch_batches) as batches:
-            while engine.images_seen < budget.images and not self.out_of_time(started):
+        self.started = time.monotonic()
+        saved = engine.images_seen
+        depth = self.config.data.prefetch_batches
+        with prefetched(lambda: self.batches(engine.share_images), depth) as batches:
+            feed = DeviceFeed(batches, engine.device)
+            while engine.images_seen < budget.images and not self.out_of_time():
                 before = engine.images_seen
-                report = engine.step([next(batches) for _ in range(self.config.engine.accumulate)])
-                self.note(report, before, started)
+                with engine.ledger.part("data_wait"):
+                    share = next(feed)
+                report = engine.step(share)
+                self.position = self.order.advance(self.position, engine.share_images)
+                self.note(report, before)
                 # The last checkpoint waits for the last look, whose figures belong into it.
                 finished = engine.images_seen >= budget.images
                 if crossed(before, engine.images_seen, budget.checkpoint_images) and not finished:
-                    self.save(started)
-                    last_saved = engine.images_seen
-        if last_saved != engine.images_seen:
+                    self.save()
+                    saved = engine.images_seen
+                elif self.writer.finished():
+                    self.writer.wait()  # a save that failed is told now, on all ranks
+                engine.ledger.end_step(engine.share_images)
+                self.profiler.step()
+        if saved != engine.images_seen:
             self.look(final=True)
-            self.save(started)
-        self.decoder.close()
+            self.save()
+        self.writer.wait()
 
-    def out_of_time(self, started: float) -> bool:
+    def close(self) -> None:
+        """Give back threads; a save that is under way is waited for."""
+        self.profiler.close()
+        self.decoder.close()
+        self.writer.close()
+
+    def out_of_time(self) -> bool:
         """Tell whether the time budget is spent; rank 0's clock decides for all, or ranks would part."""
         limit = self.config.budget.max_seconds
         if limit is None:
             return False
-        spent = torch.tensor(float(self.spent(started) >= limit), device=self.engine.device)
-        if dist.is_initialized():
-            dist.broadcast(spent, src=0)
-        return bool(spent.item())
+        spent = torch.tensor(float(self.spent() >= limit))
+        if self.engine.host_group is not None:
+            dist.broadcast(spent, src=0, group=self.engine.host_group)
+        return bool(spent)
 
-    def spent(self, started: float) -> float:
-        return self.seconds_before + time.monotonic() - started
+    def spent(self) -> float:
+        return self.seconds_before + time.monotonic() - self.started
 
-    def batches(self) -> Iterator[Batch]:
-        """Stream this rank's part of the training split as batches, without end."""
-        config, data = self.config, self.config.data
-        shard = ray.train.get_dataset_shard("train")
-        assert shard is not None
-        rows = self.task.manifest.splits["train"].rows // self.engine.num_ranks
-        capacity = min(data.pool_rows, max(self.engine.micro_batch, rows // 2))
-        pool = CropPool(capacity, [config.run.seed, self.rank, self.engine.images_seen])
-        blocks = endless_blocks(shard)
-        size = self.engine.micro_batch
-        stream: Iterator[Batch]
-        if isinstance(config.recipe, FaceFusionConfig):
-            stream = stream_pairs(blocks, pool, self.decoder, batch=size, same_identity_ratio=data.same_identity_ratio)
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Stream this rank's part of the training split from its position on, without end."""
+        stream = TrainingStream(self.order, RayReader(self.files), self.decoder, rank=self.rank, batch=size)
+        batches: Iterator[Batch]
+        if isinstance(self.config.recipe, FaceFusionConfig):
+            ratio = self.config.data.same_identity_ratio
+            batches = stream.pairs(self.position, same_identity_ratio=ratio)
         else:
-            stream = stream_faces(blocks, pool, self.decoder, batch=size, labels=self.labels)
-        pinned = self.engine.device.type == "cuda"
-        return (batch.pin() for batch in stream) if pinned else stream
+            labels = {person: index for index, person in enumerate(self.task.people)}
+            batches = stream.faces(self.position, labels=labels)
+        return (batch.pin() for batch in batches) if self.engine.device.type == "cuda" else batches
 
-    def note(self, report: StepReport, before: int, started: float) -> None:
-        """Show progress; log and look when it is due (rank 0 only)."""
-        if self.rank != 0:
-            return
+    def note(self, report: StepReport, before: int) -> None:
+        """Show progress; log and look when it is due."""
         budget, images = self.config.budget, self.engine.images_seen
-        self.metrics["images_per_second"] = images / max(1e-9, self.spent(started))
-        self.metrics |= {f"loss_{name}": value for name, value in report.losses.items()}
-        self.board.advance(images, report.losses)
-        if crossed(before, images, budget.log_images) and self.tracker is not None:
-            rates = {f"lr_{name}": value for name, value in report.learning_rates.items()}
-            norms = {f"grad_norm_{name}": value for name, value in report.grad_norms.items()}
-            self.tracker.log(images, {**self.metrics, **rates, **norms, "skipped_phases": len(report.skipped)})
+        if self.rank == 0:
+            for line in self.engine.notes:
+                self.board.say(f"train {self.config.run.name}: {line}")
+            self.engine.notes.clear()
+            if time.monotonic() - self.shown > SHOW_SECONDS:
+                self.shown = time.monotonic()
+                self.board.advance(images, report.losses)
+            if crossed(before, images, budget.log_images):
+                self.log(report)
         if crossed(before, images, budget.preview_images):
             self.look(final=False)
 
+    def log(self, report: StepReport) -> None:
+        """Write figures of the steps since the last entry, and warn once of what takes too long."""
+        assert self.tracker is not None
+        self.metrics |= {f"loss_{name}": value for name, value in report.losses.items()}
+        extra = {f"lr_{name}": value for name, value in report.learning_rates.items()}
+        extra |= {f"grad_norm_{name}": value for name, value in report.grad_norms.items()}
+        extra["skipped_steps"] = self.engine.skipped_steps
+        extra["batch_size"] = self.engine.batch_size
+        summary = self.engine.ledger.take() if self.engine.ledger.num_steps else None
+        if summary is not None:
+            self.metrics["images_per_second"] = summary.images_per_second * self.engine.num_ranks
+            extra |= summary.metrics()
+            warning = summary.warning(self.config)
+            if warning and not self.warned:
+                self.warned = True
+                self.board.say(f"train {self.config.run.name}: {warning}")
+        self.tracker.log(self.engine.images_seen, {**extra, **self.metrics})
+
     def look(self, *, final: bool) -> None:
-        """Evaluate on held-out people and draw a preview (rank 0 only)."""
-        if self.rank != 0 or self.tracker is None:
-            return
-        batches = list(self.held_out())
-        networks = self.engine.inference_networks()
-        self.metrics |= self.engine.recipe.evaluate(networks, batches)
-        self.tracker.log(self.engine.images_seen, self.metrics)
-        if batches:
-            grid = self.engine.recipe.preview(networks, batches[0].head(PREVIEW_PAIRS))
-            if grid is not None:
-                self.tracker.log_preview(self.engine.images_seen, tile(grid), final=final)
+        """Evaluate on held-out people and draw a preview; rank 0 does, all gather the networks."""
+        with self.engine.ledger.paused():
+            networks = self.engine.inference_networks()
+            if self.tracker is None:
+                return
+            found, picture = self.validation.look(self.engine.recipe, networks)
+            self.metrics |= found
+            self.tracker.log(self.engine.images_seen, self.metrics)
+            if picture is not None:
+                self.tracker.log_preview(self.engine.images_seen, picture, final=final)
 
-    def held_out(self) -> Iterator[Batch]:
-        """Yield the evaluation batches: always the same pictures of people that are not trained on."""
-        data, manifest = self.config.data, self.task.manifest
-        if not manifest.files("validation") or data.validation_images == 0:
-            return
-        table = read_split(self.task.shards, manifest, "validation")
-        crops = crops_from_table(table.slice(0, data.validation_images))
-        fusing = isinstance(self.config.recipe, FaceFusionConfig)
-        if not comparable(crops, with_same_person=not fusing):
-            self.board.say(
-                f"train {self.config.run.name}: not evaluated, since the {len(crops)} held-out pictures are not of at "
-                "least two people, one of them twice; raise data.validation_images, or hold out more people in prepare"
-            )
-            return
-        if fusing:
-            pairs = draw_held_out_pairs(crops, min(len(crops), data.validation_images), self.config.run.seed)
-            for group in in_batches(pairs, EVALUATION_BATCH):
-                yield collate_pairs(group, self.decoder).to(self.engine.device)
-        else:
-            labels = {person: index for index, person in enumerate(sorted({crop.identity for crop in crops}))}
-            for crop_group in in_batches(crops, EVALUATION_BATCH):
-                yield collate_faces(crop_group, self.decoder, labels).to(self.engine.device)
-
-    def save(self, started: float) -> None:
-        """Report a checkpoint through Ray Train; state is equal on all ranks, so rank 0 writes it alone."""
-        if self.rank != 0:
-            ray.train.report({}, checkpoint=None)
-            return
-        encoder = self.engine.recipe.frozen.get("identity")
-        state = self.engine.state_dict()
-        if encoder is not None:
-            state["identity_encoder"] = encoder.state_dict()
+    def save(self) -> None:
+        """Begin a checkpoint; it is written while the next steps run."""
         info = CheckpointInfo(
             config=self.config.model_dump(mode="json"),
             num_people=len(self.task.people),
             identity_encoder=self.encoder_config(),
             data_digest=self.task.manifest.digest(),
             images_seen=self.engine.images_seen,
-            seconds=self.spent(started),
+            seconds=self.spent(),
             metrics=self.metrics,
+            counters=counters(self.engine),
+            position=self.position.model_dump(mode="json"),
         )
-        name = checkpoint_name(self.engine.images_seen)
-        with TemporaryDirectory(prefix="fusionray-checkpoint-") as folder:
-            save_checkpoint(Path(folder), state, info)
-            ray.train.report(
-                {"images_seen": self.engine.images_seen, **self.metrics},
-                checkpoint=ray.train.Checkpoint.from_directory(folder),
-                checkpoint_dir_name=name,
-            )
+        self.writer.begin(state_tensors(self.engine), info)
+        ray.train.report({"images_seen": self.engine.images_seen, **self.metrics})
 
     def encoder_config(self) -> dict[str, Any] | None:
         recipe = self.config.recipe
@@ -236,12 +281,6 @@ class Worker:
         encoder = self.engine.recipe.frozen["identity"]
         assert isinstance(encoder, IdentityEncoder)
         return encoder.config.model_dump(mode="json")
-
-
-def comparable(crops: Sequence[Crop], *, with_same_person: bool) -> bool:
-    """Tell whether pictures hold two people and, if asked for, two pictures of one of them."""
-    num_people = len({crop.identity for crop in crops})
-    return num_people > 1 and (len(crops) > num_people or not with_same_person)
 
 
 def crossed(before: int, after: int, interval: int) -> bool:

@@ -37,16 +37,66 @@ class DataConfig(Section):
     validation_images: int = Field(512, ge=0, description="held-out crops that are evaluated")
 
 
-class EngineConfig(Section):
-    """How the steps are computed."""
+class ParallelConfig(Section):
+    """How several workers share one model."""
 
-    global_batch: int = Field(32, ge=1, description="images a step over all workers")
-    accumulate: int = Field(1, ge=1, description="micro-batches a worker adds up before one optimiser step")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the device computes it")
+    strategy: Literal["auto", "ddp", "zero", "fsdp"] = Field(
+        "auto", description="ddp: all whole; zero: optimiser state sharded; fsdp: parameters sharded; auto: by size"
+    )
+    compression: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="of exchanged gradients")
+    powersgd_rank: int = Field(4, ge=1, description="rank of the PowerSGD approximation")
+    overlap: Literal["auto"] | bool = Field(
+        "auto", description="exchange gradients during the backward pass; auto: on GPUs, where it has its own units"
+    )
+    bucket_megabytes: float = Field(25.0, gt=0, description="gradients that are exchanged together")
+    static_graph: bool = Field(
+        False, description="promise that steps are alike; needs overlap and a share that is computed at once"
+    )
+    shard_from_parameters: int = Field(
+        5_000_000,
+        ge=0,
+        description="networks below this stay whole under fsdp: gathering would cost more than it saves",
+    )
+
+
+class EngineConfig(Section):
+    """How the steps are computed. Only `batch_size`, `memory` and what follows may change when a run goes on."""
+
+    global_batch: int | Literal["auto"] = Field(
+        32,
+        description="images a step over all workers; auto: what fits into all of them at once",
+        union_mode="left_to_right",
+    )
     clip_norm: float = Field(1.0, gt=0, description="largest gradient norm of a network")
     max_bad_steps: int = Field(50, ge=0, description="non-finite steps in a row that are skipped before giving up")
     average_half_life_images: float = Field(10_000, ge=0, description="half-life of averaged weights, images")
     schedule: ScheduleConfig = ScheduleConfig()
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = Field("auto", description="auto: by hardware profile")
+    batch_size: int | Literal["auto"] | None = Field(
+        None,
+        description="images a worker computes at once, the rest of its share is accumulated; auto: the most that fit",
+        union_mode="left_to_right",
+    )
+    memory_share: float = Field(0.9, gt=0, le=1, description="share of a device's memory that `auto` may fill")
+    memory_gib: float | None = Field(
+        None, gt=0, description="memory a CPU worker may use; default: its share of what is free"
+    )
+    channels_last: Literal["auto"] | bool = Field(
+        "auto", description="memory format of convolutions; auto: by hardware profile"
+    )
+    compile: Literal["auto"] | bool = Field("auto", description="torch.compile the networks; auto: by hardware profile")
+    recompute: bool = Field(
+        False, description="recompute activations of blocks in the backward pass: less memory, more time"
+    )
+    parallel: ParallelConfig = ParallelConfig()
+
+    @model_validator(mode="after")
+    def check_sizes(self) -> EngineConfig:
+        for name in ("global_batch", "batch_size"):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1, or auto")
+        return self
 
 
 class BudgetConfig(Section):
@@ -58,6 +108,8 @@ class BudgetConfig(Section):
     log_images: int = Field(1_000, ge=1, description="images between two entries in the tracker")
     preview_images: int = Field(10_000, ge=1, description="images between two previews and evaluations")
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept, the newest ones")
+    best_metric: str | None = Field(None, description="also keep the checkpoint that is best in this metric")
+    best_is: Literal["highest", "lowest"] = Field("highest", description="which value of best_metric is best")
 
 
 class WorkersConfig(Section):
@@ -67,6 +119,7 @@ class WorkersConfig(Section):
     cpus_per_worker: float = Field(1.0, gt=0, description="CPUs that Ray reserves for each")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU each where the cluster has enough")
     threads: int | None = Field(None, ge=1, description="compute threads a worker; default: the node's cores shared")
+    bind: bool = Field(True, description="bind each worker to the cores next to its GPU, or to its share of the cores")
     max_failures: int = Field(3, ge=0, description="worker failures survived by restarting from the last checkpoint")
 
 
@@ -75,6 +128,7 @@ class TrackingConfig(Section):
 
     uri: str | None = Field(None, description="tracking server; default: an SQLite store in run.output")
     experiment: str = Field("fusionray", description="experiment that the run is filed under")
+    profile_steps: int = Field(0, ge=0, description="steps that the PyTorch profiler records on rank 0; 0: none")
 
 
 class TrainConfig(Section):
@@ -90,10 +144,9 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def check_batch(self) -> TrainConfig:
-        shares = self.workers.num_workers * self.engine.accumulate
-        if self.engine.global_batch % shares:
+        batch, ranks = self.engine.global_batch, self.workers.num_workers
+        if isinstance(batch, int) and batch % ranks:
             raise ValueError(
-                f"engine.global_batch={self.engine.global_batch} does not divide into workers.num_workers="
-                f"{self.workers.num_workers} x engine.accumulate={self.engine.accumulate} micro-batches"
+                f"engine.global_batch={batch} does not divide into workers.num_workers={ranks} equal shares"
             )
         return self

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-import os
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from tqdm import tqdm
 
 from fusionray.config import read_preset, validate
 from fusionray.data import storage
 from fusionray.data.prepare import PrepareConfig, prepare
-from fusionray.data.shards import Manifest, check_shards, read_manifest
-from fusionray.data.stream import list_people, open_dataset
-from fusionray.errors import CheckpointMissing, ClusterUnavailable, ConfigInvalid, ShardMismatch, TrainingFailed
+from fusionray.data.reading import list_people
+from fusionray.data.shards import check_shards, read_manifest
+from fusionray.errors import ClusterUnavailable, ConfigInvalid, ShardMismatch, TrainingFailed
 from fusionray.ops.cluster import wait_for_cpus
 from fusionray.ops.environment import resolve_location
 from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import close_run, open_run, tracking_uri
 from fusionray.recipes.face_fusion import FaceFusionConfig
 from fusionray.training.build import EncoderState, load_encoder
-from fusionray.training.checkpoint import find_checkpoint, read_info
+from fusionray.training.checkpoint import find_checkpoint, newest_checkpoint, read_info, take_over
+from fusionray.training.claim import claim_run
 from fusionray.training.failures import FailureTeller, root_cause
 from fusionray.training.loop import WorkerTask, train_worker
 from fusionray.training.settings import BudgetConfig, TrainConfig
 
-CONFIG_NAME = "config.json"
 PRESET_PREFIX = "preset:"
 SYNTHETIC_PREFIX = "synthetic://"
-# What may differ when a run goes on: how long, how often and by how many it is trained; not what is learned.
-CHANGEABLE = ("budget", "workers", "tracking")
 
 
 @dataclass(frozen=True)
@@ -66,27 +60,29 @@ def train(config: TrainConfig) -> TrainResult:
     claim_run(run_folder, config, manifest)
     uri = tracking_uri(config.tracking.uri, config.run.output)
     run_id = open_run(uri, config.tracking.experiment, config.run.name, config.model_dump(mode="json"))
-    task = WorkerTask(config, manifest, config.data.shards, people, encoder, run_id, uri)
     failed = True
     try:
         if is_complete(run_folder, config.budget):
             tqdm.write(f"train {config.run.name}: {run_folder} is complete; nothing to do", file=sys.stderr)
         else:
-            fit(task)
+            fit(WorkerTask(config, manifest, run_folder, people, encoder, run_id, uri, take_over(run_folder)))
         failed = False
     finally:
         close_run(uri, run_id, failed=failed)
     checkpoint = find_checkpoint(run_folder)
     info = read_info(checkpoint)
-    return TrainResult(run_folder, str(checkpoint), info.images_seen, info.seconds, info.metrics, uri, run_id)
+    return TrainResult(run_folder, checkpoint, info.images_seen, info.seconds, info.metrics, uri, run_id)
 
 
 def is_complete(run_folder: str, budget: BudgetConfig) -> bool:
-    """Tell whether the newest checkpoint of a run has used up the budget."""
-    try:
-        info = read_info(find_checkpoint(run_folder))
-    except CheckpointMissing:
+    """Tell whether the newest checkpoint of a run has used up the budget.
+
+    Raises: CheckpointMissing if there are checkpoints and none of them can be used.
+    """
+    newest = newest_checkpoint(run_folder)
+    if newest is None:
         return False
+    info = read_info(newest)
     return info.images_seen >= budget.images or (budget.max_seconds is not None and info.seconds >= budget.max_seconds)
 
 
@@ -99,20 +95,18 @@ def fit(task: WorkerTask) -> None:
     config = task.config
     workers = config.workers
     use_gpu = choose_gpu(config)
-    # Without a CPU left over, Ray Data's readers and the workers wait for each other for ever.
-    need = workers.num_workers * workers.cpus_per_worker + 1
+    need = workers.num_workers * workers.cpus_per_worker
     free = wait_for_cpus(need)
     if free < need:
         raise ClusterUnavailable(
             f"workers.num_workers={workers.num_workers} x cpus_per_worker={workers.cpus_per_worker:g} needs {need:g} "
-            f"free CPUs with one for reading data, and the cluster has {free:g}; ask for fewer, or lower "
-            "workers.cpus_per_worker"
+            f"free CPUs, and the cluster has {free:g}; ask for fewer, or lower workers.cpus_per_worker"
         )
     logging.getLogger("ray.train").setLevel(logging.ERROR)
     board = ProgressBoard()
     trainer = TorchTrainer(
         train_worker,
-        train_loop_config={"task": task, "board": board, "threads": threads_per_worker(workers.num_workers)},
+        train_loop_config={"task": task, "board": board},
         torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
         scaling_config=ray.train.ScalingConfig(
             num_workers=workers.num_workers,
@@ -123,10 +117,8 @@ def fit(task: WorkerTask) -> None:
             name=config.run.name,
             storage_path=config.run.output,
             failure_config=ray.train.FailureConfig(max_failures=workers.max_failures),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=config.budget.keep_checkpoints),
             callbacks=[FailureTeller(board, config.run.name)],
         ),
-        datasets={"train": open_dataset(task.shards, task.manifest, "train", config.run.seed)},
     )
     with board.shown(f"train {config.run.name}", config.budget.images, "img"):
         try:
@@ -180,40 +172,6 @@ def train_encoder(config: TrainConfig, preset: str) -> TrainResult:
     return train(validate(TrainConfig, tree, f"preset {preset}"))
 
 
-def claim_run(run_folder: str, config: TrainConfig, manifest: Manifest) -> None:
-    """Store the configuration with the run, or check that a run of this name is the same one.
-
-    Raises: ConfigInvalid naming the first setting that differs.
-    """
-    wanted = {"config": config.model_dump(mode="json"), "data_digest": manifest.digest()}
-    location = storage.join(run_folder, CONFIG_NAME)
-    if storage.exists(location):
-        former = json.loads(storage.read_bytes(location))
-        difference = first_difference(comparable(former), comparable(wanted))
-        if difference:
-            raise ConfigInvalid(
-                f"run '{config.run.name}' in {config.run.output} was started with another {difference}; "
-                "choose another run.name, or go back to the former setting"
-            )
-    storage.write_atomic(location, json.dumps(wanted, indent=1).encode())
-
-
-def comparable(stored: dict[str, Any]) -> dict[str, Any]:
-    config = {key: value for key, value in stored["config"].items() if key not in CHANGEABLE}
-    return {**config, "data_digest": stored["data_digest"]}
-
-
-def first_difference(former: Any, wanted: Any, path: str = "") -> str:
-    """Describe the first setting that two trees disagree on; empty if there is none."""
-    if isinstance(former, dict) and isinstance(wanted, dict):
-        for key in sorted(former.keys() | wanted.keys()):
-            found = first_difference(former.get(key), wanted.get(key), f"{path}.{key}" if path else key)
-            if found:
-                return found
-        return ""
-    return "" if former == wanted else f"{path} ({former} before, {wanted} now)"
-
-
 def check_generator_size(config: TrainConfig) -> None:
     recipe = config.recipe
     if isinstance(recipe, FaceFusionConfig) and recipe.generator.size != config.data.size:
@@ -234,8 +192,3 @@ def choose_gpu(config: TrainConfig) -> bool:
     if config.workers.device == "cuda" and gpus < wanted:
         raise ClusterUnavailable(f"workers.device=cuda wants {wanted} GPUs and the cluster has {gpus:g}")
     return config.workers.device != "cpu" and gpus >= wanted
-
-
-def threads_per_worker(num_workers: int) -> int:
-    """Share the cores of the smallest node among the workers: Ray sets one thread a process, which starves a CPU."""
-    return max(1, math.floor((os.cpu_count() or 1) / num_workers))

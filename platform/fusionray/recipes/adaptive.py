@@ -1,0 +1,137 @@
+"""Adaptive augmentation of what the discriminator sees, for data sets so small that it would learn them by heart.
+
+Shape suffixes: N rows, C channels, H rows of pixels, W columns, K random changes.
+
+Source: "Training generative adversarial networks with limited data" (Karras et al. 2020), sections 2 and 3, appendix B.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fusionray.config import Section
+from fusionray.recipes.affine import build_colours, build_views, recolour, sample
+
+# Changes chosen apart from each other: mirror, rotate, scale, shift; brightness, contrast, saturation, hue; cutout.
+NUM_CHANGES = 9
+
+
+class AdaptiveAugmentationConfig(Section):
+    """Random changes of every picture that the discriminator judges, each made with a probability that is steered.
+
+    Worth its time below some 30,000 pictures, or as soon as the logged `discriminator_real_sign` stays above 0.6: the
+    discriminator then knows its pictures by heart. With more pictures the probability stays near 0.
+    """
+
+    target: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of real patches judged real, less those judged fake, that is aimed at: 0.6 as published; "
+        "0 turns the augmentation off",
+    )
+    images_to_full: int = Field(500_000, ge=1, description="images in which the probability can move from 0 to 1")
+    interval: int = Field(4, ge=1, description="steps between two corrections of the probability")
+    largest: float = Field(
+        0.8, ge=0, le=0.8, description="largest probability; above 0.8 the fused pictures begin to look augmented"
+    )
+    mirror: bool = Field(True, description="mirror half of the chosen rows")
+    rotation_degrees: float = Field(15.0, ge=0, description="largest rotation either way")
+    scale: float = Field(0.15, ge=0, description="standard deviation of the size, octaves")
+    shift: float = Field(0.06, ge=0, description="standard deviation of the shift, sides of the picture")
+    brightness: float = Field(0.2, ge=0, description="standard deviation of what is added, where white - black is 2")
+    contrast: float = Field(0.3, ge=0, description="standard deviation of the contrast, octaves")
+    saturation: float = Field(0.5, ge=0, description="standard deviation of the saturation, octaves")
+    hue: float = Field(0.1, ge=0, le=0.5, description="largest change of hue, turns of the colour circle")
+    cutout: float = Field(0.0, ge=0, lt=1, description="side of a blanked square, sides of the picture; 0 is none")
+
+
+class AdaptiveAugmentation(nn.Module):
+    """Change pictures with probability `probability` a change, and steer it by how surely real ones are recognised.
+
+    Below p = 0.8 each change leaves the original the likeliest picture, so that a generator that matches the augmented
+    pictures matches the original ones: the changes do not leak.
+    """
+
+    probability: Tensor
+    sign_sum: Tensor
+    num_signs: Tensor
+    num_steps: Tensor
+    num_images: Tensor
+
+    def __init__(self, config: AdaptiveAugmentationConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("probability", torch.zeros(()))
+        self.register_buffer("sign_sum", torch.zeros(()))
+        for name in ("num_signs", "num_steps", "num_images"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def follow(self, real_sign: Tensor, num_images: int) -> None:
+        """Note E[sign D(real)] of a step over `num_images` images; correct the probability when it is due.
+
+        Everything stays on the device: a decision in Python would wait for it.
+        """
+        known = real_sign.isfinite()  # a skipped step says nothing
+        self.sign_sum += torch.where(known, real_sign, 0.0)
+        self.num_signs += known
+        self.num_steps += 1
+        self.num_images += num_images
+        due = self.num_steps >= self.config.interval
+        mean = self.sign_sum / self.num_signs.clamp_min(1)
+        direction = torch.sign(mean - self.config.target) * (due & (self.num_signs > 0))
+        move = direction * self.num_images / self.config.images_to_full
+        self.probability.add_(move).clamp_(0, self.config.largest)
+        for count in (self.sign_sum, self.num_signs, self.num_steps, self.num_images):
+            count.mul_(~due)
+
+    def forward(self, *pictures: Tensor) -> tuple[Tensor, ...]:
+        """Change pictures [N,3,S,S] in [-1,1]; row i of all of them is changed alike. Differentiable; not clamped.
+
+        Returns as many pictures in float32.
+        """
+        like = pictures[0]
+        chosen_NK = torch.rand(len(like), NUM_CHANGES, device=like.device) < self.probability
+        view_N23 = self.draw_views(chosen_NK[:, :4])
+        linear_N33, offset_N = self.draw_colours(chosen_NK[:, 4:8])
+        window_N1HW = self.draw_window(chosen_NK[:, 8], like.shape[-1]) if self.config.cutout else None
+        changed = []
+        for picture in pictures:
+            moved = sample(picture, view_N23, like.shape[-1], "reflection")
+            coloured = recolour(moved, linear_N33, offset_N)
+            changed.append(coloured if window_N1HW is None else coloured * window_N1HW)
+        return tuple(changed)
+
+    def draw_views(self, chosen_N4: Tensor) -> Tensor:
+        """Draw maps [N,2,3] from places in the changed picture to places in the original, both squares [-1,1]."""
+        config, count, device = self.config, len(chosen_N4), chosen_N4.device
+        mirrored, rotated, scaled, shifted = chosen_N4.float().unbind(1)
+        half = (torch.rand(count, device=device) < 0.5) * mirrored
+        flip = 1 - 2 * half if config.mirror else torch.ones_like(half)
+        angle = (torch.rand(count, device=device) * 2 - 1) * math.radians(config.rotation_degrees) * rotated
+        scale = torch.exp2(torch.randn(count, device=device) * config.scale * scaled)
+        shift_N2 = torch.randn(count, 2, device=device) * (2 * config.shift) * shifted[:, None]
+        return build_views(flip, angle, scale, shift_N2)
+
+    def draw_colours(self, chosen_N4: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw affine maps of colours: linear parts [N,3,3] and what is added to all three [N]."""
+        config, count, device = self.config, len(chosen_N4), chosen_N4.device
+        bright, contrasted, saturated, turned = chosen_N4.float().unbind(1)
+        brightness = torch.randn(count, device=device) * config.brightness * bright
+        contrast = torch.exp2(torch.randn(count, device=device) * config.contrast * contrasted)
+        saturation = torch.exp2(torch.randn(count, device=device) * config.saturation * saturated)
+        angle = (torch.rand(count, device=device) * 2 - 1) * (math.tau * config.hue) * turned
+        return build_colours(contrast, saturation, angle), contrast * brightness
+
+    def draw_window(self, chosen_N: Tensor, size: int) -> Tensor:
+        """Draw what stays [N,1,S,S]: 0 in a square about a random middle of the chosen rows, else 1."""
+        middle_N2 = torch.rand(len(chosen_N), 2, device=chosen_N.device)
+        axis = (torch.arange(size, device=chosen_N.device) + 0.5) / size
+        inside_N2S = (axis - middle_N2[:, :, None]).abs() < self.config.cutout / 2
+        cut_NSS = inside_N2S[:, 0, :, None] & inside_N2S[:, 1, None, :] & chosen_N[:, None, None]
+        return (~cut_NSS).float()[:, None]

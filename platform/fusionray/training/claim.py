@@ -1,0 +1,71 @@
+"""The name of a run: with which settings it was started, so that the same command goes on and another is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fusionray.data import storage
+from fusionray.data.shards import Manifest
+from fusionray.errors import ConfigInvalid
+from fusionray.training.settings import TrainConfig
+
+CONFIG_NAME = "config.json"
+# What may differ when a run goes on: how long it is, and how and by how many it is computed; not what is learned.
+CHANGEABLE = (
+    ("budget",),
+    ("workers",),
+    ("tracking",),
+    ("data", "decode_threads"),
+    ("data", "prefetch_batches"),
+    *(
+        ("engine", name)
+        for name in ("precision", "batch_size", "memory_share", "memory_gib", "channels_last", "compile", "recompute")
+    ),
+    ("engine", "parallel"),
+)
+
+
+def claim_run(run_folder: str, config: TrainConfig, manifest: Manifest) -> None:
+    """Store the configuration with the run, or check that a run of this name is the same one.
+
+    Raises: ConfigInvalid naming the first setting that differs.
+    """
+    wanted = {"config": config.model_dump(mode="json"), "data_digest": manifest.digest()}
+    location = storage.join(run_folder, CONFIG_NAME)
+    if storage.exists(location):
+        former = json.loads(storage.read_bytes(location))
+        difference = first_difference(comparable(former), comparable(wanted))
+        if difference:
+            raise ConfigInvalid(
+                f"run '{config.run.name}' in {config.run.output} was started with another {difference}; "
+                "choose another run.name, or go back to the former setting"
+            )
+    storage.write_atomic(location, json.dumps(wanted, indent=1).encode())
+
+
+def comparable(stored: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a stored configuration what may change."""
+    config = stored["config"]
+    for path in CHANGEABLE:
+        config = without(config, path)
+    return {**config, "data_digest": stored["data_digest"]}
+
+
+def without(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Copy a tree without what lies at a path."""
+    first, *others = path
+    if not others:
+        return {key: value for key, value in tree.items() if key != first}
+    return {**tree, first: without(tree.get(first, {}), tuple(others))}
+
+
+def first_difference(former: Any, wanted: Any, path: str = "") -> str:
+    """Describe the first setting that two trees disagree on; empty if there is none."""
+    if isinstance(former, dict) and isinstance(wanted, dict):
+        for key in sorted(former.keys() | wanted.keys()):
+            found = first_difference(former.get(key), wanted.get(key), f"{path}.{key}" if path else key)
+            if found:
+                return found
+        return ""
+    return "" if former == wanted else f"{path} ({former} before, {wanted} now)"

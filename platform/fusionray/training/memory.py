@@ -1,0 +1,101 @@
+"""How much memory a device has for training, what a step took of it, and which batch fits."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+CGROUP = Path("/sys/fs/cgroup")
+# What the allocators of CPU and oneDNN say where CUDA has an exception of its own.
+CPU_MESSAGES = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "could not create a memory")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error means that memory ran out."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in CPU_MESSAGES)
+
+
+def memory_limit(device: torch.device, share: float, gib: float | None, num_local: int) -> int:
+    """Return the bytes that this process may use: `share` of its device, or of the memory given or free on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory * share)
+    if gib is not None:
+        return int(gib * 2**30 * share)
+    return int((resident_bytes() + free_bytes() / num_local) * share)
+
+
+def free_bytes() -> int:
+    """Return the memory that is free on this machine, or within the limit of its container."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    with contextlib.suppress(OSError, ValueError):
+        limit = int((CGROUP / "memory.max").read_text())
+        free = min(free, limit - int((CGROUP / "memory.current").read_text()))
+    return max(0, free)
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process occupies now."""
+    return status_bytes("VmRSS")
+
+
+def status_bytes(field: str) -> int:
+    """Read a size from the process's status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def peak_bytes(device: torch.device, run: Callable[[], None]) -> int:
+    """Run something and return the most memory that was in use while it ran."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        torch.cuda.synchronize(device)
+        # Reserved, not allocated: what the caching allocator keeps is gone for everybody else.
+        return torch.cuda.max_memory_reserved(device)
+    with contextlib.suppress(OSError):  # a sandbox may forbid it: then the peak so far stands, which errs to safety
+        Path("/proc/self/clear_refs").write_text("5")
+    run()
+    return status_bytes("VmHWM")
+
+
+def largest_batch(measure: Callable[[int], float], *, most: int) -> int:
+    """Find the largest batch up to `most` whose step fits; 0 if not even one image does.
+
+    `measure` runs a step of that many images and returns the share of the limit that it needed, above 1 if it did not
+    fit. Memory grows by a straight line in the batch: small steps foretell the largest, and that one is then tried.
+    """
+    sizes = [size for size in (1, 2, 4) if size <= most]
+    needs: dict[int, float] = {}
+    for size in sizes:
+        need = measure(size)
+        if need > 1:
+            break
+        needs[size] = need
+    if not needs:
+        return 0
+    low, high = min(needs), max(needs)
+    if high < sizes[-1] or high == most:
+        return high
+    slope = max(1e-9, (needs[high] - needs[low]) / max(1, high - low))
+    size = min(most, high + math.floor((1 - needs[high]) / slope + 1e-6))
+    while size > high:
+        need = measure(size)
+        if need <= 1:
+            return size
+        # Allocators round up and kernels need work space: step down until it holds.
+        size = max(high, size // 2 if math.isinf(need) else int(size * 0.9))
+    return high
+
+
+def even_chunks(share: int, largest: int) -> int:
+    """Return the batch size that cuts a share into the fewest, most equal parts of at most `largest`."""
+    return math.ceil(share / math.ceil(share / largest))

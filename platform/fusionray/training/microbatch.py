@@ -1,0 +1,47 @@
+"""A share of a global batch, cut into the parts that are computed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fusionray.types import Batch
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A prepared part of a share; `weight` is its part of the share, so that unequal parts add up rightly.
+
+    `shared`: what phases leave for later ones; tensors that have a row an image are cut along with the batch.
+    """
+
+    batch: Batch
+    weight: float
+    shared: dict[str, Tensor] = field(default_factory=dict)
+
+
+def cut(batch: Batch, size: int) -> list[Batch]:
+    """Cut a batch into parts of at most `size` rows."""
+    return [rows(batch, start, start + size) for start in range(0, len(batch), size)]
+
+
+def rows(batch: Batch, start: int, stop: int) -> Batch:
+    """Take some rows of every tensor."""
+    return batch.map(lambda value: value[start:stop])
+
+
+def recut(micros: Sequence[MicroBatch], size: int) -> list[MicroBatch]:
+    """Cut prepared parts again, into at most `size` rows each."""
+    parts = []
+    for micro in micros:
+        count = len(micro.batch)
+        for start in range(0, count, size):
+            part = rows(micro.batch, start, start + size)
+            shared = {
+                name: value[start : start + size] if value.ndim and len(value) == count else value
+                for name, value in micro.shared.items()
+            }
+            parts.append(MicroBatch(part, micro.weight * len(part) / count, shared))
+    return parts

@@ -1,0 +1,85 @@
+"""An engine's state by name, for checkpoints: tensors of every kind, and a few counters.
+
+Names: `networks.<network>.<key>`, `averages.`, `frozen.` (what came with weights), `adaptive.`,
+`optimizers.<network>.<parameter>.<state>`, `scalers.<phase>.<key>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fusionray.errors import CheckpointMissing
+from fusionray.training.engine import Engine
+from fusionray.training.optimizers import create_states, optimizer_tensors
+from fusionray.training.precision import load_scaler, scaler_tensors
+
+COUNTERS = frozenset({"images_seen", "num_steps", "bad_steps", "skipped_steps", "global_batch"})
+
+
+def state_tensors(engine: Engine) -> dict[str, Tensor]:
+    """Return all state that is made of tensors; all ranks call it.
+
+    Values may be shards (DTensor), or be held by one rank alone (optimiser states under zero).
+    """
+    agree_on_statistics(engine)
+    found: dict[str, Tensor] = {}
+    # What a frozen module computes from the configuration is no state; what it was given is.
+    frozen = {name: module for name, module in engine.recipe.frozen.items() if any(True for _ in module.parameters())}
+    for kind, modules in (
+        ("networks", engine.networks),
+        ("averages", engine.averages),
+        ("frozen", frozen),
+        ("adaptive", engine.recipe.adaptive),
+    ):
+        for name, module in modules.items():
+            found |= {f"{kind}.{name}.{key}": value for key, value in module.state_dict().items()}
+    for name, optimizer in engine.optimizers.items():
+        names: dict[Tensor, str] = {value: key for key, value in engine.networks[name].named_parameters()}
+        for key, value in optimizer_tensors(optimizer, names).items():
+            found[f"optimizers.{name}.{key}"] = value
+    for name, scaler in engine.scalers.items():
+        found |= {f"scalers.{name}.{key}": value for key, value in scaler_tensors(scaler).items()}
+    return found
+
+
+@torch.no_grad()
+def agree_on_statistics(engine: Engine) -> None:
+    """Take over rank 0's running statistics: each rank saw other images."""
+    if engine.num_ranks == 1:
+        return
+    for buffer in engine.statistics:
+        dist.broadcast(buffer, src=0)
+    for name, average in engine.averages.items():
+        for kept, new in zip(average.buffers(), engine.networks[name].buffers(), strict=True):
+            kept.copy_(new)
+
+
+def counters(engine: Engine) -> dict[str, int]:
+    """Return all state that is made of numbers."""
+    return {name: int(getattr(engine, name)) for name in COUNTERS}
+
+
+def restore(engine: Engine, fill: Callable[[dict[str, Tensor]], Mapping[str, int]]) -> None:
+    """Take over a state, made by any number of ranks under any strategy; all ranks call it.
+
+    `fill` writes into the tensors it gets, and returns the counters.
+
+    Raises: CheckpointMissing if the state is of other networks.
+    """
+    for optimizer in engine.optimizers.values():
+        create_states(optimizer)
+    tensors = state_tensors(engine)
+    found = fill(tensors)
+    if missing := sorted(COUNTERS - found.keys()):
+        raise CheckpointMissing(f"the checkpoint does not know its {missing[0]}: it is of another version")
+    for name, scaler in engine.scalers.items():
+        prefix = f"scalers.{name}."
+        load_scaler(scaler, {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)})
+    if not engine.global_batch:
+        engine.set_global_batch(found["global_batch"])
+    for name in COUNTERS - {"global_batch"}:
+        setattr(engine, name, found[name])

@@ -1,0 +1,82 @@
+"""Looking at a run while it trains: held-out people, always the same pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fusionray.data.decoding import CropDecoder, collate_faces, collate_pairs
+from fusionray.data.pairs import Crops, Draws, crops_from_tables, draw_held_out_pairs, regroup
+from fusionray.data.reading import read_split
+from fusionray.data.shards import Manifest
+from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.recipes.recipe import Recipe, tile
+from fusionray.training.settings import TrainConfig
+from fusionray.types import Batch
+
+PREVIEW_PAIRS = 8
+EVALUATION_BATCH = 64
+
+
+class Validation:
+    """Measure networks on the validation split, and draw what they do."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        manifest: Manifest,
+        decoder: CropDecoder,
+        device: torch.device,
+        say: Callable[[str], None],
+    ) -> None:
+        self.config = config
+        self.manifest = manifest
+        self.decoder = decoder
+        self.device = device
+        self.say = say
+
+    def look(
+        self, recipe: Recipe[Any], networks: Mapping[str, nn.Module]
+    ) -> tuple[dict[str, float], NDArray[np.uint8] | None]:
+        """Return metrics, and a picture [H,W,3] where the recipe draws one; nothing where no one is held out."""
+        batches = list(self.batches())
+        metrics = recipe.evaluate(networks, batches)
+        if not batches:
+            return metrics, None
+        grid = recipe.preview(networks, batches[0].head(PREVIEW_PAIRS))
+        return metrics, None if grid is None else tile(grid)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the held-out pictures, as pairs for a fusion."""
+        config, data = self.config, self.config.data
+        if not self.manifest.files("validation") or data.validation_images == 0:
+            return
+        table = read_split(data.shards, self.manifest, "validation")
+        crops = crops_from_tables([table.slice(0, data.validation_images)])
+        fusing = isinstance(config.recipe, FaceFusionConfig)
+        if not comparable(crops, with_same_person=not fusing):
+            self.say(
+                f"train {config.run.name}: not evaluated, since the {len(crops)} held-out pictures are not of at "
+                "least two people, one of them twice; raise data.validation_images, or hold out more people in prepare"
+            )
+            return
+        if fusing:
+            pairs = draw_held_out_pairs(crops, len(crops), config.run.seed)
+            for group in regroup([pairs], EVALUATION_BATCH):
+                yield collate_pairs(group, self.decoder).to(self.device)
+        else:
+            labels = {person: index for index, person in enumerate(sorted(crops.people))}
+            each = Draws(crops, np.arange(len(crops))[:, None])
+            for group in regroup([each], EVALUATION_BATCH):
+                yield collate_faces(group, self.decoder, labels).to(self.device)
+
+
+def comparable(crops: Crops, *, with_same_person: bool) -> bool:
+    """Tell whether pictures hold two people and, if asked for, two pictures of one of them."""
+    num_people = len(crops.people)
+    return num_people > 1 and (len(crops) > num_people or not with_same_person)

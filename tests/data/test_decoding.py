@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from fusionray.data.decoding import (
+    CROPS_PER_TASK,
+    CropDecoder,
+    ReusedMemory,
+    allocate_scratch,
+    collate_faces,
+    collate_pairs,
+    decode_crop,
+)
+from fusionray.data.pairs import Crop, Crops, Draws
+from fusionray.errors import ShardCorrupt
+from tests.tiny_shards import SIZE, draw_crop, encode, name_person
+
+
+@pytest.fixture
+def decoder() -> Iterator[CropDecoder]:
+    decoder = CropDecoder(SIZE, threads=2)
+    yield decoder
+    decoder.close()
+
+
+def crops_of(*rows: tuple[int, int], truth: bool = False) -> Crops:
+    """Build crops of (person, number)."""
+    people = sorted({person for person, _ in rows})
+    columns = {
+        "identity_parameters": np.array([[person] * 3 for person, _ in rows], np.float32),
+        "attribute_parameters": np.array([[number] * 4 for _, number in rows], np.float32),
+        "view": np.tile(np.arange(6, dtype=np.float32), (len(rows), 1)),
+    }
+    return Crops(
+        [encode(draw_crop(*row)) for row in rows],
+        [name_person(person) for person in people],
+        np.array([people.index(person) for person, _ in rows]),
+        columns if truth else {},
+    )
+
+
+def test_pairs_hold_source_and_target_in_their_places_whatever_they_are_drawn_from(decoder: CropDecoder) -> None:
+    group = [
+        Draws(crops_of((0, 0), (1, 1), truth=True), np.array([[0, 1]])),
+        Draws(crops_of((2, 3), (2, 2), truth=True), np.array([[1, 0]])),
+    ]
+    batch = collate_pairs(group, decoder)
+    np.testing.assert_array_equal(batch.source[1].permute(1, 2, 0).numpy(), draw_crop(2, 2))
+    np.testing.assert_array_equal(batch.target[0].permute(1, 2, 0).numpy(), draw_crop(1, 1))
+    assert batch.same_identity.tolist() == [False, True]
+    assert batch.truth is not None
+    # The truth shows the source person the way the target picture shows its own.
+    assert batch.truth.source_identity[:, 0].tolist() == [0, 2]
+    assert batch.truth.target_attributes[:, 0].tolist() == [1, 3]
+    assert batch.truth.view.shape == (2, 2, 3)
+    assert batch.truth.view[0].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_labels_follow_the_names_of_people(decoder: CropDecoder) -> None:
+    draws = Draws(crops_of((0, 0), (7, 0)), np.array([[1], [0]]))
+    batch = collate_faces([draws], decoder, {name_person(0): 5, name_person(7): 1})
+    assert batch.label.tolist() == [1, 5]
+    assert batch.label.dtype == torch.int64
+    assert batch.traits is None
+
+
+def test_a_jpeg_decodes_to_nearly_what_was_encoded() -> None:
+    smooth = np.broadcast_to(np.arange(SIZE, dtype=np.uint8)[:, None, None] * 12, (SIZE, SIZE, 3)).copy()
+    smooth[:, :, 2] = 200
+    decoded = decode_crop(Crop(encode(smooth, "JPEG"), "p"), allocate_scratch(SIZE)).astype(int)
+    assert np.abs(decoded - smooth).mean() < 4
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text"])
+def test_a_damaged_crop_is_reported_with_its_person(decoder: CropDecoder, image_format: str, damage: str) -> None:
+    sound = encode(draw_crop(0, 0), image_format)
+    data = {"truncated": sound[: len(sound) // 2], "empty": b"", "text": b"not a picture"}[damage]
+    crops = [Crop(sound, "sound")] * 5 + [Crop(memoryview(data), "person-042")]
+    with pytest.raises(ShardCorrupt, match=r"a crop of 'person-042' .*; prepare the data again") as caught:
+        decoder.decode(crops)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG"])
+@pytest.mark.parametrize("size", [8, 32])
+def test_a_crop_of_another_size_is_reported(decoder: CropDecoder, image_format: str, size: int) -> None:
+    with pytest.raises(ShardCorrupt, match=rf"'p' holds \({size}, {size}, 3\), not 16 x 16 RGB"):
+        decoder.decode([Crop(encode(draw_crop(0, 0, size), image_format), "p")])
+
+
+@pytest.mark.parametrize("count", [1, CROPS_PER_TASK, 2 * CROPS_PER_TASK + 1])
+def test_crops_decode_in_order_however_they_share_the_threads(count: int) -> None:
+    decoder = CropDecoder(SIZE, threads=3)
+    images = decoder.decode([Crop(encode(draw_crop(0, number)), "p") for number in range(count)])
+    decoder.close()
+    assert images.shape == (count, 3, SIZE, SIZE)
+    assert images.is_contiguous()
+    for number in range(count):
+        np.testing.assert_array_equal(images[number].permute(1, 2, 0).numpy(), draw_crop(0, number))
+
+
+def test_memory_is_used_again_only_when_nothing_refers_to_it() -> None:
+    memory = ReusedMemory()
+    first = memory.take((4, 2))
+    place = first.data_ptr()
+    part = first[1:]
+    del first
+    assert memory.take((4, 2)).data_ptr() != place
+    view = part.numpy()
+    del part
+    assert memory.free[(4, 2)] == [] or all(free.ctypes.data != place for free in memory.free[(4, 2)])
+    del view
+    assert any(free.ctypes.data == place for free in memory.free[(4, 2)])
+    again = [memory.take((4, 2)) for _ in range(2)]
+    assert place in [tensor.data_ptr() for tensor in again]
+    assert memory.free[(4, 2)] == []
+
+
+def test_decoded_pictures_lie_where_they_are_read_back_from_the_cache() -> None:
+    for size in (16, 64, 128):
+        scratch = allocate_scratch(size)
+        assert scratch.ctypes.data % 32 == 16
+        assert scratch.flags.c_contiguous

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import time
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+
+from fusionray.data.order import SEGMENT_ROWS, Cut, DataOrder, DataPosition, Window, window_edges
+from fusionray.errors import ShardMismatch
+
+FILES = (30, 7, 41, 22, 1, 39)
+NUM_ROWS = sum(FILES)
+Row = tuple[int, int]
+
+
+def order(num_ranks: int = 1, window_rows: int = 16, seed: int = 5, files: tuple[int, ...] = FILES) -> DataOrder:
+    return DataOrder(files, seed, num_ranks, window_rows)
+
+
+def rows_of(window: Window) -> list[Row]:
+    """List what a window reads, as (file, row)."""
+    return [(segment.file, int(row)) for segment in window.segments for row in segment.rows]
+
+
+def drawn(data: DataOrder, position: DataPosition, rank: int, count: int) -> list[Row]:
+    """Draw `count` rows."""
+    rows: list[Row] = []
+    for window in data.windows(position, rank):
+        read = rows_of(window)
+        rows += [read[index] for index in window.order[window.skip :]]
+        if len(rows) >= count:
+            return rows[:count]
+    raise AssertionError("the windows ended")
+
+
+def test_one_rank_draws_every_row_once_an_epoch_and_in_another_order_the_next() -> None:
+    rows = drawn(order(), DataPosition(), 0, 2 * NUM_ROWS)
+    first, second = rows[:NUM_ROWS], rows[NUM_ROWS:]
+    everything = [(file, row) for file, count in enumerate(FILES) for row in range(count)]
+    assert sorted(first) == sorted(second) == everything
+    assert first != second
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 7])
+def test_ranks_share_an_epoch_and_leave_less_than_a_row_each(num_ranks: int) -> None:
+    data = order(num_ranks)
+    part = NUM_ROWS // num_ranks
+    rows = [row for rank in range(num_ranks) for row in drawn(data, DataPosition(), rank, part)]
+    assert len(set(rows)) == len(rows) == part * num_ranks
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_a_later_position_goes_on_where_the_former_order_would(num_ranks: int) -> None:
+    data = order(num_ranks)
+    for rank in range(num_ranks):
+        whole = drawn(data, DataPosition(), rank, 400)
+        position = DataPosition()
+        done = 0
+        for step in (1, 5, 16, 3, 61, 97, 140):
+            position = data.advance(position, step)
+            done += step
+            assert drawn(data, position, rank, 60) == whole[done : done + 60], (rank, done)
+
+
+def test_positions_add_up_and_cross_several_epochs_at_once() -> None:
+    data = order(2)
+    step_by_step = DataPosition()
+    for _ in range(500):
+        step_by_step = data.advance(step_by_step, 1)
+    assert data.advance(DataPosition(), 500) == step_by_step
+    assert step_by_step.epoch == 500 // 70
+    assert data.advance(DataPosition(), 70) == DataPosition(epoch=1)
+    assert data.advance(step_by_step, 0) == step_by_step
+
+
+def test_a_position_survives_json() -> None:
+    position = DataPosition(epoch=3, cuts=(Cut(num_ranks=2, window_rows=16, drawn=9),))
+    assert DataPosition.model_validate_json(position.model_dump_json()) == position
+    assert DataPosition.model_validate(position.model_dump(mode="json")) == position
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [(2, 16, 23), (1, 16, 31), (3, 16, 10**6)],
+        [(1, 16, 1), (3, 16, 1), (2, 16, 1), (1, 16, 10**6)],
+        [(3, 16, 45), (2, 16, 10**6)],
+        [(2, 16, 16), (2, 50, 30), (2, 7, 10**6)],
+    ],
+)
+def test_every_row_is_drawn_once_though_ranks_or_windows_change_within_an_epoch(
+    plan: list[tuple[int, int, int]],
+) -> None:
+    position = DataPosition()
+    seen: list[Row] = []
+    for num_ranks, window_rows, steps in plan:
+        data = order(num_ranks, window_rows)
+        epoch, cuts, part = data.open_cut(position)
+        assert epoch == 0
+        count = min(steps, part - cuts[-1].drawn)
+        for rank in range(num_ranks):
+            seen += drawn(data, position, rank, count)
+        position = data.advance(position, count)
+    assert len(set(seen)) == len(seen)
+    # What is dropped is the remainder of the last division only.
+    assert NUM_ROWS - len(seen) < plan[-1][0]
+    assert position == DataPosition(epoch=1)
+
+
+def test_the_same_ranks_go_on_in_their_cut_and_others_open_one() -> None:
+    position = order(2).advance(DataPosition(), 10)
+    assert [cut.drawn for cut in order(2).advance(position, 5).cuts] == [15]
+    assert [(cut.num_ranks, cut.drawn) for cut in order(1).advance(position, 5).cuts] == [(2, 10), (1, 5)]
+
+
+def test_too_few_rows_for_more_ranks_end_the_epoch() -> None:
+    position = order(1).advance(DataPosition(), NUM_ROWS - 2)
+    assert order(3).advance(position, 1) == DataPosition(epoch=1, cuts=(Cut(num_ranks=3, window_rows=16, drawn=1),))
+
+
+def test_a_window_is_bounded_and_none_is_a_small_rest() -> None:
+    for part in (1, 15, 16, 17, 33, 1000):
+        sizes = np.diff(window_edges(part, 16))
+        assert sizes.sum() == part
+        assert sizes.max() <= 16
+        assert sizes.min() >= min(part, 8)
+
+
+def test_the_last_rows_of_an_epoch_are_read_with_others_to_pair_them_with() -> None:
+    position = order(1).advance(DataPosition(), NUM_ROWS - 4)
+    window = next(order(3).windows(position, 1))
+    assert len(window.order) == 1
+    rows = rows_of(window)
+    assert len(rows) == len(set(rows)) == 8
+    # The row to be drawn is still the one that was left.
+    left = drawn(order(1), position, 0, 4)
+    assert rows[window.order[0]] in left
+
+
+def test_rows_are_read_in_the_order_of_the_files_and_in_pieces() -> None:
+    data = order(1, 4096, files=(3000, 900, 2000))
+    windows = list(islice(data.windows(DataPosition(), 0), 2))
+    segments = [segment for window in windows for segment in window.segments]
+    assert max(len(segment.rows) for segment in segments) <= SEGMENT_ROWS
+    files = [segment.file for segment in segments]
+    assert len([1 for left, right in pairwise(files) if left != right]) == 2
+    for segment in segments:
+        assert (np.diff(segment.rows) == 1).all()
+
+
+def test_seeds_and_epochs_differ() -> None:
+    first = drawn(order(seed=1), DataPosition(), 0, 50)
+    assert first == drawn(order(seed=1), DataPosition(), 0, 50)
+    assert first != drawn(order(seed=2), DataPosition(), 0, 50)
+    assert first != drawn(order(seed=1), DataPosition(epoch=1), 0, 50)
+
+
+def test_fewer_rows_than_ranks_are_refused() -> None:
+    with pytest.raises(ShardMismatch, match="2 pictures cannot be shared by 3 workers"):
+        order(3, files=(1, 1))
+
+
+def test_ten_million_rows_are_ordered_in_a_moment() -> None:
+    data = DataOrder((10_000,) * 1000, 0, 8, 4096)
+    position = DataPosition(epoch=2, cuts=(Cut(num_ranks=6, window_rows=4096, drawn=900_000),))
+    started = time.process_time()
+    position = data.advance(position, 64)
+    window = next(data.windows(position, 7))
+    assert time.process_time() - started < 2
+    assert window.skip == 64

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fusionray.data.order import Segment
+from fusionray.data.reading import LocalReader, RayReader, ShardReader, list_files, list_people, read_rows, read_split
+from fusionray.data.shards import Manifest
+from fusionray.errors import ShardCorrupt
+from tests.tiny_shards import name_person, write_tiny_shards
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Manifest]:
+    folder = tmp_path_factory.mktemp("shards")
+    return str(folder), write_tiny_shards(folder, people=16, pictures=8, shards=8)
+
+
+def segment(file: int, *rows: int) -> Segment:
+    return Segment(file, np.array(rows))
+
+
+@pytest.mark.parametrize("rows", [[0], [9], [3, 4, 5], [2, 3, 8], [0, 9], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 6, 7]])
+def test_any_rows_of_a_file_are_read_and_no_others(tmp_path: Path, rows: list[int]) -> None:
+    pq.write_table(pa.table({"value": list(range(10)), "other": ["x"] * 10}), tmp_path / "ten", row_group_size=3)
+    with pq.ParquetFile(tmp_path / "ten") as file:
+        table = read_rows(file, np.array(rows), ["value"])
+    assert table.to_pydict() == {"value": rows}
+
+
+@pytest.mark.parametrize("kind", [LocalReader, RayReader])
+@pytest.mark.usefixtures("ray_session")
+def test_readers_hand_over_the_segments_in_their_order(
+    shards: tuple[str, Manifest], kind: type[LocalReader | RayReader]
+) -> None:
+    reader: ShardReader = kind(list_files(*shards, "train"))
+    asked = [segment(3, 0, 1, 2), segment(0, 5), segment(7, 2, 9, 15), segment(3, 3)]
+    names = [table.column("identity").to_pylist() for table in reader.read(asked)]
+    assert names == [
+        [name_person(3)] * 3,
+        [name_person(0)],
+        [name_person(7), name_person(15), name_person(15)],
+        [name_person(3)],
+    ]
+
+
+@pytest.mark.parametrize("kind", [LocalReader, RayReader])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "another"])
+@pytest.mark.usefixtures("ray_session")
+def test_a_file_that_is_not_the_promised_one_is_reported(
+    tmp_path: Path, kind: type[LocalReader | RayReader], damage: str
+) -> None:
+    manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
+    file = tmp_path / "shard-00001.parquet"
+    if damage == "missing":
+        file.unlink()
+    elif damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-100])
+    else:
+        file.write_bytes((tmp_path / "shard-00002.parquet").read_bytes())
+        manifest = manifest.model_copy(
+            update={"shards": [info.model_copy(update={"rows": 5}) for info in manifest.shards]}
+        )
+    reader: ShardReader = kind(list_files(str(tmp_path), manifest, "train"))
+    with pytest.raises(ShardCorrupt, match=r"shard-00001\.parquet: .*run `fusionray prepare` again into") as caught:
+        list(reader.read([segment(1, 0)]))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_ray_reads_a_bounded_number_of_segments_ahead(shards: tuple[str, Manifest]) -> None:
+    asked: list[int] = []
+
+    def segments():  # type: ignore[no-untyped-def]
+        for number in range(100):
+            asked.append(number)
+            yield segment(number % 8, 0)
+
+    tables = RayReader(list_files(*shards, "train"), ahead=2).read(segments())
+    next(tables)
+    next(tables)
+    assert len(asked) == 2 + 2
+    tables.close()
+
+
+def test_people_are_listed_in_a_fixed_order(shards: tuple[str, Manifest]) -> None:
+    assert list_people(*shards, "train") == [name_person(person) for person in range(16)]
+    assert list_people(*shards, "validation") == [name_person(16), name_person(17)]
+
+
+def test_a_split_is_read_in_a_fixed_order_and_an_empty_one_is_refused(tmp_path: Path) -> None:
+    manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2, validation_people=0)
+    table = read_split(str(tmp_path), manifest, "train", ["source"])
+    assert table.column("source").to_pylist() == ["0/0", "0/1", "2/0", "2/1", "1/0", "1/1", "3/0", "3/1"]
+    with pytest.raises(ShardCorrupt, match="the validation split is empty"):
+        read_split(str(tmp_path), manifest, "validation")

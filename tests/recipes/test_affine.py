@@ -1,0 +1,110 @@
+"""Affine maps of places and colours, compared with what torch and plain arithmetic say."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fusionray.recipes.affine import (
+    build_colours,
+    build_grid,
+    build_views,
+    compose_views,
+    jitter_views,
+    recolour,
+    sample,
+    unit_to_signed,
+)
+
+
+def test_the_grid_is_torch_s_own() -> None:
+    torch.manual_seed(0)
+    view = torch.randn(3, 2, 3)
+    torch.testing.assert_close(build_grid(view, 7), F.affine_grid(view, [3, 1, 7, 7], align_corners=False))
+
+
+def test_one_view_serves_all_pictures() -> None:
+    torch.manual_seed(0)
+    picture, view = torch.rand(3, 2, 9, 9), torch.randn(1, 2, 3) * 0.5
+    torch.testing.assert_close(sample(picture, view, 6), sample(picture, view.expand(3, 2, 3), 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_moves_no_pixel_and_blurs_no_colour(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    picture, view = torch.rand(2, 3, 64, 64), torch.randn(2, 2, 3) * 0.5
+    colours = build_colours(torch.rand(2) + 0.5, torch.rand(2) + 0.5, torch.rand(2))
+    exact = recolour(sample(picture, view, 112), colours, torch.rand(2))
+    torch.manual_seed(0)
+    picture, view = torch.rand(2, 3, 64, 64), torch.randn(2, 2, 3) * 0.5
+    with torch.autocast("cpu", dtype=dtype):
+        colours = build_colours(torch.rand(2) + 0.5, torch.rand(2) + 0.5, torch.rand(2))
+        cast = recolour(sample(picture, view, 112), colours, torch.rand(2))
+        composed = compose_views(view, view)
+    assert torch.equal(cast, exact)
+    assert torch.equal(composed, compose_views(view, view))
+
+
+@pytest.mark.parametrize(("flip", "quarters"), [(1.0, 1), (1.0, 2), (-1.0, 0), (-1.0, 3)])
+def test_quarter_turns_and_mirrors_are_exact(flip: float, quarters: int) -> None:
+    picture = torch.rand(1, 2, 8, 8)
+    angle = torch.tensor([quarters * math.pi / 2])
+    view = build_views(torch.tensor([flip]), angle, torch.ones(1), torch.zeros(1, 2))
+    # The view says where a pixel comes from: first it is turned back, then mirrored.
+    wanted = (picture.flip(-1) if flip < 0 else picture).rot90(quarters, dims=(2, 3))
+    torch.testing.assert_close(sample(picture, view, 8), wanted, rtol=0, atol=1e-5)
+
+
+def test_scale_and_shift_say_where_a_pixel_comes_from() -> None:
+    view = build_views(torch.ones(1), torch.zeros(1), torch.tensor([0.5]), torch.tensor([[0.25, -0.5]]))
+    torch.testing.assert_close(view[0], torch.tensor([[0.5, 0.0, 0.25], [0.0, 0.5, -0.5]]))
+
+
+def test_colours_without_a_change_are_the_identity() -> None:
+    one, zero = torch.ones(2), torch.zeros(2)
+    torch.testing.assert_close(build_colours(one, one, zero), torch.eye(3).expand(2, 3, 3))
+
+
+def test_a_third_of_a_turn_moves_red_to_green_to_blue() -> None:
+    one = torch.ones(1)
+    (turned,) = build_colours(one, one, one * math.tau / 3)
+    for colour in range(3):
+        torch.testing.assert_close(turned @ torch.eye(3)[colour], torch.eye(3)[(colour + 1) % 3], rtol=0, atol=1e-6)
+
+
+def test_no_saturation_leaves_the_mean_of_the_colours() -> None:
+    torch.manual_seed(0)
+    one, picture = torch.ones(2), torch.rand(2, 3, 4, 4)
+    grey = recolour(picture, build_colours(one, torch.zeros(2), one), torch.tensor([0.0, 0.5]))
+    wanted = picture.mean(dim=1, keepdim=True).expand_as(picture) + torch.tensor([0.0, 0.5])[:, None, None, None]
+    torch.testing.assert_close(grey, wanted)
+
+
+def test_composed_views_equal_one_after_the_other() -> None:
+    torch.manual_seed(0)
+    outer, inner, point = torch.randn(2, 2, 3), torch.randn(2, 2, 3), torch.randn(2, 2, 1)
+
+    def apply(view: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return view[:, :, :2] @ at + view[:, :, 2:]
+
+    torch.testing.assert_close(apply(compose_views(outer, inner), point), apply(outer, apply(inner, point)))
+
+
+def test_signed_views_map_the_signed_square_as_unit_views_map_the_unit_square() -> None:
+    torch.manual_seed(0)
+    view, point = torch.randn(2, 2, 3), torch.rand(2, 2, 1)
+    unit = view[:, :, :2] @ point + view[:, :, 2:]
+    signed_view = unit_to_signed(view)
+    signed = signed_view[:, :, :2] @ (2 * point - 1) + signed_view[:, :, 2:]
+    torch.testing.assert_close(signed, 2 * unit - 1)
+
+
+def test_jittered_views_keep_the_middle_near_and_differ_by_row() -> None:
+    torch.manual_seed(0)
+    view = jitter_views(torch.empty(64, 3, 8, 8))
+    middle = view[:, :, :2] @ torch.full((2, 1), 0.5) + view[:, :, 2:]
+    assert (middle - 0.5).abs().max() <= 0.031
+    assert len(view.unique(dim=0)) == 64
