@@ -20,11 +20,11 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_file_wins_over_the_preset_and_an_override_over_both(tmp_path: Path) -> None:
-    file = write(tmp_path, "preset: tiny-64\ndata: {pool_rows: 99, decode_threads: 7}\nengine: {accumulate: 4}\n")
+    file = write(tmp_path, "preset: tiny-64\ndata: {pool_rows: 99, decode_threads: 7}\nengine: {batch_size: 4}\n")
     config = load_config(TrainConfig, file=file, overrides=[SHARDS, "data.pool_rows=77"])
     assert config.data.pool_rows == 77
     assert config.data.decode_threads == 7
-    assert config.engine.accumulate == 4
+    assert config.engine.batch_size == 4
     assert isinstance(config.recipe, FaceFusionConfig)
     # What neither names stays as the preset has it, inside the sections they touch too.
     preset = read_preset("tiny-64")

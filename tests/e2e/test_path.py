@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
@@ -28,6 +29,7 @@ from fusionray.data import synthetic
 from fusionray.ops.tracking import make_client
 from fusionray.safety.provenance import read_provenance
 from fusionray.training.checkpoint import find_checkpoint, read_info
+from fusionray.training.checkpoint_tensors import load_tensors
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = "synthetic://people=24,images=6,size=96,seed=3"
@@ -137,9 +139,9 @@ def test_encoder_is_judged_by_people_it_was_not_trained_on(world: World) -> None
     assert 0 <= info.metrics["verification_accuracy"] <= 1
 
 
-def fusion_arguments(world: World, *more: str) -> list[str]:
+def fusion_arguments(world: World, *more: str, output: Path | None = None) -> list[str]:
     places = [f"data.shards={world.shards}", f"recipe.identity_encoder={world.runs / 'encoder'}"]
-    return ["train", "--config", world.settings("fusion", TINY), "--output", str(world.runs), *places, *more]
+    return ["train", "--config", world.settings("fusion", TINY), "--output", str(output or world.runs), *places, *more]
 
 
 def checkpoints(world: World) -> list[int]:
@@ -182,6 +184,18 @@ def test_killed_driver_goes_on_from_its_last_checkpoint(world: World, saved: lis
     repeated = {position for position in positions if positions.count(position) > 1}
     assert all(position > saved[0] for position in repeated)
     assert positions[-1] == IMAGES
+
+
+def test_killed_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(
+    world: World, saved: list[int], ray_session: None
+) -> None:
+    other = world.folder / "uninterrupted"
+    assert main(fusion_arguments(world, output=other)) == 0
+    wanted = load_tensors(find_checkpoint(str(other / "fusion")))
+    found = load_tensors(find_checkpoint(str(world.runs / "fusion")))
+    assert found.keys() == wanted.keys()
+    # Networks, averages, optimisers: data order, augmentation and rates were those of a run without a break.
+    assert [name for name, value in wanted.items() if not torch.equal(value, found[name])] == []
 
 
 def test_last_preview_is_in_the_tracker(world: World, saved: list[int]) -> None:

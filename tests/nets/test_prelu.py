@@ -45,5 +45,8 @@ def test_state_and_exported_graph_are_those_of_torch_s_own() -> None:
     own, published = PReLU(3), nn.PReLU(3)
     own.load_state_dict(published.state_dict())
     x = torch.randn(2, 3, 4, 4)
-    graphs = [[str(node.target) for node in torch.export.export(layer, (x,)).graph.nodes] for layer in (own, published)]
-    assert graphs[0] == graphs[1]
+    graphs = []
+    for layer in (own, published):
+        nodes = torch.export.export(layer, (x,)).graph.nodes
+        graphs.append([str(node.target) for node in nodes if node.op == "call_function"])
+    assert graphs == [["aten.prelu.default"]] * 2

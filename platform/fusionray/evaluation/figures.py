@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from pydantic import Field
 
 from fusionray import __version__
 from fusionray.config import Section
@@ -31,11 +33,17 @@ class Figures(Section):
     machine: str
     code_version: str
     figures: dict[str, Figure]
+    not_measured: dict[str, str] = Field({}, description="keys that could not be measured there, and why")
 
 
 def at_least(value: float, goal: float, unit: str) -> Figure:
     """State a figure that is to reach a goal."""
     return Figure(value=value, unit=unit, goal=f">= {goal:g}", holds=value >= goal)
+
+
+def at_most(value: float, goal: float, unit: str) -> Figure:
+    """State a figure that is not to exceed a goal."""
+    return Figure(value=value, unit=unit, goal=f"<= {goal:g}", holds=value <= goal)
 
 
 def above(value: float, goal: float, unit: str, what: str) -> Figure:
@@ -51,8 +59,16 @@ def describe_machine() -> str:
     return f"{platform.machine()}, {cores} cores, {device}, {versions}"
 
 
-def write_figures(folder: Path, name: str, figures: dict[str, Figure]) -> Figures:
+def write_figures(
+    folder: Path, name: str, figures: dict[str, Figure], not_measured: Mapping[str, str] | None = None
+) -> Figures:
     """Write `figures.json` into a folder."""
-    written = Figures(name=name, machine=describe_machine(), code_version=__version__, figures=figures)
+    written = Figures(
+        name=name,
+        machine=describe_machine(),
+        code_version=__version__,
+        figures=figures,
+        not_measured=dict(not_measured or {}),
+    )
     storage.write_atomic(str(folder / FIGURES_NAME), written.model_dump_json(indent=1).encode())
     return written

@@ -29,11 +29,10 @@ from fusionray.training.footprint import Footprint, measure_step
 from fusionray.training.memory import is_out_of_memory
 from fusionray.training.plan import Plan, make_plan
 from fusionray.training.precision import Precision
-from fusionray.training.settings import TrainConfig
+from fusionray.training.settings import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
 from fusionray.training.watcher import count_flops
 from fusionray.types import Batch, FaceBatch, PairBatch
 
-PRESET_PREFIX = "preset:"
 NO_SHARDS = "none"
 # Without shards nobody knows how many people there will be; the margin head is sized for as many.
 ASSUMED_PEOPLE = 1000
@@ -70,7 +69,7 @@ def dry_run(config: TrainConfig, say: Callable[[str], None] = print) -> DryRun:
     Raises: ConfigInvalid, ShardMismatch, CheckpointMissing: what the run itself would stumble over first;
     TrainingFailed if a step of the fewest images does not fit into this machine.
     """
-    check_sizes(config)
+    check_data(config)
     say(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=120))
     device = choose_device(config)
     profile = detect_profile(device)
@@ -111,21 +110,17 @@ def resolve_profile(profile: HardwareProfile, config: TrainConfig) -> HardwarePr
     return profile.model_copy(update={name: value for name, value in chosen.items() if value != "auto"})
 
 
-def check_sizes(config: TrainConfig) -> None:
-    """Check what the run would check, as far as there is something to check."""
-    recipe, shards = config.recipe, config.data.shards
-    if isinstance(recipe, FaceFusionConfig) and recipe.generator.size != config.data.size:
-        raise ConfigInvalid(
-            f"recipe.generator.size={recipe.generator.size} and data.size={config.data.size} must be equal"
-        )
+def check_data(config: TrainConfig) -> None:
+    """Check the shards as the run would, if there are any."""
     if has_shards(config):
+        shards = config.data.shards
         check_shards(shards, read_manifest(shards), size=config.data.size, template=config.data.template)
 
 
 def has_shards(config: TrainConfig) -> bool:
     """Tell whether there are shards to look at; `synthetic://...` would be prepared by the run."""
     shards = config.data.shards
-    if shards == NO_SHARDS or shards.startswith("synthetic://"):
+    if shards == NO_SHARDS or shards.startswith(SYNTHETIC_PREFIX):
         return False
     return storage.exists(storage.join(resolve_location(shards), "manifest.json"))
 
@@ -144,7 +139,7 @@ def build_dry_recipe(config: TrainConfig) -> tuple[FaceFusionRecipe | IdentityRe
     """Build the recipe, with an untrained identity encoder where the run would train one first."""
     notes = []
     num_people = ASSUMED_PEOPLE
-    synthetic = config.data.shards.startswith("synthetic://")
+    synthetic = config.data.shards.startswith(SYNTHETIC_PREFIX)
     if has_shards(config):
         manifest = read_manifest(config.data.shards)
         num_people, synthetic = manifest.splits["train"].identities, manifest.synthetic

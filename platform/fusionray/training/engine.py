@@ -84,6 +84,8 @@ class Engine:
         recipe, config = self.recipe, self.config
         for module in (*recipe.frozen.values(), *recipe.adaptive.values()):
             self.place(module).eval().requires_grad_(False)
+            # Gradients pass through the frozen encoder, too: its activations are kept like any other.
+            recompute_activations(module, config.recompute)
         self.networks: dict[str, nn.Module] = {name: self.place(net) for name, net in recipe.networks.items()}
         self.averages = {
             name: copy.deepcopy(self.networks[name]).eval().requires_grad_(False) for name in recipe.averaged

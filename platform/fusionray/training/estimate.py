@@ -75,8 +75,8 @@ def share(network: NetworkFootprint, strategy: StrategyName, num_ranks: int, par
     kept_whole = network.stays_whole or network.parameters < parallel.shard_from_parameters
     if strategy == "fsdp" and not kept_whole:
         part = -(-whole // num_ranks)
-        # The unit at work and the next one are gathered while they are computed; a whole copy waits for evaluation.
-        gathered = 2 * network.largest_unit * FLOAT_BYTES + whole
+        # The unit at work and the next one are gathered while they are computed.
+        gathered = 2 * network.largest_unit * FLOAT_BYTES
         return Sharing(part, part, part * network.states, part * network.averaged, gathered)
     if strategy == "zero":
         states = -(-states // num_ranks)

@@ -91,7 +91,7 @@ def advise_data(config: TrainConfig) -> str:
     """Name the settings that keep a worker fed, with their present values."""
     data = config.data
     return (
-        f"raise data.decode_threads (now {data.decode_threads}) or data.prefetch_batches (now "
+        f"raise data.decode_threads (now {data.decode_threads or 'by hardware profile'}) or data.prefetch_batches (now "
         f"{data.prefetch_batches}), lower data.pool_rows (now {data.pool_rows}) if only the start is slow, or put the "
         "shards on faster storage"
     )

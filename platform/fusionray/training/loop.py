@@ -20,7 +20,7 @@ from fusionray.data.shards import Manifest
 from fusionray.data.stream import TrainingStream, prefetched
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.ops.hardware import describe_profile, detect_profile
-from fusionray.ops.placement import bind_worker
+from fusionray.ops.placement import bind_worker, gpu_address
 from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import RunTracker
 from fusionray.recipes.face_fusion import FaceFusionConfig
@@ -67,7 +67,12 @@ def train_worker(loop_config: Mapping[str, Any]) -> None:
     device = ray.train.torch.get_device()
     num_local = context.get_local_world_size()
     placement = bind_worker(
-        context.get_local_rank(), num_local, device, threads=config.workers.threads, bind=config.workers.bind
+        context.get_local_rank(),
+        num_local,
+        device,
+        threads=config.workers.threads,
+        bind=config.workers.bind,
+        peers=gather_peers(device, context.get_node_rank()),
     )
     recipe = build_recipe(
         config, num_people=len(task.people), encoder=task.encoder, synthetic_faces=task.manifest.synthetic
@@ -95,6 +100,15 @@ def train_worker(loop_config: Mapping[str, Any]) -> None:
         worker.close()
 
 
+def gather_peers(device: torch.device, node_rank: int) -> list[str | None] | None:
+    """List the PCI addresses of the GPUs that this node's workers have, by local rank: they share cores with these."""
+    if device.type != "cuda" or not dist.is_initialized():
+        return None
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (node_rank, gpu_address(device)))
+    return [address for node, address in everyone if node == node_rank]
+
+
 class Worker:
     """One rank's run: the state that lies between the data, the engine and the reports."""
 
@@ -108,10 +122,10 @@ class Worker:
         self.seconds_before = 0.0
         self.started = time.monotonic()
         self.shown = 0.0
-        self.warned = False
+        self.told: set[str] = set()
         self.metrics: dict[str, float] = {}
         self.position = DataPosition()
-        self.decoder = CropDecoder(config.data.size, config.data.decode_threads)
+        self.decoder = CropDecoder(config.data.size, config.data.decode_threads or engine.profile.decode_threads)
         self.files = list_files(config.data.shards, task.manifest, "train")
         self.order = DataOrder(self.files.rows, config.run.seed, engine.num_ranks, config.data.pool_rows)
         self.writer = CheckpointWriter(
@@ -157,7 +171,9 @@ class Worker:
         """Step until the images or the seconds are used up; every due report is made on the way."""
         budget, engine = self.config.budget, self.engine
         self.started = time.monotonic()
-        saved = engine.images_seen
+        saved, planned = engine.images_seen, False
+        engine.ledger.annotate = self.config.tracking.profile_steps > 0
+        engine.ledger.restart()
         depth = self.config.data.prefetch_batches
         with prefetched(lambda: self.batches(engine.share_images), depth) as batches:
             feed = DeviceFeed(batches, engine.device)
@@ -173,6 +189,10 @@ class Worker:
                 if crossed(before, engine.images_seen, budget.checkpoint_images) and not finished:
                     self.save()
                     saved = engine.images_seen
+                elif not planned:
+                    # Planning the first save takes longer than a step: done once, before it is due.
+                    self.writer.prepare(state_tensors(engine))
+                    planned = True
                 elif self.writer.finished():
                     self.writer.wait()  # a save that failed is told now, on all ranks
                 engine.ledger.end_step(engine.share_images)
@@ -240,11 +260,14 @@ class Worker:
         if summary is not None:
             self.metrics["images_per_second"] = summary.images_per_second * self.engine.num_ranks
             extra |= summary.metrics()
-            warning = summary.warning(self.config)
-            if warning and not self.warned:
-                self.warned = True
-                self.board.say(f"train {self.config.run.name}: {warning}")
+            self.tell_once("ledger", summary.warning(self.config))
         self.tracker.log(self.engine.images_seen, {**extra, **self.metrics})
+
+    def tell_once(self, about: str, line: str | None) -> None:
+        """Say a line about something, the first time that there is one."""
+        if line and about not in self.told and self.rank == 0:
+            self.told.add(about)
+            self.board.say(f"train {self.config.run.name}: {line}")
 
     def look(self, *, final: bool) -> None:
         """Evaluate on held-out people and draw a preview; rank 0 does, all gather the networks."""
@@ -260,6 +283,10 @@ class Worker:
 
     def save(self) -> None:
         """Begin a checkpoint; it is written while the next steps run."""
+        wanted = self.config.budget.best_metric
+        if wanted and wanted not in self.metrics:
+            known = ", ".join(sorted(self.metrics))
+            self.tell_once("best", f"budget.best_metric={wanted} is not measured yet; what is: {known}")
         info = CheckpointInfo(
             config=self.config.model_dump(mode="json"),
             num_people=len(self.task.people),

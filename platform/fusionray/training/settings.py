@@ -11,6 +11,10 @@ from fusionray.recipes.face_fusion import FaceFusionConfig
 from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.training.schedule import ScheduleConfig
 
+# What may stand in place of a path: a preset of which an encoder is trained first, a world that is rendered first.
+PRESET_PREFIX = "preset:"
+SYNTHETIC_PREFIX = "synthetic://"
+
 RecipeConfig = Annotated[IdentityRecipeConfig | FaceFusionConfig, Field(discriminator="name")]
 
 
@@ -32,7 +36,9 @@ class DataConfig(Section):
     template: str = Field("arcface_128", description="alignment of the crops")
     same_identity_ratio: float = Field(0.2, ge=0, le=1, description="share of pairs of two pictures of one person")
     pool_rows: int = Field(2048, ge=16, description="encoded rows a worker keeps to draw from; more shuffles better")
-    decode_threads: int = Field(2, ge=1, description="threads that decode pictures in each worker")
+    decode_threads: int | None = Field(
+        None, ge=1, description="threads that decode pictures in each worker; default: by hardware profile"
+    )
     prefetch_batches: int = Field(4, ge=1, description="decoded batches kept ready in each worker")
     validation_images: int = Field(512, ge=0, description="held-out crops that are evaluated")
 
@@ -143,7 +149,11 @@ class TrainConfig(Section):
     tracking: TrackingConfig = TrackingConfig()
 
     @model_validator(mode="after")
-    def check_batch(self) -> TrainConfig:
+    def check_sizes(self) -> TrainConfig:
+        if isinstance(self.recipe, FaceFusionConfig) and self.recipe.generator.size != self.data.size:
+            raise ValueError(
+                f"recipe.generator.size={self.recipe.generator.size} and data.size={self.data.size} must be equal"
+            )
         batch, ranks = self.engine.global_batch, self.workers.num_workers
         if isinstance(batch, int) and batch % ranks:
             raise ValueError(

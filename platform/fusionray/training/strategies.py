@@ -156,7 +156,8 @@ class Sharded(Whole):
 
     def __init__(self, network: nn.Module, average: nn.Module | None, device: torch.device) -> None:
         super().__init__(network)
-        self.plain = copy.deepcopy(network).requires_grad_(False)
+        # Its shape alone: a whole copy on every rank would take back what sharding saves.
+        self.shape = copy.deepcopy(network).to("meta")
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         for module in (network, average):
             if module is not None:
@@ -178,11 +179,12 @@ class Sharded(Whole):
 
     @torch.no_grad()
     def gathered(self, network: nn.Module) -> nn.Module:
-        for mine, shard in zip(
-            [*self.plain.parameters(), *self.plain.buffers()], [*network.parameters(), *network.buffers()], strict=True
-        ):
-            mine.copy_(shard.full_tensor() if isinstance(shard, DTensor) else shard)
-        return self.plain.eval()
+        plain = copy.deepcopy(self.shape).requires_grad_(False)
+        plain = plain.to_empty(device=next(network.parameters()).device)
+        mine = [*plain.parameters(), *plain.buffers()]
+        for value, shard in zip(mine, [*network.parameters(), *network.buffers()], strict=True):
+            value.copy_(shard.full_tensor() if isinstance(shard, DTensor) else shard)
+        return plain.eval()
 
 
 def average_bucket(dtype: torch.dtype, bucket: Any) -> torch.futures.Future[Tensor]:

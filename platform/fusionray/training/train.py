@@ -13,7 +13,7 @@ from fusionray.data import storage
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.reading import list_people
 from fusionray.data.shards import check_shards, read_manifest
-from fusionray.errors import ClusterUnavailable, ConfigInvalid, ShardMismatch, TrainingFailed
+from fusionray.errors import ClusterUnavailable, ShardMismatch, TrainingFailed
 from fusionray.ops.cluster import wait_for_cpus
 from fusionray.ops.environment import resolve_location
 from fusionray.ops.progress import ProgressBoard
@@ -24,10 +24,7 @@ from fusionray.training.checkpoint import find_checkpoint, newest_checkpoint, re
 from fusionray.training.claim import claim_run
 from fusionray.training.failures import FailureTeller, root_cause
 from fusionray.training.loop import WorkerTask, train_worker
-from fusionray.training.settings import BudgetConfig, TrainConfig
-
-PRESET_PREFIX = "preset:"
-SYNTHETIC_PREFIX = "synthetic://"
+from fusionray.training.settings import PRESET_PREFIX, SYNTHETIC_PREFIX, BudgetConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,6 @@ def train(config: TrainConfig) -> TrainResult:
     config = resolve_shards(resolve_output(config))
     manifest = read_manifest(config.data.shards)
     check_shards(config.data.shards, manifest, size=config.data.size, template=config.data.template)
-    check_generator_size(config)
     people = list_people(config.data.shards, manifest, "train")
     if len(people) < 2:
         raise ShardMismatch(f"{config.data.shards}: has {len(people)} people to learn from; training needs at least 2")
@@ -170,14 +166,6 @@ def train_encoder(config: TrainConfig, preset: str) -> TrainResult:
     tree["workers"] = config.workers.model_dump()
     tree["tracking"] = config.tracking.model_dump()
     return train(validate(TrainConfig, tree, f"preset {preset}"))
-
-
-def check_generator_size(config: TrainConfig) -> None:
-    recipe = config.recipe
-    if isinstance(recipe, FaceFusionConfig) and recipe.generator.size != config.data.size:
-        raise ConfigInvalid(
-            f"recipe.generator.size={recipe.generator.size} and data.size={config.data.size} must be equal"
-        )
 
 
 def choose_gpu(config: TrainConfig) -> bool:

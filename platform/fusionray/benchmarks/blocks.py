@@ -1,0 +1,53 @@
+"""Blocks of a running training loop, timed from inside, in turns with a bare loop in the same process."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from fusionray.benchmarks.bare import BareLoop
+from fusionray.benchmarks.subject import Subject
+from fusionray.benchmarks.turns import Pace, time_steps, wait_for
+from fusionray.training.engine import Engine
+from fusionray.training.profiler import StepProfiler
+
+
+class BlockTimer:
+    """Stand in for a worker's profiler: what is called at the end of each step. Knows no Ray.
+
+    After every block of the real loop the bare one takes as many steps, while the loop stands still; both are at the
+    same step of their run, so that lazy phases fall alike. The first block of both warms up and is not kept.
+    """
+
+    def __init__(self, profiler: StepProfiler, engine: Engine, subject: Subject, pace: Pace) -> None:
+        self.profiler = profiler
+        self.engine = engine
+        self.pace = pace
+        loop = BareLoop(subject.build_recipe(), engine)
+        batches = itertools.cycle(subject.draw_batches(engine.share_images))
+        self.bare_step = lambda: loop.step(next(batches))
+        self.real: list[float] = []
+        self.bare: list[float] = []
+        self.num_steps = 0
+        self.num_blocks = 0
+        self.started = time.perf_counter()
+
+    def step(self) -> None:
+        """Note a step; behind the last one of a block let the bare loop run."""
+        self.profiler.step()
+        self.num_steps += 1
+        if self.num_steps % self.pace.steps:
+            return
+        with self.engine.ledger.paused():
+            wait_for(self.engine.device)
+            real = time.perf_counter() - self.started
+            bare = time_steps(self.bare_step, self.pace.steps, self.engine.device)
+        if self.num_blocks:
+            self.real.append(real)
+            self.bare.append(bare)
+        self.num_blocks += 1
+        self.started = time.perf_counter()
+
+    def close(self) -> None:
+        """Close the profiler that this one stands for."""
+        self.profiler.close()

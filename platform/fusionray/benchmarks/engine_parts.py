@@ -1,0 +1,187 @@
+"""What is measured in this process with torch alone: the plain recipe, saving, recomputation."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from fusionray.benchmarks.findings import Findings
+from fusionray.benchmarks.plain import PlainRecipe
+from fusionray.benchmarks.subject import Subject, TrainBenchConfig, build_subject
+from fusionray.benchmarks.turns import Pace, divide, take_turns, time_steps, wait_for
+from fusionray.training.checkpoint import CheckpointInfo
+from fusionray.training.checkpoint_writer import CheckpointWriter
+from fusionray.training.engine import Engine
+from fusionray.training.footprint import measure_step
+from fusionray.training.ledger_summary import LedgerSummary
+from fusionray.training.state import counters, state_tensors
+
+# The public recipe has no gradient penalty. Without it steps are also alike, and a single one can be compared.
+WITHOUT_PENALTY = {"weights": {"gradient_penalty": 0.0}}
+# Steps between two saves by which a normal one is known.
+STEPS_A_SAVE = 6
+
+
+def stepper(engine: Engine, images: int, subject: Subject) -> Callable[[], object]:
+    """Return a function that takes one step on the next batch in memory and closes it in the ledger."""
+    batches = itertools.cycle(subject.draw_batches(images))
+
+    def step() -> None:
+        engine.step(next(batches))
+        engine.ledger.end_step(images)
+
+    return step
+
+
+def parts_in_ms(summary: LedgerSummary) -> dict[str, float]:
+    """Give the parts of a step in ms."""
+    return {name: 1e3 * seconds for name, seconds in summary.seconds.items()}
+
+
+def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
+    """Compare the engine with the plain recipe, in float32 and in the engine's precision."""
+    subject = build_subject(bench, bench.preset, device, recipe=WITHOUT_PENALTY)
+    engine = subject.build_engine()
+    images = engine.share_images
+    ours = stepper(engine, images, subject)
+    plain, plain_amp = (PlainRecipe(subject.build_recipe(), engine, amp=amp) for amp in (False, True))
+
+    def step_ours() -> None:
+        engine.precision.set_matmul_mode()  # the mode is the process's own
+        ours()
+
+    seconds = take_turns(
+        {"ours": step_ours, "plain": plain_stepper(plain, subject), "plain_amp": plain_stepper(plain_amp, subject)},
+        pace,
+        device=device,
+        tick=tick,
+    )
+    return Findings(
+        values={
+            "vs_plain_recipe": divide(seconds["plain"], seconds["ours"]),
+            "vs_plain_recipe_amp": divide(seconds["plain_amp"], seconds["ours"]),
+        },
+        ledgers={"one worker, batches in memory": parts_in_ms(engine.ledger.take())},
+        notes=[
+            f"plain recipe: {bench.preset}, {images} images a step, {torch.get_num_threads()} threads, {device.type}; "
+            f"ours in {engine.precision.name}, {statistics.median(rates(seconds['ours'], pace, images)):.1f} images/s, "
+            f"plain in fp32 {statistics.median(rates(seconds['plain'], pace, images)):.1f}"
+        ],
+    )
+
+
+def plain_stepper(plain: PlainRecipe, subject: Subject) -> Callable[[], object]:
+    """Return a function that takes one plain step on the next batch in memory."""
+    batches = itertools.cycle(subject.draw_batches(plain.batch))
+
+    def step() -> None:
+        # What the public recipe sets where there is a GPU; it sets nothing on a CPU.
+        torch.set_float32_matmul_precision("high" if plain.device.type == "cuda" else "highest")
+        plain.step(next(batches))
+
+    return step
+
+
+def rates(seconds: list[float], pace: Pace, images: int) -> Iterator[float]:
+    """Return images/s of each round."""
+    return (pace.steps * images / value for value in seconds)
+
+
+def measure_saving(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
+    """Compare the step that begins a save, the whole iteration of the loop, with steps beside which nothing is saved."""
+    subject = build_subject(bench, bench.preset, device, recipe=WITHOUT_PENALTY)
+    engine = subject.build_engine()
+    step = stepper(engine, engine.share_images, subject)
+    time_steps(step, 2, device)
+    ratios: list[float] = []
+    after: list[float] = []
+    with TemporaryDirectory(prefix="saving-", dir=Path(bench.output)) as folder:
+        writer = CheckpointWriter(folder, keep=2)
+        try:
+            # The first save of all is apart.
+            while pace.goes_on(max(0, len(ratios) - 1)):
+                normal = statistics.median(time_steps(step, 1, device) for _ in range(STEPS_A_SAVE))
+                ratios.append(time_saving_step(engine, step, writer, subject) / normal)
+                after.append(time_steps(step, 1, device) / normal)
+                writer.wait()
+                tick()
+        finally:
+            writer.close()
+    return Findings(
+        values={
+            "checkpoint_step_ratio": ratios[1:],
+            "checkpoint_first_ratio": ratios[:1],
+            "checkpoint_after_ratio": after[1:],
+        },
+        notes=[
+            f"saving: {bench.preset}, {state_megabytes(engine):.0f} MB of state, a normal step {normal * 1e3:.0f} ms"
+        ],
+    )
+
+
+def time_saving_step(engine: Engine, step: Callable[[], object], writer: CheckpointWriter, subject: Subject) -> float:
+    """Return the seconds of a step that ends as that of a training worker does when a checkpoint is due."""
+    wait_for(engine.device)
+    started = time.perf_counter()
+    step()
+    info = CheckpointInfo(
+        config=subject.config.model_dump(mode="json"),
+        num_people=2,
+        identity_encoder=None,
+        data_digest="none",
+        images_seen=engine.images_seen,
+        seconds=0.0,
+        metrics={},
+        counters=counters(engine),
+        position={},
+    )
+    writer.begin(state_tensors(engine), info)
+    wait_for(engine.device)
+    return time.perf_counter() - started
+
+
+def state_megabytes(engine: Engine) -> float:
+    """Return the size of a checkpoint's tensors."""
+    return sum(value.nbytes for value in state_tensors(engine).values()) / 1e6
+
+
+def measure_recompute(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
+    """Compare memory and time of steps whose activations are recomputed and kept."""
+    subject = build_subject(bench, bench.recompute_preset, device)
+    images = bench.recompute_images
+    memory = {recompute: measure_memory(subject, images, recompute=recompute) for recompute in (False, True)}
+    steps: dict[str, Callable[[], object]] = {}
+    for name, recompute in (("kept", False), ("recomputed", True)):
+        engine = subject.build_engine(global_batch=images, batch_size=None, recompute=recompute)
+        steps[name] = stepper(engine, images, subject)
+    # A step of this preset is long: one a round.
+    seconds = take_turns(steps, Pace(pace.rounds, 1, pace.until), device=device, warm_up=1, tick=tick)
+    return Findings(
+        values={
+            "recompute_memory_ratio": [memory[True]["peak"] / memory[False]["peak"]],
+            "recompute_kept_ratio": [memory[True]["kept"] / memory[False]["kept"]],
+            "recompute_time_ratio": divide(seconds["recomputed"], seconds["kept"]),
+        },
+        notes=[
+            f"recomputation: {bench.recompute_preset}, {images} images a step, peak beyond the networks' state "
+            f"{memory[False]['peak'] / 2**20:.0f} MiB an image kept, {memory[True]['peak'] / 2**20:.0f} MiB recomputed"
+        ],
+    )
+
+
+def measure_memory(subject: Subject, images: int, *, recompute: bool) -> dict[str, float]:
+    """Return bytes an image: `peak` of a step beyond networks and their states, `kept` for the backward pass.
+
+    Counted tensor by tensor, on every device alike: what a CPU's allocator holds says little of what is in use.
+    """
+    engine = subject.build_engine(global_batch=images, batch_size=None, recompute=recompute)
+    batch: Any = subject.draw_batches(images, 1)[0].to(subject.device)
+    footprint = measure_step(engine.recipe, batch, engine.precision, recompute=recompute)
+    return {"peak": max(phase.peak_bytes for phase in footprint.phases), "kept": footprint.activation_bytes}

@@ -1,0 +1,130 @@
+"""What a benchmark found, judged by its goals: a table as figures, as text, as Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+
+import yaml
+from pydantic import model_validator
+
+from fusionray.config import Section
+from fusionray.evaluation.figures import Figure, Figures, at_least, at_most
+
+GOALS_NAME = "train_goals.yaml"
+
+
+class Goal(Section):
+    """A key of the table: which part measures it, what it is, and what is wanted of it."""
+
+    part: str
+    what: str
+    unit: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @model_validator(mode="after")
+    def check_side(self) -> Goal:
+        if self.at_least is not None and self.at_most is not None:
+            raise ValueError("a goal lies on one side: give at_least or at_most")
+        return self
+
+    def judge(self, value: float) -> Figure:
+        """Put a value beside the goal."""
+        if self.at_least is not None:
+            return at_least(value, self.at_least, self.unit)
+        if self.at_most is not None:
+            return at_most(value, self.at_most, self.unit)
+        return Figure(value=value, unit=self.unit)
+
+
+def load_goals() -> dict[str, Goal]:
+    """Read the keys of the table, in its order."""
+    text = resources.files(__package__).joinpath(GOALS_NAME).read_text(encoding="utf-8")
+    return {key: Goal.model_validate(goal) for key, goal in yaml.safe_load(text).items()}
+
+
+@dataclass
+class Findings:
+    """Values by key, one a round; reasons of keys that cannot be measured here; time ledgers by title, ms by part;
+    notes on the circumstances.
+    """
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    ledgers: dict[str, dict[str, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, other: Findings) -> None:
+        """Take over what another part found."""
+        self.values |= other.values
+        self.missing |= other.missing
+        self.ledgers |= other.ledgers
+        self.notes += other.notes
+
+    def figures(self, goals: Mapping[str, Goal]) -> dict[str, Figure]:
+        """Judge the medians over the rounds, in the order of the goals."""
+        return {
+            key: goal.judge(statistics.median(self.values[key])) for key, goal in goals.items() if self.values.get(key)
+        }
+
+
+Row = tuple[str, str, str, str, str]
+HEAD: Row = ("key", "measured", "rounds", "goal", "holds")
+
+
+def list_rows(figures: Figures, findings: Findings) -> list[Row]:
+    """List the rows of the table as text; what was not measured comes last, with its reason in place of a value."""
+    rows = [
+        (
+            key,
+            f"{figure.value:.3f} {figure.unit}",
+            describe_spread(findings.values.get(key, ())),
+            figure.goal or "-",
+            {True: "yes", False: "NO", None: "-"}[figure.holds],
+        )
+        for key, figure in figures.figures.items()
+    ]
+    return rows + [(key, f"not measured ({reason})", "", "", "") for key, reason in figures.not_measured.items()]
+
+
+def describe_spread(values: Sequence[float]) -> str:
+    """Say how far the rounds lie apart."""
+    return f"{min(values):.3f} .. {max(values):.3f}" if len(values) > 1 else "-"
+
+
+def write_text(figures: Figures, findings: Findings) -> str:
+    """Lay the table out in columns."""
+    rows = [HEAD, *list_rows(figures, findings)]
+    # A reason may be longer than its column: nothing stands behind it.
+    measured = [row for row in rows if row[2]]
+    widths = [max(len(row[column]) for row in (measured if column else rows)) for column in range(len(HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def write_markdown(title: str, figures: Figures, findings: Findings, goals: Mapping[str, Goal], picture: str) -> str:
+    """Write the report: the table, what its keys mean, the time ledgers, the circumstances."""
+    lines = [
+        f"# {title}",
+        "",
+        f"{figures.machine}; fusionray {figures.code_version}.",
+        "",
+        f"![figures]({picture})",
+        "",
+    ]
+    lines += [f"| {' | '.join(HEAD)} | what |", "|" + "---|" * (len(HEAD) + 1)]
+    lines += [f"| {' | '.join(row)} | {goals[row[0]].what} |" for row in list_rows(figures, findings)]
+    if findings.ledgers:
+        parts = list(next(iter(findings.ledgers.values())))
+        lines += ["", "## Time ledger, ms a step", "", f"| | {' | '.join(parts)} | together |"]
+        lines += ["|" + "---|" * (len(parts) + 2)]
+        for name, ledger in findings.ledgers.items():
+            cells = [f"{ledger.get(part, 0.0):.1f}" for part in parts]
+            lines.append(f"| {name} | {' | '.join(cells)} | {sum(ledger.values()):.1f} |")
+    if findings.notes:
+        lines += ["", "## Circumstances", "", *(f"- {note}" for note in findings.notes)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,108 @@
+"""What only a GPU can show: what mixed precision gains, how much memory `auto` fills, how busy the device is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from fusionray.benchmarks.findings import Findings
+from fusionray.benchmarks.subject import Subject, TrainBenchConfig, build_subject
+from fusionray.benchmarks.turns import Pace, divide, take_turns, time_steps, wait_for
+from fusionray.ops.hardware import describe_profile
+from fusionray.training.batching import fit_batch
+from fusionray.training.engine import Engine
+from fusionray.training.ledger import measure_union
+from fusionray.training.prefetch import DeviceFeed
+
+KEYS = ("gpu_amp_speedup", "gpu_memory_auto", "gpu_busy")
+# Steps in which the device is watched: long enough to see what the host does between them.
+BUSY_STEPS = 10
+SAMPLE_IMAGES = 8
+AUTO_STEPS = 3
+
+
+def measure_gpu(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
+    """Measure what the device allows; without one every key is missing."""
+    if device.type != "cuda":
+        return Findings(missing=dict.fromkeys(KEYS, "no GPU"))
+    subject = build_subject(bench, bench.gpu_preset, device)
+    engine = subject.build_engine()
+    note = f"GPU: {describe_profile(engine.profile.model_copy(update=engine.choices()), device)}; {bench.gpu_preset}"
+    found = Findings(notes=[f"{note}, {engine.share_images} images a step"])
+    if engine.precision.name in ("fp32", "tf32"):
+        found.missing["gpu_amp_speedup"] = f"the profile {engine.profile.name} computes in {engine.precision.name}"
+    else:
+        found.values["gpu_amp_speedup"] = compare_precisions(subject, engine, pace, tick)
+    found.values["gpu_busy"] = [measure_busy(engine, subject)]
+    del engine
+    torch.cuda.empty_cache()
+    found.values["gpu_memory_auto"] = [fill_memory(subject, found.notes)]
+    return found
+
+
+def feed_steps(engine: Engine, subject: Subject) -> Callable[[], object]:
+    """Return a function that takes a step as a run does: from page-locked memory, one batch ahead."""
+    feed = DeviceFeed(itertools.cycle(subject.draw_batches(engine.share_images)), engine.device)
+
+    def step() -> None:
+        engine.precision.set_matmul_mode()  # the mode is the process's own
+        engine.step(next(feed))
+        engine.ledger.end_step(engine.share_images)
+
+    return step
+
+
+def compare_precisions(subject: Subject, engine: Engine, pace: Pace, tick: Callable[[], None]) -> list[float]:
+    """Return how many times as fast the profile's precision is as float32 without TF32."""
+    exact = subject.build_engine(precision="fp32")
+    contestants = {"amp": feed_steps(engine, subject), "fp32": feed_steps(exact, subject)}
+    seconds = take_turns(contestants, pace, device=subject.device, tick=tick)
+    return divide(seconds["fp32"], seconds["amp"])
+
+
+def measure_busy(engine: Engine, subject: Subject) -> float:
+    """Return the share of the time in which at least one kernel or copy runs."""
+    step = feed_steps(engine, subject)
+    time_steps(step, 2, engine.device)
+    # Kernels alone: to record what the host does as well would slow it, and the device would wait for it.
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        time_steps(step, 1, engine.device)
+        seconds = time_steps(step, BUSY_STEPS, engine.device)
+    return busy_seconds(recorded.events(), seconds) / seconds
+
+
+def busy_seconds(events: Any, window_seconds: float) -> float:
+    """Measure the time covered by a device's work in the last `window_seconds` of a recording (times in us)."""
+    spans = [
+        (event.time_range.start / 1e6, event.time_range.end / 1e6)
+        for event in events
+        # Ranges that user code marked are drawn on the device's line, too, gaps included.
+        if event.device_type == torch.autograd.DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+    ]
+    if not spans:
+        return 0.0
+    begin = max(end for _, end in spans) - window_seconds
+    return measure_union((max(start, begin), end) for start, end in spans if end > begin)
+
+
+def fill_memory(subject: Subject, notes: list[str]) -> float:
+    """Let the engine choose its batch, take steps of it; return the share of the device's memory then in use."""
+    engine = subject.build_engine(batch_size="auto", global_batch="auto")
+    fit_batch(engine, subject.draw_batches(SAMPLE_IMAGES, 1)[0])
+    sample = subject.draw_batches(SAMPLE_IMAGES, 1)[0]
+    index = torch.arange(engine.share_images) % SAMPLE_IMAGES
+    batch = sample.map(lambda value: value[index])
+    torch.cuda.reset_peak_memory_stats(subject.device)
+    time_steps(lambda: engine.step(batch), AUTO_STEPS, subject.device)
+    wait_for(subject.device)
+    peak = torch.cuda.max_memory_reserved(subject.device)
+    total = torch.cuda.get_device_properties(subject.device).total_memory
+    notes.append(
+        f"auto: {engine.batch_size} images at once; torch holds {peak / 2**30:.1f} of {total / 2**30:.1f} GiB, "
+        f"engine.memory_share={engine.config.memory_share:g}"
+    )
+    return peak / total

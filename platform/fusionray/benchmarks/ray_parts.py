@@ -1,0 +1,191 @@
+"""What is measured on a Ray cluster: the training loop as a user gets it, and the loader that feeds it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ray.exceptions
+import ray.train
+import ray.train.torch
+import torch
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from fusionray.benchmarks.blocks import BlockTimer
+from fusionray.benchmarks.findings import Findings
+from fusionray.benchmarks.loader import measure_loader
+from fusionray.benchmarks.subject import Subject, TrainBenchConfig, build_encoder, build_subject
+from fusionray.benchmarks.turns import Pace, divide
+from fusionray.data import storage
+from fusionray.data.prepare import PrepareConfig, prepare
+from fusionray.data.reading import RayReader, list_people
+from fusionray.data.shards import read_manifest
+from fusionray.errors import TrainingFailed
+from fusionray.ops.placement import bind_worker
+from fusionray.ops.progress import ProgressBoard
+from fusionray.ops.tracking import close_run, metric_history, open_run, tracking_uri
+from fusionray.training.failures import root_cause
+from fusionray.training.ledger_summary import OTHER, PARTS
+from fusionray.training.loop import Worker, WorkerTask
+
+RUN = {"name": "bench-loop"}
+FOUND_NAME = "blocks.json"
+NEVER = 10**12
+
+
+@dataclass(frozen=True)
+class LoopTask:
+    """What the measured worker is told: the run's own task, the same networks for the bare loop, the pace."""
+
+    task: WorkerTask
+    subject: Subject
+    pace: Pace
+
+
+def prepare_shards(bench: TrainBenchConfig) -> str:
+    """Prepare the synthetic crops that are streamed; a second call finds them done."""
+    folder = storage.join(bench.output, "shards")
+    prepare(
+        PrepareConfig(input=bench.world, output=folder, size=bench.data_size, landmarks="exact", contact_sheet=False)
+    )
+    return folder
+
+
+def measure_loaders(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
+    """Compare our stream, read through Ray, with DataLoaders of as many processes."""
+    del device, tick  # the loaders draw no bar
+    cores = len(os.sched_getaffinity(0))
+    rates = measure_loader(
+        prepare_shards(bench), reader=RayReader, workers=cores, batches=bench.loader_batches, rounds=pace.rounds
+    )
+    told = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
+    return Findings(
+        values={
+            "loader_vs_pillow": [rates["ours"] / rates["dataloader_pillow"]],
+            "loader_vs_best": [rates["ours"] / rates["dataloader_simplejpeg"]],
+        },
+        notes=[f"loaders: crops of {bench.data_size} px, {cores} threads or processes, images/s: {told}"],
+    )
+
+
+def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
+    """Compare the Ray Train loop, streaming from shards, with a bare loop in the same process."""
+    del device, tick  # the run draws its own bar
+    shards = prepare_shards(bench)
+    subject = build_loop_subject(bench, shards)
+    batch = subject.config.engine.global_batch
+    assert isinstance(batch, int)
+    steps = subject.config.budget.log_images // batch
+    with TemporaryDirectory(prefix="loop-", dir=Path(bench.output)) as folder:
+        uri = tracking_uri(None, folder)
+        run = open_run(uri, "bench", RUN["name"], {})
+        manifest = read_manifest(shards)
+        task = WorkerTask(
+            config=subject.config,
+            manifest=manifest,
+            run_folder=storage.join(folder, RUN["name"]),
+            people=list_people(shards, manifest, "train"),
+            encoder=build_encoder(subject.config),
+            tracking_run=run,
+            tracking_uri=uri,
+            owner="",
+        )
+        fit(LoopTask(task, subject, Pace(pace.rounds, steps, pace.until)), folder)
+        found = json.loads((Path(task.run_folder) / FOUND_NAME).read_text())
+        close_run(uri, run, failed=False)
+        # What a user would read in the tracker. The first entry holds the start of the stream.
+        history = {
+            key: [value for _, value in metric_history(uri, run, key)][1:]
+            for key in ("share_data_wait", *(f"time_{part}_ms" for part in (*PARTS, OTHER)))
+        }
+    return Findings(
+        values={
+            "loop_efficiency": divide(found["bare"], found["real"]),
+            "data_wait_share": history["share_data_wait"],
+        },
+        ledgers={
+            "Ray Train loop, shards": {part: statistics.median(history[f"time_{part}_ms"]) for part in (*PARTS, OTHER)}
+        },
+        notes=[
+            f"loop: networks of {bench.preset} at {bench.data_size} px, {batch} images a step, {steps} steps a round, "
+            f"{found['threads']} threads; {steps * batch / statistics.median(found['real']):.1f} images/s"
+        ],
+    )
+
+
+def build_loop_subject(bench: TrainBenchConfig, shards: str) -> Subject:
+    """Build the run that is measured: nothing but steps and one entry in the tracker a round."""
+    cpu = torch.device("cpu")
+    preset = build_subject(bench, bench.preset, cpu).config
+    batch = preset.engine.global_batch
+    if not isinstance(batch, int):
+        raise ValueError("train.engine.global_batch=auto: the loop is measured at a number of images")
+    steps = bench.loop_steps or -(-preset.budget.log_images // batch)
+    budget = {
+        # A round more than are counted: the first one warms up.
+        "images": (bench.rounds + 1) * steps * batch,
+        "log_images": steps * batch,
+        "max_seconds": None,
+        "checkpoint_images": NEVER,
+        "preview_images": NEVER,
+    }
+    return build_subject(
+        bench,
+        bench.preset,
+        cpu,
+        run=RUN,
+        data={"shards": shards, "size": bench.data_size, "validation_images": 0},
+        recipe={"generator": {"size": bench.data_size}},
+        engine={"batch_size": None},
+        budget=budget,
+        workers={"num_workers": 1, "device": "cpu" if bench.device == "cpu" else "auto"},
+    )
+
+
+def fit(task: LoopTask, folder: str) -> None:
+    """Run the measured worker under Ray Train.
+
+    Raises: TrainingFailed.
+    """
+    use_gpu = task.subject.config.workers.device != "cpu" and ray.cluster_resources().get("GPU", 0.0) >= 1
+    logging.getLogger("ray.train").setLevel(logging.ERROR)
+    board = ProgressBoard()
+    trainer = TorchTrainer(
+        loop_worker,
+        train_loop_config={"task": task, "board": board},
+        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+        scaling_config=ray.train.ScalingConfig(num_workers=1, use_gpu=use_gpu),
+        run_config=ray.train.RunConfig(name=RUN["name"], storage_path=folder),
+    )
+    with board.shown("bench loop", task.subject.config.budget.images, "img"):
+        try:
+            trainer.fit()
+        except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
+            raise TrainingFailed(f"the measured run: {root_cause(error)}") from error
+
+
+def loop_worker(loop_config: Mapping[str, Any]) -> None:
+    """Run the worker of a training run, timed; entry point of a Ray Train worker."""
+    told: LoopTask = loop_config["task"]
+    device = ray.train.torch.get_device()
+    workers = told.subject.config.workers
+    bind_worker(0, 1, device, threads=workers.threads, bind=workers.bind)
+    subject = Subject(told.subject.config, device)
+    engine = subject.build_engine()
+    worker = Worker(told.task, engine, board=loop_config["board"])
+    timer = BlockTimer(worker.profiler, engine, subject, told.pace)
+    # The loop calls its profiler at the very end of each step: a place to stop between two steps without a change of it.
+    worker.profiler = timer  # type: ignore[assignment]
+    try:
+        worker.run()
+    finally:
+        worker.close()
+    found = {"real": timer.real, "bare": timer.bare, "threads": torch.get_num_threads()}
+    storage.write_atomic(storage.join(told.task.run_folder, FOUND_NAME), json.dumps(found).encode())
