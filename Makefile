@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test check format lock wheel clean
+.PHONY: demo test bench check format lock wheel clean
 
 # Train and serve a small model on synthetic faces, from nothing to an HTTP answer, in runs/demo.
 demo: $(STAMP)
@@ -11,6 +11,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(TESTS)
+
+# Measure what is promised about speed, into runs/bench; OPTIONS='rounds=3' changes settings.
+bench: $(STAMP)
+	$(BIN)/fusionray bench train --output runs/bench $(OPTIONS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -70,6 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_export(verbs.add_parser("export", help="checkpoint -> checked ONNX bundle"))
     add_fuse(verbs.add_parser("fuse", help="fuse two picture files with a bundle"))
     add_serve(verbs.add_parser("serve", help="serve a bundle over HTTP"))
+    add_bench(verbs.add_parser("bench", help="measure what is promised about speed"))
     return parser
 
 
@@ -226,6 +227,25 @@ def run_serve(options: argparse.Namespace) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
         ray_serve.shutdown()
+
+
+def add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", choices=("train",), help="what to measure: train")
+    parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json, report.md and pictures")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of the table")
+    parser.add_argument("--engine-only", action="store_true", help="leave out what needs Ray, installed or not")
+    add_common(parser)
+    parser.set_defaults(run=run_bench)
+
+
+def run_bench(options: argparse.Namespace) -> None:
+    from fusionray.benchmarks.subject import TrainBenchConfig
+    from fusionray.benchmarks.train import bench_train
+
+    overrides = [*options.overrides, f"output={options.output}"]
+    config = load_config(TrainBenchConfig, file=options.config, overrides=overrides)
+    result = bench_train(config, address=options.address, engine_only=options.engine_only)
+    print(result.figures.model_dump_json(indent=1) if options.json else result.table)
 
 
 def find_serve_root() -> Path:

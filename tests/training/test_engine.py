@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from fusionray.errors import CheckpointMissing, TrainingFailed
 from fusionray.ops.hardware import detect_profile
+from fusionray.recipes.recipe import Losses, Phase, PhaseInput
 from fusionray.training.engine import Engine, mix_seed
 from fusionray.training.schedule import average_decay
 from fusionray.training.settings import EngineConfig
@@ -230,6 +232,30 @@ def test_the_loss_scale_falls_on_overflow_and_the_step_is_left_out() -> None:
     assert engine.scalers["fit_first"].get_scale() == scale / 2
     assert engine.step(draw_numbers(16)).skipped == ()
     assert not torch.equal(weights(engine, "first")["0.weight"], before["0.weight"])
+
+
+# torch's own compiler still imports scripts, of which torch warns.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_compiled_networks_learn_the_same_with_the_penalty_left_eager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    def penalise(step: PhaseInput[Numbers]) -> Losses:
+        x = step.batch.x.detach().requires_grad_(True)
+        judged = step.networks["second"](x)
+        (gradient,) = torch.autograd.grad(judged.sum(), x, create_graph=True)
+        return Losses(gradient.square().sum() + 0 * judged.sum(), {"penalty": gradient.square().sum()})
+
+    def run(compiled: bool) -> list[dict[str, float]]:
+        recipe = ToyRecipe()
+        recipe.phases = (*recipe.phases, Phase("penalise", "second", penalise, second_order=True))
+        config = EngineConfig(global_batch=16, precision="fp32", clip_norm=1e6, compile=compiled)
+        engine = Engine(recipe, config, total_images=1600, device=CPU)
+        return [engine.step(draw_numbers(16, seed=step)).losses for step in range(3)]
+
+    for compiled, eager in zip(run(compiled=True), run(compiled=False), strict=True):
+        assert compiled == pytest.approx(eager, rel=1e-4)
 
 
 def test_recomputed_activations_change_nothing_but_memory() -> None:

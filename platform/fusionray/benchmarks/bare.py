@@ -75,7 +75,7 @@ class BareLoop:
             eager = torch.compiler.set_stance("force_eager") if self.compiled and phase.second_order else None
             with eager or contextlib.nullcontext(), self.precision.autocast():
                 losses = phase.loss(PhaseInput(self.networks, self.recipe.frozen, prepared, shared))
-            scaler.scale(losses.total).backward()
+            scaler.scale(losses.total).backward()  # type: ignore[no-untyped-call]
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(self.networks[phase.trains].parameters(), self.config.clip_norm)
             scaler.step(optimizer)

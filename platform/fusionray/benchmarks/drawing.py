@@ -6,8 +6,8 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from fusionray.evaluation.figures import Figures
 from fusionray.benchmarks.findings import Goal
+from fusionray.evaluation.figures import Figures
 
 HOLDS, FAILS, INFORMS = "#2f7d4f", "#b23a3a", "#8a8f98"
 # A bar that is many times its goal would leave no room for the others.

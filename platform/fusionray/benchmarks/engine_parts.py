@@ -34,6 +34,7 @@ def stepper(engine: Engine, images: int, subject: Subject) -> Callable[[], objec
     batches = itertools.cycle(subject.draw_batches(images))
 
     def step() -> None:
+        engine.ledger.restart()  # the turns of others belong to none of its steps
         engine.step(next(batches))
         engine.ledger.end_step(images)
 
@@ -95,7 +96,7 @@ def rates(seconds: list[float], pace: Pace, images: int) -> Iterator[float]:
 
 
 def measure_saving(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
-    """Compare the step that begins a save, the whole iteration of the loop, with steps beside which nothing is saved."""
+    """Compare the step that begins a save, the loop's whole iteration, with steps beside which nothing is saved."""
     subject = build_subject(bench, bench.preset, device, recipe=WITHOUT_PENALTY)
     engine = subject.build_engine()
     step = stepper(engine, engine.share_images, subject)

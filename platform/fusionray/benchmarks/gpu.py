@@ -81,7 +81,7 @@ def busy_seconds(events: Any, window_seconds: float) -> float:
         (event.time_range.start / 1e6, event.time_range.end / 1e6)
         for event in events
         # Ranges that user code marked are drawn on the device's line, too, gaps included.
-        if event.device_type == torch.autograd.DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+        if event.device_type.name == "CUDA" and not getattr(event, "is_user_annotation", False)
     ]
     if not spans:
         return 0.0

@@ -73,13 +73,14 @@ class PlainRecipe:
         self.optimizers["discriminator"].zero_grad()
         self.update("discriminator", discriminator)
         self.images_seen += self.batch
-        return {**generator.parts, "discriminator": discriminator.detach()}
+        parts = {**generator.parts, "discriminator": discriminator}
+        return {name: value.detach() for name, value in parts.items()}
 
     def update(self, name: str, loss: Tensor) -> None:
         """Differentiate for everything that the graph holds; clip and step one network."""
         optimizer, scaler = self.optimizers[name], self.scalers[name]
         if scaler is not None:
-            scaler.scale(loss).backward()
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             scaler.unscale_(optimizer)
         else:
             loss.backward()  # type: ignore[no-untyped-call]

@@ -181,7 +181,7 @@ def loop_worker(loop_config: Mapping[str, Any]) -> None:
     engine = subject.build_engine()
     worker = Worker(told.task, engine, board=loop_config["board"])
     timer = BlockTimer(worker.profiler, engine, subject, told.pace)
-    # The loop calls its profiler at the very end of each step: a place to stop between two steps without a change of it.
+    # The loop calls its profiler at the very end of each step: there it can be stopped, unchanged.
     worker.profiler = timer  # type: ignore[assignment]
     try:
         worker.run()

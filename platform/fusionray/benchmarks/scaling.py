@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 from fusionray.benchmarks.engine_parts import parts_in_ms
 from fusionray.benchmarks.findings import Findings
@@ -35,7 +35,7 @@ def measure_scaling(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
         return Findings(missing=dict.fromkeys(("scaling_2", "ceiling_2", "communication_share"), reason))
     subject = build_subject(bench, bench.preset, CPU)
     with TemporaryDirectory(prefix="fusionray-scaling-") as folder:
-        mp.spawn(run_rank, args=(subject, bench.scaling_batch, pace, folder), nprocs=NUM_RANKS)  # type: ignore[no-untyped-call]
+        spawn(run_rank, args=(subject, bench.scaling_batch, pace, folder), nprocs=NUM_RANKS)  # type: ignore[no-untyped-call]
         found: dict[str, Any] = json.loads((Path(folder) / "found.json").read_text())
     seconds = found["seconds"]
     rate = bench.scaling_batch * pace.steps / min(seconds["alone"])
@@ -91,6 +91,7 @@ def cycle(engine: Engine, batches: list[Any]) -> Callable[[], object]:
     endless = itertools.cycle(batches)
 
     def step() -> None:
+        engine.ledger.restart()  # the turns of others belong to none of its steps
         engine.step(next(endless))
         engine.ledger.end_step(engine.share_images)
 
@@ -106,7 +107,7 @@ def take_turns_together(contestants: dict[str, Callable[[], object] | None], pac
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     done = 0
     while agree(pace.goes_on(done)):
-        for name in list(contestants) if done % 2 == 0 else list(reversed(contestants)):
+        for name in list(contestants)[:: 1 if done % 2 == 0 else -1]:
             seconds[name].append(time_steps(block(contestants[name], pace.steps), 1, CPU))
         done += 1
     return seconds

@@ -14,9 +14,9 @@ from fusionray.errors import ConfigInvalid
 from fusionray.ops.environment import resolve_location
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
 from fusionray.training.build import EncoderState, build_recipe, load_encoder
-from fusionray.training.dry_run import PRESET_PREFIX, build_untrained_encoder
+from fusionray.training.dry_run import build_untrained_encoder
 from fusionray.training.engine import Engine
-from fusionray.training.settings import TrainConfig
+from fusionray.training.settings import PRESET_PREFIX, TrainConfig
 from fusionray.types import PairBatch, SyntheticTruth
 
 NO_SHARDS = "none"
@@ -106,9 +106,9 @@ def build_encoder(config: TrainConfig) -> EncoderState:
 def draw_pairs(images: int, size: int, same_identity_ratio: float, seed: int) -> PairBatch:
     """Render pairs of synthetic people with what their true fusion is made of; the first rows show one person twice."""
     same_N = torch.arange(images) < round(images * same_identity_ratio)
-    sources, targets = synthetic.sample_identities(2 * images, seed).split(images)
+    sources, targets = synthetic.sample_identities(2 * images, seed).chunk(2)
     targets = torch.where(same_N[:, None], sources, targets)
-    looks, attributes = synthetic.sample_attributes(2 * images, seed).split(images)
+    looks, attributes = synthetic.sample_attributes(2 * images, seed).chunk(2)
     # The middle half of the picture: about where an aligned crop lies.
     view_N23 = torch.tensor([[0.5, 0.0, 0.25], [0.0, 0.5, 0.25]]).repeat(images, 1, 1)
     source, target = (

@@ -46,6 +46,37 @@ RAY_PARTS = ("loader", "loop")
 
 
 @dataclass(frozen=True)
+class Bench:
+    """One benchmark under way: what is asked, and what was found so far."""
+
+    config: TrainBenchConfig
+    device: torch.device
+    goals: dict[str, Goal]
+    pace: Pace
+    findings: Findings
+
+    def wants(self, part: str) -> bool:
+        """Tell whether a key of this part is asked for."""
+        return any(goal.part == part for goal in self.goals.values())
+
+    def leave_out(self, part: str, reason: str) -> None:
+        """Say why a part is not measured."""
+        self.findings.missing |= {key: reason for key, goal in self.goals.items() if goal.part == part}
+
+    def run(self, part: str, measure: Measure) -> None:
+        """Measure a part, unless nobody asks for it or the time is used up; say how long it took."""
+        if not self.wants(part):
+            return
+        if time.monotonic() > self.pace.until:
+            self.leave_out(part, f"the limit of {self.config.seconds:g} s was reached before; raise seconds")
+            return
+        started = time.monotonic()
+        with progress(part, self.pace.rounds) as tick:
+            self.findings.add(measure(self.config, self.device, self.pace, tick))
+        tqdm.write(f"bench {part}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+
+
+@dataclass(frozen=True)
 class BenchResult:
     """The figures, and the table as it is printed."""
 
@@ -63,25 +94,26 @@ def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_
     config = config.model_copy(update={"output": resolve_location(config.output)})
     Path(config.output).mkdir(parents=True, exist_ok=True)
     pace = Pace(config.rounds, config.steps, time.monotonic() + config.seconds)
-    wanted = {goal.part for goal in goals.values()}
-    findings = Findings()
-    for name, measure in ENGINE_PARTS.items():
-        if name in wanted:
-            run_part(name, measure, config, device, pace, goals, findings)
-    if wanted & set(RAY_PARTS):
-        reason = "--engine-only" if engine_only else why_no_ray()
-        if reason:
-            missing = {key: reason for key, goal in goals.items() if goal.part in RAY_PARTS}
-            findings.add(Findings(missing=missing))
-        else:
-            from fusionray.benchmarks.ray_parts import measure_loaders, measure_loop
-            from fusionray.ops.cluster import cluster
+    bench = Bench(config, device, goals, pace, Findings())
+    for part, measure in ENGINE_PARTS.items():
+        bench.run(part, measure)
+    reason = "--engine-only" if engine_only else why_no_ray()
+    if reason:
+        for part in RAY_PARTS:
+            bench.leave_out(part, reason)
+    elif any(map(bench.wants, RAY_PARTS)):
+        run_ray_parts(bench, address)
+    return write_result(Path(config.output), goals, bench.findings)
 
-            with cluster(address):
-                for name, measure in (("loader", measure_loaders), ("loop", measure_loop)):
-                    if name in wanted:
-                        run_part(name, measure, config, device, pace, goals, findings)
-    return write_result(Path(config.output), goals, findings)
+
+def run_ray_parts(bench: Bench, address: str | None) -> None:
+    """Measure what needs Ray; nothing of it is imported before."""
+    from fusionray.benchmarks.ray_parts import measure_loaders, measure_loop
+    from fusionray.ops.cluster import cluster
+
+    with cluster(address):
+        bench.run("loader", measure_loaders)
+        bench.run("loop", measure_loop)
 
 
 def choose_goals(keys: Sequence[str]) -> dict[str, Goal]:
@@ -117,32 +149,16 @@ def why_no_ray() -> str:
     return ""
 
 
-def run_part(
-    name: str,
-    measure: Measure,
-    config: TrainBenchConfig,
-    device: torch.device,
-    pace: Pace,
-    goals: dict[str, Goal],
-    findings: Findings,
-) -> None:
-    """Measure a part, unless the time is used up; say how long it took."""
-    if time.monotonic() > pace.until:
-        reason = f"the limit of {config.seconds:g} s was reached before its turn; raise seconds"
-        findings.add(Findings(missing={key: reason for key, goal in goals.items() if goal.part == name}))
-        return
-    started = time.monotonic()
-    with progress(name, pace.rounds) as tick:
-        findings.add(measure(config, device, pace, tick))
-    tqdm.write(f"bench {name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-
-
 @contextlib.contextmanager
 def progress(name: str, rounds: int) -> Iterator[Callable[[], None]]:
     """Draw a bar over the rounds of a part."""
     tqdm.write(f"bench {name}: begins", file=sys.stderr)
     with tqdm(total=rounds, desc=f"bench {name}", unit="round", leave=False) as bar:
-        yield lambda: bar.update() and None
+
+        def tick() -> None:
+            bar.update()
+
+        yield tick
 
 
 def write_result(folder: Path, goals: dict[str, Goal], findings: Findings) -> BenchResult:

@@ -43,8 +43,7 @@ def take_turns(
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     done = 0
     while pace.goes_on(done):
-        order = list(contestants) if done % 2 == 0 else list(reversed(contestants))
-        for name in order:
+        for name in list(contestants)[:: 1 if done % 2 == 0 else -1]:
             seconds[name].append(time_steps(contestants[name], pace.steps, device))
         done += 1
         tick()

@@ -88,7 +88,7 @@ def measure_step(recipe: Recipe[Any], batch: Batch, precision: Precision, *, rec
     ]
     for network in recipe.frozen.values():
         network.eval().requires_grad_(False)
-    for network in recipe.networks.values():
+    for network in (*recipe.networks.values(), *recipe.frozen.values()):
         recompute_activations(network, recompute)
     with torch.no_grad():
         prepared = recipe.prepare(batch)

@@ -123,6 +123,7 @@ class Worker:
         self.started = time.monotonic()
         self.shown = 0.0
         self.told: set[str] = set()
+        self.logged = False
         self.metrics: dict[str, float] = {}
         self.position = DataPosition()
         self.decoder = CropDecoder(config.data.size, config.data.decode_threads or engine.profile.decode_threads)
@@ -260,7 +261,10 @@ class Worker:
         if summary is not None:
             self.metrics["images_per_second"] = summary.images_per_second * self.engine.num_ranks
             extra |= summary.metrics()
-            self.tell_once("ledger", summary.warning(self.config))
+            # The first entry holds the start of readers and kernels, which says nothing of the run.
+            if self.logged:
+                self.tell_once("ledger", summary.warning(self.config))
+            self.logged = True
         self.tracker.log(self.engine.images_seen, {**extra, **self.metrics})
 
     def tell_once(self, about: str, line: str | None) -> None:

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+
+from fusionray.benchmarks.drawing import draw
+from fusionray.benchmarks.findings import Findings, Goal, load_goals, write_markdown, write_text
+from fusionray.evaluation.figures import Figures, write_figures
+
+FOUND = Findings(
+    values={"scaling_2": [1.7, 1.9, 2.0], "data_wait_share": [0.03], "ceiling_2": [1.95, 1.97]},
+    missing={"gpu_busy": "no GPU"},
+    ledgers={"a loop": {"forward": 60.0, "backward": 40.0}, "another": {"forward": 10.0, "communication": 2.0}},
+    notes=["it was quiet"],
+)
+
+
+def judge(folder: Path) -> Figures:
+    return write_figures(folder, "bench-train", FOUND.figures(load_goals()), FOUND.missing)
+
+
+def test_goals_are_those_that_were_promised() -> None:
+    goals = load_goals()
+    least = {key: goal.at_least for key, goal in goals.items() if goal.at_least is not None}
+    assert least == {
+        "loop_efficiency": 0.97,
+        "loader_vs_pillow": 1.5,
+        "loader_vs_best": 1.0,
+        "scaling_2": 1.85,
+        "vs_plain_recipe": 1.5,
+        "gpu_amp_speedup": 2.0,
+        "gpu_memory_auto": 0.9,
+        "gpu_busy": 0.9,
+    }
+    most = {key: goal.at_most for key, goal in goals.items() if goal.at_most is not None}
+    assert most == {"data_wait_share": 0.02, "checkpoint_step_ratio": 1.3}
+
+
+def test_a_goal_lies_on_one_side() -> None:
+    with pytest.raises(ValidationError, match="one side"):
+        Goal(part="x", what="x", unit="x", at_least=1.0, at_most=2.0)
+
+
+def test_medians_are_judged_by_their_goals(tmp_path: Path) -> None:
+    figures = judge(tmp_path).figures
+    assert list(figures) == ["data_wait_share", "scaling_2", "ceiling_2"]
+    scaling, wait, ceiling = figures["scaling_2"], figures["data_wait_share"], figures["ceiling_2"]
+    assert (scaling.value, scaling.goal, scaling.holds) == (1.9, ">= 1.85", True)
+    assert (wait.value, wait.goal, wait.holds) == (0.03, "<= 0.02", False)
+    assert (ceiling.goal, ceiling.holds) == (None, None)
+    assert ceiling.value == pytest.approx(1.96)
+
+
+def test_figures_are_written_with_the_reasons_of_those_that_are_missing(tmp_path: Path) -> None:
+    judge(tmp_path)
+    tree = json.loads((tmp_path / "figures.json").read_text())
+    assert tree["name"] == "bench-train"
+    assert tree["figures"]["scaling_2"] == {"value": 1.9, "unit": "x", "goal": ">= 1.85", "holds": True}
+    assert tree["not_measured"] == {"gpu_busy": "no GPU"}
+
+
+def test_the_table_is_readable_as_text(tmp_path: Path) -> None:
+    lines = write_text(judge(tmp_path), FOUND).splitlines()
+    assert lines[0].split() == ["key", "measured", "rounds", "goal", "holds"]
+    assert lines[1].split() == ["data_wait_share", "0.030", "share", "-", "<=", "0.02", "NO"]
+    assert lines[2].split() == ["scaling_2", "1.900", "x", "1.700", "..", "2.000", ">=", "1.85", "yes"]
+    assert lines[4] == "gpu_busy         not measured (no GPU)"
+    assert lines[1].index("<=") == lines[2].index(">=")
+
+
+def test_the_report_says_what_the_keys_mean_and_where_the_time_goes(tmp_path: Path) -> None:
+    goals = load_goals()
+    text = write_markdown("Benchmarks", judge(tmp_path), FOUND, goals, "train.png")
+    assert "![figures](train.png)" in text
+    assert goals["scaling_2"].what in text
+    assert "| gpu_busy | not measured (no GPU) |" in text
+    assert "| | forward | backward | communication | together |" in text
+    assert "| another | 10.0 | 0.0 | 2.0 | 12.0 |" in text
+    assert "- it was quiet" in text
+
+
+def test_figures_and_ledgers_are_drawn(tmp_path: Path) -> None:
+    figures = judge(tmp_path)
+    png = draw(figures, load_goals(), FOUND.ledgers)
+    without = draw(figures, load_goals(), {})
+    with Image.open(io.BytesIO(png)) as picture, Image.open(io.BytesIO(without)) as smaller:
+        assert picture.format == "PNG"
+        assert picture.height > smaller.height
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or []}
+    # The bars of a figure that holds, one that does not, and one without a goal.
+    assert {(0x2F, 0x7D, 0x4F), (0xB2, 0x3A, 0x3A), (0x8A, 0x8F, 0x98)} <= colours
