@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,8 +23,10 @@ from fusionray.training.footprint import measure_step
 from fusionray.training.ledger_summary import LedgerSummary
 from fusionray.training.state import counters, state_tensors
 
-# The public recipe has no gradient penalty. Without it steps are also alike, and a single one can be compared.
+# Without the lazy penalty all steps are alike, and a single one can be compared.
 WITHOUT_PENALTY = {"weights": {"gradient_penalty": 0.0}}
+# What the public recipe knows: photographs, of which no true fusion can be rendered, and no gradient penalty.
+PUBLIC = {"paired": False, **WITHOUT_PENALTY}
 # Steps between two saves by which a normal one is known.
 STEPS_A_SAVE = 6
 
@@ -48,7 +50,7 @@ def parts_in_ms(summary: LedgerSummary) -> dict[str, float]:
 
 def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
     """Compare the engine with the plain recipe, in float32 and in the engine's precision."""
-    subject = build_subject(bench, bench.preset, device, recipe=WITHOUT_PENALTY)
+    subject = build_subject(bench, bench.engine_preset, device, recipe=PUBLIC)
     engine = subject.build_engine()
     images = engine.share_images
     ours = stepper(engine, images, subject)
@@ -71,9 +73,10 @@ def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tic
         },
         ledgers={"one worker, batches in memory": parts_in_ms(engine.ledger.take())},
         notes=[
-            f"plain recipe: {bench.preset}, {images} images a step, {torch.get_num_threads()} threads, {device.type}; "
-            f"ours in {engine.precision.name}, {statistics.median(rates(seconds['ours'], pace, images)):.1f} images/s, "
-            f"plain in fp32 {statistics.median(rates(seconds['plain'], pace, images)):.1f}"
+            f"plain recipe: {bench.engine_preset}, {images} images a step, {torch.get_num_threads()} threads, "
+            f"{device.type}; images/s: ours in {engine.precision.name} "
+            f"{median_rate(seconds['ours'], pace, images):.1f}, "
+            f"plain in fp32 {median_rate(seconds['plain'], pace, images):.1f}"
         ],
     )
 
@@ -90,14 +93,14 @@ def plain_stepper(plain: PlainRecipe, subject: Subject) -> Callable[[], object]:
     return step
 
 
-def rates(seconds: list[float], pace: Pace, images: int) -> Iterator[float]:
-    """Return images/s of each round."""
-    return (pace.steps * images / value for value in seconds)
+def median_rate(seconds: list[float], pace: Pace, images: int) -> float:
+    """Return the median of images/s over the rounds."""
+    return pace.steps * images / statistics.median(seconds)
 
 
 def measure_saving(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
     """Compare the step that begins a save, the loop's whole iteration, with steps beside which nothing is saved."""
-    subject = build_subject(bench, bench.preset, device, recipe=WITHOUT_PENALTY)
+    subject = build_subject(bench, bench.engine_preset, device, recipe=WITHOUT_PENALTY)
     engine = subject.build_engine()
     step = stepper(engine, engine.share_images, subject)
     time_steps(step, 2, device)
@@ -122,7 +125,8 @@ def measure_saving(bench: TrainBenchConfig, device: torch.device, pace: Pace, ti
             "checkpoint_after_ratio": after[1:],
         },
         notes=[
-            f"saving: {bench.preset}, {state_megabytes(engine):.0f} MB of state, a normal step {normal * 1e3:.0f} ms"
+            f"saving: {bench.engine_preset}, {state_megabytes(engine):.0f} MB of state, "
+            f"a normal step {normal * 1e3:.0f} ms"
         ],
     )
 

@@ -119,7 +119,7 @@ def write_markdown(title: str, figures: Figures, findings: Findings, goals: Mapp
     lines += [f"| {' | '.join(HEAD)} | what |", "|" + "---|" * (len(HEAD) + 1)]
     lines += [f"| {' | '.join(row)} | {goals[row[0]].what} |" for row in list_rows(figures, findings)]
     if findings.ledgers:
-        parts = list(next(iter(findings.ledgers.values())))
+        parts = list(dict.fromkeys(part for ledger in findings.ledgers.values() for part in ledger))
         lines += ["", "## Time ledger, ms a step", "", f"| | {' | '.join(parts)} | together |"]
         lines += ["|" + "---|" * (len(parts) + 2)]
         for name, ledger in findings.ledgers.items():

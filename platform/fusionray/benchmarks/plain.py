@@ -1,15 +1,15 @@
 """The public recipe, plainly: how face swappers are commonly trained, at the mathematics of our own steps.
 
 Source: facefusion/facefusion-labs, hyperswap/src/training.py (read, not copied), a LightningModule with manual
-optimisation. Taken from there: both losses are computed before either network is updated, each network is judged and
-learned in one go a batch; the discriminator sees real and fused pictures in two passes; the generator's loss is
-differentiated for the discriminator's parameters too, because the graph is recorded before `toggle_optimizer` turns
-them off; AdamW as torch builds it by default; contiguous memory; nothing compiled; float32 on a CPU.
+optimisation. Taken from there: both losses are computed before either network is updated; the discriminator sees real
+and fused pictures in two passes; the generator's loss is differentiated for the discriminator's parameters too, because
+the graph is recorded before `toggle_optimizer` turns them off; AdamW as torch builds it by default; contiguous memory;
+nothing compiled; float32 on a CPU.
 
 Not taken, so that both sides compute the same: its losses, networks, weight decay and clipping by value, for which ours
 stand in; the gradients that its generator step leaves behind in the discriminator, which are dropped here. It has no
-gradient penalty, so ours is left out of both sides, and no averaged weights: these only ours pays for. Its README sets
-`precision = 16-mixed`, which needs a GPU; `amp` computes in our precision instead.
+gradient penalty and no rendered truth, so neither side has; nor averaged weights: those only ours pays for. Its README
+sets `precision = 16-mixed`, which needs a GPU; `amp` computes in our precision instead.
 """
 
 from __future__ import annotations

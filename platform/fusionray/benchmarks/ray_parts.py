@@ -114,8 +114,8 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
             "Ray Train loop, shards": {part: statistics.median(history[f"time_{part}_ms"]) for part in (*PARTS, OTHER)}
         },
         notes=[
-            f"loop: networks of {bench.preset} at {bench.data_size} px, {batch} images a step, {steps} steps a round, "
-            f"{found['threads']} threads; {steps * batch / statistics.median(found['real']):.1f} images/s"
+            f"loop: networks of {bench.engine_preset} at {bench.data_size} px, {batch} images a step, {steps} steps a "
+            f"round, {found['threads']} threads; {steps * batch / statistics.median(found['real']):.1f} images/s"
         ],
     )
 
@@ -123,7 +123,7 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
 def build_loop_subject(bench: TrainBenchConfig, shards: str) -> Subject:
     """Build the run that is measured: nothing but steps and one entry in the tracker a round."""
     cpu = torch.device("cpu")
-    preset = build_subject(bench, bench.preset, cpu).config
+    preset = build_subject(bench, bench.engine_preset, cpu).config
     batch = preset.engine.global_batch
     if not isinstance(batch, int):
         raise ValueError("train.engine.global_batch=auto: the loop is measured at a number of images")
@@ -138,7 +138,7 @@ def build_loop_subject(bench: TrainBenchConfig, shards: str) -> Subject:
     }
     return build_subject(
         bench,
-        bench.preset,
+        bench.engine_preset,
         cpu,
         run=RUN,
         data={"shards": shards, "size": bench.data_size, "validation_images": 0},

@@ -33,7 +33,7 @@ def measure_scaling(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
     if len(os.sched_getaffinity(0)) < NUM_RANKS:
         reason = "two workers with a core each need two cores"
         return Findings(missing=dict.fromkeys(("scaling_2", "ceiling_2", "communication_share"), reason))
-    subject = build_subject(bench, bench.preset, CPU)
+    subject = build_subject(bench, bench.engine_preset, CPU)
     with TemporaryDirectory(prefix="fusionray-scaling-") as folder:
         spawn(run_rank, args=(subject, bench.scaling_batch, pace, folder), nprocs=NUM_RANKS)  # type: ignore[no-untyped-call]
         found: dict[str, Any] = json.loads((Path(folder) / "found.json").read_text())
@@ -47,7 +47,7 @@ def measure_scaling(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
         },
         ledgers={"two workers, one thread each": found["ledger"]},
         notes=[
-            f"scaling: {bench.preset}, global batch {bench.scaling_batch}, gloo, one thread a worker; one worker alone "
+            f"scaling: {bench.engine_preset}, global batch {bench.scaling_batch}, gloo, one thread a worker; one alone "
             f"{rate:.1f} images/s at best; {found['placement']}"
         ],
     )

@@ -28,7 +28,7 @@ class TrainBenchConfig(Section):
     """What `fusionray bench train` measures and how long it takes its time."""
 
     output: str = Field(description="folder for figures.json, report.md, train.png, and the shards that are streamed")
-    preset: str = Field("tiny-64", description="preset whose engine is measured; a face fusion")
+    engine_preset: str = Field("tiny-64", description="preset whose engine is measured; a face fusion")
     recompute_preset: str = Field("fast-128", description="preset whose activations are recomputed")
     gpu_preset: str = Field("fast-128", description="preset that the GPU computes")
     train: dict[str, Any] = Field({}, description="changes of the presets, by their own names: train.engine.precision=")

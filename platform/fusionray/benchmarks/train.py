@@ -43,6 +43,8 @@ ENGINE_PARTS: dict[str, Measure] = {
     "gpu": measure_gpu,
 }
 RAY_PARTS = ("loader", "loop")
+# Their rounds happen in other processes, or they draw a bar of their own.
+WITHOUT_BAR = ("scaling", *RAY_PARTS)
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,12 @@ def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_
     bench = Bench(config, device, goals, pace, Findings())
     for part, measure in ENGINE_PARTS.items():
         bench.run(part, measure)
-    reason = "--engine-only" if engine_only else why_no_ray()
-    if reason:
-        for part in RAY_PARTS:
+    if any(map(bench.wants, RAY_PARTS)):
+        reason = "--engine-only" if engine_only else why_no_ray()
+        if not reason:
+            run_ray_parts(bench, address)
+        for part in RAY_PARTS if reason else ():
             bench.leave_out(part, reason)
-    elif any(map(bench.wants, RAY_PARTS)):
-        run_ray_parts(bench, address)
     return write_result(Path(config.output), goals, bench.findings)
 
 
@@ -153,7 +155,8 @@ def why_no_ray() -> str:
 def progress(name: str, rounds: int) -> Iterator[Callable[[], None]]:
     """Draw a bar over the rounds of a part."""
     tqdm.write(f"bench {name}: begins", file=sys.stderr)
-    with tqdm(total=rounds, desc=f"bench {name}", unit="round", leave=False) as bar:
+    silent = name in WITHOUT_BAR
+    with tqdm(total=rounds, desc=f"bench {name}", unit="round", leave=False, disable=silent) as bar:
 
         def tick() -> None:
             bar.update()

@@ -66,6 +66,6 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def divide(over: Sequence[float], under: Sequence[float], factor: float = 1.0) -> list[float]:
-    """Divide round by round: `factor` x over / under."""
-    return [factor * above / below for above, below in zip(over, under, strict=True)]
+def divide(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """Divide round by round."""
+    return [above / below for above, below in zip(over, under, strict=True)]
