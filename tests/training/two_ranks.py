@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 from fusionray.data import synthetic
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
@@ -112,7 +111,6 @@ def train_fusion(rank: int) -> dict[str, Any]:
     config = EngineConfig(global_batch=8, batch_size=2, precision="fp32", average_half_life_images=8)
     engine = Engine(build_recipe(), config, total_images=64, device=CPU)
     before = parameters(engine)
-    wrappers = {name: isinstance(wrapped.module, DistributedDataParallel) for name, wrapped in engine.wrapped.items()}
     reports = []
     for step in range(2):
         report = engine.step(build_pairs(4, seed=100 * rank + 10 * step))
@@ -121,7 +119,6 @@ def train_fusion(rank: int) -> dict[str, Any]:
         "before": before,
         "parameters": parameters(engine),
         "averages": dict(engine.averages["generator"].state_dict()),
-        "wrappers": wrappers,
         "reports": reports,
     }
 

@@ -72,7 +72,8 @@ class Engine:
         self.precision.set_matmul_mode()
         self.memory_bytes = memory_limit(device, config.memory_share, config.memory_gib, num_local)
         overlap = config.parallel.overlap
-        wanted = device.type == "cuda" if overlap == "auto" else overlap
+        # PowerSGD is a hook of torch's wrapper, which exchanges during the backward pass.
+        wanted = device.type == "cuda" or config.parallel.compression == "powersgd" if overlap == "auto" else overlap
         self.overlap = wanted and self.num_ranks > 1
         self.rehearsed: dict[tuple[str, int], int] = {}
         self.unread: list[StepReport] = []
@@ -96,6 +97,8 @@ class Engine:
         )
         if self.strategy == "fsdp" and self.precision.name == "fp16":
             raise ValueError("engine.precision=fp16 cannot be scaled over sharded parameters; use bf16, or zero")
+        if config.parallel.compression == "powersgd" and config.parallel.overlap is False:
+            raise ValueError("engine.parallel.compression=powersgd needs engine.parallel.overlap=true, or auto")
         if config.parallel.static_graph and self.num_ranks > 1 and not (self.overlap and config.batch_size is None):
             # The wrapper counts gradients that are not exchanged, too, and would silently exchange too early.
             raise ValueError(
@@ -115,6 +118,7 @@ class Engine:
                 self.averages.get(name),
                 config.parallel,
                 self.device,
+                overlap=self.overlap,
                 one_graph=sum(phase.trains == name for phase in recipe.phases) == 1,
                 second_order=any(phase.trains == name and phase.second_order for phase in recipe.phases),
             )
@@ -197,18 +201,16 @@ class Engine:
     ) -> tuple[list[MicroBatch], dict[str, Tensor]]:
         """Leave a phase's gradients in its network, averaged over ranks; returns the micro-batches and mean losses."""
         wrapped = self.wrapped[phase.trains]
-        together = wrapped.always_overlaps
-        if self.overlap and not together:
-            # Ranks that exchange cannot wait for one that ran out of memory: rehearse until it is known to suffice.
+        if wrapped.rehearses:
+            # A rank that runs out of memory in mid-exchange leaves the others waiting: rehearse until it suffices.
             while self.rehearsed.get((phase.name, self.batch_size), 0) < REHEARSALS:
                 micros, _ = self.retry(phase.name, micros, partial(self.accumulate, phase))
                 key = (phase.name, self.batch_size)
                 self.rehearsed[key] = self.rehearsed.get(key, 0) + 1
                 self.restore_statistics()
-            together = True
-        accumulate = partial(self.accumulate, phase, exchanging=together)
-        result = self.retry(phase.name, micros, accumulate, together=together)
-        if not together:
+        accumulate = partial(self.accumulate, phase, exchanging=wrapped.overlaps)
+        result = self.retry(phase.name, micros, accumulate, together=wrapped.overlaps)
+        if not wrapped.overlaps:
             with self.ledger.part("communication"):
                 wrapped.exchange()
         return result
@@ -255,35 +257,32 @@ class Engine:
         return norm
 
     def retry(self, name: str, given: Any, compute: Callable[[Any], ResultT], *, together: bool = False) -> ResultT:
-        """Compute something; where memory runs out on any rank, halve the batch size on all and compute it again.
+        """Compute something; where memory runs out, halve this rank's batch size and compute it again.
 
-        `together`: the computation exchanges data with other ranks, which wait where this one cannot go on.
+        Ranks may differ in it: parts weigh by their rows, and all shares are equal. `together`: the computation
+        exchanges data with other ranks, which wait where this one cannot go on.
 
         Raises: TrainingFailed if one image at a time does not fit, or memory ran out in mid-exchange.
         """
         while True:
-            failure: BaseException | None = None
+            failure: BaseException
             try:
-                result = compute(given)
+                return compute(given)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 failure = error.with_traceback(None)  # its frames hold the tensors that filled the memory
-            if together:
-                if failure is None:
-                    return result
+            if together and self.num_ranks > 1:
                 raise TrainingFailed(
                     f"memory ran out in '{name}' on rank {self.rank} while gradients were exchanged; the run goes on "
                     f"from its last checkpoint: set engine.batch_size={max(1, self.batch_size // 2)}, or auto"
                 ) from failure
-            if not self.any_rank(failure is not None):
-                return result
             self.halve(name, failure)
             self.restore_statistics()
             if isinstance(given, list):
                 given = recut(given, self.batch_size)
 
-    def halve(self, name: str, failure: BaseException | None) -> None:
+    def halve(self, name: str, failure: BaseException) -> None:
         """Go on with half as many images at once."""
         if self.batch_size <= 1:
             raise TrainingFailed(
@@ -297,14 +296,6 @@ class Engine:
             f"memory ran out in '{name}' with {former} images at once: going on with {self.batch_size}, the same "
             "global batch"
         )
-
-    def any_rank(self, happened: bool) -> bool:
-        """Tell all ranks whether something happened on one of them."""
-        if self.host_group is None:
-            return happened
-        flag = torch.tensor(float(happened))
-        dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.host_group)
-        return bool(flag)
 
     def select(self, name: str) -> None:
         """Let gradients flow to one network's parameters only: the others would be paid for and thrown away."""

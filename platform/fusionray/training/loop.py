@@ -237,10 +237,10 @@ class Worker:
     def note(self, report: StepReport, before: int) -> None:
         """Show progress; log and look when it is due."""
         budget, images = self.config.budget, self.engine.images_seen
+        for line in self.engine.notes:
+            self.board.say(f"train {self.config.run.name}: worker {self.rank}: {line}")
+        self.engine.notes.clear()
         if self.rank == 0:
-            for line in self.engine.notes:
-                self.board.say(f"train {self.config.run.name}: {line}")
-            self.engine.notes.clear()
             if time.monotonic() - self.shown > SHOW_SECONDS:
                 self.shown = time.monotonic()
                 self.board.advance(images, report.losses)

@@ -1,8 +1,8 @@
 """How several ranks share one network: whole copies (ddp), sharded optimiser state (zero), sharded parameters (fsdp).
 
-A network's wrapper exchanges gradients in one of two moments. *During* the backward pass of the last micro-batch,
-bucket by bucket, where the device has units of its own for it (GPUs); or *after* it, where exchange and computation
-would compete for the same cores, and where the ranks first want to agree that no one ran out of memory.
+Gradients are exchanged in one of two moments. *During* the backward pass of the last micro-batch, bucket by bucket,
+where the device has units of its own for it (GPUs); or *after* it, in one piece, where exchange and computation would
+compete for the same cores. What is computed without exchange can be computed again when memory runs out.
 """
 
 from __future__ import annotations
@@ -50,24 +50,12 @@ def choose_strategy(
     return "fsdp", f"parameters are divided: {told}"
 
 
-class Closable(nn.Module):
-    """A network that can also be run for its gradients' exchange alone."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, *inputs: Any, closing: bool = False) -> Any:
-        """Run the network; or, when closing, return a zero that depends on every parameter."""
-        if not closing:
-            return self.network(*inputs)
-        return torch.stack([parameter.reshape(-1)[0] for parameter in self.network.parameters()]).sum() * 0.0
-
-
 class Whole:
     """A network that no other rank shares."""
 
-    always_overlaps = False
+    # Gradients are exchanged during the backward pass; before that, runs without exchange show that memory suffices.
+    overlaps = False
+    rehearses = False
 
     def __init__(self, network: nn.Module) -> None:
         # Set while gradients are exchanged beside the computation: it notes the spans.
@@ -90,14 +78,45 @@ class Whole:
         return network
 
 
-class Replicated(Whole):
-    """Every rank holds all parameters; DistributedDataParallel averages gradients."""
+class Averaged(Whole):
+    """Every rank holds all parameters; gradients are averaged after the backward pass, in one piece."""
+
+    def __init__(self, network: nn.Module, config: ParallelConfig) -> None:
+        super().__init__(network)
+        self.wire = AUTOCAST_TYPES.get(config.compression, torch.float32)
+        self.parameters = list(network.parameters())
+        for value in (*self.parameters, *network.buffers()):
+            dist.broadcast(value.detach(), src=0)
+        self.flat = torch.zeros(sum(value.numel() for value in self.parameters), device=self.parameters[0].device)
+        parts = torch.split(self.flat, [value.numel() for value in self.parameters])
+        # In the parameters' own memory layout: optimisers walk through both side by side.
+        self.views = [
+            part.as_strided(value.shape, value.stride(), part.storage_offset())
+            for part, value in zip(parts, self.parameters, strict=True)
+        ]
+
+    def exchange(self) -> None:
+        missing = [view for view, value in zip(self.views, self.parameters, strict=True) if value.grad is None]
+        if missing:
+            torch._foreach_zero_(missing)
+        pairs = [(view, value.grad) for view, value in zip(self.views, self.parameters, strict=True)]
+        kept = [(view, gradient) for view, gradient in pairs if gradient is not None]
+        torch._foreach_copy_([view for view, _ in kept], [gradient for _, gradient in kept])
+        average(self.flat, self.wire)
+        for value, view in zip(self.parameters, self.views, strict=True):
+            value.grad = view
+
+
+class Overlapped(Whole):
+    """Every rank holds all parameters; DistributedDataParallel averages gradients during the backward pass."""
+
+    overlaps = True
 
     def __init__(self, network: nn.Module, config: ParallelConfig, device: torch.device, *, static: bool) -> None:
         super().__init__(network)
-        self.always_overlaps = static
+        self.rehearses = not static
         self.wrapper = DistributedDataParallel(
-            Closable(network),
+            network,
             device_ids=[device] if device.type == "cuda" else None,
             bucket_cap_mb=config.bucket_megabytes,
             gradient_as_bucket_view=True,
@@ -140,10 +159,6 @@ class Replicated(Whole):
     def accumulating(self) -> contextlib.AbstractContextManager[Any]:
         return self.wrapper.no_sync()
 
-    def exchange(self) -> None:
-        # The gradients of a zero change nothing, and finish what the wrapper waits for.
-        self.wrapper(closing=True).backward()
-
     def forget(self) -> None:
         if self.powersgd is not None:
             self.powersgd.error_dict.clear()
@@ -152,7 +167,7 @@ class Replicated(Whole):
 class Sharded(Whole):
     """Every rank holds a part of each parameter; FSDP2 gathers a unit when it is computed."""
 
-    always_overlaps = True
+    overlaps = True
 
     def __init__(self, network: nn.Module, average: nn.Module | None, device: torch.device) -> None:
         super().__init__(network)
@@ -188,12 +203,9 @@ class Sharded(Whole):
 
 
 def average_bucket(dtype: torch.dtype, bucket: Any) -> torch.futures.Future[Tensor]:
-    """Average a bucket over all ranks, sent as `dtype`; torch's own bf16 hook refuses gloo.
-
-    Divided before it is cast: a sum over many ranks would leave the range of fp16.
-    """
+    """Average a bucket over all ranks, sent as `dtype`; torch's own bf16 hook refuses gloo."""
     buffer: Tensor = bucket.buffer()
-    sent = buffer.div_(dist.get_world_size()).to(dtype)
+    sent = prepare_to_send(buffer, dtype)
     work = dist.all_reduce(sent, async_op=True)
     assert work is not None
 
@@ -207,6 +219,19 @@ def average_bucket(dtype: torch.dtype, bucket: Any) -> torch.futures.Future[Tens
     return future.then(restore)
 
 
+def average(values: Tensor, wire: torch.dtype) -> None:
+    """Average a tensor over all ranks in place, sent as `wire`."""
+    sent = prepare_to_send(values, wire)
+    dist.all_reduce(sent)
+    if sent is not values:
+        values.copy_(sent)
+
+
+def prepare_to_send(values: Tensor, wire: torch.dtype) -> Tensor:
+    """Divide before casting: a sum over many ranks would leave the range of fp16."""
+    return values.div_(dist.get_world_size()).to(wire)
+
+
 def share_network(
     name: StrategyName,
     network: nn.Module,
@@ -214,16 +239,19 @@ def share_network(
     config: ParallelConfig,
     device: torch.device,
     *,
+    overlap: bool,
     one_graph: bool,
     second_order: bool,
 ) -> Whole:
     """Wrap a network for the ranks of the process group.
 
-    `one_graph`: a single phase trains it, so its graph can be promised to be static. `second_order`: a phase
-    differentiates a gradient, which sharded parameters cannot follow.
+    `overlap`: exchange gradients during the backward pass. `one_graph`: a single phase trains it, so its graph can be
+    promised to be static. `second_order`: a phase differentiates a gradient, which sharded parameters cannot follow.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return Whole(network)
     if name == "fsdp" and not second_order and count_parameters(network) >= config.shard_from_parameters:
         return Sharded(network, average, device)
-    return Replicated(network, config, device, static=config.static_graph and one_graph)
+    if overlap:
+        return Overlapped(network, config, device, static=config.static_graph and one_graph)
+    return Averaged(network, config)
