@@ -112,8 +112,8 @@ FORBIDDEN = {
         for name in ("engine", "strategies", "batching", "memory", "optimizers", "precision", "state", "ledger")
     },
     "training/schedule.py": ["ray", "mlflow", "torch"],
-    "training/checkpoint.py": ["ray", "mlflow", "torch"],
-    **{f"training/checkpoint_{name}.py": ["ray", "mlflow"] for name in ("table", "tensors", "staging", "writer")},
+    "training/checkpoint/info.py": ["ray", "mlflow", "torch"],
+    **{f"training/checkpoint/{name}.py": ["ray", "mlflow"] for name in ("table", "tensors", "staging", "writer")},
     "runtime": ["ray", "mlflow", "torch", *(f"fusionray.{room}" for room in ("nets", "recipes", "training", "tuning"))],
 }
 

@@ -17,8 +17,8 @@ from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe, FusionLossWeights
 from fusionray.recipes.identity import IdentityClassifier, IdentityRecipeConfig
 from fusionray.training.build import face_view
-from fusionray.training.checkpoint import CheckpointInfo
-from fusionray.training.checkpoint_writer import CheckpointWriter
+from fusionray.training.checkpoint.info import CheckpointInfo
+from fusionray.training.checkpoint.writer import CheckpointWriter
 from fusionray.training.settings import DataConfig, TrainConfig
 from fusionray.types import PairBatch, SyntheticTruth
 

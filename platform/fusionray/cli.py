@@ -126,7 +126,7 @@ def train_overrides(options: argparse.Namespace) -> list[str]:
 def run_train(options: argparse.Namespace) -> None:
     overrides = train_overrides(options)
     if options.dry_run:
-        from fusionray.training.dry_run import dry_run, load_dry_config
+        from fusionray.training.planning.dry_run import dry_run, load_dry_config
 
         dry_run(load_dry_config(options.config, overrides, options.preset))
         return

@@ -28,8 +28,8 @@ from fusionray.cli import main
 from fusionray.data import synthetic
 from fusionray.ops.tracking import make_client
 from fusionray.safety.provenance import read_provenance
-from fusionray.training.checkpoint import find_checkpoint, read_info
-from fusionray.training.checkpoint_tensors import load_tensors
+from fusionray.training.checkpoint.info import find_checkpoint, read_info
+from fusionray.training.checkpoint.tensors import load_tensors
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = "synthetic://people=24,images=6,size=96,seed=3"

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from fusionray.training.checkpoint import CheckpointInfo, newest_checkpoint
-from fusionray.training.checkpoint_tensors import load_into
-from fusionray.training.checkpoint_writer import CheckpointWriter
+from fusionray.training.checkpoint.info import CheckpointInfo, newest_checkpoint
+from fusionray.training.checkpoint.tensors import load_into
+from fusionray.training.checkpoint.writer import CheckpointWriter
 from fusionray.training.engine import Engine
 from fusionray.training.settings import EngineConfig, ParallelConfig
 from fusionray.training.state import counters, restore, state_tensors

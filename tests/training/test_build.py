@@ -13,8 +13,8 @@ from fusionray.nets.identity import IdentityEncoder
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.training.build import EncoderState, build_recipe, face_view, load_encoder, load_fusion
-from fusionray.training.checkpoint import CheckpointInfo
-from fusionray.training.checkpoint_writer import CheckpointWriter
+from fusionray.training.checkpoint.info import CheckpointInfo
+from fusionray.training.checkpoint.writer import CheckpointWriter
 from fusionray.training.engine import Engine
 from fusionray.training.settings import DataConfig, EngineConfig, RunConfig, TrainConfig
 from fusionray.training.state import state_tensors

@@ -44,7 +44,7 @@ def test_hidden_communication_warns_as_well() -> None:
 def test_waiting_for_data_names_the_settings_that_feed_a_worker() -> None:
     warning = summarise(forward=0.85, data_wait=0.15).warning(build_config())
     assert warning is not None
-    assert "15% of a step waits for data: raise data.decode_threads (now 2)" in warning
+    assert "15% of a step waits for data: raise data.decode_threads (now by hardware profile)" in warning
 
 
 def test_a_healthy_step_warns_of_nothing() -> None:

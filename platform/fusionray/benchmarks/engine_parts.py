@@ -16,11 +16,11 @@ from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.plain import PlainRecipe
 from fusionray.benchmarks.subject import Subject, TrainBenchConfig, build_subject
 from fusionray.benchmarks.turns import Pace, divide, take_turns, time_steps, wait_for
-from fusionray.training.checkpoint import CheckpointInfo
-from fusionray.training.checkpoint_writer import CheckpointWriter
+from fusionray.training.checkpoint.info import CheckpointInfo
+from fusionray.training.checkpoint.writer import CheckpointWriter
 from fusionray.training.engine import Engine
-from fusionray.training.footprint import measure_step
 from fusionray.training.ledger_summary import LedgerSummary
+from fusionray.training.planning.footprint import measure_step
 from fusionray.training.state import counters, state_tensors
 
 # Without the lazy penalty all steps are alike, and a single one can be compared.

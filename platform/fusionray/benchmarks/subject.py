@@ -14,8 +14,8 @@ from fusionray.errors import ConfigInvalid
 from fusionray.ops.environment import resolve_location
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
 from fusionray.training.build import EncoderState, build_recipe, load_encoder
-from fusionray.training.dry_run import build_untrained_encoder
 from fusionray.training.engine import Engine
+from fusionray.training.planning.dry_run import build_untrained_encoder
 from fusionray.training.settings import PRESET_PREFIX, TrainConfig
 from fusionray.types import PairBatch, SyntheticTruth
 

@@ -17,8 +17,8 @@ from fusionray.nets.generator import Generator
 from fusionray.nets.identity import IDENTITY_TEMPLATE, IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe
-from fusionray.training.checkpoint import CheckpointInfo, find_checkpoint, read_info
-from fusionray.training.checkpoint_tensors import list_tensors, load_tensors
+from fusionray.training.checkpoint.info import CheckpointInfo, find_checkpoint, read_info
+from fusionray.training.checkpoint.tensors import list_tensors, load_tensors
 from fusionray.training.settings import TrainConfig
 
 # Names in Engine.tensors().

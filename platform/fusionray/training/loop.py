@@ -26,9 +26,9 @@ from fusionray.ops.tracking import RunTracker
 from fusionray.recipes.face_fusion import FaceFusionConfig
 from fusionray.training.batching import fit_batch
 from fusionray.training.build import EncoderState, build_recipe
-from fusionray.training.checkpoint import CheckpointInfo
-from fusionray.training.checkpoint_tensors import agree_newest, load_into
-from fusionray.training.checkpoint_writer import CheckpointWriter
+from fusionray.training.checkpoint.info import CheckpointInfo
+from fusionray.training.checkpoint.tensors import agree_newest, load_into
+from fusionray.training.checkpoint.writer import CheckpointWriter
 from fusionray.training.engine import Engine
 from fusionray.training.prefetch import DeviceFeed
 from fusionray.training.profiler import StepProfiler

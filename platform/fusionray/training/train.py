@@ -20,7 +20,7 @@ from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import close_run, open_run, tracking_uri
 from fusionray.recipes.face_fusion import FaceFusionConfig
 from fusionray.training.build import EncoderState, load_encoder
-from fusionray.training.checkpoint import find_checkpoint, newest_checkpoint, read_info, take_over
+from fusionray.training.checkpoint.info import find_checkpoint, newest_checkpoint, read_info, take_over
 from fusionray.training.claim import claim_run
 from fusionray.training.failures import FailureTeller, root_cause
 from fusionray.training.loop import WorkerTask, train_worker

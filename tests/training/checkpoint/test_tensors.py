@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from fusionray.errors import CheckpointMissing
-from fusionray.training.checkpoint import (
+from fusionray.training.checkpoint.info import (
     INFO_NAME,
 )
-from fusionray.training.checkpoint_tensors import list_tensors, load_into, load_tensors
-from fusionray.training.checkpoint_writer import CheckpointWriter
-from tests.training.checkpoint_states import (
+from fusionray.training.checkpoint.tensors import list_tensors, load_into, load_tensors
+from fusionray.training.checkpoint.writer import CheckpointWriter
+from tests.training.checkpoint.states import (
     assert_equal,
     blank_state,
     describe,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from fusionray.training.estimate import MemoryEstimate, estimate_memory, largest_fit
-from fusionray.training.footprint import Footprint
 from fusionray.training.memory import even_chunks, memory_limit
+from fusionray.training.planning.estimate import MemoryEstimate, estimate_memory, largest_fit
+from fusionray.training.planning.footprint import Footprint
 from fusionray.training.settings import TrainConfig
 from fusionray.training.strategies import StrategyName, choose_strategy
 

@@ -10,9 +10,9 @@ from fusionray.nets.identity import IdentityEncoder
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
 from fusionray.training.build import face_view
 from fusionray.training.engine import Engine
-from fusionray.training.estimate import estimate_memory
-from fusionray.training.footprint import measure_step
 from fusionray.training.memory import resident_bytes, status_bytes
+from fusionray.training.planning.estimate import estimate_memory
+from fusionray.training.planning.footprint import measure_step
 from fusionray.training.precision import Precision
 from fusionray.training.settings import EngineConfig, ParallelConfig
 from fusionray.types import PairBatch

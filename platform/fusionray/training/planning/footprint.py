@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fusionray.nets.blocks import RecomputableUnit, recompute_activations
 from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
+from fusionray.training.planning.watcher import Watcher, count_bytes
 from fusionray.training.precision import Precision
-from fusionray.training.watcher import Watcher, count_bytes
 from fusionray.types import Batch
 
 FLOAT_BYTES = 4

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fusionray.data import storage
 from fusionray.errors import CheckpointFailed
-from fusionray.training.checkpoint import INFO_NAME, CheckpointInfo, checkpoint_name, is_owner, retain
-from fusionray.training.checkpoint_staging import Staging
+from fusionray.training.checkpoint.info import INFO_NAME, CheckpointInfo, checkpoint_name, is_owner, retain
+from fusionray.training.checkpoint.staging import Staging
 
 GROUP_TIMEOUT = timedelta(minutes=10)
 # Training comes first, but a thread that holds Python's lock must not be starved: training would wait for it.

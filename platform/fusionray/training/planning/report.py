@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fusionray.recipes.recipe import OptimizerConfig
-from fusionray.training.footprint import Footprint
-from fusionray.training.plan import Plan
+from fusionray.training.planning.footprint import Footprint
+from fusionray.training.planning.plan import Plan
 from fusionray.training.schedule import scale_lr
 from fusionray.training.settings import TrainConfig
 

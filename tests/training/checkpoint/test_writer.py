@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from fusionray.errors import CheckpointFailed
-from fusionray.training.checkpoint import checkpoint_name, find_checkpoint, newest_checkpoint, take_over
-from fusionray.training.checkpoint_tensors import load_tensors
-from fusionray.training.checkpoint_writer import CheckpointWriter
-from tests.training.checkpoint_children import (
+from fusionray.training.checkpoint.info import checkpoint_name, find_checkpoint, newest_checkpoint, take_over
+from fusionray.training.checkpoint.tensors import load_tensors
+from fusionray.training.checkpoint.writer import CheckpointWriter
+from tests.training.checkpoint.children import (
     NUM_KILLS,
     fail_to_write,
     kill_at_every_step_of_storage,
     kill_at_random_moments,
     run_template,
 )
-from tests.training.checkpoint_ranks import lose_a_rank_in_a_save, save_and_load_in_groups, whole_tensors
-from tests.training.checkpoint_states import assert_equal, describe, plain_state
+from tests.training.checkpoint.ranks import lose_a_rank_in_a_save, save_and_load_in_groups, whole_tensors
+from tests.training.checkpoint.states import assert_equal, describe, plain_state
 
 Children = tuple[Path, dict[str, Any]]
 

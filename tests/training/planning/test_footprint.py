@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fusionray.training.footprint import Footprint, measure_step
+from fusionray.training.planning.footprint import Footprint, measure_step
 from fusionray.training.precision import Precision
 from tests.tiny_fusion import build_config, build_pairs, build_recipe
 from tests.toy_recipe import ToyRecipe, draw_numbers

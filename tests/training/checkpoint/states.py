@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fusionray.data import storage
-from fusionray.training.checkpoint import INFO_NAME, CheckpointInfo, read_info
-from fusionray.training.checkpoint_writer import CheckpointWriter
+from fusionray.training.checkpoint.info import INFO_NAME, CheckpointInfo, read_info
+from fusionray.training.checkpoint.writer import CheckpointWriter
 
 
 def plain_state(number: int) -> dict[str, Tensor]:

@@ -19,10 +19,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from fusionray.errors import CheckpointFailed, CheckpointMissing, FusionRayError
-from fusionray.training.checkpoint_tensors import agree_newest, load_into
-from fusionray.training.checkpoint_writer import CheckpointWriter
-from tests.training.checkpoint_children import fork, number_in_newest, save, steady_state
-from tests.training.checkpoint_states import blank_state, describe, plain_state
+from fusionray.training.checkpoint.tensors import agree_newest, load_into
+from fusionray.training.checkpoint.writer import CheckpointWriter
+from tests.training.checkpoint.children import fork, number_in_newest, save, steady_state
+from tests.training.checkpoint.states import blank_state, describe, plain_state
 
 SHARDED = {"rows": (5, 3), "one_row": (1, 4), "columns": (3, 6), "copied": (4, 2)}
 

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fusionray.training.estimate import MemoryEstimate, estimate_memory, largest_fit
-from fusionray.training.footprint import Footprint, NetworkFootprint, PhaseFootprint
+from fusionray.training.planning.estimate import MemoryEstimate, estimate_memory, largest_fit
+from fusionray.training.planning.footprint import Footprint, NetworkFootprint, PhaseFootprint
 from fusionray.training.settings import ParallelConfig
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MILLION = 1_000_000
 
 
@@ -101,7 +101,7 @@ def test_the_estimate_is_near_what_a_process_takes() -> None:
     # A fixed threshold returns freed tensors to the system: without it the heap's own waste would be measured, too.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.peak_memory"],
+        [sys.executable, "-m", "tests.training.planning.peak_memory"],
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from fusionray.training.footprint import FLOAT_BYTES, Footprint, NetworkFootprint
+from fusionray.training.planning.footprint import FLOAT_BYTES, Footprint, NetworkFootprint
 from fusionray.training.settings import ParallelConfig
 from fusionray.training.strategies import StrategyName
 

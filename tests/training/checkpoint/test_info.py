@@ -13,7 +13,7 @@ import pytest
 
 from fusionray.data import storage
 from fusionray.errors import CheckpointMissing
-from fusionray.training.checkpoint import (
+from fusionray.training.checkpoint.info import (
     INFO_NAME,
     CheckpointInfo,
     checkpoint_name,
@@ -21,8 +21,8 @@ from fusionray.training.checkpoint import (
     newest_checkpoint,
     read_info,
 )
-from fusionray.training.checkpoint_tensors import agree_newest, load_tensors
-from tests.training.checkpoint_states import (
+from fusionray.training.checkpoint.tensors import agree_newest, load_tensors
+from tests.training.checkpoint.states import (
     assert_equal,
     describe,
     file_of,

@@ -26,8 +26,8 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from fusionray.data import storage
 from fusionray.errors import CheckpointMissing
-from fusionray.training.checkpoint import CheckpointInfo, check_whole, damaged, newest_checkpoint, read_info
-from fusionray.training.checkpoint_table import DTYPES, Part, TensorEntry, TensorTable, read_table
+from fusionray.training.checkpoint.info import CheckpointInfo, check_whole, damaged, newest_checkpoint, read_info
+from fusionray.training.checkpoint.table import DTYPES, Part, TensorEntry, TensorTable, read_table
 
 Value = TypeVar("Value")
 

@@ -10,7 +10,7 @@ import yaml
 
 from fusionray.cli import main, parse, train_overrides
 from fusionray.errors import ConfigInvalid
-from fusionray.training.dry_run import dry_run, load_dry_config
+from fusionray.training.planning.dry_run import dry_run, load_dry_config
 from fusionray.training.settings import TrainConfig
 
 TINY = [
@@ -97,7 +97,7 @@ def test_the_command_needs_no_ray_and_writes_nothing(tmp_path: Path) -> None:
         f"code = main(['train', '--preset', 'fast-128', '--dry-run', *{TINY!r}])\n"
         "print(json.dumps([code, 'ray' in sys.modules, 'mlflow' in sys.modules]))"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

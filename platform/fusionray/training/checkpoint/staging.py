@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.tensor import DTensor
 
 from fusionray.data import storage
-from fusionray.training.checkpoint_table import DTYPES
+from fusionray.training.checkpoint.table import DTYPES
 
 # Numbers of any type may begin in memory at a multiple of this.
 ALIGNMENT = 64
@@ -78,7 +78,7 @@ class Staging:
     def write(self, location: str) -> tuple[int, dict[str, Any]]:
         """Write the copy to a data file.
 
-        Returns: its length in bytes, and its entries of the table (see checkpoint_table.TensorTable).
+        Returns: its length in bytes, and its entries of the table (see table.TensorTable).
         Raises: OSError.
         """
         if self.copied is not None:

@@ -23,14 +23,14 @@ from fusionray.ops.hardware import HardwareProfile, describe_profile, detect_pro
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.training.build import EncoderState, build_recipe, load_encoder
-from fusionray.training.dry_run_report import describe_networks, describe_plan, describe_rates, describe_step
 from fusionray.training.engine import Engine
-from fusionray.training.footprint import Footprint, measure_step
 from fusionray.training.memory import is_out_of_memory
-from fusionray.training.plan import Plan, make_plan
+from fusionray.training.planning.footprint import Footprint, measure_step
+from fusionray.training.planning.plan import Plan, make_plan
+from fusionray.training.planning.report import describe_networks, describe_plan, describe_rates, describe_step
+from fusionray.training.planning.watcher import count_flops
 from fusionray.training.precision import Precision
 from fusionray.training.settings import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
-from fusionray.training.watcher import count_flops
 from fusionray.types import Batch, FaceBatch, PairBatch
 
 NO_SHARDS = "none"

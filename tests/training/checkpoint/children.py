@@ -24,10 +24,10 @@ from torch import Tensor
 
 from fusionray.data import storage
 from fusionray.errors import CheckpointFailed
-from fusionray.training.checkpoint import checkpoint_name, newest_checkpoint
-from fusionray.training.checkpoint_tensors import load_tensors
-from fusionray.training.checkpoint_writer import CheckpointWriter
-from tests.training.checkpoint_states import describe
+from fusionray.training.checkpoint.info import checkpoint_name, newest_checkpoint
+from fusionray.training.checkpoint.tensors import load_tensors
+from fusionray.training.checkpoint.writer import CheckpointWriter
+from tests.training.checkpoint.states import describe
 
 NUM_KILLS = 24
 NOBODY = 65534

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fusionray.training.watcher import Watcher, count_bytes, count_flops
+from fusionray.training.planning.watcher import Watcher, count_bytes, count_flops
 from fusionray.types import FaceBatch
 
 

@@ -1,7 +1,7 @@
 """Contract 3, the checkpoint: a folder whose `info.json` vouches for the files of tensors beside it.
 
 A run folder holds `checkpoint-<images>/`, each with data files of all ranks (`<save>-<rank>.bin`), their table
-(`<save>.tensors.json`, see checkpoint_table.py) and `info.json`. That one is written last and atomically: a folder
+(`<save>.tensors.json`, see table.py) and `info.json`. That one is written last and atomically: a folder
 without it is what a crash left behind, and nobody takes it for a checkpoint. This module knows no torch.
 """
 

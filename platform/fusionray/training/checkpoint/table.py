@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from fusionray.config import Section
 from fusionray.data import storage
 from fusionray.errors import CheckpointMissing
-from fusionray.training.checkpoint import CheckpointInfo, damaged
+from fusionray.training.checkpoint.info import CheckpointInfo, damaged
 
 DTYPES: dict[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype
