@@ -215,6 +215,28 @@ def test_statistics_of_a_skipped_step_are_taken_back() -> None:
     assert engine.skipped_steps == 1
 
 
+def test_memory_that_runs_out_before_the_first_phase_leaves_the_former_step_in_place() -> None:
+    class Starving(ToyRecipe):
+        calls = 0
+
+        def prepare(self, batch: Numbers) -> Numbers:
+            self.calls += 1
+            if self.calls == 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return batch
+
+    recipe = Starving("adamw")
+    recipe.networks["first"].append(nn.BatchNorm1d(1))
+    engine = Engine(recipe, EngineConfig(global_batch=16, precision="fp32"), total_images=1600, device=CPU)
+    engine.step(draw_numbers(16))
+    engine.step(draw_numbers(16))
+    seen = int(weights(engine, "first")["3.num_batches_tracked"])
+    engine.step(draw_numbers(16))
+    assert engine.batch_size == 8
+    # Each of two halves passes twice: what the step before noted was not taken back.
+    assert int(weights(engine, "first")["3.num_batches_tracked"]) == seen + 4
+
+
 @pytest.mark.parametrize(("setting", "name"), [("auto", None), ("fp32", "fp32"), ("fp16", "fp16"), ("tf32", "tf32")])
 def test_precision_follows_the_setting_or_the_hardware(setting: str, name: str | None) -> None:
     engine = build_engine(precision=setting)

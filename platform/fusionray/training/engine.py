@@ -191,6 +191,8 @@ class Engine:
     def prepare(self, share: Batch) -> list[MicroBatch]:
         """Move the share to the device and make of it what the phases see."""
         self.reseed("prepare")
+        # What memory that runs out here would take back must not be the former step.
+        self.keep_statistics()
         with self.ledger.part("host_to_device"):
             parts = [part.to(self.device) for part in cut(share, self.batch_size)]
         with self.ledger.part("forward"), torch.no_grad():
