@@ -10,7 +10,6 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from fusionray.ops.environment import apply_defaults  # noqa: E402
 
 OUTPUT = ROOT / "runs" / "demo"
 NUM_PAIRS = 200
-GRID_ROWS = 8
 PICTURE_SIZE = 256
 HTTP_SECONDS = 60.0
 
@@ -44,15 +42,13 @@ def main() -> int:
 
 
 def run_stages(started: float) -> None:
-    """prepare -> identity encoders -> fusion -> export -> evaluate -> serve -> report."""
-    from fusionray.evaluation.figures import Figure, above, at_least, write_figures
+    """prepare -> identity encoder -> fusion -> export -> evaluate -> serve -> report."""
     from fusionray.export.onnx import ExportConfig, export
     from fusionray.training.settings import TrainConfig
-    from fusionray.training.train import train, train_encoder
+    from fusionray.training.train import train
 
     config = load_config(TrainConfig, file=ROOT / "jobs/presets/demo.yaml", overrides=[f"run.output={OUTPUT}"])
     fusion = train(config)
-    judge = train_encoder(config, "identity-judge")
     with stage("export", 1, "bundle") as bar:
         bundle = export(
             ExportConfig(
@@ -65,34 +61,52 @@ def run_stages(started: float) -> None:
             )
         )
         bar.update()
-    score = evaluate(fusion.checkpoint, judge.checkpoint)
+    judged = judge(config, bundle.folder)
     milliseconds = answer_over_http(str(bundle.folder))
-    assert score.ssim_fused_to_truth is not None
-    assert score.ssim_target_to_truth is not None
-    figures = write_figures(
-        OUTPUT,
-        "demo",
+    figures = sum_up(
+        judged,
         {
-            "nearer_to_source": at_least(score.nearer_to_source, 0.9, "fraction"),
-            "ssim_fused_to_truth": above(
-                score.ssim_fused_to_truth, score.ssim_target_to_truth, "SSIM", "ssim_target_to_truth"
-            ),
-            "ssim_target_to_truth": Figure(value=score.ssim_target_to_truth, unit="SSIM"),
-            "cosine_to_source": Figure(value=score.cosine_to_source, unit="cosine"),
-            "cosine_to_target": Figure(value=score.cosine_to_target, unit="cosine"),
-            "held_out_pairs": Figure(value=score.num_pairs, unit="pairs"),
-            "verification_accuracy": Figure(value=judge.metrics["verification_accuracy"], unit="fraction"),
-            "verification_auc": Figure(value=judge.metrics["verification_auc"], unit="area"),
-            "train_seconds": Figure(value=fusion.seconds, unit="s"),
-            "train_images": Figure(value=fusion.images_seen, unit="images"),
-            "images_per_second": Figure(value=fusion.images_seen / fusion.seconds, unit="images/s"),
-            "parity_difference": Figure(value=bundle.description.parity.largest_difference, unit="absolute"),
-            "http_milliseconds": Figure(value=milliseconds, unit="ms"),
-            "total_seconds": Figure(value=time.monotonic() - started, unit="s"),
+            "train_seconds": (fusion.seconds, "s"),
+            "train_images": (fusion.images_seen, "images"),
+            "images_per_second": (fusion.images_seen / fusion.seconds, "images/s"),
+            "parity_difference": (bundle.description.parity.largest_difference, "absolute"),
+            "http_milliseconds": (milliseconds, "ms"),
+            "total_seconds": (time.monotonic() - started, "s"),
         },
     )
     report(figures, fusion)
     tell(figures)
+
+
+def judge(config: Any, bundle: Path) -> Any:
+    """Evaluate the bundle on the people of the test, by an encoder that is trained for it; attributes are not read."""
+    from fusionray.evaluation.config import EvaluateConfig
+    from fusionray.evaluation.evaluate import evaluate
+
+    return evaluate(
+        EvaluateConfig(
+            model=str(bundle),
+            data=str(OUTPUT / "shards"),
+            output=str(OUTPUT / "evaluation"),
+            pairs=NUM_PAIRS,
+            attributes=None,
+            workers=config.workers,
+            runs=str(OUTPUT),
+        )
+    )
+
+
+def sum_up(judged: Any, run: dict[str, tuple[float, str]]) -> Any:
+    """Hold the evaluation to the demo's own goals, and write it with what the run itself was like."""
+    from fusionray.evaluation.figures import Figure, write_figures
+    from fusionray.evaluation.goals import Goal
+
+    figures = dict(judged.figures.figures)
+    values = {key: figure.value for key, figure in figures.items()}
+    goals = {"nearer_to_source": Goal(at_least=0.9), "ssim_to_truth": Goal(above=("ssim_target",))}
+    figures |= {key: goal.judge(figures[key], values) for key, goal in goals.items()}
+    figures |= {key: Figure(value=value, unit=unit) for key, (value, unit) in run.items()}
+    return write_figures(OUTPUT, "demo", figures, judged.figures.not_measured)
 
 
 def stage(title: str, total: int, unit: str) -> Any:
@@ -100,46 +114,6 @@ def stage(title: str, total: int, unit: str) -> Any:
     from tqdm import tqdm
 
     return tqdm(total=total, desc=title, unit=unit)
-
-
-def held_out(checkpoint: Any) -> Iterator[Any]:
-    """Yield the held-out pairs of a fusion run in batches, with their progress."""
-    from fusionray.data.decoding import CropDecoder, collate_pairs
-    from fusionray.data.pairs import crops_from_tables, draw_held_out_pairs, regroup
-    from fusionray.data.reading import read_split
-    from fusionray.data.shards import read_manifest
-
-    shards = checkpoint.config.data.shards
-    crops = crops_from_tables([read_split(shards, read_manifest(shards), "validation")])
-    decoder = CropDecoder(checkpoint.config.data.size, threads=2)
-    with stage("evaluate", NUM_PAIRS, "pair") as bar:
-        for group in regroup([draw_held_out_pairs(crops, NUM_PAIRS, seed=1)], 50):
-            yield collate_pairs(group, decoder)
-            bar.update(sum(len(draws) for draws in group))
-    decoder.close()
-
-
-def evaluate(fusion: str, judge: str) -> Any:
-    """Score the fusion on held-out people with the encoder that did not train it; draw `grid.png`."""
-    import torch
-
-    from fusionray.evaluation.fusion import score_fusion
-    from fusionray.faces.decode import encode_image
-    from fusionray.recipes.face_fusion import render_truth
-    from fusionray.recipes.identity import FaceWindow
-    from fusionray.recipes.recipe import tile, to_float, to_uint8
-    from fusionray.training.build import face_view, load_encoder, load_fusion
-
-    trained = load_fusion(fusion)
-    window = FaceWindow(face_view(trained.config.data.template))
-    batches = list(held_out(trained))
-    first = batches[0].head(GRID_ROWS)
-    with torch.no_grad():
-        fused = trained.generator(trained.encoder(window(to_float(first.source))), to_float(first.target))
-    columns = [first.source, first.target, to_uint8(fused.output), to_uint8(render_truth(first)[0])]
-    large = [column.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3) for column in columns]
-    (OUTPUT / "grid.png").write_bytes(encode_image(tile(torch.stack(large, dim=1))))
-    return score_fusion(trained.generator, trained.encoder, load_encoder(judge).build(), window, batches)
 
 
 def answer_over_http(bundle: str) -> float:
@@ -192,18 +166,23 @@ def fuse_request(port: int) -> bytes:
 
 
 def report(figures: Any, fusion: Any) -> None:
-    """Write `report.html` with curves from the tracker, the grid and the HTTP answer."""
-    from fusionray.evaluation.report import Picture, draw_curves, write_report
+    """Write `report.html` with curves from the tracker, a grid of fusions and the HTTP answer."""
+    from fusionray.evaluation.drawing import draw_curves
+    from fusionray.evaluation.goals import load_table
+    from fusionray.evaluation.report import Picture, Report, write_report
     from fusionray.ops.tracking import metric_history
 
     names = ("truth", "identity", "reconstruction", "mask", "adversarial", "discriminator", "feature_matching")
     curves = {name: metric_history(fusion.tracking_uri, fusion.tracking_run, f"loss_{name}") for name in names}
+    columns = "Source | target | fused | true fusion; people that were not trained on, neither the best nor the worst."
     pictures = [
-        Picture("Fusions", "Source | target | fused | true fusion; people that were not trained on.", read("grid.png")),
-        Picture("Losses", "Over the images seen.", draw_curves(curves)),
-        Picture("The answer over HTTP", "The target with the identity of the source, pasted back.", read("fused.png")),
+        Picture("grid", "Fusions", columns, read("evaluation/median.png")),
+        Picture("losses", "Losses", "Over the images seen.", draw_curves(curves)),
+        Picture(
+            "fused", "The answer over HTTP", "The target with the source's identity, pasted back.", read("fused.png")
+        ),
     ]
-    write_report(OUTPUT / "report.html", "fusionray demo", figures, pictures)
+    write_report(OUTPUT, Report("fusionray demo", figures, load_table(), pictures=pictures))
 
 
 def read(name: str) -> bytes:
@@ -211,19 +190,20 @@ def read(name: str) -> bytes:
 
 
 def tell(figures: Any) -> None:
-    """Print what was made and what to try next."""
-    width = max(map(len, figures.figures))
-    for key, figure in figures.figures.items():
-        verdict = "" if figure.holds is None else f"  goal {figure.goal}: {'holds' if figure.holds else 'FAILS'}"
-        print(f"  {key:<{width}}  {figure.value:10.4f} {figure.unit}{verdict}")
+    """Print what was found, what was made and what to try next."""
+    from fusionray.evaluation.report import write_text
+
+    print(write_text(figures))
     print(
         f"""
-Made in {OUTPUT.relative_to(ROOT)}/: report.html, grid.png, fused.png, figures.json, shards/, bundle/, mlflow.db
+Made in {OUTPUT.relative_to(ROOT)}/: report.html, grid.png, fused.png, figures.json, bundle/, mlflow.db; and in
+evaluation/ how the model was judged, pair by pair
 
 Next, on your own pictures (FACES/<person>/<picture>):
   .venv/bin/fusionray prepare FACES runs/mine/shards
   .venv/bin/fusionray train --preset fast-128 --output runs/mine data.shards=runs/mine/shards run.name=first
   .venv/bin/fusionray export runs/mine/first --output runs/mine/bundle
+  .venv/bin/fusionray evaluate runs/mine/bundle --data runs/mine/shards --output runs/mine/evaluation
   .venv/bin/fusionray serve --bundle runs/mine/bundle
   curl -F source=@runs/demo/source.png -F target=@runs/demo/target.png http://127.0.0.1:8000/v1/fuse -o fused.png"""
     )

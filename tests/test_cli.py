@@ -18,6 +18,18 @@ def test_overrides_may_stand_before_and_behind_options(line: str) -> None:
     assert options.overrides == ["name=a", "tolerance=1"]
 
 
+def test_evaluate_takes_a_model_its_people_and_overrides() -> None:
+    options = parse(["evaluate", "bundle", "--data", "shards", "pairs=9", "--output", "out", "goals=paired"])
+    assert (options.model, options.data, options.output) == ("bundle", "shards", "out")
+    assert options.overrides == ["pairs=9", "goals=paired"]
+
+
+def test_a_wrong_setting_of_evaluate_is_refused_before_a_cluster_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "bundle", "--data", "shards", "--output", "out", "goals=some"]) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "goals: Input should be 'none', 'paired' or 'unpaired'" in line
+
+
 @pytest.mark.parametrize("line", ["export run --output b --naem a", "fuse a b c.png --bundle d extra"])
 def test_unknown_arguments_are_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -30,6 +30,7 @@ EVERY_LOSS = {
     "identity": 1.0,
     "reconstruction": 1.0,
     "truth": 1.0,
+    "structure": 1.0,
     "feature_matching": 1.0,
     "cycle": 1.0,
     "mask": 1.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from PIL import Image
 
 from fusionray.data.pairs import Crop
 from fusionray.data.shards import Manifest, ShardInfo, Split, SplitInfo, build_row, write_manifest, write_shard
+from fusionray.data.synthetic import sample_attributes, sample_identities
 
 SIZE = 16
 LANDMARKS_52 = np.array([[5, 6], [10.5, 6], [8, 9], [6, 12], [10, 12.25]], np.float32)
@@ -47,17 +49,42 @@ def build_table(crops: Sequence[Crop]) -> pa.Table:
     return pa.table({"image": [crop.image for crop in crops], "identity": [crop.identity for crop in crops]})
 
 
+def build_tiny_row(person: int, number: int, size: int, *, synthetic: bool) -> dict[str, Any]:
+    """Build a row of noise; a synthetic one carries parameters of the world, as if it had been drawn from them."""
+    truth: dict[str, Any] = {}
+    if synthetic:
+        seed = 1000 * person + number
+        truth = {
+            "identity_parameters": sample_identities(person + 1, 0)[-1].numpy(),
+            "attribute_parameters": sample_attributes(1, seed)[0].numpy(),
+            "view_23": np.array([[0.5, 0, 0.25], [0, 0.5, 0.25]], np.float32),
+        }
+    image = encode(draw_crop(person, number, size))
+    return build_row(image, name_person(person), LANDMARKS_52, f"{person}/{number}", **truth)
+
+
 def write_tiny_shards(
-    folder: Path, *, people: int = 8, pictures: int = 6, shards: int = 4, validation_people: int = 2, size: int = SIZE
+    folder: Path,
+    *,
+    people: int = 8,
+    pictures: int = 6,
+    shards: int = 4,
+    validation_people: int = 2,
+    test_people: int = 0,
+    size: int = SIZE,
+    synthetic: bool = False,
 ) -> Manifest:
-    """Write `people` x `pictures` PNG crops for training in `shards` files, and one file of people held out."""
+    """Write `people` x `pictures` PNG crops for training in `shards` files, and a file for each split held out."""
     infos: list[ShardInfo] = []
     groups: list[tuple[Split, list[int]]] = [("train", list(range(shard, people, shards))) for shard in range(shards)]
-    if validation_people:
-        groups.append(("validation", list(range(people, people + validation_people))))
+    counts: dict[Split, int] = {"train": people, "validation": validation_people, "test": test_people}
+    for split in ("validation", "test"):
+        first = sum(len(members) for _, members in groups)
+        if counts[split]:
+            groups.append((split, list(range(first, first + counts[split]))))
     for index, (split, members) in enumerate(groups):
         rows = [
-            build_row(encode(draw_crop(person, number, size)), name_person(person), LANDMARKS_52, f"{person}/{number}")
+            build_tiny_row(person, number, size, synthetic=synthetic)
             for person in members
             for number in range(pictures)
         ]
@@ -70,13 +97,10 @@ def write_tiny_shards(
         input="tests",
         fingerprint="0" * 64,
         code_version="test",
-        synthetic=False,
-        num_images=(people + validation_people) * pictures,
-        num_identities=people + validation_people,
-        splits={
-            "train": SplitInfo(rows=people * pictures, identities=people),
-            "validation": SplitInfo(rows=validation_people * pictures, identities=validation_people),
-        },
+        synthetic=synthetic,
+        num_images=sum(counts.values()) * pictures,
+        num_identities=sum(counts.values()),
+        splits={split: SplitInfo(rows=count * pictures, identities=count) for split, count in counts.items()},
         shards=infos,
         num_dropped=0,
         dropped={},

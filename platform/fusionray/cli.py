@@ -67,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     add_prepare(verbs.add_parser("prepare", help="pictures -> aligned, sharded crops"))
     add_train(verbs.add_parser("train", help="shards -> checkpoints; the same command goes on where it stopped"))
+    add_evaluate(verbs.add_parser("evaluate", help="judge a model on people that nothing was learned from"))
     add_export(verbs.add_parser("export", help="checkpoint -> checked ONNX bundle"))
     add_fuse(verbs.add_parser("fuse", help="fuse two picture files with a bundle"))
     add_serve(verbs.add_parser("serve", help="serve a bundle over HTTP"))
@@ -140,6 +141,28 @@ def run_train(options: argparse.Namespace) -> None:
         result = train(config)
     figures = ", ".join(f"{key} {value:.4g}" for key, value in sorted(result.metrics.items()))
     print(f"{result.checkpoint}: {result.images_seen} images in {result.seconds:.0f} s; {figures}")
+
+
+def add_evaluate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="bundle, models:/name@alias, or checkpoint or run folder")
+    parser.add_argument("--data", metavar="SHARDS", required=True, help="folder or URI of shards with a test split")
+    parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json, report.html, pairs.csv")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of the table")
+    add_common(parser)
+    parser.set_defaults(run=run_evaluate)
+
+
+def run_evaluate(options: argparse.Namespace) -> None:
+    from fusionray.evaluation.config import EvaluateConfig
+    from fusionray.ops.cluster import cluster
+
+    places = [f"model={options.model}", f"data={options.data}", f"output={options.output}"]
+    config = load_config(EvaluateConfig, file=options.config, overrides=[*options.overrides, *places])
+    with cluster(options.address):
+        from fusionray.evaluation.evaluate import evaluate
+
+        result = evaluate(config)
+    print(result.figures.model_dump_json(indent=1) if options.json else result.table)
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:

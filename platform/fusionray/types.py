@@ -1,6 +1,6 @@
 """Values that pass between rooms.
 
-Shape suffixes: N batch, C channels, H rows, W columns, P parameters.
+Shape suffixes: N batch, C channels, H rows, W columns, P parameters of a person, A attributes of a picture.
 """
 
 from __future__ import annotations
@@ -50,20 +50,22 @@ class Batch:
 class FaceBatch(Batch):
     """Labelled crops: `image` uint8 [N,3,S,S] RGB, `label` int64 [N] (index of the person).
 
-    `traits` float32 [N,P]: the person's parameters, for synthetic faces only.
+    For synthetic faces only, float32: `traits` [N,P], the person's parameters, and `attributes` [N,A], those of the
+    picture as the crop shows them (columns IDENTITY_NAMES and ATTRIBUTE_NAMES of the synthetic world).
     """
 
     image: Tensor
     label: Tensor
     traits: Tensor | None = None
+    attributes: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class SyntheticTruth(Batch):
     """What renders the true fusion of a pair, all float32.
 
-    `source_identity` [N,P] [N,P] parameters of the source person, `target_attributes` [N,P] of the
-    target picture, `view` [N,2,3] from crop unit square to picture unit square.
+    `source_identity` [N,P] parameters of the source person, `target_attributes` [N,A] of the target picture, `view`
+    [N,2,3] from crop unit square to picture unit square.
     """
 
     source_identity: Tensor

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from fusionray.benchmarks.drawing import draw
 from fusionray.benchmarks.findings import Findings, Goal, load_goals, write_markdown, write_text
-from fusionray.evaluation.figures import Figures, write_figures
+from fusionray.evaluation.figures import Figure, Figures, write_figures
 
 FOUND = Findings(
     values={"scaling_2": [1.7, 1.9, 2.0], "data_wait_share": [0.03], "ceiling_2": [1.95, 1.97]},
@@ -60,7 +60,8 @@ def test_figures_are_written_with_the_reasons_of_those_that_are_missing(tmp_path
     judge(tmp_path)
     tree = json.loads((tmp_path / "figures.json").read_text())
     assert tree["name"] == "bench-train"
-    assert tree["figures"]["scaling_2"] == {"value": 1.9, "unit": "x", "goal": ">= 1.85", "holds": True}
+    scaling = Figure(value=1.9, unit="x", goal=">= 1.85", holds=True)
+    assert tree["figures"]["scaling_2"] == scaling.model_dump()
     assert tree["not_measured"] == {"gpu_busy": "no GPU"}
 
 

@@ -13,6 +13,7 @@ from fusionray.benchmarks.loader import (
     decode_with_simplejpeg,
     measure_loader,
 )
+from fusionray.benchmarks.turns import Pace
 from fusionray.data.reading import list_files, list_people
 from tests.tiny_shards import SIZE, draw_crop, write_tiny_shards
 
@@ -36,6 +37,7 @@ def test_the_loader_that_we_are_compared_with_does_the_same_work(tmp_path: Path,
 
 def test_all_loaders_are_measured(tmp_path: Path) -> None:
     write_tiny_shards(tmp_path, people=6, pictures=8)
-    rates = measure_loader(str(tmp_path), workers=1, batch=4, batches=2, rounds=1)
+    rates = measure_loader(str(tmp_path), Pace(rounds=2, steps=2), workers=1, batch=4)
     assert sorted(rates) == ["dataloader_pillow", "dataloader_simplejpeg", "ours"]
-    assert min(rates.values()) > 0
+    assert [len(values) for values in rates.values()] == [2, 2, 2]
+    assert min(map(min, rates.values())) > 0

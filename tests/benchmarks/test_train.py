@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ from fusionray.benchmarks.train import PICTURE_NAME, REPORT_NAME, bench_train
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid
 from fusionray.evaluation.figures import Figures
+from tests.child_python import run_python
 from tests.tiny_bench import build_bench
 
 GPU_KEYS = {"gpu_amp_speedup", "gpu_memory_auto", "gpu_busy"}
@@ -54,16 +52,7 @@ def test_the_engine_is_measured_where_ray_is_not_installed(tmp_path: Path) -> No
     settings = [f"{key}={json.dumps(value)}" for key, value in bench.model_dump(exclude={"output"}).items()]
     keys = ["vs_plain_recipe", "checkpoint_step_ratio", "recompute_memory_ratio", "gpu_busy", "loop_efficiency"]
     settings.append(f"keys={json.dumps(keys)}")
-    environment = {**os.environ, "PYTHONPATH": "platform"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", WITHOUT_RAY, "--output", bench.output, *settings],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_python("-W", "error", "-c", WITHOUT_RAY, "--output", bench.output, *settings)
     figures = Figures.model_validate_json((tmp_path / "out" / "figures.json").read_text())
     assert set(figures.figures) == {"vs_plain_recipe", "checkpoint_step_ratio", "recompute_memory_ratio"}
     assert figures.not_measured == {"gpu_busy": "no GPU", "loop_efficiency": "Ray is not installed"}

@@ -16,8 +16,13 @@ from fusionray.data.decoding import (
     decode_crop,
 )
 from fusionray.data.pairs import Crop, Crops, Draws
+from fusionray.data.synthetic import ATTRIBUTE_NAMES, neutral_attributes
 from fusionray.errors import ShardCorrupt
 from tests.tiny_shards import SIZE, draw_crop, encode, name_person
+
+SMILE, ROLL = (ATTRIBUTE_NAMES.index(name) for name in ("smile", "roll"))
+# A crop that lies on its side in its picture: its rows run down the picture.
+VIEW_23 = np.array([[0, -0.5, 0.75], [0.5, 0, 0.25]], np.float32)
 
 
 @pytest.fixture
@@ -28,12 +33,15 @@ def decoder() -> Iterator[CropDecoder]:
 
 
 def crops_of(*rows: tuple[int, int], truth: bool = False) -> Crops:
-    """Build crops of (person, number)."""
+    """Build crops of (person, number); with truth, of heads that smile by tenths of the number and roll by ten."""
     people = sorted({person for person, _ in rows})
+    attributes = neutral_attributes(len(rows)).numpy()
+    attributes[:, SMILE] = [number / 10 for _, number in rows]
+    attributes[:, ROLL] = 10
     columns = {
         "identity_parameters": np.array([[person] * 3 for person, _ in rows], np.float32),
-        "attribute_parameters": np.array([[number] * 4 for _, number in rows], np.float32),
-        "view": np.tile(np.arange(6, dtype=np.float32), (len(rows), 1)),
+        "attribute_parameters": attributes,
+        "view": np.tile(VIEW_23.reshape(6), (len(rows), 1)),
     }
     return Crops(
         [encode(draw_crop(*row)) for row in rows],
@@ -55,9 +63,9 @@ def test_pairs_hold_source_and_target_in_their_places_whatever_they_are_drawn_fr
     assert batch.truth is not None
     # The truth shows the source person the way the target picture shows its own.
     assert batch.truth.source_identity[:, 0].tolist() == [0, 2]
-    assert batch.truth.target_attributes[:, 0].tolist() == [1, 3]
+    torch.testing.assert_close(batch.truth.target_attributes[:, SMILE], torch.tensor([0.1, 0.3]))
     assert batch.truth.view.shape == (2, 2, 3)
-    assert batch.truth.view[0].tolist() == [[0, 1, 2], [3, 4, 5]]
+    np.testing.assert_array_equal(batch.truth.view[0].numpy(), VIEW_23)
 
 
 def test_labels_follow_the_names_of_people(decoder: CropDecoder) -> None:
@@ -66,6 +74,21 @@ def test_labels_follow_the_names_of_people(decoder: CropDecoder) -> None:
     assert batch.label.tolist() == [1, 5]
     assert batch.label.dtype == torch.int64
     assert batch.traits is None
+    assert batch.attributes is None
+
+
+def test_a_synthetic_face_carries_its_person_and_what_its_crop_shows(decoder: CropDecoder) -> None:
+    group = [
+        Draws(crops_of((3, 1), (5, 2), truth=True), np.array([[1], [0]])),
+        Draws(crops_of((4, 7), truth=True), np.array([[0]])),
+    ]
+    batch = collate_faces(group, decoder, {name_person(person): person for person in (3, 4, 5)})
+    assert batch.traits is not None
+    assert batch.attributes is not None
+    assert batch.traits[:, 0].tolist() == [5, 3, 4]
+    torch.testing.assert_close(batch.attributes[:, SMILE], torch.tensor([0.2, 0.1, 0.7]))
+    # The picture's head leans by 10 degrees, and the crop was turned by 90 to cut it out.
+    torch.testing.assert_close(batch.attributes[:, ROLL], torch.full((3,), -80.0))
 
 
 def test_a_jpeg_decodes_to_nearly_what_was_encoded() -> None:

@@ -93,10 +93,11 @@ def test_a_reader_can_take_a_part_of_a_shard(tmp_path: Path) -> None:
 
 
 def test_a_manifest_reads_back_equal(tmp_path: Path) -> None:
-    written = write_tiny_shards(tmp_path)
+    written = write_tiny_shards(tmp_path, test_people=3)
     assert read_manifest(str(tmp_path)) == written
     assert written.files("train") == [f"shard-{i:05d}.parquet" for i in range(4)]
     assert written.files("validation") == ["shard-00004.parquet"]
+    assert written.files("test") == ["shard-00005.parquet"]
 
 
 def test_the_digest_names_the_content_wherever_it_lies(tmp_path: Path) -> None:
@@ -121,6 +122,24 @@ def test_another_template_is_refused_naming_both(tmp_path: Path) -> None:
     manifest = write_tiny_shards(tmp_path)
     with pytest.raises(ShardMismatch, match=r"aligned to arcface_128 but this run wants ffhq_512"):
         check_shards(str(tmp_path), manifest, size=SIZE, template="ffhq_512")
+
+
+def test_photographs_are_refused_where_parameters_are_learned_from(tmp_path: Path) -> None:
+    manifest = write_tiny_shards(tmp_path)
+    with pytest.raises(ShardMismatch, match="holds photographs, whose pose, expression and light nobody has measured"):
+        check_shards(str(tmp_path), manifest, size=SIZE, with_parameters=True)
+    drawn = tmp_path / "drawn"
+    check_shards(str(drawn), write_tiny_shards(drawn, synthetic=True), size=SIZE, with_parameters=True)
+
+
+def test_shards_that_were_made_before_there_was_a_test_split_are_read_with_an_empty_one(tmp_path: Path) -> None:
+    tree = write_tiny_shards(tmp_path).model_dump()
+    del tree["splits"]["test"]
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps(tree))
+    manifest = read_manifest(str(tmp_path))
+    check_shards(str(tmp_path), manifest, size=SIZE)
+    assert manifest.files("test") == []
+    assert len(manifest.files("train")) == 4
 
 
 def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:

@@ -46,6 +46,37 @@ def test_accuracy_and_area_equal_those_of_a_count_over_all_pairs(spread: float) 
     assert result.auc == pytest.approx(area, abs=2e-3)
 
 
+def test_each_point_of_the_curve_is_a_count_at_its_threshold() -> None:
+    embedding, label = build_clusters(6, 5, 0.5, seed=3)
+    result = verify(embedding, label)
+    pairs = list(combinations(range(len(label)), 2))
+    score = np.array([round(float(embedding[i] @ embedding[j]), 6) for i, j in pairs])
+    same = np.array([label[i] == label[j] for i, j in pairs])
+    assert result.thresholds[0] == np.inf
+    assert (np.diff(result.thresholds) < 0).all()
+    points = list(zip(result.thresholds, result.true_accepts, result.false_accepts, strict=True))
+    for threshold, true_accepts, false_accepts in points[:: len(points) // 25]:
+        accepted = score >= threshold - 1.5e-6
+        assert accepted[same].mean() == pytest.approx(true_accepts, abs=0.02)
+        assert accepted[~same].mean() == pytest.approx(false_accepts, abs=0.005)
+    accepted = score >= result.threshold - 1.5e-6
+    assert (accepted[same].mean() + 1 - accepted[~same].mean()) / 2 == pytest.approx(result.accuracy, abs=0.01)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.01, 0.1, 1.0])
+def test_the_threshold_for_a_rate_is_the_loosest_that_keeps_to_it(rate: float) -> None:
+    result = verify(*build_clusters(6, 5, 0.5, seed=4))
+    at = int(np.flatnonzero(result.thresholds == result.threshold_at(rate)).item())
+    assert result.false_accepts[at] <= rate
+    assert at + 1 == len(result.thresholds) or result.false_accepts[at + 1] > rate
+
+
+def test_a_rate_that_no_threshold_keeps_to_accepts_nothing() -> None:
+    # The two most similar pictures are of different people.
+    embedding = unit(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]))
+    assert verify(embedding, np.array([0, 1, 1])).threshold_at(0.0) == np.inf
+
+
 def test_people_apart_are_told_apart_perfectly() -> None:
     result = verify(np.repeat(np.eye(4, dtype=np.float32), 3, axis=0), np.repeat(np.arange(4), 3))
     assert result.accuracy == 1.0
@@ -65,6 +96,11 @@ def test_an_encoder_that_says_the_same_of_everybody_is_worth_a_coin() -> None:
     result = verify(np.ones((12, 1), np.float32), np.repeat(np.arange(3), 4))
     assert result.auc == 0.5
     assert result.accuracy == 0.5
+    # So are scores that differ by rounding alone: here it happens to favour pictures of one person.
+    label = np.repeat(np.arange(9), 4)
+    rounded = (1 - 2e-8 * label[:, None]).astype(np.float32)
+    assert len(np.unique(rounded)) > 1
+    assert verify(rounded, label).auc == 0.5
 
 
 def test_the_curve_runs_from_nothing_accepted_to_everything() -> None:

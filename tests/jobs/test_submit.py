@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from fusionray.evaluation.figures import Figures
 from tests.tiny_fusion import save_encoder
+from tests.tiny_world import save_fusion, write_world
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -109,6 +111,19 @@ def test_submitted_job_trains_the_demo_preset(head: dict[str, str], tmp_path: Pa
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert (tmp_path / "fusion" / "checkpoint-000000000032" / "info.json").is_file()
     assert (tmp_path / "shards" / "manifest.json").is_file()
+
+
+def test_submitted_job_evaluates_a_run(head: dict[str, str], tmp_path: Path) -> None:
+    write_world(tmp_path / "shards")
+    save_fusion(tmp_path / "fusion")
+    save_encoder(tmp_path / "judge")
+    places = ("--data", str(tmp_path / "shards"), "--output", str(tmp_path / "out"), f"judge={tmp_path / 'judge'}")
+    small = ("attributes=null", "pairs=8", "clips.number=0", "bootstrap_rounds=0", "workers.cpus_per_worker=0.5")
+    done = submit(head, "python", "jobs/evaluate.py", str(tmp_path / "fusion"), *places, *small)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "ssim_gap_closed" in done.stdout
+    figures = Figures.model_validate_json((tmp_path / "out" / "figures.json").read_bytes())
+    assert figures.figures["held_out_pairs"].value == 8
 
 
 def test_job_without_the_token_is_turned_away(head: dict[str, str], tmp_path: Path) -> None:

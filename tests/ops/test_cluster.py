@@ -5,7 +5,8 @@ import time
 import pytest
 import ray
 
-from fusionray.ops.cluster import wait_for_cpus
+from fusionray.errors import ClusterUnavailable
+from fusionray.ops.cluster import require_cpus, wait_for_cpus
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -29,3 +30,10 @@ def test_cpus_that_a_cluster_does_not_have_are_not_waited_for() -> None:
     started = time.monotonic()
     assert wait_for_cpus(1e6) < 1e6
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_stage_that_wants_more_cpus_than_there_are_is_refused_by_its_settings() -> None:
+    with pytest.raises(ClusterUnavailable, match=r"workers\.num_workers=1000000 x cpus_per_worker=0\.5 needs 500000"):
+        require_cpus(1_000_000, 0.5)
+    require_cpus(1, 0.5)

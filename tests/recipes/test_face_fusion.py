@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusionray.recipes.face_fusion import FusionInput, elliptic_region, render_truth
+from fusionray.recipes.face_fusion import FaceFusionRecipe, FusionInput
+from fusionray.recipes.losses import structure_loss
 from fusionray.recipes.recipe import Losses, PhaseInput, to_float
+from fusionray.recipes.truth import elliptic_region, render_truth
 from tests.tiny_fusion import EVERY_LOSS, NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe
 
 GENERATOR_LOSSES = sorted(set(EVERY_LOSS) - {"gradient_penalty"})
@@ -143,6 +145,67 @@ def test_without_truth_the_reference_is_the_target() -> None:
 def test_the_truth_loss_is_learned_from_paired_rows_only() -> None:
     losses, _, _ = take_step({**NO_LOSS, "truth": 1.0, "mask": 1.0}, build_still_input([True]))
     assert "truth" not in losses.parts
+
+
+@pytest.mark.parametrize("same", [[True, False], [False, False]])
+def test_structure_is_learned_where_the_answer_is_known(same: list[bool]) -> None:
+    batch = build_still_input(same)
+    losses, step, _ = take_step({**NO_LOSS, "structure": 1.0}, batch)
+    wanted = structure_loss(step.shared["fused"], batch.reference, batch.face_region, torch.tensor(same))
+    torch.testing.assert_close(losses.parts["structure"].detach(), wanted)
+    assert bool(wanted) == any(same)
+
+
+def disguised_step(**changes: bool) -> tuple[FaceFusionRecipe, PhaseInput]:
+    recipe = build_recipe(build_config({**NO_LOSS, "reconstruction": 1.0}, disguise=True, **changes))
+    return recipe, PhaseInput(recipe.networks, recipe.frozen, build_still_input([True, False, True]))
+
+
+@pytest.mark.parametrize("learn_encoder", [False, True])
+def test_a_disguised_target_is_the_target_as_fused_with_somebody_else(learn_encoder: bool) -> None:
+    recipe, step = disguised_step(learn_encoder=learn_encoder)
+    shown: list[Tensor] = []
+    recipe.networks["generator"].register_forward_pre_hook(lambda _, inputs: shown.append(inputs[1]))
+    recipe.generator_loss(step)
+    source, target = step.batch.source_face, step.batch.target
+    who = source if learn_encoder else step.frozen["identity"](source)
+    with torch.no_grad():
+        disguised = recipe.networks["generator"](who[[2, 0, 1]], target).output
+    assert not shown[1].requires_grad
+    torch.testing.assert_close(shown[1][[0, 2]], disguised[[0, 2]])
+    assert torch.equal(shown[1][1], target[1])
+
+
+def test_the_answer_to_a_disguised_target_is_the_target_itself() -> None:
+    recipe, step = disguised_step()
+    losses = recipe.generator_loss(step)
+    per_row = (step.shared["fused"] - step.batch.target).abs().mean(dim=(1, 2, 3))
+    torch.testing.assert_close(losses.parts["reconstruction"], (per_row[0] + per_row[2]) / 3)
+
+
+def test_rendered_answers_need_no_disguise() -> None:
+    recipe = build_recipe(build_config(disguise=True))
+    calls: list[int] = []
+    recipe.networks["generator"].register_forward_hook(lambda *_: calls.append(1))
+    step = PhaseInput(recipe.networks, recipe.frozen, recipe.prepare(build_pairs(2)))
+    recipe.generator_loss(step)
+    assert len(calls) == 2  # the fusion, and the way back of the cycle loss
+
+
+def test_a_learned_encoder_is_taught_by_the_picture_and_the_watching_one_is_left_alone() -> None:
+    recipe = build_recipe(build_config(learn_encoder=True))
+    network = recipe.networks["generator"].train()
+    watching = {name: value.clone() for name, value in recipe.frozen["identity"].state_dict().items()}
+    torch.manual_seed(0)
+    step = PhaseInput(recipe.networks, recipe.frozen, recipe.prepare(build_pairs(3)))
+    recipe.generator_loss(step).total.backward()
+    assert has_gradient(network.identity)
+    assert has_gradient(network.generator)
+    assert all(parameter.grad is None for parameter in recipe.frozen["identity"].parameters())
+    # Neither encoder follows the statistics of the few faces of a step.
+    for encoder in (recipe.frozen["identity"], network.identity):
+        for name, value in encoder.state_dict().items():
+            assert torch.equal(value, watching[name])
 
 
 def test_the_discriminator_is_trained_only_where_it_is_asked() -> None:

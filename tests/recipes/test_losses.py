@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fusionray.nets.discriminator import Judgement
 from fusionray.recipes.losses import (
@@ -15,6 +16,7 @@ from fusionray.recipes.losses import (
     gradient_penalty,
     identity_loss,
     masked_l1,
+    structure_loss,
 )
 
 
@@ -115,6 +117,45 @@ def test_masked_l1_over_micro_batches_averages_to_that_of_the_whole() -> None:
     whole = masked_l1(output, wanted, chosen)
     halves = [masked_l1(output[part], wanted[part], chosen[part]) for part in (slice(0, 4), slice(4, 8))]
     torch.testing.assert_close(torch.stack(halves).mean(), whole)
+
+
+def structural_similarity_slowly(first: Tensor, second: Tensor) -> Tensor:
+    """Wang et al. 2004, equation 13, of grey planes in [0,1]: window by window, cut off at the border."""
+    height, width = first.shape
+    rows = []
+    for y in range(height):
+        for x in range(width):
+            part = (slice(max(0, y - 3), y + 4), slice(max(0, x - 3), x + 4))
+            a, b = first[part].double(), second[part].double()
+            covariance = ((a - a.mean()) * (b - b.mean())).mean()
+            above = (2 * a.mean() * b.mean() + 1e-4) * (2 * covariance + 9e-4)
+            below = (a.mean() ** 2 + b.mean() ** 2 + 1e-4) * (a.var(correction=0) + b.var(correction=0) + 9e-4)
+            rows.append(above / below)
+    return torch.stack(rows).reshape(height, width)
+
+
+def test_the_structure_loss_is_one_minus_the_similarity_within_the_region() -> None:
+    torch.manual_seed(0)
+    output, wanted = torch.rand(2, 3, 12, 10) * 2 - 1, torch.rand(2, 3, 12, 10) * 2 - 1
+    region = torch.rand(2, 1, 12, 10)
+    planes = [
+        structural_similarity_slowly((output[0, channel] + 1) / 2, (wanted[0, channel] + 1) / 2) for channel in range(3)
+    ]
+    dissimilarity = 1 - torch.stack(planes).mean(dim=0)
+    first_row = (dissimilarity * region[0, 0]).sum() / region[0].sum()
+    loss = structure_loss(output, wanted, region, torch.tensor([True, False]))
+    torch.testing.assert_close(loss, first_row.float() / 2, rtol=1e-4, atol=1e-5)
+    assert structure_loss(wanted, wanted, region, torch.tensor([True, True])).abs() < 1e-6
+    assert structure_loss(output, wanted, torch.zeros_like(region), torch.tensor([True, True])) == 0
+
+
+def test_the_structure_loss_punishes_a_blur_that_l1_forgives() -> None:
+    torch.manual_seed(0)
+    wanted = torch.rand(1, 3, 16, 16) * 2 - 1
+    flat, shifted = wanted.mean(dim=(2, 3), keepdim=True).expand_as(wanted), wanted + 0.5
+    everywhere, chosen = torch.ones(1, 1, 16, 16), torch.tensor([True])
+    assert masked_l1(flat, wanted, chosen) < masked_l1(shifted, wanted, chosen) * 1.1
+    assert structure_loss(flat, wanted, everywhere, chosen) > 3 * structure_loss(shifted, wanted, everywhere, chosen)
 
 
 def test_the_identity_loss_is_0_for_one_person_and_2_for_the_opposite() -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from fusionray.training.checkpoint.info import CheckpointInfo, newest_checkpoint
 from fusionray.training.checkpoint.tensors import load_into
@@ -56,34 +52,21 @@ def go_on(engine: Engine, folder: str) -> list[dict[str, float]]:
     return train(engine, range(BEFORE, BEFORE + AFTER))
 
 
-def spawn(task: str, num_ranks: int, folder: Path) -> Any:
-    """Run a task in a group of processes and return what rank 0 says."""
-    mp.spawn(run_rank, args=(task, num_ranks, str(folder)), nprocs=num_ranks)  # type: ignore[no-untyped-call]
-    return torch.load(folder / f"{task}-{num_ranks}.pt", weights_only=True)
+def save_and_train_on(rank: int, folder: str) -> dict[str, Any]:
+    """Save a checkpoint in the middle of a run, under each strategy."""
+    seen = {}
+    for strategy in STRATEGIES:
+        engine = build(strategy)
+        before = train(engine, range(BEFORE))
+        save(engine, f"{folder}/{strategy}")
+        seen[strategy] = before + train(engine, range(BEFORE, BEFORE + AFTER))
+    return seen
 
 
-def run_rank(rank: int, task: str, num_ranks: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous-{task}-{num_ranks}",
-        rank=rank,
-        world_size=num_ranks,
-        timeout=timedelta(seconds=60),
-    )
-    try:
-        seen: dict[str, Any] = {}
-        for strategy in STRATEGIES:
-            engine = build(strategy)
-            if task == "save":
-                before = train(engine, range(BEFORE))
-                save(engine, f"{folder}/{strategy}")
-                seen[strategy] = {"before": before, "after": train(engine, range(BEFORE, BEFORE + AFTER))}
-            else:
-                # Written under one strategy, read under another.
-                other = STRATEGIES[(STRATEGIES.index(strategy) + 1) % len(STRATEGIES)]
-                seen[strategy] = go_on(engine, f"{folder}/{other}")
-        if rank == 0:
-            torch.save(seen, f"{folder}/{task}-{num_ranks}.pt")
-    finally:
-        dist.destroy_process_group()
+def resume_under_another(rank: int, folder: str) -> dict[str, Any]:
+    """Go on, under each strategy, from what another one has written."""
+    others = (*STRATEGIES[1:], STRATEGIES[0])
+    return {
+        strategy: go_on(build(strategy), f"{folder}/{other}")
+        for strategy, other in zip(STRATEGIES, others, strict=True)
+    }

@@ -1,18 +1,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fusionray.config import Section
 from fusionray.errors import CheckpointMissing
 from fusionray.faces.align import load_template
 from fusionray.nets.identity import IdentityEncoder
+from fusionray.recipes.attributes import READINGS, AttributeReader, AttributesRecipe, AttributesRecipeConfig
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
-from fusionray.training.build import EncoderState, build_recipe, face_view, load_encoder, load_fusion
+from fusionray.recipes.recipe import Recipe, to_float
+from fusionray.training.build import (
+    EncoderState,
+    build_recipe,
+    describe_lookers,
+    face_view,
+    load_encoder,
+    load_fusion,
+    load_reader,
+    start_from,
+)
 from fusionray.training.checkpoint.info import CheckpointInfo
 from fusionray.training.checkpoint.writer import CheckpointWriter
 from fusionray.training.engine import Engine
@@ -38,21 +49,25 @@ def identity_config() -> TrainConfig:
     return TrainConfig(data=DATA, recipe=IdentityRecipeConfig(encoder=ENCODER))
 
 
-def describe(config: TrainConfig, encoder: Section) -> CheckpointInfo:
+def attributes_config() -> TrainConfig:
+    return TrainConfig(data=DATA, recipe=AttributesRecipeConfig(encoder=ENCODER))
+
+
+def describe(config: TrainConfig, recipe: Recipe[Any]) -> CheckpointInfo:
     return CheckpointInfo(
         config=config.model_dump(mode="json"),
         num_people=4,
-        identity_encoder=encoder.model_dump(mode="json"),
         data_digest="d",
         images_seen=2,
         seconds=1.0,
         metrics={},
+        **describe_lookers(recipe),
     )
 
 
 def save(run: Path, engine: Engine, config: TrainConfig) -> None:
     writer = CheckpointWriter(str(run), keep=1)
-    writer.begin(state_tensors(engine), describe(config, ENCODER))
+    writer.begin(state_tensors(engine), describe(config, engine.recipe))
     writer.close()
 
 
@@ -65,13 +80,14 @@ def save_fusion(run: Path) -> tuple[Engine, EncoderState]:
     return engine, encoder
 
 
-def save_identity(run: Path) -> Engine:
-    recipe = build_recipe(identity_config(), num_people=4, encoder=None)
+def save_untrained(run: Path, config: TrainConfig) -> Engine:
+    """Save an identity or attributes run with averages that differ from the weights: a test sees which are taken."""
+    recipe = build_recipe(config, num_people=4, encoder=None)
     engine = Engine(recipe, EngineConfig(global_batch=2, precision="fp32"), total_images=8, device=CPU)
-    # An average that differs from the weights, so that a test sees which of them is taken.
-    for value in engine.averages["classifier"].parameters():
-        value.add_(1)
-    save(run, engine, identity_config())
+    for average in engine.averages.values():
+        for value in average.parameters():
+            value.add_(0.01)
+    save(run, engine, config)
     return engine
 
 
@@ -80,6 +96,7 @@ def test_the_recipe_is_the_one_that_the_configuration_names() -> None:
     identity = build_recipe(identity_config(), num_people=9, encoder=None)
     assert isinstance(identity, IdentityRecipe)
     assert identity.networks["classifier"].head.centres.shape == (9, 512)
+    assert isinstance(build_recipe(attributes_config(), num_people=4, encoder=None), AttributesRecipe)
 
 
 def test_equal_seeds_give_equal_first_weights_whatever_was_drawn_before() -> None:
@@ -122,8 +139,44 @@ def test_a_fusion_checkpoint_gives_back_the_averaged_generator_and_its_encoder(t
     assert load_encoder(str(tmp_path)).weights.keys() == encoder.weights.keys()
 
 
+def test_a_learned_encoder_is_what_feeds_the_loaded_generator(tmp_path: Path) -> None:
+    recipe_config = fusion_config().recipe.model_copy(update={"learn_encoder": True})
+    config, encoder = fusion_config().model_copy(update={"recipe": recipe_config}), encoder_state()
+    recipe = build_recipe(config, num_people=4, encoder=encoder)
+    engine = Engine(recipe, EngineConfig(global_batch=2, precision="fp32"), total_images=8, device=CPU)
+    for _ in range(2):
+        engine.step(build_pairs(2))
+    save(tmp_path, engine, config)
+    loaded, pairs = load_fusion(tmp_path), build_pairs(2, seed=1)
+    face = recipe.frozen["window"](to_float(pairs.source))
+    with torch.no_grad():
+        wanted = engine.averages["generator"](face, to_float(pairs.target))
+        found = loaded.generator(loaded.encoder(face), to_float(pairs.target))
+    torch.testing.assert_close(found.output, wanted.output)
+    weights = loaded.encoder.state_dict()
+    assert any(not torch.equal(weights[name], value) for name, value in encoder.weights.items())
+    # The one that watched is still there, as it came.
+    torch.testing.assert_close(load_encoder(str(tmp_path)).weights, encoder.weights, rtol=0, atol=0)
+
+
+def test_a_new_run_starts_from_the_averages_of_another_and_the_rest_of_its_networks(tmp_path: Path) -> None:
+    engine, encoder = save_fusion(tmp_path)
+    recipe = build_recipe(fusion_config(seed=5), num_people=4, encoder=encoder)
+    start_from(recipe, str(tmp_path))
+    for name, wanted in (
+        ("generator", engine.averages["generator"]),
+        ("discriminator", engine.networks["discriminator"]),
+    ):
+        torch.testing.assert_close(dict(recipe.networks[name].state_dict()), dict(wanted.state_dict()), rtol=0, atol=0)
+    averaged, trained = (networks["generator"].state_dict() for networks in (engine.averages, engine.networks))
+    assert any(not torch.equal(averaged[name], trained[name]) for name in averaged)
+    save_untrained(tmp_path / "encoder", identity_config())
+    with pytest.raises(CheckpointMissing, match=r"holds no tensor named averages\.generator"):
+        start_from(recipe, str(tmp_path / "encoder"))
+
+
 def test_an_identity_checkpoint_gives_back_the_averaged_encoder_without_its_head(tmp_path: Path) -> None:
-    engine = save_identity(tmp_path)
+    engine = save_untrained(tmp_path, identity_config())
     encoder = load_encoder(str(tmp_path)).build()
     averaged = engine.averages["classifier"].encoder
     assert isinstance(averaged, IdentityEncoder)
@@ -131,15 +184,41 @@ def test_an_identity_checkpoint_gives_back_the_averaged_encoder_without_its_head
 
 
 def test_an_identity_checkpoint_is_refused_where_a_fusion_is_wanted(tmp_path: Path) -> None:
-    save_identity(tmp_path)
+    save_untrained(tmp_path, identity_config())
     with pytest.raises(CheckpointMissing, match="is a checkpoint of the identity recipe, not of face_fusion"):
         load_fusion(tmp_path)
+
+
+def test_an_attributes_checkpoint_gives_back_a_reader_that_reads_the_same_in_the_same_units(tmp_path: Path) -> None:
+    engine = save_untrained(tmp_path, attributes_config())
+    reader = load_reader(str(tmp_path))
+    averaged = engine.averages["reader"].eval()
+    assert isinstance(averaged, AttributeReader)
+    face = torch.rand(3, 3, 112, 112, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with torch.no_grad():
+        torch.testing.assert_close(reader(face), averaged(face), rtol=0, atol=0)
+    torch.testing.assert_close(reader.standard.deviation, averaged.standard.deviation, rtol=0, atol=0)
+    assert reader.names == READINGS
+    assert not reader.training
+    assert not any(parameter.requires_grad for parameter in reader.parameters())
+
+
+def test_a_reader_is_no_encoder_and_an_encoder_no_reader(tmp_path: Path) -> None:
+    save_untrained(tmp_path / "reader", attributes_config())
+    save_untrained(tmp_path / "encoder", identity_config())
+    with pytest.raises(CheckpointMissing, match="holds no identity encoder"):
+        load_encoder(str(tmp_path / "reader"))
+    with pytest.raises(
+        CheckpointMissing, match="holds no attribute reader; train one with `--preset attributes-small`"
+    ):
+        load_reader(str(tmp_path / "encoder"))
 
 
 def test_a_checkpoint_of_networks_that_are_built_otherwise_now_is_refused_in_one_line(tmp_path: Path) -> None:
     writer = CheckpointWriter(str(tmp_path), keep=1)
     weights = {f"averages.generator.{name}": torch.zeros(2) for name in ("old", "older")}
-    writer.begin(weights, describe(fusion_config(), ENCODER))
+    recipe = build_recipe(fusion_config(), num_people=4, encoder=encoder_state())
+    writer.begin(weights, describe(fusion_config(), recipe))
     writer.close()
     with pytest.raises(CheckpointMissing, match="does not fit the networks of this version") as caught:
         load_fusion(tmp_path)

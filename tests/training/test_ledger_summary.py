@@ -24,6 +24,7 @@ def summarise(**seconds: float) -> LedgerSummary:
     [
         ({}, "compression=fp16", "powersgd"),
         ({"compression": "fp16"}, "compression=powersgd", "=fp16"),
+        ({"compression": "fp16", "strategy": "fsdp"}, "raise engine.global_batch (now 32)", "powersgd"),
         ({"compression": "powersgd"}, "raise engine.global_batch (now 32)", "compression"),
     ],
 )

@@ -3,21 +3,29 @@ from __future__ import annotations
 import pytest
 
 from fusionray.data.pairs import crops_from_tables
+from fusionray.recipes.attributes import AttributesRecipeConfig
+from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.training.loop import crossed
-from fusionray.training.validation import comparable
+from fusionray.training.validation import tell_missing
 from tests.tiny_shards import build_crops, build_table
 
 
 @pytest.mark.parametrize(
     ("people", "pictures", "for_fusion", "for_verification"),
-    [(2, 2, True, True), (2, 1, True, False), (1, 4, False, False)],
+    [
+        (2, 2, "", ""),
+        (2, 1, "", "at least two people, one of them twice"),
+        (1, 4, "at least two people", "at least two people, one of them twice"),
+    ],
 )
 def test_held_out_pictures_are_compared_only_where_they_can_be(
-    people: int, pictures: int, for_fusion: bool, for_verification: bool
+    people: int, pictures: int, for_fusion: str, for_verification: str
 ) -> None:
     crops = crops_from_tables([build_table(build_crops(people, pictures))])
-    assert comparable(crops, with_same_person=False) == for_fusion
-    assert comparable(crops, with_same_person=True) == for_verification
+    assert tell_missing(FaceFusionConfig(), crops) == for_fusion
+    assert tell_missing(IdentityRecipeConfig(), crops) == for_verification
+    assert tell_missing(AttributesRecipeConfig(), crops) == ""
 
 
 @pytest.mark.parametrize(("before", "after", "due"), [(0, 9, False), (9, 10, True), (10, 19, False), (8, 32, True)])

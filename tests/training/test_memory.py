@@ -1,39 +1,29 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from fusionray.errors import TrainingFailed
+from fusionray.recipes.recipe import Losses
 from fusionray.training.batching import fit_batch
 from fusionray.training.engine import Engine
 from fusionray.training.memory import even_chunks, is_out_of_memory, largest_batch, memory_limit, resident_bytes
 from fusionray.training.microbatch import MicroBatch, cut, recut
 from fusionray.training.settings import EngineConfig
-from tests.toy_recipe import HUNGRY, HungryRecipe, draw_numbers
+from tests.child_python import run_python
+from tests.toy_recipe import HUNGRY, HungryRecipe, ToyRecipe, draw_numbers
 from tests.training.limited_memory import BATCH, NUM_STEPS, train
 
-ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20
 
 
 def test_memory_that_really_runs_out_halves_the_batch_and_loses_no_step() -> None:
-    paths = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.training.limited_memory", str(700 * MIB)],
-        env={**os.environ, "PYTHONPATH": paths},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = json.loads(child.stdout)
+    found = json.loads(run_python("-m", "tests.training.limited_memory", str(700 * MIB)))
     # 32 rows of 40 MiB do not fit into 700 MiB; 16 or 8 do.
     assert found["batch_size"] in (8, 16)
     assert found["notes"][0].startswith("memory ran out in 'fit_first' with 32 images at once: going on with 16")
@@ -74,19 +64,42 @@ def test_an_automatic_global_batch_fills_the_memory_and_scales_the_rate() -> Non
 def test_a_single_image_that_does_not_fit_is_told_with_its_remedies() -> None:
     engine = build(global_batch=4, batch_size="auto")
     engine.memory_bytes = 1
-    with pytest.raises(TrainingFailed, match=r"a single image does not fit .*engine\.recompute=true"):
+    with pytest.raises(TrainingFailed, match=r"1 image\(s\) at a time do not fit .*engine\.recompute=true"):
         fit_batch(engine, draw_numbers(2))
 
 
 def test_memory_that_runs_out_with_one_image_ends_the_training() -> None:
     engine = build(global_batch=2)
-
-    def fail(step: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    object.__setattr__(engine.recipe.phases[0], "loss", fail)
-    with pytest.raises(TrainingFailed, match="memory ran out in 'fit_first' with a single image at a time"):
+    engine.recipe.phases = (dataclasses.replace(engine.recipe.phases[0], loss=run_out),)
+    with pytest.raises(TrainingFailed, match=r"memory ran out in 'fit_first' with 1 image\(s\) at a time"):
         engine.step(draw_numbers(2))
+
+
+def build_normed(**settings: object) -> Engine:
+    """Build an engine of networks with a batch norm over rows, which finds no variance in one."""
+    recipe = ToyRecipe()
+    recipe.networks["first"].append(nn.BatchNorm1d(1))
+    return Engine(recipe, EngineConfig(precision="fp32", **settings), **HUNGRY)
+
+
+def test_a_batch_is_found_for_networks_that_cannot_learn_from_one_image() -> None:
+    engine = build_normed(global_batch=8, batch_size="auto")
+    fit_batch(engine, draw_numbers(2))
+    assert engine.batch_size == 8
+    engine.step(draw_numbers(8))
+
+
+def test_such_networks_are_never_left_with_one_image() -> None:
+    engine = build_normed(global_batch=16, batch_size=5)  # not 5 + 5 + 5 + 1
+    assert all(math.isfinite(value) for value in engine.step(draw_numbers(16)).losses.values())
+    fail = dataclasses.replace(engine.recipe.phases[0], loss=run_out)
+    engine.recipe.phases = (fail,)
+    with pytest.raises(TrainingFailed, match=r"memory ran out in 'fit_first' with 2 image\(s\) at a time"):
+        engine.step(draw_numbers(16))
+
+
+def run_out(step: object) -> Losses:
+    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def test_other_errors_are_no_lack_of_memory() -> None:
@@ -136,11 +149,18 @@ def test_shares_are_cut_into_the_fewest_and_most_equal_parts(share: int, largest
     assert even_chunks(share, largest) == chunk
 
 
+@pytest.mark.parametrize(
+    ("count", "size", "parts"), [(8, 4, [4, 4]), (16, 5, [4, 4, 4, 4]), (7, 3, [2, 2, 3]), (3, 9, [3])]
+)
+def test_parts_are_the_fewest_and_differ_by_a_row_at_most(count: int, size: int, parts: list[int]) -> None:
+    assert [len(part) for part in cut(draw_numbers(count), size)] == parts
+
+
 def test_cut_parts_join_to_the_whole_and_keep_their_weight() -> None:
     batch = draw_numbers(7)
     parts = [MicroBatch(part, len(part) / 7, {"row": part.x * 2, "mean": part.x.mean()}) for part in cut(batch, 4)]
     again = recut(parts, 2)
-    assert [len(part.batch) for part in again] == [2, 2, 2, 1]
+    assert [len(part.batch) for part in again] == [1, 2, 2, 2]
     assert sum(part.weight for part in again) == pytest.approx(1)
     torch.testing.assert_close(torch.cat([part.batch.x for part in again]), batch.x)
     torch.testing.assert_close(torch.cat([part.shared["row"] for part in again]), batch.x * 2)

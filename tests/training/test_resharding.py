@@ -7,17 +7,27 @@ from typing import Any
 
 import pytest
 
-from tests.training.resharding import AFTER, BEFORE, STRATEGIES, build, go_on, spawn, train
+from tests.training.process_group import run_group
+from tests.training.resharding import (
+    AFTER,
+    BEFORE,
+    STRATEGIES,
+    build,
+    go_on,
+    resume_under_another,
+    save_and_train_on,
+    train,
+)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("resharding")
+    return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
-def saved(folder: Path) -> Any:
-    return spawn("save", 2, folder)
+def saved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run_group(save_and_train_on, 2, tmp_path_factory.mktemp("group"), str(folder))[0]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +44,7 @@ def assert_close(found: list[dict[str, float]], wanted: list[dict[str, float]]) 
 def test_two_processes_follow_the_curve_of_one(
     saved: Any, uninterrupted: list[dict[str, float]], strategy: str
 ) -> None:
-    assert_close(saved[strategy]["before"] + saved[strategy]["after"], uninterrupted)
+    assert_close(saved[strategy], uninterrupted)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -45,8 +55,8 @@ def test_one_process_goes_on_from_two(
 
 
 def test_three_processes_go_on_from_two_under_another_strategy(
-    saved: Any, folder: Path, uninterrupted: list[dict[str, float]]
+    saved: Any, folder: Path, uninterrupted: list[dict[str, float]], tmp_path: Path
 ) -> None:
-    found = spawn("resume", 3, folder)
+    found = run_group(resume_under_another, 3, tmp_path, str(folder))[0]
     for strategy in STRATEGIES:
         assert_close(found[strategy], uninterrupted[BEFORE:])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fusionray.config import load_config
@@ -22,3 +24,15 @@ def test_feature_matching_without_a_layer_to_match_is_refused() -> None:
 def test_stages_of_an_encoder_without_a_depth_are_refused() -> None:
     with pytest.raises(ConfigInvalid, match="same number of stages"):
         load_config(TrainConfig, preset="identity-small", overrides=["data.shards=x", "recipe.encoder.channels=[8]"])
+
+
+@pytest.mark.parametrize(
+    ("preset", "override", "words"),
+    [
+        ("tiny-64", "validation.attributes=there", "has no effect without validation.judge"),
+        ("identity-small", "validation.judge=there", "validation.judge judges fusions, and recipe.name=identity"),
+    ],
+)
+def test_judges_without_anything_to_judge_are_refused(preset: str, override: str, words: str) -> None:
+    with pytest.raises(ConfigInvalid, match=re.escape(words)):
+        load_config(TrainConfig, preset=preset, overrides=["data.shards=x", override])

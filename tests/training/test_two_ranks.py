@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from tests.toy_recipe import draw_numbers
-from tests.training.two_ranks import NUM_STEPS, build_engine, parameters, spawn
+from tests.training.process_group import run_group
+from tests.training.two_ranks import NUM_RANKS, NUM_STEPS, build_engine, parameters, train
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return spawn(tmp_path_factory.mktemp("ranks"))
+    return run_group(train, NUM_RANKS, tmp_path_factory.mktemp("ranks"))
 
 
 def test_two_ranks_with_two_micro_batches_learn_what_one_large_batch_teaches(ranks: list[dict[str, Any]]) -> None:
@@ -64,8 +65,24 @@ def test_ranks_of_the_identity_recipe_stay_equal_and_learn(ranks: list[dict[str,
         assert any(not torch.equal(first["before"][name], first["parameters"][name]) for name in names), part
 
 
+def test_rehearsals_leave_no_trace_in_running_statistics(ranks: list[dict[str, Any]]) -> None:
+    # Rank 0's are those that count.
+    after, during = (ranks[0][name]["parameters"] for name in ("identity", "identity_overlapped"))
+    counts = [name for name in after if name.endswith("num_batches_tracked")]
+    assert counts
+    assert [int(during[name]) for name in counts] == [int(after[name]) for name in counts]
+
+
 # Exact strategies add the same numbers in another order; compressed ones round them on the way.
-TOLERANCES = {"overlapped": 1e-4, "zero": 1e-5, "fsdp": 1e-4, "fp16": 5e-3, "bf16": 2e-2, "powersgd": 2e-2}
+TOLERANCES = {
+    "overlapped": 1e-4,
+    "zero": 1e-5,
+    "fsdp": 1e-4,
+    "fp16": 5e-3,
+    "bf16": 2e-2,
+    "powersgd": 2e-2,
+    "fsdp_bf16": 2e-2,
+}
 
 
 @pytest.mark.parametrize("name", TOLERANCES)
@@ -76,6 +93,28 @@ def test_every_strategy_trains_the_same_model_to_the_same_loss(ranks: list[dict[
     for step, losses in enumerate(wanted["losses"]):
         assert found[0]["losses"][step] == pytest.approx(losses, rel=TOLERANCES[name], abs=1e-5), step
     torch.testing.assert_close(found[0]["generator"], found[1]["generator"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "exact", "step"),
+    [
+        ("fp16", "ddp", 0),
+        ("bf16", "ddp", 0),
+        ("fsdp_bf16", "fsdp", 0),
+        # PowerSGD compresses from the fourth exchange of a network on.
+        ("powersgd", "ddp", 3),
+    ],
+)
+def test_compression_rounds_what_is_exchanged(ranks: list[dict[str, Any]], name: str, exact: str, step: int) -> None:
+    found, wanted = (ranks[0]["strategies"][strategy]["norms"][step]["generator"] for strategy in (name, exact))
+    assert found != wanted
+    assert found == pytest.approx(wanted, rel=TOLERANCES[name])
+
+
+def test_what_a_compression_remembers_of_a_bad_step_is_dropped(ranks: list[dict[str, Any]]) -> None:
+    before, after = ranks[0]["strategies"]["powersgd"]["errors"]
+    assert before > 0
+    assert after == 0
 
 
 def test_strategies_shard_what_they_promise_and_no_more(ranks: list[dict[str, Any]]) -> None:
@@ -92,12 +131,36 @@ def test_strategies_shard_what_they_promise_and_no_more(ranks: list[dict[str, An
     assert ranks[0]["strategies"]["fsdp"]["kinds"] == {"generator": "Sharded", "discriminator": "Averaged"}
 
 
+@pytest.mark.parametrize(
+    ("name", "moments"), [("ddp", "after"), ("overlapped", "during"), ("fsdp", "during and after")]
+)
+def test_the_description_says_when_gradients_are_exchanged(
+    ranks: list[dict[str, Any]], name: str, moments: str
+) -> None:
+    assert f"gradients exchanged {moments} the backward pass" in ranks[0]["strategies"][name]["described"]
+
+
+def test_ranks_that_meet_over_gloo_agree_in_the_group_they_have(ranks: list[dict[str, Any]]) -> None:
+    assert all(rank["agrees_in_the_default_group"] for rank in ranks)
+
+
+def test_finding_the_batch_anew_leaves_sharded_optimisers_as_they_are(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        before, after = rank["found_again"]["before"], rank["found_again"]["after"]
+        assert any(name.startswith("optimizers.first.") for name in before)
+        torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
 def test_ranks_agree_on_the_batch_that_fits_into_the_smaller_memory(ranks: list[dict[str, Any]]) -> None:
     assert [rank["auto"]["unchanged"] for rank in ranks] == [True, True]
     sizes = [rank["auto"]["batch_size"] for rank in ranks]
     assert sizes[0] == sizes[1]
     # Five times 8 MiB a row within 400 MiB, of which the first step's own buffers take some.
     assert 5 <= sizes[0] <= 10
+
+
+def test_a_norm_that_overflows_lowers_the_loss_scale_of_sharded_optimisers(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["overflown"] for rank in ranks] == [[4096.0, 2048.0]] * 2
 
 
 def test_memory_that_runs_out_on_one_rank_halves_its_batch_without_a_lost_step(

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.distributed.tensor import DTensor
 
 from fusionray.data import synthetic
@@ -19,9 +16,11 @@ from fusionray.training.batching import fit_batch
 from fusionray.training.build import face_view
 from fusionray.training.engine import Engine
 from fusionray.training.memory import resident_bytes
+from fusionray.training.report import StepReport
 from fusionray.training.schedule import ScheduleConfig
 from fusionray.training.settings import EngineConfig, ParallelConfig
 from fusionray.training.state import state_tensors
+from fusionray.training.strategies import Overlapped
 from fusionray.types import FaceBatch
 from tests.tiny_fusion import ENCODER, build_pairs, build_recipe
 from tests.toy_recipe import HUNGRY, HungryRecipe, ToyRecipe, draw_numbers, split
@@ -33,9 +32,11 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "overlapped": {"strategy": "ddp", "overlap": True, "bucket_megabytes": 0.01},
     "fp16": {"strategy": "ddp", "compression": "fp16"},
     "bf16": {"strategy": "ddp", "compression": "bf16", "overlap": True},
-    "powersgd": {"strategy": "ddp", "compression": "powersgd", "powersgd_rank": 8},
+    # A rank so low that networks as small as these are compressed at all.
+    "powersgd": {"strategy": "ddp", "compression": "powersgd", "powersgd_rank": 4},
     "zero": {"strategy": "zero"},
     "fsdp": {"strategy": "fsdp", "shard_from_parameters": 0},
+    "fsdp_bf16": {"strategy": "fsdp", "shard_from_parameters": 0, "compression": "bf16"},
 }
 CPU = torch.device("cpu")
 SETTINGS = {"precision": "fp32", "clip_norm": 1e6, "average_half_life_images": 64.0}
@@ -54,34 +55,21 @@ def parameters(engine: Engine) -> dict[str, torch.Tensor]:
     }
 
 
-def spawn(folder: Path) -> list[dict[str, Any]]:
-    """Run the group and return what each rank saw."""
-    mp.spawn(run_rank, args=(str(folder),), nprocs=NUM_RANKS)  # type: ignore[no-untyped-call]
-    return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(NUM_RANKS)]
-
-
-def run_rank(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=NUM_RANKS,
-        timeout=timedelta(seconds=60),
-    )
-    try:
-        seen = {
-            "toy": train_toy(rank),
-            "bad": train_with_a_bad_rank(rank),
-            "fusion": train_fusion(rank),
-            "identity": train_identity(rank),
-            "strategies": {name: train_with(rank, ParallelConfig(**chosen)) for name, chosen in STRATEGIES.items()},
-            "auto": find_batch(rank),
-            "exhausted": run_out_of_memory(rank),
-        }
-        torch.save(seen, f"{folder}/rank-{rank}.pt")
-    finally:
-        dist.destroy_process_group()
+def train(rank: int) -> dict[str, Any]:
+    """Do everything below, one after the other; return what this rank saw."""
+    return {
+        "toy": train_toy(rank),
+        "bad": train_with_a_bad_rank(rank),
+        "fusion": train_fusion(rank),
+        "identity": train_identity(rank, ParallelConfig()),
+        "identity_overlapped": train_identity(rank, ParallelConfig(overlap=True)),
+        "strategies": {name: train_with(rank, ParallelConfig(**chosen)) for name, chosen in STRATEGIES.items()},
+        "auto": find_batch(rank),
+        "found_again": find_batch_in_mid_run(rank),
+        "exhausted": run_out_of_memory(rank),
+        "overflown": overflow_a_norm(rank),
+        "agrees_in_the_default_group": build_engine().host_group is dist.group.WORLD,
+    }
 
 
 def train_toy(rank: int) -> dict[str, Any]:
@@ -123,7 +111,7 @@ def train_fusion(rank: int) -> dict[str, Any]:
     }
 
 
-def train_identity(rank: int) -> dict[str, Any]:
+def train_identity(rank: int, parallel: ParallelConfig) -> dict[str, Any]:
     """Margin head and traits head on one encoder, other faces on each rank."""
     torch.manual_seed(0)
     recipe = IdentityRecipe(
@@ -132,7 +120,7 @@ def train_identity(rank: int) -> dict[str, Any]:
         face_view_23=face_view("arcface_128"),
         synthetic_faces=True,
     )
-    config = EngineConfig(global_batch=8, precision="fp32")
+    config = EngineConfig(global_batch=8, precision="fp32", parallel=parallel)
     engine = Engine(recipe, config, total_images=64, device=CPU)
     before = parameters(engine)
     images = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(rank))
@@ -157,10 +145,16 @@ def train_with(rank: int, parallel: ParallelConfig) -> dict[str, Any]:
         norms.append(report.grad_norms)
     networks = engine.inference_networks()
     tensors = state_tensors(engine)
+    errors = [count_errors(engine)]
+    engine.bad_steps.add(StepReport({}, {"generator": torch.tensor(torch.nan)}, {}))
+    engine.settle()
+    errors.append(count_errors(engine))
     return {
+        "errors": errors,
         "losses": losses,
         "norms": norms,
         "kinds": {name: type(wrapped).__name__ for name, wrapped in engine.wrapped.items()},
+        "described": engine.describe(),
         "generator": {key: value.clone() for key, value in networks["generator"].state_dict().items()},
         # What this rank alone has to keep, in numbers.
         "held": sum(
@@ -171,6 +165,12 @@ def train_with(rank: int, parallel: ParallelConfig) -> dict[str, Any]:
     }
 
 
+def count_errors(engine: Engine) -> int:
+    """Count the buckets of which PowerSGD remembers what it left out."""
+    states = [wrapped.powersgd for wrapped in engine.wrapped.values() if isinstance(wrapped, Overlapped)]
+    return sum(len(state.error_dict) for state in states if state is not None)
+
+
 def find_batch(rank: int) -> dict[str, Any]:
     """The ranks agree on one batch size, though the second one has less memory."""
     engine = Engine(HungryRecipe(), EngineConfig(global_batch=64, batch_size="auto", precision="fp32"), **HUNGRY)
@@ -179,6 +179,16 @@ def find_batch(rank: int) -> dict[str, Any]:
     fit_batch(engine, draw_numbers(2))
     after = parameters(engine)
     return {"batch_size": engine.batch_size, "unchanged": all(torch.equal(before[key], after[key]) for key in before)}
+
+
+def find_batch_in_mid_run(rank: int) -> dict[str, Any]:
+    """A run that goes on finds its batch anew: optimisers keep what they have learned, also what one rank holds."""
+    config = EngineConfig(global_batch=16, batch_size="auto", parallel=ParallelConfig(strategy="zero"), **SETTINGS)
+    engine = Engine(ToyRecipe("adamw"), config, total_images=160, device=CPU)
+    engine.step(draw_numbers(8, seed=rank))
+    before = {name: value.clone() for name, value in state_tensors(engine).items()}
+    fit_batch(engine, draw_numbers(2))
+    return {"before": before, "after": state_tensors(engine)}
 
 
 def run_out_of_memory(rank: int) -> dict[str, Any]:
@@ -204,3 +214,16 @@ def run_out_of_memory(rank: int) -> dict[str, Any]:
         "wanted": parameters(engine),
         "found": parameters(spoiled),
     }
+
+
+def overflow_a_norm(rank: int) -> list[float]:
+    """Finite gradients, whose norm is not, under a sharded optimiser; returns the loss scale before and after."""
+    config = EngineConfig(global_batch=16, precision="fp16", parallel=ParallelConfig(strategy="zero"))
+    engine = Engine(ToyRecipe("adamw"), config, total_images=160, device=CPU)
+    scaler = engine.scalers["fit_first"]
+    scaler.scale(torch.ones(()))
+    for parameter in engine.networks["first"].parameters():
+        parameter.grad = torch.full_like(parameter, 1e30)
+    before = scaler.get_scale()
+    engine.update(engine.recipe.phases[0])
+    return [before, scaler.get_scale()]

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.recipe import PhaseInput
-from fusionray.training.engine import Engine, mix_seed
+from fusionray.training.engine import Engine
 from fusionray.training.schedule import average_decay, learning_rate, scale_lr
+from fusionray.training.seeding import seed_part
 from fusionray.types import PairBatch
 
 
@@ -29,7 +30,7 @@ class BareLoop:
         self.device, self.seed = like.device, like.seed
         self.batch, self.total_images = like.global_batch, like.total_images
         self.images_seen = self.num_steps = 0
-        layout = torch.channels_last if like.channels_last else torch.contiguous_format
+        layout = torch.channels_last if like.chosen.channels_last else torch.contiguous_format
         self.networks: dict[str, nn.Module] = {}
         for name, network in (*recipe.networks.items(), *recipe.frozen.items(), *recipe.adaptive.items()):
             network.to(self.device).to(memory_format=layout)  # type: ignore[call-overload]
@@ -38,10 +39,10 @@ class BareLoop:
             else:
                 network.eval().requires_grad_(False)
         self.averages = {name: copy.deepcopy(self.networks[name]).eval() for name in recipe.averaged}
-        self.compiled = like.compiled
+        self.compiled = like.chosen.compile
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         for name, network in self.networks.items():
-            if like.compiled:
+            if self.compiled:
                 network.compile(dynamic=False)
             settings = recipe.optimizers[name]
             decayed = [parameter for parameter in network.parameters() if parameter.ndim > 1]
@@ -59,7 +60,7 @@ class BareLoop:
             peak = scale_lr(self.recipe.optimizers[name].base_lr, self.batch)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(self.config.schedule, peak, self.images_seen, self.total_images)
-        torch.manual_seed(mix_seed(self.seed, self.images_seen, 0, sum(b"prepare")))
+        seed_part(self.seed, self.images_seen, 0, "prepare")
         with torch.no_grad():
             prepared = self.recipe.prepare(batch.to(self.device))
         shared: dict[str, Tensor] = {}
@@ -67,7 +68,7 @@ class BareLoop:
         for phase in self.recipe.phases:
             if self.num_steps % phase.interval:
                 continue
-            torch.manual_seed(mix_seed(self.seed, self.images_seen, 0, sum(phase.name.encode())))
+            seed_part(self.seed, self.images_seen, 0, phase.name)
             for name, network in self.networks.items():
                 network.requires_grad_(name == phase.trains)
             optimizer, scaler = self.optimizers[phase.trains], self.scalers[phase.name]

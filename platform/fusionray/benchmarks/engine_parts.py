@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +22,7 @@ from fusionray.training.engine import Engine
 from fusionray.training.ledger_summary import LedgerSummary
 from fusionray.training.planning.footprint import measure_step
 from fusionray.training.state import counters, state_tensors
+from fusionray.types import Batch
 
 # Without the lazy penalty all steps are alike, and a single one can be compared.
 WITHOUT_PENALTY = {"weights": {"gradient_penalty": 0.0}}
@@ -31,14 +32,14 @@ PUBLIC = {"paired": False, **WITHOUT_PENALTY}
 STEPS_A_SAVE = 6
 
 
-def stepper(engine: Engine, images: int, subject: Subject) -> Callable[[], object]:
-    """Return a function that takes one step on the next batch in memory and closes it in the ledger."""
-    batches = itertools.cycle(subject.draw_batches(images))
+def stepper(engine: Engine, shares: Sequence[Batch]) -> Callable[[], object]:
+    """Return a function that takes one step on the next share in memory and closes it in the ledger."""
+    endless = itertools.cycle(shares)
 
     def step() -> None:
         engine.ledger.restart()  # the turns of others belong to none of its steps
-        engine.step(next(batches))
-        engine.ledger.end_step(images)
+        engine.step(next(endless))
+        engine.ledger.end_step(engine.share_images)
 
     return step
 
@@ -53,7 +54,7 @@ def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tic
     subject = build_subject(bench, bench.engine_preset, device, recipe=PUBLIC)
     engine = subject.build_engine()
     images = engine.share_images
-    ours = stepper(engine, images, subject)
+    ours = stepper(engine, subject.draw_batches(images))
     plain, plain_amp = (PlainRecipe(subject.build_recipe(), engine, amp=amp) for amp in (False, True))
 
     def step_ours() -> None:
@@ -102,7 +103,7 @@ def measure_saving(bench: TrainBenchConfig, device: torch.device, pace: Pace, ti
     """Compare the step that begins a save, the loop's whole iteration, with steps beside which nothing is saved."""
     subject = build_subject(bench, bench.engine_preset, device, recipe=WITHOUT_PENALTY)
     engine = subject.build_engine()
-    step = stepper(engine, engine.share_images, subject)
+    step = stepper(engine, subject.draw_batches(engine.share_images))
     time_steps(step, 2, device)
     ratios: list[float] = []
     after: list[float] = []
@@ -165,7 +166,7 @@ def measure_recompute(bench: TrainBenchConfig, device: torch.device, pace: Pace,
     steps: dict[str, Callable[[], object]] = {}
     for name, recompute in (("kept", False), ("recomputed", True)):
         engine = subject.build_engine(global_batch=images, batch_size=None, recompute=recompute)
-        steps[name] = stepper(engine, images, subject)
+        steps[name] = stepper(engine, subject.draw_batches(images))
     # A step of this preset is long: one a round.
     seconds = take_turns(steps, Pace(pace.rounds, 1, pace.until), device=device, warm_up=1, tick=tick)
     return Findings(

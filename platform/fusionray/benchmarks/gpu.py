@@ -92,8 +92,8 @@ def busy_seconds(events: Any, window_seconds: float) -> float:
 def fill_memory(subject: Subject, notes: list[str]) -> float:
     """Let the engine choose its batch, take steps of it; return the share of the device's memory then in use."""
     engine = subject.build_engine(batch_size="auto", global_batch="auto")
-    fit_batch(engine, subject.draw_batches(SAMPLE_IMAGES, 1)[0])
     sample = subject.draw_batches(SAMPLE_IMAGES, 1)[0]
+    fit_batch(engine, sample)
     index = torch.arange(engine.share_images) % SAMPLE_IMAGES
     batch = sample.map(lambda value: value[index])
     torch.cuda.reset_peak_memory_stats(subject.device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from fusionray.benchmarks.turns import Pace
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
 from fusionray.data.reading import LocalReader, ShardFiles, ShardReader, list_files, list_people
@@ -90,17 +90,16 @@ class ShardBatches(IterableDataset[Labelled]):
 
 def measure_loader(
     shards: str,
+    pace: Pace,
     *,
     reader: Callable[[ShardFiles], ShardReader] = LocalReader,
     workers: int = 2,
     batch: int = 64,
-    batches: int = 60,
-    rounds: int = 5,
-) -> dict[str, float]:
+) -> dict[str, list[float]]:
     """Measure images/s of `ours`, `dataloader_pillow` and `dataloader_simplejpeg` on the training split of a folder.
 
-    Ours decodes in `workers` threads, the others in as many processes. Rounds take turns, each of `batches` batches;
-    medians are returned. `reader` RayReader wants a running Ray.
+    Ours decodes in `workers` threads, the others in as many processes. In every round each makes `pace.steps` batches;
+    returns the rates by round. `reader` RayReader wants a running Ray.
     """
     with contextlib.ExitStack() as stack:
         loaders: dict[str, Iterator[object]] = {
@@ -109,10 +108,10 @@ def measure_loader(
             "dataloader_simplejpeg": open_dataloader(shards, decode_with_simplejpeg, workers, batch),
         }
         rates: dict[str, list[float]] = {name: [] for name in loaders}
-        for _ in range(rounds):
+        while pace.goes_on(len(rates["ours"])):
             for name, loader in loaders.items():
-                rates[name].append(batch * batches / time_batches(loader, batches))
-    return {name: statistics.median(values) for name, values in rates.items()}
+                rates[name].append(batch * pace.steps / time_batches(loader, pace.steps))
+    return rates
 
 
 def time_batches(loader: Iterator[object], batches: int) -> float:

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.losses import adversarial_discriminator_loss
 from fusionray.recipes.recipe import PhaseInput
-from fusionray.training.engine import Engine, mix_seed
+from fusionray.training.engine import Engine
 from fusionray.training.schedule import scale_lr
+from fusionray.training.seeding import seed_part
 from fusionray.types import PairBatch
 
 
@@ -57,14 +58,14 @@ class PlainRecipe:
     def step(self, batch: PairBatch) -> dict[str, Tensor]:
         """Take a step; returns the loss parts."""
         recipe = self.recipe
-        torch.manual_seed(mix_seed(self.seed, self.images_seen, 0, sum(b"prepare")))
+        seed_part(self.seed, self.images_seen, 0, "prepare")
         with torch.no_grad():
             prepared = recipe.prepare(batch.to(self.device))
-        torch.manual_seed(mix_seed(self.seed, self.images_seen, 0, sum(b"generator")))
+        seed_part(self.seed, self.images_seen, 0, "generator")
         shared: dict[str, Tensor] = {}
         with self.amp.autocast() if self.amp else contextlib.nullcontext():
             generator = recipe.generator_loss(PhaseInput(recipe.networks, recipe.frozen, prepared, shared))
-            torch.manual_seed(mix_seed(self.seed, self.images_seen, 0, sum(b"discriminator")))
+            seed_part(self.seed, self.images_seen, 0, "discriminator")
             real, fake = (
                 recipe.networks["discriminator"](seen) for seen in recipe.augment(prepared.reference, shared["fused"])
             )

@@ -62,14 +62,13 @@ def measure_loaders(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
     """Compare our stream, read through Ray, with DataLoaders of as many processes."""
     del device, tick  # the loaders draw no bar
     cores = len(os.sched_getaffinity(0))
-    rates = measure_loader(
-        prepare_shards(bench), reader=RayReader, workers=cores, batches=bench.loader_batches, rounds=pace.rounds
-    )
-    told = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
+    shards = prepare_shards(bench)
+    rates = measure_loader(shards, Pace(pace.rounds, bench.loader_batches, pace.until), reader=RayReader, workers=cores)
+    told = ", ".join(f"{name} {statistics.median(values):.0f}" for name, values in rates.items())
     return Findings(
         values={
-            "loader_vs_pillow": [rates["ours"] / rates["dataloader_pillow"]],
-            "loader_vs_best": [rates["ours"] / rates["dataloader_simplejpeg"]],
+            "loader_vs_pillow": divide(rates["ours"], rates["dataloader_pillow"]),
+            "loader_vs_best": divide(rates["ours"], rates["dataloader_simplejpeg"]),
         },
         notes=[f"loaders: crops of {bench.data_size} px, {cores} threads or processes, images/s: {told}"],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Callable
@@ -15,12 +14,11 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from fusionray.benchmarks.engine_parts import parts_in_ms
+from fusionray.benchmarks.engine_parts import parts_in_ms, stepper
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.subject import Subject, TrainBenchConfig, build_subject
 from fusionray.benchmarks.turns import Pace, divide, time_steps
 from fusionray.ops.placement import bind_worker
-from fusionray.training.engine import Engine
 
 NUM_RANKS = 2
 CPU = torch.device("cpu")
@@ -68,9 +66,9 @@ def run_rank(rank: int, subject: Subject, images: int, pace: Pace, folder: str) 
         half = images // NUM_RANKS
         share = [batch.map(lambda value: value[rank * half : (rank + 1) * half]) for batch in whole]
         contestants = {
-            "alone": cycle(alone, whole) if rank == 0 else None,
-            "together": cycle(together, share),
-            "apart": cycle(apart, share),
+            "alone": stepper(alone, whole) if rank == 0 else None,
+            "together": stepper(together, share),
+            "apart": stepper(apart, share),
         }
         seconds = take_turns_together(contestants, pace)
         summary = together.ledger.take()
@@ -84,18 +82,6 @@ def run_rank(rank: int, subject: Subject, images: int, pace: Pace, folder: str) 
             (Path(folder) / "found.json").write_text(json.dumps(found))
     finally:
         dist.destroy_process_group()
-
-
-def cycle(engine: Engine, batches: list[Any]) -> Callable[[], object]:
-    """Return a function that takes one step on the next batch."""
-    endless = itertools.cycle(batches)
-
-    def step() -> None:
-        engine.ledger.restart()  # the turns of others belong to none of its steps
-        engine.step(next(endless))
-        engine.ledger.end_step(engine.share_images)
-
-    return step
 
 
 def take_turns_together(contestants: dict[str, Callable[[], object] | None], pace: Pace) -> dict[str, list[float]]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fusionray.data.pairs import Crop, Draws
+from fusionray.data.synthetic import attributes_in_crop
 from fusionray.errors import ShardCorrupt
 from fusionray.types import FaceBatch, PairBatch, SyntheticTruth
 
@@ -135,11 +136,12 @@ def collate_pairs(group: Sequence[Draws], decoder: CropDecoder) -> PairBatch:
 def collate_faces(group: Sequence[Draws], decoder: CropDecoder, labels: Mapping[str, int]) -> FaceBatch:
     """Decode draws of one role and look up whose they are."""
     crops = [crop for draws in group for crop in draws.crops.select(draws.indices[:, 0])]
-    return FaceBatch(
-        decoder.decode(crops),
-        torch.tensor([labels[crop.identity] for crop in crops]),
-        gather_truth(group, "identity_parameters", 0) if group[0].crops.truth else None,
-    )
+    traits = attributes = None
+    if group[0].crops.truth:
+        traits = gather_truth(group, "identity_parameters", 0)
+        view_N23 = gather_truth(group, "view", 0).reshape(-1, 2, 3)
+        attributes = attributes_in_crop(gather_truth(group, "attribute_parameters", 0), view_N23)
+    return FaceBatch(decoder.decode(crops), torch.tensor([labels[crop.identity] for crop in crops]), traits, attributes)
 
 
 def gather_truth(group: Sequence[Draws], column: str, role: int) -> Tensor:

@@ -141,7 +141,10 @@ def draw_held_out_pairs(crops: Crops, count: int, seed: int) -> Draws:
     Raises: ValueError with fewer than two people.
     """
     if len(crops.people) < 2:
-        raise ValueError("held-out pairs need at least two people; raise validation_fraction when preparing")
+        raise ValueError(
+            "held-out pairs need at least two people; prepare again and hold out more (validation_fraction, "
+            "test_fraction)"
+        )
     random = np.random.default_rng([seed, 0x70616972])
     rounds = [random.permutation(len(crops)) for _ in range(-(-count // len(crops)))]
     targets = np.concatenate(rounds)[:count]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,9 @@ FORMAT_VERSION: Literal[1] = 1
 # Small groups let a reader take a part of a shard; 256 crops of 128 px are about 1 MB.
 ROWS_PER_GROUP = 256
 
-Split = Literal["train", "validation"]
+Split = Literal["train", "validation", "test"]
+# In the order in which they are listed; validation chooses among models, and the test judges the one that was chosen.
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 SCHEMA = pa.schema(
     [
@@ -64,7 +66,10 @@ class SplitInfo(Section):
 
 
 class Manifest(Section):
-    """The description of a set of shards; `fingerprint` identifies input and settings together."""
+    """The description of a set of shards; `fingerprint` identifies input and settings together.
+
+    A split that `splits` does not name is empty: sets that were made before there was a test have none.
+    """
 
     format_version: Literal[1] = FORMAT_VERSION
     template: str
@@ -164,10 +169,14 @@ def read_manifest(folder: str) -> Manifest:
         ) from None
 
 
-def check_shards(folder: str, manifest: Manifest, *, size: int, template: str | None = None) -> None:
+def check_shards(
+    folder: str, manifest: Manifest, *, size: int, template: str | None = None, with_parameters: bool = False
+) -> None:
     """Check that shards are the ones that a run wants and that every file is there with its promised length.
 
-    Raises: ShardMismatch (size, template), ShardCorrupt (missing or truncated file).
+    `with_parameters`: the run learns from what generated each face, which nobody knows of a photograph.
+
+    Raises: ShardMismatch (size, template, parameters), ShardCorrupt (missing or truncated file).
     """
     if manifest.size != size:
         raise ShardMismatch(
@@ -178,6 +187,11 @@ def check_shards(folder: str, manifest: Manifest, *, size: int, template: str | 
         raise ShardMismatch(
             f"{folder}: shards are aligned to {manifest.template} but this run wants {template}; "
             f"prepare again with template={template}"
+        )
+    if with_parameters and not manifest.synthetic:
+        raise ShardMismatch(
+            f"{folder}: holds photographs, whose pose, expression and light nobody has measured, but this run learns "
+            "from such parameters; take shards of synthetic faces (data.shards=synthetic://people=500)"
         )
     filesystem, root = storage.open_filesystem(folder)
     for shard in manifest.shards:

@@ -18,10 +18,15 @@ FIGURES_NAME = "figures.json"
 
 
 class Figure(Section):
-    """One measured value; `goal` is what was wanted of it, `holds` whether it is reached (null without a goal)."""
+    """One measured value; `goal` is what was wanted of it, `holds` whether the value reaches it (null without a goal).
+
+    `low` and `high` bound what other pairs of the same kind would have given; null where that is not known.
+    """
 
     value: float
     unit: str
+    low: float | None = None
+    high: float | None = None
     goal: str | None = None
     holds: bool | None = None
 
@@ -46,9 +51,15 @@ def at_most(value: float, goal: float, unit: str) -> Figure:
     return Figure(value=value, unit=unit, goal=f"<= {goal:g}", holds=value <= goal)
 
 
-def above(value: float, goal: float, unit: str, what: str) -> Figure:
-    """State a figure that is to lie above another one, which is called `what`."""
-    return Figure(value=value, unit=unit, goal=f"> {what} ({goal:.4f})", holds=value > goal)
+def within(value: float, low: float, high: float, unit: str) -> Figure:
+    """State a figure that is to lie between two bounds, both included."""
+    return Figure(value=value, unit=unit, goal=f"{low:g} .. {high:g}", holds=low <= value <= high)
+
+
+def above(value: float, others: Mapping[str, float], unit: str) -> Figure:
+    """State a figure that is to lie above all of some others, by name."""
+    goal = ", ".join(f"{name} ({other:.3f})" for name, other in others.items())
+    return Figure(value=value, unit=unit, goal=f"> {goal}", holds=all(value > other for other in others.values()))
 
 
 def describe_machine() -> str:

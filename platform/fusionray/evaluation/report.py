@@ -1,83 +1,168 @@
-"""The report: one HTML page that needs nothing beside it."""
+"""The report of a run: figures, tables and pictures as one HTML page that needs nothing beside it, and as Markdown."""
 
 from __future__ import annotations
 
 import base64
 import html
-import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fusionray.data import storage
-from fusionray.evaluation.figures import Figures
+from fusionray.evaluation.figures import Figure, Figures
+from fusionray.evaluation.goals import Table
 
-Curve = Sequence[tuple[int, float]]
+PAGE_NAME = "report.html"
+TEXT_NAME = "report.md"
+# What is said of figures that the table of keys does not know.
+OTHER_THEME = "run"
+OTHER_SENTENCE = "What the run itself was like."
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 table { border-collapse: collapse; } td, th { padding: .2rem .8rem; text-align: left; border-bottom: 1px solid #ddd; }
-td.value { text-align: right; font-variant-numeric: tabular-nums; }
-img { max-width: 100%; } .holds { color: #17692b; } .fails { color: #a11; } .note { color: #555; font-size: .9rem; }
+td.value { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+img { max-width: 100%; } .yes { color: #17692b; } .NO { color: #a11; } .note { color: #555; font-size: .9rem; }
+pre { background: #f5f5f5; padding: .6rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG of the report with its title and what it shows."""
+    """A PNG of the report, which is also written as `name`.png: its title and what it shows."""
 
+    name: str
     title: str
     caption: str
     png: bytes
 
 
-def draw_curves(curves: Mapping[str, Curve]) -> bytes:
-    """Draw one small plot a curve over the images seen, as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Plot
+@dataclass(frozen=True)
+class Listing:
+    """A table of the report beside that of the figures; cells are text."""
 
-    columns = 3
-    rows = max(1, -(-len(curves) // columns))
-    plot = Plot(figsize=(12, 2.6 * rows), layout="constrained")
-    FigureCanvasAgg(plot)
-    for index, (name, points) in enumerate(curves.items()):
-        axes = plot.add_subplot(rows, columns, index + 1)
-        axes.plot([images for images, _ in points], [value for _, value in points], linewidth=1.3)
-        axes.set_title(name, fontsize=10)
-        axes.tick_params(labelsize=8)
-        axes.grid(visible=True, alpha=0.3)
-    buffer = io.BytesIO()
-    plot.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
 
 
-def write_report(path: Path, title: str, figures: Figures, pictures: Sequence[Picture]) -> None:
-    """Write the page: figures first, then pictures."""
+@dataclass(frozen=True)
+class Report:
+    """What a page tells, in this order: notes, figures by theme, what could not be measured, listings, pictures."""
+
+    title: str
+    figures: Figures
+    table: Table
+    notes: Sequence[str] = ()
+    command: str = ""
+    listings: Sequence[Listing] = ()
+    pictures: Sequence[Picture] = field(default=())
+
+
+def write_report(folder: Path, report: Report) -> None:
+    """Write `report.html`, `report.md` and the pictures into a folder."""
+    for picture in report.pictures:
+        storage.write_atomic(str(folder / f"{picture.name}.png"), picture.png)
+    storage.write_atomic(str(folder / TEXT_NAME), write_markdown(report).encode())
+    storage.write_atomic(str(folder / PAGE_NAME), write_page(report).encode())
+
+
+FIGURE_HEAD = ("key", "value", "95 % interval", "goal", "holds")
+
+
+def figure_cells(key: str, figure: Figure) -> tuple[str, str, str, str, str]:
+    """Put a figure into words, under FIGURE_HEAD."""
+    interval = "" if figure.low is None or figure.high is None else f"{figure.low:.4g} .. {figure.high:.4g}"
+    verdict = {True: "yes", False: "NO", None: ""}[figure.holds]
+    return key, f"{figure.value:.4g} {figure.unit}", interval, figure.goal or "", verdict
+
+
+def write_text(figures: Figures) -> str:
+    """Lay the figures out in columns, for a terminal."""
+    rows = [FIGURE_HEAD, *(figure_cells(key, figure) for key, figure in figures.figures.items())]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(FIGURE_HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def by_theme(figures: Mapping[str, Figure], table: Table) -> dict[str, list[str]]:
+    """Sort keys by theme, in the order of the table; what it does not know comes last."""
+    themes: dict[str, list[str]] = {theme: [] for theme in (*table.themes, OTHER_THEME)}
+    for key in figures:
+        themes[table.keys[key].theme if key in table.keys else OTHER_THEME].append(key)
+    return {theme: keys for theme, keys in themes.items() if keys}
+
+
+def list_figures(report: Report) -> list[Listing]:
+    """Make a listing of each theme."""
+    table, figures = report.table, report.figures.figures
+    return [
+        Listing(
+            theme,
+            (*FIGURE_HEAD, "what"),
+            [(*figure_cells(key, figures[key]), table.keys[key].what if key in table.keys else "") for key in keys],
+            table.themes.get(theme, OTHER_SENTENCE),
+        )
+        for theme, keys in by_theme(figures, table).items()
+    ]
+
+
+def list_missing(figures: Figures) -> list[Listing]:
+    """Make a listing of what could not be measured, if there is anything."""
+    rows = list(figures.not_measured.items())
+    return [Listing("not measured", ("key", "why"), rows)] if rows else []
+
+
+def write_page(report: Report) -> str:
+    """Write the HTML page."""
+    figures = report.figures
+    origin = f"{figures.machine}; fusionray {figures.code_version}. The faces of this report are AI-generated."
     page = [
-        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(title)}</title>",
-        f"<style>{STYLE}</style><h1>{html.escape(title)}</h1>",
-        f"<p class='note'>{html.escape(figures.machine)}; fusionray {html.escape(figures.code_version)}. "
-        "The faces are AI-generated.</p>",
-        "<h2>Figures</h2><table><tr><th>figure</th><th>value</th><th>unit</th><th>goal</th><th></th></tr>",
-        *(figure_row(figures, key) for key in figures.figures),
-        "</table>",
-        *(picture_block(picture) for picture in pictures),
+        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(report.title)}</title>",
+        f"<style>{STYLE}</style><h1>{html.escape(report.title)}</h1>",
+        *(f"<p class='note'>{html.escape(note)}</p>" for note in (origin, *report.notes)),
+        *([f"<pre>{html.escape(report.command)}</pre>"] if report.command else []),
+        *(page_listing(listing) for listing in (*list_figures(report), *list_missing(figures), *report.listings)),
+        *(page_picture(picture) for picture in report.pictures),
         "</html>",
     ]
-    storage.write_atomic(str(path), "\n".join(page).encode())
+    return "\n".join(page)
 
 
-def figure_row(figures: Figures, key: str) -> str:
-    figure = figures.figures[key]
-    verdict = "" if figure.holds is None else "holds" if figure.holds else "fails"
-    cells = f"<td>{html.escape(key)}</td><td class='value'>{figure.value:.4g}</td><td>{html.escape(figure.unit)}</td>"
-    goal = html.escape(figure.goal or "")
-    return f"<tr>{cells}<td>{goal}</td><td class='{verdict}'>{verdict}</td></tr>"
+def page_listing(listing: Listing) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in listing.head)
+    rows = "".join(f"<tr>{''.join(map(page_cell, listing.head, row))}</tr>\n" for row in listing.rows)
+    note = f"<p class='note'>{html.escape(listing.note)}</p>" if listing.note else ""
+    return f"<h2>{html.escape(listing.title.capitalize())}</h2>{note}<table><tr>{head}</tr>\n{rows}</table>"
 
 
-def picture_block(picture: Picture) -> str:
+def page_cell(column: str, cell: str) -> str:
+    kind = {"value": "value", "holds": cell}.get(column, "")
+    return f"<td class='{html.escape(kind)}'>{html.escape(cell)}</td>"
+
+
+def page_picture(picture: Picture) -> str:
     data = base64.b64encode(picture.png).decode()
     return (
         f"<h2>{html.escape(picture.title)}</h2><img alt='{html.escape(picture.title)}' "
         f"src='data:image/png;base64,{data}'><p class='note'>{html.escape(picture.caption)}</p>"
     )
+
+
+def write_markdown(report: Report) -> str:
+    """Write the same as Markdown; the pictures lie beside it."""
+    figures = report.figures
+    lines = [f"# {report.title}", "", f"{figures.machine}; fusionray {figures.code_version}.", ""]
+    lines += [line for note in report.notes for line in (note, "")]
+    if report.command:
+        lines += ["```", report.command, "```", ""]
+    for listing in (*list_figures(report), *list_missing(figures), *report.listings):
+        lines += [f"## {listing.title.capitalize()}", "", *([listing.note, ""] if listing.note else [])]
+        lines += [f"| {' | '.join(listing.head)} |", "|" + "---|" * len(listing.head)]
+        lines += [f"| {' | '.join(row)} |" for row in listing.rows]
+        lines.append("")
+    for picture in report.pictures:
+        lines += [f"## {picture.title}", "", f"![{picture.title}]({picture.name}.png)", "", picture.caption, ""]
+    return "\n".join(lines)

@@ -12,18 +12,26 @@ from numpy.typing import NDArray
 class VerificationResult:
     """The receiver operating curve over all pairs, from the strictest threshold to the loosest.
 
-    `accuracy` is balanced: the mean of true accepts and true rejects at the best threshold, so that the many
-    different-person pairs do not drown the few same-person ones.
+    Its points are `false_accepts`, `true_accepts` (rates) and `thresholds`: the lowest cosine, to six digits, that is
+    accepted there; the first, inf, accepts nothing. `accuracy` is balanced: the mean of true accepts and true rejects
+    at `threshold`, the best one, so that the many different-person pairs do not drown the few same-person ones.
     """
 
     accuracy: float
+    threshold: float
     auc: float
     false_accepts: NDArray[np.float64]
     true_accepts: NDArray[np.float64]
+    thresholds: NDArray[np.float64]
 
     def true_accept_rate(self, false_accept_rate: float) -> float:
         """Read the curve at a false accept rate."""
         return float(np.interp(false_accept_rate, self.false_accepts, self.true_accepts))
+
+    def threshold_at(self, false_accept_rate: float) -> float:
+        """Give the loosest threshold that accepts no more pairs of different people than that rate."""
+        num_allowed = int(np.searchsorted(self.false_accepts, false_accept_rate, side="right"))
+        return float(self.thresholds[max(0, num_allowed - 1)])
 
 
 def verify(embedding_NE: NDArray[np.float32], label_N: NDArray[np.int64]) -> VerificationResult:
@@ -32,7 +40,8 @@ def verify(embedding_NE: NDArray[np.float32], label_N: NDArray[np.int64]) -> Ver
     Raises: ValueError without at least one same-person and one different-person pair.
     """
     first, second = np.triu_indices(len(label_N), k=1)
-    score = np.einsum("pe,pe->p", embedding_NE[first], embedding_NE[second]).astype(np.float64)
+    # float32 knows six digits of a cosine: the rest would put equal ones into the order of the pictures.
+    score = (embedding_NE @ embedding_NE.T)[first, second].astype(np.float64).round(6)
     same = label_N[first] == label_N[second]
     if same.all() or not same.any():
         raise ValueError("verification needs at least two people and two pictures of one of them")
@@ -43,9 +52,14 @@ def verify(embedding_NE: NDArray[np.float32], label_N: NDArray[np.int64]) -> Ver
     last_of_score = np.append(np.diff(score[order]) != 0, True)
     true_accepts = np.concatenate([[0.0], accepted_same[last_of_score] / same.sum()])
     false_accepts = np.concatenate([[0.0], accepted_other[last_of_score] / (~same).sum()])
+    accuracies = (true_accepts + 1 - false_accepts) / 2
+    thresholds = np.concatenate([[np.inf], score[order][last_of_score]])
+    best = accuracies.argmax()
     return VerificationResult(
-        accuracy=float(((true_accepts + 1 - false_accepts) / 2).max()),
+        accuracy=float(accuracies[best]),
+        threshold=float(thresholds[best]),
         auc=float(np.trapezoid(true_accepts, false_accepts)),
         false_accepts=false_accepts,
         true_accepts=true_accepts,
+        thresholds=thresholds,
     )

@@ -75,7 +75,10 @@ def recompute_activations(network: nn.Module, enabled: bool) -> int:
 
 
 class ModulatedConv(nn.Module):
-    """3x3 convolution whose weights are scaled by a style and demodulated to unit variance.
+    """3x3 convolution: a style scales its weights, which are demodulated to unit variance, and gives its bias.
+
+    The bias is what StyleGAN2 does without: there a style varies what a constant holds already, here it must bring in
+    what the target has nothing of, such as the colour of a skin.
 
     The scaling is applied to input and output instead of to the weights: `conv(x, W * s) / |W * s|` equals
     `conv(x * s, W) / |W * s|`, and this form keeps the batch dynamic in an exported graph.
@@ -87,10 +90,12 @@ class ModulatedConv(nn.Module):
         super().__init__()
         fan_in = in_channels * 9
         self.weight = nn.Parameter(torch.randn(out_channels, in_channels, 3, 3) / math.sqrt(fan_in))
-        self.bias = nn.Parameter(torch.zeros(out_channels))
         self.to_scale = nn.Linear(style_length, in_channels)
         nn.init.normal_(self.to_scale.weight, std=1 / math.sqrt(style_length))
         nn.init.ones_(self.to_scale.bias)
+        self.to_bias = nn.Linear(style_length, out_channels)
+        nn.init.normal_(self.to_bias.weight, std=1 / math.sqrt(style_length))
+        nn.init.zeros_(self.to_bias.bias)
 
     def forward(self, x_NCHW: Tensor, style_NS: Tensor) -> Tensor:
         scale_NC = self.to_scale(style_NS)
@@ -98,7 +103,8 @@ class ModulatedConv(nn.Module):
         # In half precision the sum of squares can overflow: demodulate in float32.
         norm_NO = torch.rsqrt(F.linear(scale_NC.float().square(), power_OC.float()) + 1e-6)
         out = F.conv2d(x_NCHW * scale_NC[:, :, None, None], self.weight, padding=1)
-        modulated: Tensor = out * norm_NO[:, :, None, None].to(out.dtype) + self.bias[:, None, None].to(out.dtype)
+        bias_NO = self.to_bias(style_NS)
+        modulated: Tensor = out * norm_NO[:, :, None, None].to(out.dtype) + bias_NO[:, :, None, None].to(out.dtype)
         return modulated
 
 

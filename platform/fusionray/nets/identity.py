@@ -6,6 +6,7 @@ Source: ArcFace (Deng et al. 2019), section 3.1: improved residual unit (BN-Conv
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 import torch.nn.functional as F
 from pydantic import Field, model_validator
@@ -90,3 +91,14 @@ class IdentityEncoder(nn.Module):
         """Embed `face` [N,3,112,112] RGB in [-1,1], aligned to arcface_112, as [N,512] of unit length (float32)."""
         hidden = self.dropout(self.norm(self.stages(self.stem(face))).flatten(1))
         return F.normalize(self.embedding_norm(self.project(hidden)).float())
+
+    def features(self, face: Tensor) -> list[Tensor]:
+        """Give the maps [N,C,H,W] behind each stage, the finest first, for a `face` as above."""
+        hidden = self.stem(face)
+        maps: list[Tensor] = []
+        ends = set(accumulate(self.config.blocks))
+        for number, unit in enumerate(self.stages, start=1):
+            hidden = unit(hidden)
+            if number in ends:
+                maps.append(hidden)
+        return maps

@@ -94,3 +94,17 @@ def wait_for_cpus(need: float, timeout_seconds: float = 20.0) -> float:
         if free >= need or possible < need or time.monotonic() > deadline:
             return free
         time.sleep(POLL_SECONDS)
+
+
+def require_cpus(num_workers: int, cpus_per_worker: float) -> None:
+    """Wait until every worker of a stage can have its CPUs.
+
+    Raises: ClusterUnavailable if the cluster cannot give them; Ray itself would wait for ever.
+    """
+    need = num_workers * cpus_per_worker
+    free = wait_for_cpus(need)
+    if free < need:
+        raise ClusterUnavailable(
+            f"workers.num_workers={num_workers} x cpus_per_worker={cpus_per_worker:g} needs {need:g} free "
+            f"CPUs, and the cluster has {free:g}; ask for fewer, or lower workers.cpus_per_worker"
+        )

@@ -40,8 +40,10 @@ def make_client(uri: str) -> Any:
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-def open_run(uri: str, experiment: str, name: str, parameters: Mapping[str, Any]) -> str:
+def open_run(uri: str, experiment: str, name: str, parameters: Mapping[str, Any], *, key: str | None = None) -> str:
     """Find the run of this name that is to go on, or create it; return its id.
+
+    `key` tells runs of one name apart, where the name alone does not.
 
     Called once, by the driver, before any worker: several processes that open a fresh SQLite store at the same
     moment die in its migrations.
@@ -55,14 +57,14 @@ def open_run(uri: str, experiment: str, name: str, parameters: Mapping[str, Any]
         experiment_id = client.create_experiment(experiment, artifact_location=folder.as_uri())
     else:
         experiment_id = client.create_experiment(experiment)
-    runs = client.search_runs([experiment_id], filter_string=f"tags.`{RUN_TAG}` = '{name}'", max_results=1)
+    runs = client.search_runs([experiment_id], filter_string=f"tags.`{RUN_TAG}` = '{key or name}'", max_results=1)
     if runs:
         run_id = str(runs[0].info.run_id)
         client.update_run(run_id, status="RUNNING")
         return run_id
-    run_id = str(client.create_run(experiment_id, run_name=name, tags={RUN_TAG: name}).info.run_id)
-    for key, value in flatten(parameters).items():
-        client.log_param(run_id, key, value)
+    run_id = str(client.create_run(experiment_id, run_name=name, tags={RUN_TAG: key or name}).info.run_id)
+    for parameter, value in flatten(parameters).items():
+        client.log_param(run_id, parameter, value)
     return run_id
 
 
@@ -92,6 +94,10 @@ class RunTracker:
         names = [f"previews/{images_seen:012d}.png"] + (["preview.png"] if final else [])
         for name in names:
             self.client.log_image(self.run_id, image, artifact_file=name)
+
+    def log_file(self, path: Path) -> None:
+        """Store a local file with the run."""
+        self.client.log_artifact(self.run_id, str(path))
 
 
 def metric_history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:

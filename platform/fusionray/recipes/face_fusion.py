@@ -17,9 +17,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fusionray.config import Section
-from fusionray.data import synthetic
 from fusionray.nets.discriminator import Discriminator, DiscriminatorConfig
+from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import Fused, Generator, GeneratorConfig
+from fusionray.nets.identity import IdentityEncoder
 from fusionray.recipes.adaptive import AdaptiveAugmentation, AdaptiveAugmentationConfig
 from fusionray.recipes.affine import jitter_views
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
@@ -31,8 +32,10 @@ from fusionray.recipes.losses import (
     gradient_penalty,
     identity_loss,
     masked_l1,
+    structure_loss,
 )
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput, to_float, to_uint8
+from fusionray.recipes.truth import elliptic_region, render_truth
 from fusionray.types import Batch, PairBatch
 
 
@@ -43,6 +46,9 @@ class FusionLossWeights(Section):
     identity: float = Field(2.0, ge=0, description="1 - cosine between fused and source embedding")
     reconstruction: float = Field(20.0, ge=0, description="L1 to the target where source and target are one person")
     truth: float = Field(20.0, ge=0, description="L1 to the rendered true fusion (paired only)")
+    structure: float = Field(
+        0.0, ge=0, description="1 - SSIM to what `truth` or `reconstruction` wants, within the face region"
+    )
     feature_matching: float = Field(2.0, ge=0, description="deep discriminator features equal the reference's")
     cycle: float = Field(0.0, ge=0, description="fusing the target's identity back returns the target")
     mask: float = Field(1.0, ge=0, description="mask equals the face region; keeps it from collapsing to 0")
@@ -57,6 +63,14 @@ class FaceFusionConfig(Section):
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
     weights: FusionLossWeights = FusionLossWeights()
     paired: bool = Field(True, description="learn from the rendered true fusion where the shards are synthetic")
+    disguise: bool = Field(
+        False,
+        description="unpaired: show the generator same-person targets as it fuses them with somebody else, and ask for "
+        "the picture back",
+    )
+    learn_encoder: bool = Field(
+        False, description="train the encoder that feeds the generator with it; the one that watches stays as it is"
+    )
     matching_from_layer: int = Field(1, ge=0, description="first discriminator layer used by feature matching")
     gradient_penalty_interval: int = Field(16, ge=1, description="steps between two gradient penalties")
     identity_encoder: str = Field(
@@ -101,10 +115,11 @@ class FaceFusionRecipe:
 
     averaged = frozenset({"generator"})
 
-    def __init__(self, config: FaceFusionConfig, *, identity_encoder: nn.Module, face_view_23: Tensor) -> None:
+    def __init__(self, config: FaceFusionConfig, *, identity_encoder: IdentityEncoder, face_view_23: Tensor) -> None:
         self.config = config
+        generator = Generator(config.generator)
         self.networks: Mapping[str, nn.Module] = {
-            "generator": Generator(config.generator),
+            "generator": FusionNetwork(identity_encoder, generator) if config.learn_encoder else generator,
             "discriminator": Discriminator(config.discriminator),
         }
         upright = config.augmentation.model_copy(update={"rotation_degrees": 0.0})
@@ -149,7 +164,9 @@ class FaceFusionRecipe:
         """Everything that is asked of the generator; leaves the fused pictures for the discriminator."""
         weights, batch = self.config.weights, step.batch
         source_NE = embed_source(step)
-        fused: Fused = step.networks["generator"](source_NE, batch.target)
+        who = batch.source_face if self.config.learn_encoder else source_NE
+        shown = self.disguise(step, who) if self.config.disguise and not batch.paired else batch.target
+        fused: Fused = step.networks["generator"](who, shown)
         step.shared["fused"] = fused.output.detach()
         parts: dict[str, Tensor] = {}
         if weights.identity:
@@ -158,6 +175,10 @@ class FaceFusionRecipe:
             parts["reconstruction"] = masked_l1(fused.output, batch.target, batch.same_identity)
         if weights.truth and batch.paired:
             parts["truth"] = masked_l1(fused.output, batch.reference, torch.ones_like(batch.same_identity))
+        if weights.structure:
+            # Only where the answer is known: everywhere when paired, else where source and target are one person.
+            known_N = torch.ones_like(batch.same_identity) if batch.paired else batch.same_identity
+            parts["structure"] = structure_loss(fused.output, batch.reference, batch.face_region, known_N)
         if weights.mask:
             parts["mask"] = (fused.mask - batch.face_region).abs().mean()
         if weights.adversarial or weights.feature_matching:
@@ -172,11 +193,26 @@ class FaceFusionRecipe:
                 parts["feature_matching"] = feature_matching_loss(judged, reference, self.config.matching_from_layer)
         if weights.cycle:
             with torch.no_grad():  # who the target is does not depend on the generator
-                target_NE = step.frozen["identity"](step.frozen["window"](batch.target))
-            returned: Fused = step.networks["generator"](target_NE, fused.output)
+                target_face = step.frozen["window"](batch.target)
+                back = target_face if self.config.learn_encoder else step.frozen["identity"](target_face)
+            returned: Fused = step.networks["generator"](back, fused.output)
             parts["cycle"] = (returned.output - batch.target).abs().mean()
         total = torch.stack([getattr(weights, name) * value for name, value in parts.items()]).sum()
         return Losses(total, parts)
+
+    @torch.no_grad()
+    def disguise(self, step: PhaseInput[FusionInput], who: Tensor) -> Tensor:
+        """Show same-person targets under another person's identity, as the generator fuses them now: [N,3,S,S].
+
+        Between two pictures of one person the target is its own answer, and copying it is enough. Disguised first, the
+        picture is input and the photograph the answer: a true pair of the kind that only rendering gives otherwise. No
+        gradient reaches the disguise, or the generator would learn to hide the answer in it.
+
+        Source: ReliableSwap (Yuan et al. 2023), section 3, with the generator itself in place of an older swapper.
+        """
+        batch = step.batch
+        disguised: Fused = step.networks["generator"](who.roll(1, dims=0), batch.target)
+        return torch.where(batch.same_identity[:, None, None, None], disguised.output, batch.target)
 
     def discriminator_loss(self, step: PhaseInput[FusionInput]) -> Losses:
         """Tell the references from what the generator made in this step."""
@@ -228,8 +264,9 @@ class FaceFusionRecipe:
     @torch.no_grad()
     def fuse(self, networks: Mapping[str, nn.Module], source_NCHW: Tensor, target_NCHW: Tensor) -> Fused:
         """Fuse crops in [-1,1] without augmentation."""
-        source_NE = self.frozen["identity"](self.frozen["window"](source_NCHW))
-        fused: Fused = networks["generator"](source_NE, target_NCHW)
+        face = self.frozen["window"](source_NCHW)
+        who = face if self.config.learn_encoder else self.frozen["identity"](face)
+        fused: Fused = networks["generator"](who, target_NCHW)
         return fused
 
     @torch.no_grad()
@@ -274,22 +311,3 @@ def embed_source(step: PhaseInput[FusionInput]) -> Tensor:
     with torch.no_grad():  # the source is given: there is nothing to differentiate
         embedding: Tensor = step.frozen["identity"](step.batch.source_face)
     return embedding
-
-
-def render_truth(batch: PairBatch) -> tuple[Tensor, Tensor]:
-    """Render the source person with the target's attributes in the target's crop: [N,3,S,S] in [-1,1], region [0,1]."""
-    assert batch.truth is not None
-    truth = batch.truth
-    image, region = synthetic.render_with_mask(
-        truth.source_identity, truth.target_attributes, batch.target.shape[-1], truth.view
-    )
-    return image * 2 - 1, region
-
-
-def elliptic_region(image_NCHW: Tensor) -> Tensor:
-    """Draw where an aligned face usually lies: a soft ellipse around the crop's middle, [N,1,S,S] in [0,1]."""
-    size = image_NCHW.shape[-1]
-    axis = (torch.arange(size, device=image_NCHW.device, dtype=torch.float32) + 0.5) / size * 2 - 1
-    radius_HW = ((axis[:, None] / 0.95).square() + (axis[None, :] / 0.8).square()).sqrt()
-    region_HW = torch.sigmoid((1 - radius_HW) * 12)
-    return region_HW.expand(len(image_NCHW), 1, size, size)

@@ -21,9 +21,10 @@ from fusionray.evaluation.verification import verify
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.affine import compose_views, sample, unit_to_signed
-from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
+from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.losses import ArcMargin
-from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput, to_float
+from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
+from fusionray.recipes.single_faces import FacePreparation, ParameterStandard
 from fusionray.types import Batch, FaceBatch
 
 
@@ -69,23 +70,6 @@ class IdentityClassifier(nn.Module):
         return self.head(embedding_NE, label), traits_NP
 
 
-class TraitStandard(nn.Module):
-    """Scale the parameters of synthetic people to mean 0 and deviation 1 over the world's population."""
-
-    mean: Tensor
-    deviation: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        population = synthetic.sample_identities(1024, seed=0)
-        self.register_buffer("mean", population.mean(dim=0))
-        # A parameter that hardly varies tells nobody apart: it is not blown up.
-        self.register_buffer("deviation", population.std(dim=0).clamp_min(1e-2))
-
-    def forward(self, traits_NP: Tensor) -> Tensor:
-        return (traits_NP - self.mean) / self.deviation
-
-
 class FaceWindow(nn.Module):
     """Cut the arcface_112 face out of crops that are aligned to another template.
 
@@ -124,13 +108,12 @@ class IdentityRecipe:
     ) -> None:
         self.config = config
         with_traits = synthetic_faces and config.traits_weight > 0
-        self.standard = TraitStandard() if with_traits else None
+        self.standard = ParameterStandard.measure(synthetic.sample_identities(1024, seed=0)) if with_traits else None
         num_traits = len(synthetic.IDENTITY_NAMES) if with_traits else 0
         self.networks: Mapping[str, nn.Module] = {"classifier": IdentityClassifier(config, num_people, num_traits)}
-        self.window = FaceWindow(face_view_23)
+        self.faces = FacePreparation(FaceWindow(face_view_23), config.augmentation, config.least_resolution)
         self.frozen: Mapping[str, nn.Module] = {
-            "window": self.window,
-            "augmentation": Augmentation(config.augmentation),
+            "faces": self.faces,
             **({"standard": self.standard} if self.standard is not None else {}),
         }
         self.adaptive: Mapping[str, nn.Module] = {}
@@ -139,12 +122,10 @@ class IdentityRecipe:
 
     def prepare(self, batch: FaceBatch) -> LabelledFaces:
         """Augment and cut out the faces."""
-        (image,) = self.frozen["augmentation"](to_float(batch.image))
-        face = degrade_resolution(self.window(image), self.config.least_resolution)
         traits = None
         if self.standard is not None and batch.traits is not None:
             traits = self.standard(batch.traits)
-        return LabelledFaces(face, batch.label, traits)
+        return LabelledFaces(self.faces(batch.image), batch.label, traits)
 
     def classify(self, step: PhaseInput[LabelledFaces]) -> Losses:
         """Cross-entropy of the margin logits, and the distance to the person's parameters where they are known."""
@@ -173,7 +154,7 @@ class IdentityRecipe:
         assert isinstance(encoder, IdentityEncoder)
         embeddings, labels = [], []
         for batch in batches:
-            embeddings.append(encoder(self.window(to_float(batch.image))))
+            embeddings.append(encoder(self.faces.cut(batch.image)))
             labels.append(batch.label)
         if not embeddings:
             return {}

@@ -51,6 +51,29 @@ def masked_l1(output_NCHW: Tensor, wanted_NCHW: Tensor, chosen_N: Tensor) -> Ten
     return (per_row_N * chosen_N.to(per_row_N.dtype)).mean()
 
 
+def structure_loss(output_NCHW: Tensor, wanted_NCHW: Tensor, region_N1HW: Tensor, chosen_N: Tensor) -> Tensor:
+    """One minus the structural similarity of pictures in [-1,1], over each chosen row's region; scaled as `masked_l1`.
+
+    L1 is content with an average of all edges that could be meant; similarity punishes the missing contrast.
+    A box of 7 px stands for the Gaussian of 11, which costs a CPU ten times as much and asks for nearly the same.
+
+    Source: Wang et al. 2004, equation 13; Zhao et al. 2017 for its use as a loss.
+    """
+    side, floor_mean, floor_variance = 7, 0.01**2, 0.03**2
+    first, second = (output_NCHW.float() + 1) / 2, (wanted_NCHW.float() + 1) / 2
+    moments = torch.cat([first, second, first * first, second * second, first * second])
+    averaged = F.avg_pool2d(moments, side, stride=1, padding=side // 2, count_include_pad=False)
+    mean_1, mean_2, square_1, square_2, product = averaged.chunk(5)
+    variances = square_1 - mean_1.square() + square_2 - mean_2.square()
+    covariance = product - mean_1 * mean_2
+    luminance = (2 * mean_1 * mean_2 + floor_mean) / (mean_1.square() + mean_2.square() + floor_mean)
+    contrast = (2 * covariance + floor_variance) / (variances + floor_variance)
+    dissimilarity = (1 - luminance * contrast).mean(dim=1, keepdim=True)
+    # A face that is hidden altogether costs nothing.
+    per_row_N = (dissimilarity * region_N1HW).sum(dim=(1, 2, 3)) / region_N1HW.sum(dim=(1, 2, 3)).clamp_min(1)
+    return (per_row_N * chosen_N.to(per_row_N.dtype)).mean()
+
+
 def feature_matching_loss(fake: Judgement, real: Judgement, first_layer: int) -> Tensor:
     """L1 between discriminator features of fused and reference pictures, from `first_layer` on.
 

@@ -11,6 +11,7 @@ from fusionray.errors import TrainingFailed
 from fusionray.training.engine import Engine
 from fusionray.training.memory import is_out_of_memory, largest_batch, peak_bytes
 from fusionray.training.optimizers import create_states
+from fusionray.training.running_statistics import RunningStatistics
 from fusionray.types import Batch
 
 # Beyond this, larger batches gain no speed anywhere; it bounds the search where memory is not the limit.
@@ -23,30 +24,29 @@ def fit_batch(engine: Engine, sample: Batch) -> None:
     `sample`: some images as the stream gives them; their rows are repeated. Every phase is run without an update, so
     networks stay as they are.
 
-    Raises: TrainingFailed if a single image does not fit.
+    Raises: TrainingFailed if the fewest images do not fit.
     """
     config = engine.config
     grows = not engine.global_batch
     if config.batch_size != "auto" and not grows:
         return
     if isinstance(config.batch_size, int) and grows:
-        engine.set_global_batch(config.batch_size * engine.num_ranks)
+        engine.division.set_global_batch(config.batch_size * engine.num_ranks)
         return
     for optimizer in engine.optimizers.values():
-        if not optimizer.state:
-            create_states(optimizer)
-    most = MOST_IMAGES if grows else engine.share_images
-    size = largest_batch(lambda images: try_batch(engine, sample, images), most=most)
+        create_states(optimizer)
+    most, fewest = MOST_IMAGES if grows else engine.share_images, engine.division.fewest
+    size = largest_batch(lambda images: try_batch(engine, sample, images), most=most, fewest=fewest)
     if not size:
         raise TrainingFailed(
-            f"a single image does not fit into {engine.memory_bytes / 2**30:.2f} GiB; set engine.recompute=true, give "
-            "more memory (engine.memory_gib on a CPU), or take a smaller preset"
+            f"{fewest} image(s) at a time do not fit into {engine.memory_bytes / 2**30:.2f} GiB; set "
+            "engine.recompute=true, give more memory (engine.memory_gib on a CPU), or take a smaller preset"
         )
     if grows:
         # Kernels are fastest on multiples of 8.
-        engine.set_global_batch((size - size % 8 if size >= 8 else size) * engine.num_ranks)
+        engine.division.set_global_batch((size - size % 8 if size >= 8 else size) * engine.num_ranks)
     else:
-        engine.set_batch_size(size)
+        engine.division.set_batch_size(size)
 
 
 def try_batch(engine: Engine, sample: Batch, images: int) -> float:
@@ -56,8 +56,8 @@ def try_batch(engine: Engine, sample: Batch, images: int) -> float:
     """
     index = torch.arange(images) % len(sample)
     share = sample.map(lambda value: value[index])
-    statistics = [buffer.clone() for buffer in engine.statistics]
-    former, engine.batch_size = engine.batch_size, images
+    before = RunningStatistics(engine.networks.values())
+    former, engine.division.batch_size = engine.batch_size, images
     try:
         need = peak_bytes(engine.device, lambda: compute_once(engine, share)) / engine.memory_bytes
     except (RuntimeError, MemoryError) as error:
@@ -65,10 +65,8 @@ def try_batch(engine: Engine, sample: Batch, images: int) -> float:
             raise
         need = math.inf
     finally:
-        engine.batch_size = former
-    with torch.no_grad():
-        for buffer, kept in zip(engine.statistics, statistics, strict=True):
-            buffer.copy_(kept)
+        engine.division.batch_size = former
+    before.take_back()
     for optimizer in engine.optimizers.values():
         optimizer.zero_grad(set_to_none=True)
     if engine.device.type == "cuda":

@@ -13,10 +13,19 @@ from torch import Tensor, nn
 from fusionray.config import validate
 from fusionray.errors import CheckpointMissing
 from fusionray.faces.align import fit_similarity, load_template
+from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import Generator
 from fusionray.nets.identity import IDENTITY_TEMPLATE, IdentityEncoder, IdentityEncoderConfig
+from fusionray.recipes.attributes import (
+    AttributeReader,
+    AttributeReaderConfig,
+    AttributesRecipe,
+    AttributesRecipeConfig,
+)
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe
+from fusionray.recipes.recipe import Recipe
+from fusionray.recipes.single_faces import ParameterStandard
 from fusionray.training.checkpoint.info import CheckpointInfo, find_checkpoint, read_info
 from fusionray.training.checkpoint.tensors import list_tensors, load_tensors
 from fusionray.training.settings import TrainConfig
@@ -25,6 +34,9 @@ from fusionray.training.settings import TrainConfig
 AVERAGED_GENERATOR = "averages.generator."
 SUPERVISING_ENCODER = "frozen.identity."
 TRAINED_ENCODER = "averages.classifier.encoder."
+TRAINED_READER = "averages.reader."
+
+BuiltRecipe = FaceFusionRecipe | IdentityRecipe | AttributesRecipe
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class EncoderState:
 
 def build_recipe(
     config: TrainConfig, *, num_people: int, encoder: EncoderState | None, synthetic_faces: bool = False
-) -> IdentityRecipe | FaceFusionRecipe:
+) -> BuiltRecipe:
     """Build the recipe of a configuration; networks get their first weights from `run.seed`.
 
     `encoder` is needed by face fusion only.
@@ -53,6 +65,8 @@ def build_recipe(
     if isinstance(config.recipe, FaceFusionConfig):
         assert encoder is not None, "face fusion is watched by an identity encoder"
         return FaceFusionRecipe(config.recipe, identity_encoder=encoder.build(), face_view_23=view)
+    if isinstance(config.recipe, AttributesRecipeConfig):
+        return AttributesRecipe(config.recipe, face_view_23=view)
     return IdentityRecipe(config.recipe, num_people=num_people, face_view_23=view, synthetic_faces=synthetic_faces)
 
 
@@ -60,6 +74,15 @@ def face_view(template: str) -> Tensor:
     """Give the map from the unit square of the arcface_112 face to the unit square of a template's crop, [2,3]."""
     matrix = fit_similarity(load_template(IDENTITY_TEMPLATE).unit_points, load_template(template).unit_points)
     return torch.from_numpy(matrix).to(torch.float32)
+
+
+def describe_lookers(recipe: Recipe[Any]) -> dict[str, dict[str, Any]]:
+    """Give the configs of the networks that others can take out of a checkpoint, by their field of CheckpointInfo."""
+    if isinstance(recipe, AttributesRecipe):
+        return {"attribute_reader": recipe.reader_config.model_dump(mode="json")}
+    encoder = recipe.config.encoder if isinstance(recipe, IdentityRecipe) else recipe.frozen["identity"].config
+    assert isinstance(encoder, IdentityEncoderConfig)
+    return {"identity_encoder": encoder.model_dump(mode="json")}
 
 
 def load_encoder(location: str) -> EncoderState:
@@ -80,6 +103,32 @@ def encoder_from_checkpoint(folder: str, info: CheckpointInfo) -> EncoderState:
     return EncoderState(info.identity_encoder, load_tensors(folder, prefix))
 
 
+def load_reader(location: str) -> AttributeReader:
+    """Load the averaged attribute reader of a checkpoint or run folder, frozen and in eval mode.
+
+    Raises: CheckpointMissing, also for a checkpoint of another recipe.
+    """
+    folder = find_checkpoint(location)
+    info = read_info(folder)
+    if info.attribute_reader is None:
+        raise CheckpointMissing(f"{folder}: holds no attribute reader; train one with `--preset attributes-small`")
+    config = AttributeReaderConfig.model_validate(info.attribute_reader)
+    reader = AttributeReader(config, ParameterStandard.blank(len(config.names)))
+    load_weights(reader, load_tensors(folder, TRAINED_READER), folder)
+    return reader.eval().requires_grad_(False)
+
+
+def start_from(recipe: Recipe[Any], location: str) -> None:
+    """Give the networks of a recipe the weights of a checkpoint or run folder: the averaged ones where there are any.
+
+    Raises: CheckpointMissing, also where a network is missing there or was built another way.
+    """
+    folder = find_checkpoint(location)
+    for name, network in recipe.networks.items():
+        kind = "averages" if name in recipe.averaged else "networks"
+        load_weights(network, load_tensors(folder, f"{kind}.{name}."), folder)
+
+
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
     """Load weights into a network that was built from the configuration beside them.
 
@@ -89,14 +138,14 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], where: str) 
         network.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointMissing(
-            f"{where}: does not fit the networks of this version ({' '.join(str(error).split())[:200]}); "
-            "export it with the version that trained it, or train again"
+            f"{where}: does not fit the networks of this version and configuration "
+            f"({' '.join(str(error).split())[:200]}); use the version and settings that trained it, or train again"
         ) from None
 
 
 @dataclass(frozen=True)
 class TrainedFusion:
-    """What export and evaluation take from a face-fusion checkpoint."""
+    """What export and evaluation take from a face-fusion checkpoint; `encoder` is the one that feeds the generator."""
 
     config: TrainConfig
     info: CheckpointInfo
@@ -115,6 +164,12 @@ def load_fusion(location: str | Path) -> TrainedFusion:
     if not isinstance(config.recipe, FaceFusionConfig):
         raise CheckpointMissing(f"{folder}: is a checkpoint of the {config.recipe.name} recipe, not of face_fusion")
     generator = Generator(config.recipe.generator)
-    load_weights(generator, load_tensors(folder, AVERAGED_GENERATOR), folder)
-    encoder = encoder_from_checkpoint(folder, info).build()
+    weights = load_tensors(folder, AVERAGED_GENERATOR)
+    if config.recipe.learn_encoder:
+        network = FusionNetwork(IdentityEncoder(IdentityEncoderConfig.model_validate(info.identity_encoder)), generator)
+        load_weights(network, weights, folder)
+        encoder = network.identity.eval().requires_grad_(False)
+    else:
+        load_weights(generator, weights, folder)
+        encoder = encoder_from_checkpoint(folder, info).build()
     return TrainedFusion(config, info, generator.eval().requires_grad_(False), encoder)

@@ -14,6 +14,7 @@ CONFIG_NAME = "config.json"
 # What may differ when a run goes on: how long it is, and how and by how many it is computed; not what is learned.
 CHANGEABLE = (
     ("budget",),
+    ("validation",),
     ("workers",),
     ("tracking",),
     ("data", "decode_threads"),

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from fusionray.errors import TrainingFailed
-from fusionray.nets.blocks import count_parameters, recompute_activations
+from fusionray.nets.blocks import count_parameters
 from fusionray.ops.hardware import HardwareProfile, detect_profile
 from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
+from fusionray.training.assembly import place_networks, share_networks
+from fusionray.training.bad_steps import BadSteps
+from fusionray.training.choices import choose
+from fusionray.training.division import Division, fewest_images
 from fusionray.training.ledger import Ledger
-from fusionray.training.memory import even_chunks, is_out_of_memory, memory_limit
-from fusionray.training.microbatch import MicroBatch, cut, recut
+from fusionray.training.memory import memory_limit
+from fusionray.training.microbatch import MicroBatch, cut
 from fusionray.training.optimizers import build_optimizer, step_if
 from fusionray.training.precision import Precision
 from fusionray.training.report import StepReport
+from fusionray.training.running_statistics import RunningStatistics, copy_statistics
 from fusionray.training.schedule import average_decay, learning_rate, scale_lr
+from fusionray.training.seeding import seed_part
 from fusionray.training.settings import EngineConfig
-from fusionray.training.strategies import Whole, choose_strategy, share_network
 from fusionray.types import Batch
 
-ResultT = TypeVar("ResultT")
 # Runs of a phase, at one batch size, after which its memory is taken to be known: the second one has optimiser states.
 REHEARSALS = 2
 
@@ -57,120 +59,79 @@ class Engine:
         self.seed = seed
         self.profile = profile or detect_profile(device)
         self.ledger = Ledger(device)
-        self.images_seen = self.num_steps = self.bad_steps = self.skipped_steps = 0
+        self.images_seen = self.num_steps = 0
+        self.bad_steps = BadSteps(config.max_bad_steps)
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.num_ranks = dist.get_world_size() if dist.is_initialized() else 1
-        # Decisions of the host travel beside the device's own collectives, and do not wait for them.
-        self.host_group = dist.new_group(backend="gloo") if self.num_ranks > 1 else None
-        self.global_batch = config.global_batch if isinstance(config.global_batch, int) else 0
-        self.batch_size = 0
-        if self.global_batch:
-            self.set_global_batch(self.global_batch)
-        layout = config.channels_last
-        self.channels_last = self.profile.channels_last if layout == "auto" else layout
-        self.precision = Precision(self.profile.precision if config.precision == "auto" else config.precision, device)
-        self.precision.set_matmul_mode()
+        self.host_group = find_host_group()
         self.memory_bytes = memory_limit(device, config.memory_share, config.memory_gib, num_local)
-        overlap = config.parallel.overlap
-        # PowerSGD is a hook of torch's wrapper, which exchanges during the backward pass.
-        wanted = device.type == "cuda" or config.parallel.compression == "powersgd" if overlap == "auto" else overlap
-        self.overlap = wanted and self.num_ranks > 1
-        self.rehearsed: dict[tuple[str, int], int] = {}
-        self.unread: list[StepReport] = []
-        self.notes: list[str] = []
-        self.build_networks()
-
-    def build_networks(self) -> None:
-        """Place the recipe's networks on the device, share them between the ranks, give them optimisers."""
-        recipe, config = self.recipe, self.config
-        for module in (*recipe.frozen.values(), *recipe.adaptive.values()):
-            self.place(module).eval().requires_grad_(False)
-            # Gradients pass through the frozen encoder, too: its activations are kept like any other.
-            recompute_activations(module, config.recompute)
-        self.networks: dict[str, nn.Module] = {name: self.place(net) for name, net in recipe.networks.items()}
-        self.averages = {
-            name: copy.deepcopy(self.networks[name]).eval().requires_grad_(False) for name in recipe.averaged
-        }
-        num_parameters = sum(count_parameters(network) for network in self.networks.values())
-        self.strategy, self.strategy_reason = choose_strategy(
-            config.parallel, num_parameters, self.num_ranks, self.memory_bytes
+        self.chosen = choose(
+            config,
+            self.profile,
+            device,
+            num_parameters=sum(count_parameters(network) for network in recipe.networks.values()),
+            num_ranks=self.num_ranks,
+            memory_bytes=self.memory_bytes,
         )
-        if self.strategy == "fsdp" and self.precision.name == "fp16":
-            raise ValueError("engine.precision=fp16 cannot be scaled over sharded parameters; use bf16, or zero")
-        if config.parallel.compression == "powersgd" and config.parallel.overlap is False:
-            raise ValueError("engine.parallel.compression=powersgd needs engine.parallel.overlap=true, or auto")
-        if config.parallel.static_graph and self.num_ranks > 1 and not (self.overlap and config.batch_size is None):
-            # The wrapper counts gradients that are not exchanged, too, and would silently exchange too early.
-            raise ValueError(
-                "engine.parallel.static_graph=true needs engine.parallel.overlap=true and no engine.batch_size: "
-                "a static graph knows no accumulation"
-            )
-        self.compiled = bool(self.profile.compile if config.compile == "auto" else config.compile)
-        # One wrapper a network: a wrapper around several would wait for gradients of those that do not train now.
-        self.wrapped: dict[str, Whole] = {}
-        for name, network in self.networks.items():
-            recompute_activations(network, config.recompute)
-            if self.compiled:
-                network.compile(dynamic=False)
-            self.wrapped[name] = share_network(
-                self.strategy,
-                network,
-                self.averages.get(name),
-                config.parallel,
-                self.device,
-                overlap=self.overlap,
-                one_graph=sum(phase.trains == name for phase in recipe.phases) == 1,
-                second_order=any(phase.trains == name and phase.second_order for phase in recipe.phases),
-            )
+        self.precision = Precision(self.chosen.precision, device)
+        self.precision.set_matmul_mode()
+        self.networks, self.averages = place_networks(recipe, config=config, chosen=self.chosen, device=device)
+        self.wrapped = share_networks(
+            recipe, self.networks, self.averages, config=config, chosen=self.chosen, device=device
+        )
         self.optimizers = {
-            name: build_optimizer(
-                network, recipe.optimizers[name], sharded=self.strategy == "zero" and self.num_ranks > 1
-            )
+            name: build_optimizer(network, recipe.optimizers[name], sharded=self.chosen.strategy == "zero")
             for name, network in self.networks.items()
         }
         self.scalers = {phase.name: self.precision.build_scaler() for phase in recipe.phases}
-        self.statistics = [buffer for network in self.networks.values() for buffer in network.buffers()]
-        self.kept = [buffer.clone() for buffer in self.statistics]
+        self.statistics = RunningStatistics(self.networks.values())
+        self.division = Division(
+            config,
+            self.statistics,
+            device,
+            rank=self.rank,
+            num_ranks=self.num_ranks,
+            fewest=fewest_images(self.networks.values()),
+        )
+        self.rehearsed: dict[tuple[str, int], int] = {}
 
-    def place(self, network: nn.Module) -> nn.Module:
-        """Move a network to the device, its convolutions in the layout that the device computes fastest."""
-        layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        return network.to(self.device).to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
-
-    def set_global_batch(self, images: int) -> None:
-        """Fix the images of a step over all ranks.
-
-        Raises: ValueError if they do not divide into equal shares.
-        """
-        if images % self.num_ranks:
-            raise ValueError(
-                f"engine.global_batch={images} does not divide into equal shares of {self.num_ranks} workers"
-            )
-        self.global_batch = images
-        wanted = self.config.batch_size
-        self.batch_size = min(self.share_images, wanted) if isinstance(wanted, int) else self.share_images
-
-    def set_batch_size(self, images: int) -> None:
-        """Fix the images that this rank computes at once; its share is cut into equal parts of at most so many."""
-        self.batch_size = even_chunks(self.share_images, images)
+    @property
+    def global_batch(self) -> int:
+        """Images of a step over all ranks; 0 while they are still to be found."""
+        return self.division.global_batch
 
     @property
     def share_images(self) -> int:
         """Images of a step that this rank computes."""
-        return self.global_batch // self.num_ranks
+        return self.division.share_images
+
+    @property
+    def batch_size(self) -> int:
+        """Images that this rank computes at once."""
+        return self.division.batch_size
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps that were left out since the run began."""
+        return self.bad_steps.total
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines that whoever runs the engine is to say, and to clear."""
+        return self.division.notes
 
     def step(self, share: Batch) -> StepReport:
         """Run every phase that is due once over this rank's share of a global batch (uint8 crops on the CPU).
 
         An out-of-memory halves `batch_size` and the interrupted phase is computed again.
 
-        Raises: TrainingFailed after more than `max_bad_steps` non-finite steps in a row, or if one image does not fit.
+        Raises: TrainingFailed after more than `max_bad_steps` non-finite steps in a row, or if memory does not suffice.
         """
         assert len(share) == self.share_images, f"a share has {self.share_images} images, not {len(share)}"
         losses: dict[str, Tensor] = {}
         norms: dict[str, Tensor] = {}
         rates = self.set_learning_rates()
-        micros = self.retry("prepare", share, self.prepare)
+        micros = self.division.retry("prepare", share, self.prepare)
         for phase in self.recipe.phases:
             if self.num_steps % phase.interval == 0:
                 micros, parts = self.compute_gradients(phase, micros)
@@ -183,7 +144,7 @@ class Engine:
         losses = self.mean_over_ranks(losses)
         self.recipe.adapt(losses, self.global_batch)
         report = StepReport(losses, norms, rates)
-        self.unread.append(report)
+        self.bad_steps.add(report)
         # A GPU is given the next step before the host looks at this one.
         self.settle(lag=1 if self.device.type == "cuda" else 0)
         return report
@@ -192,7 +153,7 @@ class Engine:
         """Move the share to the device and make of it what the phases see."""
         self.reseed("prepare")
         # What memory that runs out here would take back must not be the former step.
-        self.keep_statistics()
+        self.statistics.keep()
         with self.ledger.part("host_to_device"):
             parts = [part.to(self.device) for part in cut(share, self.batch_size)]
         with self.ledger.part("forward"), torch.no_grad():
@@ -206,12 +167,12 @@ class Engine:
         if wrapped.rehearses:
             # A rank that runs out of memory in mid-exchange leaves the others waiting: rehearse until it suffices.
             while self.rehearsed.get((phase.name, self.batch_size), 0) < REHEARSALS:
-                micros, _ = self.retry(phase.name, micros, partial(self.accumulate, phase))
+                micros, _ = self.division.retry(phase.name, micros, partial(self.accumulate, phase))
                 key = (phase.name, self.batch_size)
                 self.rehearsed[key] = self.rehearsed.get(key, 0) + 1
-                self.restore_statistics()
+                self.statistics.take_back()
         accumulate = partial(self.accumulate, phase, exchanging=wrapped.overlaps)
-        result = self.retry(phase.name, micros, accumulate, together=wrapped.overlaps)
+        result = self.division.retry(phase.name, micros, accumulate, together=wrapped.overlaps)
         if not wrapped.overlaps:
             with self.ledger.part("communication"):
                 wrapped.exchange()
@@ -224,7 +185,7 @@ class Engine:
         self.reseed(phase.name)
         wrapped = self.wrapped[phase.trains]
         self.select(phase.trains)
-        self.keep_statistics()
+        self.statistics.keep()
         self.optimizers[phase.trains].zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
         for index, micro in enumerate(micros):
@@ -253,51 +214,10 @@ class Engine:
             norm = whole(nn.utils.clip_grad_norm_(self.networks[phase.trains].parameters(), self.config.clip_norm))
             bad = ~torch.isfinite(norm)
             step_if(optimizer, scaler, bad.float())
-            self.restore_statistics(bad)
+            self.statistics.take_back(where=bad)
             if scaler.is_enabled():
                 scaler.update()
         return norm
-
-    def retry(self, name: str, given: Any, compute: Callable[[Any], ResultT], *, together: bool = False) -> ResultT:
-        """Compute something; where memory runs out, halve this rank's batch size and compute it again.
-
-        Ranks may differ in it: parts weigh by their rows, and all shares are equal. `together`: the computation
-        exchanges data with other ranks, which wait where this one cannot go on.
-
-        Raises: TrainingFailed if one image at a time does not fit, or memory ran out in mid-exchange.
-        """
-        while True:
-            failure: BaseException
-            try:
-                return compute(given)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                failure = error.with_traceback(None)  # its frames hold the tensors that filled the memory
-            if together and self.num_ranks > 1:
-                raise TrainingFailed(
-                    f"memory ran out in '{name}' on rank {self.rank} while gradients were exchanged; the run goes on "
-                    f"from its last checkpoint: set engine.batch_size={max(1, self.batch_size // 2)}, or auto"
-                ) from failure
-            self.halve(name, failure)
-            self.restore_statistics()
-            if isinstance(given, list):
-                given = recut(given, self.batch_size)
-
-    def halve(self, name: str, failure: BaseException) -> None:
-        """Go on with half as many images at once."""
-        if self.batch_size <= 1:
-            raise TrainingFailed(
-                f"memory ran out in '{name}' with a single image at a time; set engine.recompute=true, use "
-                "engine.parallel.strategy=fsdp with more workers, or a smaller preset"
-            ) from failure
-        former, self.batch_size = self.batch_size, even_chunks(self.share_images, self.batch_size // 2)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        self.notes.append(
-            f"memory ran out in '{name}' with {former} images at once: going on with {self.batch_size}, the same "
-            "global batch"
-        )
 
     def select(self, name: str) -> None:
         """Let gradients flow to one network's parameters only: the others would be paid for and thrown away."""
@@ -306,26 +226,14 @@ class Engine:
 
     def reseed(self, part: str) -> None:
         """Draw what follows from the position alone, the same when a part is computed again."""
-        torch.manual_seed(mix_seed(self.seed, self.images_seen, self.rank, sum(part.encode())))
+        seed_part(self.seed, self.images_seen, self.rank, part)
 
     def eager(self, phase: Phase[Any]) -> contextlib.AbstractContextManager[Any]:
         """Leave compiled graphs aside where a gradient is differentiated: they cannot follow."""
-        if self.compiled and phase.second_order:
+        if self.chosen.compile and phase.second_order:
             stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
             return stance
         return contextlib.nullcontext()
-
-    @torch.no_grad()
-    def keep_statistics(self) -> None:
-        """Remember running statistics: a batch that is left out must leave nothing in them."""
-        if self.statistics:
-            torch._foreach_copy_(self.kept, self.statistics)
-
-    @torch.no_grad()
-    def restore_statistics(self, bad: Tensor | bool = True) -> None:
-        """Take the running statistics back to what was kept, where `bad`, without asking the host."""
-        for buffer, kept in zip(self.statistics, self.kept, strict=True):
-            buffer.copy_(kept if bad is True else torch.where(torch.as_tensor(bad), kept, buffer))
 
     def set_learning_rates(self) -> dict[str, float]:
         """Set every optimiser's rate from the images seen."""
@@ -334,23 +242,17 @@ class Engine:
             peak = scale_lr(self.recipe.optimizers[name].base_lr, self.global_batch)
             rates[name] = learning_rate(self.config.schedule, peak, self.images_seen, self.total_images)
             for group in optimizer.param_groups:
-                group["lr"] = rates[name]
+                group["lr"] = rates[name] * group["rate_share"]
         return rates
 
-    def settle(self, lag: int = 0) -> None:
-        """Count the bad steps among all but the newest `lag` reports."""
-        while len(self.unread) > lag:
-            skipped = self.unread.pop(0).skipped
-            self.bad_steps = self.bad_steps + 1 if skipped else 0
-            self.skipped_steps += bool(skipped)
-            if skipped:
-                for wrapped in self.wrapped.values():
-                    wrapped.forget()
-            if self.bad_steps > self.config.max_bad_steps:
-                raise TrainingFailed(
-                    f"{self.bad_steps} steps in a row had non-finite gradients (last: {', '.join(skipped)}) after "
-                    f"{self.images_seen} images; lower base_lr, use engine.precision=fp32, or look for damaged data"
-                )
+    def settle(self, *, lag: int = 0) -> None:
+        """Count the bad steps among all but the newest `lag` ones.
+
+        Raises: TrainingFailed after more than `max_bad_steps` in a row.
+        """
+        if self.bad_steps.settle(self.images_seen, lag=lag):
+            for wrapped in self.wrapped.values():
+                wrapped.forget()
 
     @torch.no_grad()
     def update_averages(self) -> None:
@@ -359,8 +261,7 @@ class Engine:
         for name, average in self.averages.items():
             network = self.networks[name]
             torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)
-            for kept, new in zip(average.buffers(), network.buffers(), strict=True):
-                kept.copy_(new)
+            copy_statistics(network, to=average)
 
     def mean_over_ranks(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Average loss parts over ranks; they stay on the device."""
@@ -372,7 +273,7 @@ class Engine:
         return dict(zip(losses, (values / self.num_ranks).unbind(), strict=True))
 
     def inference_networks(self) -> dict[str, nn.Module]:
-        """Return the networks as they leave training: averaged where an average is kept, in eval mode.
+        """Return the networks as they leave training: the average in eval mode where one is kept, each in one piece.
 
         All ranks call it; afterwards one rank can use them alone.
         """
@@ -387,8 +288,9 @@ class Engine:
         if self.batch_size < self.share_images:
             parts.append(f"{self.batch_size} at once")
         if self.num_ranks > 1:
-            parts.append(f"{self.strategy} ({self.strategy_reason})")
-            parts.append("gradients exchanged " + ("during" if self.overlap else "after") + " the backward pass")
+            parts.append(f"{self.chosen.strategy} ({self.chosen.strategy_reason})")
+            moments = {"during" if wrapped.overlaps else "after" for wrapped in self.wrapped.values()}
+            parts.append(f"gradients exchanged {' and '.join(sorted(moments, reverse=True))} the backward pass")
         if self.config.recompute:
             parts.append("activations recomputed")
         return ", ".join(parts)
@@ -396,10 +298,10 @@ class Engine:
     def choices(self) -> dict[str, Any]:
         """Return what the settings made of the hardware profile, by its names."""
         return {
-            "precision": self.precision.name,
-            "tf32": self.profile.tf32 and self.precision.name != "fp32",
-            "channels_last": self.channels_last,
-            "compile": self.compiled,
+            "precision": self.chosen.precision,
+            "tf32": self.profile.tf32 and self.chosen.precision != "fp32",
+            "channels_last": self.chosen.channels_last,
+            "compile": self.chosen.compile,
         }
 
 
@@ -408,9 +310,11 @@ def whole(value: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def mix_seed(seed: int, images_seen: int, rank: int, part: int = 0) -> int:
-    """Derive an independent 63-bit seed for a part of a step, a rank, a position of the run."""
-    mixed = (seed * 0x9E3779B97F4A7C15 + images_seen * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB + 1) % 2**64
-    mixed = (mixed + part * 0xD1B54A32D192ED03) % 2**64
-    mixed ^= mixed >> 31
-    return (mixed * 0xD6E8FEB86659FD93 % 2**64) >> 1
+def find_host_group() -> dist.ProcessGroup | None:
+    """Return the group in which ranks agree on decisions of the host; None where there is nobody to agree with.
+
+    Beside NCCL it is one of its own: such decisions must not wait for what the device still has to do.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    return dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")

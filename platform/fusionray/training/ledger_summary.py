@@ -76,7 +76,7 @@ def advise_communication(config: TrainConfig, *, gpu: bool) -> str:
         )
     if parallel.compression == "none":
         remedies.append("set engine.parallel.compression=fp16 (half the bytes)")
-    elif parallel.compression in ("fp16", "bf16"):
+    elif parallel.compression in ("fp16", "bf16") and parallel.strategy != "fsdp":
         remedies.append("set engine.parallel.compression=powersgd (a fraction of the bytes)")
     if gpu and parallel.overlap is False:
         remedies.append("set engine.parallel.overlap=true")

@@ -18,14 +18,13 @@ from fusionray.data.order import DataOrder, DataPosition
 from fusionray.data.reading import RayReader, list_files
 from fusionray.data.shards import Manifest
 from fusionray.data.stream import TrainingStream, prefetched
-from fusionray.nets.identity import IdentityEncoder
+from fusionray.evaluation.judges import JudgePlaces
 from fusionray.ops.hardware import describe_profile, detect_profile
 from fusionray.ops.placement import bind_worker, gpu_address
 from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import RunTracker
-from fusionray.recipes.face_fusion import FaceFusionConfig
 from fusionray.training.batching import fit_batch
-from fusionray.training.build import EncoderState, build_recipe
+from fusionray.training.build import EncoderState, build_recipe, describe_lookers, start_from
 from fusionray.training.checkpoint.info import CheckpointInfo
 from fusionray.training.checkpoint.tensors import agree_newest, load_into
 from fusionray.training.checkpoint.writer import CheckpointWriter
@@ -56,6 +55,7 @@ class WorkerTask:
     tracking_run: str
     tracking_uri: str
     owner: str
+    judges: JudgePlaces | None = None
 
 
 def train_worker(loop_config: Mapping[str, Any]) -> None:
@@ -77,6 +77,8 @@ def train_worker(loop_config: Mapping[str, Any]) -> None:
     recipe = build_recipe(
         config, num_people=len(task.people), encoder=task.encoder, synthetic_faces=task.manifest.synthetic
     )
+    if config.run.start_from is not None:
+        start_from(recipe, config.run.start_from)
     profile = detect_profile(device)
     engine = Engine(
         recipe,
@@ -138,7 +140,7 @@ class Worker:
             best_is=config.budget.best_is,
             owner=task.owner,
         )
-        self.validation = Validation(config, task.manifest, self.decoder, engine.device, board.say)
+        self.validation = Validation(config, task.manifest, self.decoder, engine.device, board.say, judges=task.judges)
         self.tracker = RunTracker(task.tracking_uri, task.tracking_run) if self.rank == 0 else None
         self.profiler = StepProfiler(
             storage.join(task.run_folder, "profile"),
@@ -226,7 +228,7 @@ class Worker:
         """Stream this rank's part of the training split from its position on, without end."""
         stream = TrainingStream(self.order, RayReader(self.files), self.decoder, rank=self.rank, batch=size)
         batches: Iterator[Batch]
-        if isinstance(self.config.recipe, FaceFusionConfig):
+        if self.config.streams == "pairs":
             ratio = self.config.data.same_identity_ratio
             batches = stream.pairs(self.position, same_identity_ratio=ratio)
         else:
@@ -294,24 +296,16 @@ class Worker:
         info = CheckpointInfo(
             config=self.config.model_dump(mode="json"),
             num_people=len(self.task.people),
-            identity_encoder=self.encoder_config(),
             data_digest=self.task.manifest.digest(),
             images_seen=self.engine.images_seen,
             seconds=self.spent(),
             metrics=self.metrics,
             counters=counters(self.engine),
             position=self.position.model_dump(mode="json"),
+            **describe_lookers(self.engine.recipe),
         )
         self.writer.begin(state_tensors(self.engine), info)
         ray.train.report({"images_seen": self.engine.images_seen, **self.metrics})
-
-    def encoder_config(self) -> dict[str, Any] | None:
-        recipe = self.config.recipe
-        if not isinstance(recipe, FaceFusionConfig):
-            return recipe.encoder.model_dump(mode="json")
-        encoder = self.engine.recipe.frozen["identity"]
-        assert isinstance(encoder, IdentityEncoder)
-        return encoder.config.model_dump(mode="json")
 
 
 def crossed(before: int, after: int, interval: int) -> bool:

@@ -67,13 +67,13 @@ def peak_bytes(device: torch.device, run: Callable[[], None]) -> int:
     return status_bytes("VmHWM")
 
 
-def largest_batch(measure: Callable[[int], float], *, most: int) -> int:
-    """Find the largest batch up to `most` whose step fits; 0 if not even one image does.
+def largest_batch(measure: Callable[[int], float], *, most: int, fewest: int = 1) -> int:
+    """Find the largest batch from `fewest` up to `most` images whose step fits; 0 if not even the fewest do.
 
     `measure` runs a step of that many images and returns the share of the limit that it needed, above 1 if it did not
     fit. Memory grows by a straight line in the batch: small steps foretell the largest, and that one is then tried.
     """
-    sizes = [size for size in (1, 2, 4) if size <= most]
+    sizes = [size for size in (fewest, 2 * fewest, 4 * fewest) if size <= most]
     needs: dict[int, float] = {}
     for size in sizes:
         need = measure(size)

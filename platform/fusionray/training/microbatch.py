@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from torch import Tensor
 
@@ -23,8 +24,14 @@ class MicroBatch:
 
 
 def cut(batch: Batch, size: int) -> list[Batch]:
-    """Cut a batch into parts of at most `size` rows."""
-    return [rows(batch, start, start + size) for start in range(0, len(batch), size)]
+    """Cut a batch into the fewest parts of at most `size` rows, as equal as they can be."""
+    return [rows(batch, start, stop) for start, stop in spans(len(batch), size)]
+
+
+def spans(count: int, size: int) -> list[tuple[int, int]]:
+    """Divide `count` rows as `cut` does; a single row that is left over would stop a batch norm: it has no variance."""
+    num_parts = -(-count // size)
+    return list(pairwise(count * part // num_parts for part in range(num_parts + 1)))
 
 
 def rows(batch: Batch, start: int, stop: int) -> Batch:
@@ -33,14 +40,14 @@ def rows(batch: Batch, start: int, stop: int) -> Batch:
 
 
 def recut(micros: Sequence[MicroBatch], size: int) -> list[MicroBatch]:
-    """Cut prepared parts again, into at most `size` rows each."""
+    """Cut prepared parts again, into at most `size` rows each, as equal as they can be."""
     parts = []
     for micro in micros:
         count = len(micro.batch)
-        for start in range(0, count, size):
-            part = rows(micro.batch, start, start + size)
+        for start, stop in spans(count, size):
+            part = rows(micro.batch, start, stop)
             shared = {
-                name: value[start : start + size] if value.ndim and len(value) == count else value
+                name: value[start:stop] if value.ndim and len(value) == count else value
                 for name, value in micro.shared.items()
             }
             parts.append(MicroBatch(part, micro.weight * len(part) / count, shared))

@@ -14,13 +14,7 @@ from fusionray.recipes.recipe import OptimizerConfig
 
 def build_optimizer(network: nn.Module, config: OptimizerConfig, *, sharded: bool = False) -> torch.optim.Optimizer:
     """Build an optimiser; gains, biases and norms are not decayed. `sharded`: each rank keeps a part of the state."""
-    decayed = [parameter for parameter in network.parameters() if parameter.ndim > 1]
-    free = [parameter for parameter in network.parameters() if parameter.ndim <= 1]
-    groups = [
-        {"params": parameters, "weight_decay": decay}
-        for parameters, decay in ((decayed, config.weight_decay), (free, 0.0))
-        if parameters
-    ]
+    groups = group_parameters(network, config)
     if config.kind == "sgd":
         kind: Any = torch.optim.SGD
         settings: dict[str, Any] = {"lr": config.base_lr, "momentum": config.momentum}
@@ -32,6 +26,27 @@ def build_optimizer(network: nn.Module, config: OptimizerConfig, *, sharded: boo
         return build_sharded(groups, kind, settings)
     optimizer: torch.optim.Optimizer = kind(groups, **settings)
     return optimizer
+
+
+def group_parameters(network: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
+    """Group parameters by weight decay and by their share of the learning rate (`rate_share`).
+
+    Raises: ValueError for a beginning that no parameter's name has.
+    """
+    chosen: dict[tuple[float, float], list[Tensor]] = {}
+    unused = set(config.rate_shares)
+    for name, parameter in network.named_parameters():
+        beginnings = [beginning for beginning in config.rate_shares if name.startswith(beginning)]
+        unused.difference_update(beginnings)
+        share = config.rate_shares[max(beginnings, key=len)] if beginnings else 1.0
+        decay = config.weight_decay if parameter.ndim > 1 else 0.0
+        chosen.setdefault((share, decay), []).append(parameter)
+    if unused:
+        raise ValueError(f"rate_shares: no parameter's name begins with {', '.join(sorted(unused))}")
+    return [
+        {"params": parameters, "weight_decay": decay, "rate_share": share}
+        for (share, decay), parameters in chosen.items()
+    ]
 
 
 def build_sharded(groups: list[dict[str, Any]], kind: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
@@ -53,9 +68,9 @@ def step_if(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, bad:
     """Step unless `bad` (0 or 1, on the device); where the kernel can decide, the host does not wait for it."""
     inner: Any = local(optimizer)
     if scaler.is_enabled():
-        # The scaler judged this rank's gradients only; the verdict of all ranks replaces its own.
-        for found in scaler._found_inf_per_device(inner).values():
-            found.fill_(1.0).mul_(bad)
+        # A norm may overflow where every gradient is finite: a step that is left out must lower the scale, too.
+        for found in scaler._found_inf_per_device(optimizer).values():
+            found.copy_(bad)
     if not inner.param_groups[0].get("fused"):
         if not bool(bad):
             optimizer.step()
@@ -79,14 +94,18 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, s
 
 @torch.no_grad()
 def create_states(optimizer: torch.optim.Optimizer) -> None:
-    """Make the states exist, so that a checkpoint can be read into them; parameters stay as they are."""
-    groups = optimizer.param_groups
+    """Make missing states exist, so that a checkpoint can be read into them or their memory be measured.
+
+    Parameters and states that exist stay as they are. All ranks call it: a sharded optimiser sends parameters round,
+    even where this rank holds none of them.
+    """
+    groups, states = optimizer.param_groups, local(optimizer).state
     rates = [(group["lr"], group["weight_decay"]) for group in groups]
     gradients = [[parameter.grad for parameter in group["params"]] for group in groups]
     for group in groups:
         group["lr"] = group["weight_decay"] = 0.0
         for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = None if parameter in states else torch.zeros_like(parameter)
     optimizer.step()
     for group, (rate, decay), kept in zip(groups, rates, gradients, strict=True):
         group["lr"], group["weight_decay"] = rate, decay

@@ -7,15 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fusionray.config import Section
+from fusionray.recipes.attributes import AttributesRecipeConfig
 from fusionray.recipes.face_fusion import FaceFusionConfig
 from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.training.schedule import ScheduleConfig
 
-# What may stand in place of a path: a preset of which an encoder is trained first, a world that is rendered first.
+# What may stand in place of a path: a preset that is trained first, a world that is rendered first.
 PRESET_PREFIX = "preset:"
 SYNTHETIC_PREFIX = "synthetic://"
 
-RecipeConfig = Annotated[IdentityRecipeConfig | FaceFusionConfig, Field(discriminator="name")]
+RecipeConfig = Annotated[IdentityRecipeConfig | AttributesRecipeConfig | FaceFusionConfig, Field(discriminator="name")]
 
 
 class RunConfig(Section):
@@ -24,6 +25,9 @@ class RunConfig(Section):
     name: str = Field("train", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="name of the run")
     output: str = Field("runs", description="folder or URI that holds the runs; on a cluster, storage all nodes share")
     seed: int = Field(0, ge=0, description="seed of networks, data order and augmentation")
+    start_from: str | None = Field(
+        None, description="checkpoint or run folder whose networks a new run begins with, e.g. to fine-tune them"
+    )
 
 
 class DataConfig(Section):
@@ -118,6 +122,23 @@ class BudgetConfig(Section):
     best_is: Literal["highest", "lowest"] = Field("highest", description="which value of best_metric is best")
 
 
+class ValidationConfig(Section):
+    """Who judges a fusion while it trains; nobody unless asked, and then the encoder that supervises follows alone."""
+
+    judge: str | None = Field(
+        None,
+        description="encoder that judges held-out pairs at each preview, as `fusionray evaluate` does: a checkpoint or "
+        "run folder, or preset:NAME to train it first on these shards; not the one that supervises",
+    )
+    attributes: str | None = Field(None, description="reader of pose, expression and light, named in the same way")
+
+    @model_validator(mode="after")
+    def check_judge(self) -> ValidationConfig:
+        if self.attributes is not None and self.judge is None:
+            raise ValueError("validation.attributes has no effect without validation.judge")
+        return self
+
+
 class WorkersConfig(Section):
     """The processes that train."""
 
@@ -145,8 +166,19 @@ class TrainConfig(Section):
     recipe: RecipeConfig
     engine: EngineConfig = EngineConfig()
     budget: BudgetConfig = BudgetConfig()
+    validation: ValidationConfig = ValidationConfig()
     workers: WorkersConfig = WorkersConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @property
+    def streams(self) -> Literal["pairs", "faces"]:
+        """Tell what the recipe learns from: pairs to fuse, or one face at a time."""
+        return "pairs" if isinstance(self.recipe, FaceFusionConfig) else "faces"
+
+    @property
+    def needs_parameters(self) -> bool:
+        """Tell whether the recipe learns from synthetic faces alone, whose parameters are known."""
+        return isinstance(self.recipe, AttributesRecipeConfig)
 
     @model_validator(mode="after")
     def check_sizes(self) -> TrainConfig:
@@ -154,6 +186,8 @@ class TrainConfig(Section):
             raise ValueError(
                 f"recipe.generator.size={self.recipe.generator.size} and data.size={self.data.size} must be equal"
             )
+        if self.validation.judge is not None and self.streams != "pairs":
+            raise ValueError(f"validation.judge judges fusions, and recipe.name={self.recipe.name} makes none")
         batch, ranks = self.engine.global_batch, self.workers.num_workers
         if isinstance(batch, int) and batch % ranks:
             raise ValueError(

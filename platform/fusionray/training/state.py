@@ -16,8 +16,7 @@ from fusionray.errors import CheckpointMissing
 from fusionray.training.engine import Engine
 from fusionray.training.optimizers import create_states, optimizer_tensors
 from fusionray.training.precision import load_scaler, scaler_tensors
-
-COUNTERS = frozenset({"images_seen", "num_steps", "bad_steps", "skipped_steps", "global_batch"})
+from fusionray.training.running_statistics import copy_statistics
 
 
 def state_tensors(engine: Engine) -> dict[str, Tensor]:
@@ -51,16 +50,22 @@ def agree_on_statistics(engine: Engine) -> None:
     """Take over rank 0's running statistics: each rank saw other images."""
     if engine.num_ranks == 1:
         return
-    for buffer in engine.statistics:
+    for buffer in engine.statistics.buffers:
         dist.broadcast(buffer, src=0)
     for name, average in engine.averages.items():
-        for kept, new in zip(average.buffers(), engine.networks[name].buffers(), strict=True):
-            kept.copy_(new)
+        copy_statistics(engine.networks[name], to=average)
 
 
 def counters(engine: Engine) -> dict[str, int]:
-    """Return all state that is made of numbers."""
-    return {name: int(getattr(engine, name)) for name in COUNTERS}
+    """Return all state that is made of numbers; waits for the verdict on the newest step."""
+    engine.settle()
+    return {
+        "images_seen": engine.images_seen,
+        "num_steps": engine.num_steps,
+        "bad_steps": engine.bad_steps.in_a_row,
+        "skipped_steps": engine.bad_steps.total,
+        "global_batch": engine.global_batch,
+    }
 
 
 def restore(engine: Engine, fill: Callable[[dict[str, Tensor]], Mapping[str, int]]) -> None:
@@ -74,12 +79,12 @@ def restore(engine: Engine, fill: Callable[[dict[str, Tensor]], Mapping[str, int
         create_states(optimizer)
     tensors = state_tensors(engine)
     found = fill(tensors)
-    if missing := sorted(COUNTERS - found.keys()):
+    if missing := sorted(counters(engine).keys() - found.keys()):
         raise CheckpointMissing(f"the checkpoint does not know its {missing[0]}: it is of another version")
     for name, scaler in engine.scalers.items():
         prefix = f"scalers.{name}."
         load_scaler(scaler, {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)})
     if not engine.global_batch:
-        engine.set_global_batch(found["global_batch"])
-    for name in COUNTERS - {"global_batch"}:
-        setattr(engine, name, found[name])
+        engine.division.set_global_batch(found["global_batch"])
+    engine.images_seen, engine.num_steps = found["images_seen"], found["num_steps"]
+    engine.bad_steps.in_a_row, engine.bad_steps.total = found["bad_steps"], found["skipped_steps"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -36,10 +37,10 @@ def choose_strategy(
     config: ParallelConfig, num_parameters: int, num_ranks: int, memory_bytes: int
 ) -> tuple[StrategyName, str]:
     """Choose a strategy and say why: the simplest whose state leaves most of the memory to activations."""
-    if config.strategy != "auto":
-        return config.strategy, "as set"
     if num_ranks == 1:
         return "ddp", "one worker shares with nobody"
+    if config.strategy != "auto":
+        return config.strategy, "as set"
     state, room = num_parameters * BYTES_A_PARAMETER, memory_bytes * STATE_SHARE
     told = f"{state / 2**30:.2f} GiB of state a worker, {memory_bytes / 2**30:.1f} GiB of memory"
     if state <= room:
@@ -169,19 +170,25 @@ class Sharded(Whole):
 
     overlaps = True
 
-    def __init__(self, network: nn.Module, average: nn.Module | None, device: torch.device) -> None:
+    def __init__(
+        self, network: nn.Module, averaged: nn.Module | None, config: ParallelConfig, device: torch.device
+    ) -> None:
         super().__init__(network)
         # Its shape alone: a whole copy on every rank would take back what sharding saves.
         self.shape = copy.deepcopy(network).to("meta")
-        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        for module in (network, average):
+        shard = partial(
+            fully_shard,
+            mesh=init_device_mesh(device.type, (dist.get_world_size(),)),
+            mp_policy=MixedPrecisionPolicy(reduce_dtype=AUTOCAST_TYPES.get(config.compression)),
+        )
+        for module in (network, averaged):
             if module is not None:
                 # Shards are slices of contiguous memory; activations keep the layout of the pictures.
                 module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
                 for unit in module.modules():
                     if isinstance(unit, RecomputableUnit):
-                        fully_shard(unit, mesh=mesh)
-                fully_shard(module, mesh=mesh)
+                        shard(unit)
+                shard(module)
 
     @contextlib.contextmanager
     def accumulating(self) -> Any:
@@ -235,7 +242,7 @@ def prepare_to_send(values: Tensor, wire: torch.dtype) -> Tensor:
 def share_network(
     name: StrategyName,
     network: nn.Module,
-    average: nn.Module | None,
+    averaged: nn.Module | None,
     config: ParallelConfig,
     device: torch.device,
     *,
@@ -243,7 +250,7 @@ def share_network(
     one_graph: bool,
     second_order: bool,
 ) -> Whole:
-    """Wrap a network for the ranks of the process group.
+    """Wrap a network for the ranks of the process group; its moving average, if there is one, is divided alike.
 
     `overlap`: exchange gradients during the backward pass. `one_graph`: a single phase trains it, so its graph can be
     promised to be static. `second_order`: a phase differentiates a gradient, which sharded parameters cannot follow.
@@ -251,7 +258,7 @@ def share_network(
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return Whole(network)
     if name == "fsdp" and not second_order and count_parameters(network) >= config.shard_from_parameters:
-        return Sharded(network, average, device)
+        return Sharded(network, averaged, config, device)
     if overlap:
         return Overlapped(network, config, device, static=config.static_graph and one_graph)
     return Averaged(network, config)

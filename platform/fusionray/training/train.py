@@ -14,7 +14,8 @@ from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.reading import list_people
 from fusionray.data.shards import check_shards, read_manifest
 from fusionray.errors import ClusterUnavailable, ShardMismatch, TrainingFailed
-from fusionray.ops.cluster import wait_for_cpus
+from fusionray.evaluation.judges import JudgePlaces, is_same
+from fusionray.ops.cluster import require_cpus
 from fusionray.ops.environment import resolve_location
 from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import close_run, open_run, tracking_uri
@@ -47,11 +48,18 @@ def train(config: TrainConfig) -> TrainResult:
     """
     config = resolve_shards(resolve_output(config))
     manifest = read_manifest(config.data.shards)
-    check_shards(config.data.shards, manifest, size=config.data.size, template=config.data.template)
+    check_shards(
+        config.data.shards,
+        manifest,
+        size=config.data.size,
+        template=config.data.template,
+        with_parameters=config.needs_parameters,
+    )
     people = list_people(config.data.shards, manifest, "train")
     if len(people) < 2:
         raise ShardMismatch(f"{config.data.shards}: has {len(people)} people to learn from; training needs at least 2")
     encoder = resolve_encoder(config)
+    judges = resolve_judges(config, encoder)
     run_folder = storage.join(config.run.output, config.run.name)
     claim_run(run_folder, config, manifest)
     uri = tracking_uri(config.tracking.uri, config.run.output)
@@ -61,7 +69,7 @@ def train(config: TrainConfig) -> TrainResult:
         if is_complete(run_folder, config.budget):
             tqdm.write(f"train {config.run.name}: {run_folder} is complete; nothing to do", file=sys.stderr)
         else:
-            fit(WorkerTask(config, manifest, run_folder, people, encoder, run_id, uri, take_over(run_folder)))
+            fit(WorkerTask(config, manifest, run_folder, people, encoder, run_id, uri, take_over(run_folder), judges))
         failed = False
     finally:
         close_run(uri, run_id, failed=failed)
@@ -91,13 +99,7 @@ def fit(task: WorkerTask) -> None:
     config = task.config
     workers = config.workers
     use_gpu = choose_gpu(config)
-    need = workers.num_workers * workers.cpus_per_worker
-    free = wait_for_cpus(need)
-    if free < need:
-        raise ClusterUnavailable(
-            f"workers.num_workers={workers.num_workers} x cpus_per_worker={workers.cpus_per_worker:g} needs {need:g} "
-            f"free CPUs, and the cluster has {free:g}; ask for fewer, or lower workers.cpus_per_worker"
-        )
+    require_cpus(workers.num_workers, workers.cpus_per_worker)
     logging.getLogger("ray.train").setLevel(logging.ERROR)
     board = ProgressBoard()
     trainer = TorchTrainer(
@@ -126,12 +128,16 @@ def fit(task: WorkerTask) -> None:
 def resolve_output(config: TrainConfig) -> TrainConfig:
     """Make the places of a run absolute: workers have other working folders."""
     output = resolve_location(config.run.output)
+    start = config.run.start_from
+    if start is not None:
+        start = resolve_location(start)
+        find_checkpoint(start)  # one that holds nothing is told before any worker starts
     shards = config.data.shards
     if not shards.startswith(SYNTHETIC_PREFIX):
         shards = resolve_location(shards)
     return config.model_copy(
         update={
-            "run": config.run.model_copy(update={"output": output}),
+            "run": config.run.model_copy(update={"output": output, "start_from": start}),
             "data": config.data.model_copy(update={"shards": shards}),
         }
     )
@@ -149,23 +155,61 @@ def resolve_shards(config: TrainConfig) -> TrainConfig:
 
 
 def resolve_encoder(config: TrainConfig) -> EncoderState | None:
-    """Load the encoder that watches a fusion; `preset:NAME` trains it first, on the same shards, as its own run."""
+    """Load the encoder that watches a fusion."""
     if not isinstance(config.recipe, FaceFusionConfig):
         return None
-    location = config.recipe.identity_encoder
+    return load_encoder(find_beside(config, config.recipe.identity_encoder))
+
+
+def resolve_judges(config: TrainConfig, encoder: EncoderState | None) -> JudgePlaces | None:
+    """Find who judges a fusion while it trains, if anybody is to.
+
+    Raises: ValueError for a judge that is the encoder which supervises.
+    """
+    chosen = config.validation
+    if chosen.judge is None:
+        return None
+    assert encoder is not None, "only fusions are judged"
+    judge = find_beside(config, chosen.judge)
+    if is_same(load_encoder(judge).build(), [encoder.build()]):
+        raise ValueError(
+            f"validation.judge={chosen.judge}: is the encoder that supervises this run (recipe.identity_encoder), "
+            "which learns to please it; judge by another one, such as preset:identity-judge"
+        )
+    reader = None if chosen.attributes is None else find_beside(config, chosen.attributes)
+    return JudgePlaces(judge, reader, features=None, with_landmarks=False)
+
+
+def find_beside(config: TrainConfig, location: str) -> str:
+    """Find the checkpoint of a network that a run needs; `preset:NAME` trains it first, as a run beside this one.
+
+    Raises: CheckpointMissing, and as `train`.
+    """
     if location.startswith(PRESET_PREFIX):
-        location = train_encoder(config, location.removeprefix(PRESET_PREFIX)).checkpoint
-    return load_encoder(resolve_location(location))
+        return train_beside(config, location.removeprefix(PRESET_PREFIX)).checkpoint
+    return find_checkpoint(resolve_location(location))
 
 
-def train_encoder(config: TrainConfig, preset: str) -> TrainResult:
-    """Train the encoder of a preset beside a fusion run: on its data and workers, as a run of the preset's name."""
+def train_beside(config: TrainConfig, preset: str) -> TrainResult:
+    """Train a preset beside a run: an encoder that watches or judges it, or a reader of attributes.
+
+    Raises: as `train`.
+    """
+    return train(configure_beside(config, preset))
+
+
+def configure_beside(config: TrainConfig, preset: str) -> TrainConfig:
+    """Configure a preset for the data and the workers of another run, as a run of the preset's name beside it.
+
+    Raises: ConfigInvalid.
+    """
     tree = read_preset(preset)
-    tree["data"] = {**config.data.model_dump(), **tree.get("data", {})}
+    # How pairs are drawn says nothing to a run that learns from single faces; it would only be another run for it.
+    tree["data"] = {**config.data.model_dump(exclude={"same_identity_ratio"}), **tree.get("data", {})}
     tree["run"] = {"name": preset, "output": config.run.output, "seed": config.run.seed, **tree.get("run", {})}
     tree["workers"] = config.workers.model_dump()
     tree["tracking"] = config.tracking.model_dump()
-    return train(validate(TrainConfig, tree, f"preset {preset}"))
+    return validate(TrainConfig, tree, f"preset {preset}")
 
 
 def choose_gpu(config: TrainConfig) -> bool:

@@ -14,9 +14,13 @@ from fusionray.data.decoding import CropDecoder, collate_faces, collate_pairs
 from fusionray.data.pairs import Crops, Draws, crops_from_tables, draw_held_out_pairs, regroup
 from fusionray.data.reading import read_split
 from fusionray.data.shards import Manifest
-from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.evaluation.judges import JudgePlaces
+from fusionray.recipes.attributes import AttributesRecipeConfig
+from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.recipes.recipe import Recipe, tile
-from fusionray.training.settings import TrainConfig
+from fusionray.training.court import Court, RecipeSubject
+from fusionray.training.settings import RecipeConfig, TrainConfig
 from fusionray.types import Batch
 
 PREVIEW_PAIRS = 8
@@ -33,12 +37,16 @@ class Validation:
         decoder: CropDecoder,
         device: torch.device,
         say: Callable[[str], None],
+        *,
+        judges: JudgePlaces | None = None,
     ) -> None:
         self.config = config
         self.manifest = manifest
         self.decoder = decoder
         self.device = device
         self.say = say
+        self.judges = judges
+        self.court: Court | None = None
 
     def look(
         self, recipe: Recipe[Any], networks: Mapping[str, nn.Module]
@@ -48,8 +56,18 @@ class Validation:
         metrics = recipe.evaluate(networks, batches)
         if not batches:
             return metrics, None
+        if self.judges is not None:
+            # What an outsider says of the same thing wins over what the recipe says of itself.
+            metrics |= self.judge(recipe, networks, self.judges)
         grid = recipe.preview(networks, batches[0].head(PREVIEW_PAIRS))
         return metrics, None if grid is None else tile(grid)
+
+    def judge(self, recipe: Recipe[Any], networks: Mapping[str, nn.Module], places: JudgePlaces) -> dict[str, float]:
+        """Judge a fusion on held-out pairs; the judges are loaded at the first look."""
+        assert isinstance(recipe, FaceFusionRecipe)
+        if self.court is None:
+            self.court = Court(self.config, self.manifest, places, self.decoder, self.device)
+        return self.court.judge(RecipeSubject(recipe, networks))
 
     def batches(self) -> Iterator[Batch]:
         """Yield the held-out pictures, as pairs for a fusion."""
@@ -58,14 +76,14 @@ class Validation:
             return
         table = read_split(data.shards, self.manifest, "validation")
         crops = crops_from_tables([table.slice(0, data.validation_images)])
-        fusing = isinstance(config.recipe, FaceFusionConfig)
-        if not comparable(crops, with_same_person=not fusing):
+        missing = tell_missing(config.recipe, crops)
+        if missing:
             self.say(
-                f"train {config.run.name}: not evaluated, since the {len(crops)} held-out pictures are not of at "
-                "least two people, one of them twice; raise data.validation_images, or hold out more people in prepare"
+                f"train {config.run.name}: not evaluated, since the {len(crops)} held-out pictures are not of "
+                f"{missing}; raise data.validation_images, or hold out more people in prepare"
             )
             return
-        if fusing:
+        if config.streams == "pairs":
             pairs = draw_held_out_pairs(crops, len(crops), config.run.seed)
             for group in regroup([pairs], EVALUATION_BATCH):
                 yield collate_pairs(group, self.decoder).to(self.device)
@@ -76,7 +94,14 @@ class Validation:
                 yield collate_faces(group, self.decoder, labels).to(self.device)
 
 
-def comparable(crops: Crops, *, with_same_person: bool) -> bool:
-    """Tell whether pictures hold two people and, if asked for, two pictures of one of them."""
+def tell_missing(recipe: RecipeConfig, crops: Crops) -> str:
+    """Say whom held-out pictures would have to show for a recipe to be evaluated on them; nothing if they do.
+
+    A fusion pairs two people, verification also needs two pictures of one; a reader takes what there is.
+    """
     num_people = len(crops.people)
-    return num_people > 1 and (len(crops) > num_people or not with_same_person)
+    if isinstance(recipe, AttributesRecipeConfig) or len(crops) > num_people > 1:
+        return ""
+    if isinstance(recipe, IdentityRecipeConfig):
+        return "at least two people, one of them twice"
+    return "" if num_people > 1 else "at least two people"

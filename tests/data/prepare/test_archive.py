@@ -128,6 +128,21 @@ def test_a_damaged_member_of_a_zip_costs_only_itself(tmp_path: Path) -> None:
     assert results[1].reason == "unreadable"
 
 
+def test_a_member_packed_in_an_unknown_way_costs_only_itself(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "x.zip", FILES)
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        start, directory = archive.getinfo("ann/2.png").header_offset, archive.start_dir
+    # The method stands before the member, and in the directory at the end: there 36 bytes ahead of the name.
+    for place in (start + 8, data.index(b"ann/2.png", directory) - 36):
+        data[place : place + 2] = (99).to_bytes(2, "little")
+    path.write_bytes(data)
+    source = opened(path)
+    results = list(source.read(source.list_entries().entries))
+    assert [type(result) for result in results] == [Picture, Dropped, Picture]
+    assert results[1].reason == "unreadable"
+
+
 def test_a_tar_that_ends_in_a_zip_is_still_a_tar(tmp_path: Path) -> None:
     inner = write_zip(tmp_path / "inner.zip", {"x/1.png": b"1"}).read_bytes()
     path = write_tar(tmp_path / "x.tar", FILES | {"ann/inner.zip": inner})

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.prepare import run as run_module
-from fusionray.data.shards import Manifest, read_manifest
+from fusionray.data.shards import Manifest, SplitInfo, read_manifest
 from fusionray.data.storage import sha256_hex
 from fusionray.data.synthetic import neutral_attributes, render, sample_identities
 from fusionray.errors import ConfigInvalid, DetectorUnavailable, InputMissing, ShardMismatch
@@ -91,7 +91,9 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_a_folder_becomes_shards_that_the_manifest_vouches_for(tmp_path: Path) -> None:
+def test_a_folder_becomes_shards_that_the_manifest_vouches_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source, output = write_people(tmp_path / "in"), tmp_path / "out"
     expected_drops = write_bad_files(source)
     config = PrepareConfig(
@@ -126,6 +128,8 @@ def test_a_folder_becomes_shards_that_the_manifest_vouches_for(tmp_path: Path) -
             homes.setdefault(name, set()).add(shard.split)
     assert all(len(splits) == 1 for splits in homes.values())
     assert 0 < manifest.splits["validation"].identities < 4
+    assert manifest.splits["test"] == SplitInfo(rows=0, identities=0)
+    assert "nobody is held out for the test, since 4 people are too few" in capsys.readouterr().err
     sheet = decode_image((output / "contact_sheet.png").read_bytes())
     assert sheet.shape == (4 * 128, 4 * 112, 3)
     assert not list(output.rglob("*.part"))
@@ -239,6 +243,8 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(tmp_pa
         prepare(PrepareConfig(input=str(source), output=str(tmp_path / "out"), detector="absent.onnx"))
     with pytest.raises(ValidationError, match="arcface_112"):
         PrepareConfig(input="-", output="-", template="mona_lisa")
+    with pytest.raises(ValidationError, match=r"validation_fraction=0\.5 and test_fraction=0\.5 leave nobody"):
+        PrepareConfig(input="-", output="-", validation_fraction=0.5, test_fraction=0.5)
     with pytest.raises(ValidationError, match="rows_per_shrad"):
         PrepareConfig(input="-", output="-", rows_per_shrad=3)
     assert not (tmp_path / "out").exists()
@@ -318,6 +324,7 @@ def test_a_killed_run_is_continued_and_ends_as_if_it_had_not_been_killed(tmp_pat
 
     config = PrepareConfig(input=address, output=str(output), rows_per_shard=8)
     manifest = prepare(config)
+    assert all(manifest.splits[split].identities >= least for split, least in (("test", 2), ("validation", 1)))
     kept = [path for path in output.glob("shard-*.parquet") if done.get(path.name) == path.stat().st_ino]
     assert len(kept) >= 2
     assert not list(output.rglob("*.part"))

@@ -6,14 +6,12 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -23,38 +21,21 @@ from fusionray.training.checkpoint.tensors import agree_newest, load_into
 from fusionray.training.checkpoint.writer import CheckpointWriter
 from tests.training.checkpoint.children import fork, number_in_newest, save, steady_state
 from tests.training.checkpoint.states import blank_state, describe, plain_state
+from tests.training.process_group import read_result, run_group, run_rank
 
 SHARDED = {"rows": (5, 3), "one_row": (1, 4), "columns": (3, 6), "copied": (4, 2)}
 
 
 def save_and_load_in_groups(folder: Path) -> dict[str, Any]:
     """Save on two ranks, load on two and on three; a rank of each group fails on purpose at the end."""
-    import torch._dynamo  # DTensors want it; here it is imported once, not in every fork
 
     results: dict[str, Any] = {}
     for name, num_ranks in (("save", 2), ("load2", 2), ("load3", 3)):
         group = folder / name
         group.mkdir()
         work = save_in_group if name == "save" else load_in_group
-        mp.start_processes(  # type: ignore[attr-defined, no-untyped-call]
-            run_rank, args=(num_ranks, group, work, folder / "run"), nprocs=num_ranks, start_method="fork"
-        )
-        results[name] = [torch.load(group / f"{rank}.pt", weights_only=True) for rank in range(num_ranks)]
+        results[name] = run_group(work, num_ranks, group, num_ranks, folder / "run", start="fork")
     return results
-
-
-def run_rank(rank: int, num_ranks: int, group: Path, work: Callable[[int, int, Path], Any], run: Path) -> None:
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{group}/rendezvous",
-        rank=rank,
-        world_size=num_ranks,
-        timeout=timedelta(seconds=60),
-    )
-    try:
-        torch.save(work(rank, num_ranks, run), group / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()
 
 
 def group_state(rank: int, num_ranks: int, number: int, *, blank: bool = False) -> dict[str, Tensor]:
@@ -135,9 +116,9 @@ def lose_a_rank_in_a_save(folder: Path) -> dict[str, Any]:
     """Kill rank 1 while it saves; note what the other one says, and what can be loaded."""
     run = folder / "run"
     save(run, 1)
-    children = [fork(lambda rank=rank: run_rank(rank, 2, folder, save_and_die, run)) for rank in range(2)]  # type: ignore[misc]
+    children = [fork(lambda rank=rank: run_rank(rank, 2, folder, save_and_die, 2, run)) for rank in range(2)]  # type: ignore[misc]
     ends = [os.waitpid(child, 0)[1] for child in children]
-    return {"ends": ends, "said": torch.load(folder / "0.pt", weights_only=True), "newest": number_in_newest(run)}
+    return {"ends": ends, "said": read_result(folder, 0), "newest": number_in_newest(run)}
 
 
 def save_and_die(rank: int, num_ranks: int, run: Path) -> str:

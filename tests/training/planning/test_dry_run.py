@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from fusionray.cli import main, parse, train_overrides
-from fusionray.errors import ConfigInvalid
+from fusionray.errors import ConfigInvalid, ShardMismatch
 from fusionray.training.planning.dry_run import dry_run, load_dry_config
 from fusionray.training.settings import TrainConfig
+from tests.tiny_shards import write_tiny_shards
 
 TINY = [
     "data.size=32",
@@ -71,6 +72,17 @@ def test_the_identity_recipe_has_a_dry_run_of_its_own() -> None:
     found = dry_run(config, said.append)
     assert set(found.losses) == {"classification", "classification_accuracy"}
     assert any("sized for 1000 people" in line for line in said)
+
+
+def test_the_attributes_recipe_has_a_dry_run_of_its_own_but_not_on_photographs(tmp_path: Path) -> None:
+    said: list[str] = []
+    found = dry_run(load_dry_config(None, ["workers.device=cpu"], "attributes-small"), said.append)
+    assert set(found.losses) == {"pose", "expression", "light"}
+    assert not any("margin head" in line for line in said)
+    write_tiny_shards(tmp_path, size=32)
+    overrides = ["workers.device=cpu", "data.size=32", f"data.shards={tmp_path}"]
+    with pytest.raises(ShardMismatch, match="holds photographs"):
+        dry_run(load_dry_config(None, overrides, "attributes-small"), said.append)
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 from fusionray.training.planning.estimate import MemoryEstimate, estimate_memory, largest_fit
 from fusionray.training.planning.footprint import Footprint, NetworkFootprint, PhaseFootprint
 from fusionray.training.settings import ParallelConfig
+from tests.child_python import run_python
 
-ROOT = Path(__file__).resolve().parents[3]
 MILLION = 1_000_000
 
 
@@ -99,17 +95,6 @@ def test_where_the_share_is_one_batch_its_inputs_grow_with_it() -> None:
 
 def test_the_estimate_is_near_what_a_process_takes() -> None:
     # A fixed threshold returns freed tensors to the system: without it the heap's own waste would be measured, too.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.planning.peak_memory"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(run_python("-m", "tests.training.planning.peak_memory", MALLOC_MMAP_THRESHOLD_="65536"))
     # Seen: 0.88. Kernels' work space and code that is compiled on the way are not tensors.
     assert 0.7 < found["estimated"] / found["measured"] < 1.15

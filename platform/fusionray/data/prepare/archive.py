@@ -27,8 +27,19 @@ from fusionray.data.prepare.source import (
 from fusionray.errors import ImageRejected, InputMissing
 from fusionray.faces.decode import ImageLimits, decode_image
 
-_FAULTS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError,
-           RuntimeError, NotImplementedError, OverflowError)  # fmt: skip
+# What the standard library raises where an archive is damaged or beyond it. RuntimeError stands for a missing password
+# and, as NotImplementedError, for a compression that zipfile does not know.
+_FAULTS = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    ValueError,
+    RuntimeError,
+    OverflowError,
+)
 
 
 class ArchiveSource:

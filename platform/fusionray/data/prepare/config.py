@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fusionray.config import Section
 from fusionray.faces.align import load_template
@@ -34,6 +34,9 @@ class PrepareConfig(Section):
     quality: int = Field(95, ge=50, le=100, description="JPEG quality of the stored crops")
     rows_per_shard: int = Field(512, ge=1, description="pictures that one shard is made from, people kept whole")
     validation_fraction: float = Field(0.1, ge=0, lt=1, description="share of the people held out for validation")
+    test_fraction: float = Field(
+        0.1, ge=0, lt=1, description="share of the people held out for the final verdict: nothing is chosen by them"
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="decides which people are held out")
     max_file_bytes: int = Field(64 * 2**20, ge=1, description="drop larger files without reading them")
     max_image_pixels: int = Field(100_000_000, ge=1, description="drop larger pictures without decoding them")
@@ -49,3 +52,12 @@ class PrepareConfig(Section):
     def _known_template(cls, name: str) -> str:
         load_template(name)
         return name
+
+    @model_validator(mode="after")
+    def _leave_some_to_training(self) -> PrepareConfig:
+        if self.validation_fraction + self.test_fraction >= 1:
+            raise ValueError(
+                f"validation_fraction={self.validation_fraction} and test_fraction={self.test_fraction} leave nobody "
+                "to learn from; their sum must be below 1"
+            )
+        return self

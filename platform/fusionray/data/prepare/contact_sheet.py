@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from fusionray.data import storage
-from fusionray.data.shards import Manifest
+from fusionray.data.shards import SPLITS, Manifest
 from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.faces.face import Image
 
@@ -36,13 +36,13 @@ def draw_contact_sheet(people: Mapping[str, Iterable[Image]]) -> Image:
 
 
 def collect_crops(folder: str, manifest: Manifest) -> dict[str, list[Image]]:
-    """Read the crops for a contact sheet from as few shards as it takes, training people first."""
+    """Read the crops for a contact sheet from as few shards as it takes, people to learn from first."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     people: dict[str, list[Image]] = {}
     limits = ImageLimits(min_side=1)
-    for file in manifest.files("train") + manifest.files("validation"):
+    for file in [file for split in SPLITS for file in manifest.files(split)]:
         data = storage.read_bytes(storage.join(folder, file))
         table = pq.read_table(pa.BufferReader(data), columns=["image", "identity"])
         for image, identity in zip(table["image"], table["identity"].to_pylist(), strict=True):

@@ -18,7 +18,7 @@ from fusionray.data.prepare.output import Output, compute_fingerprint
 from fusionray.data.prepare.plan import Chunk, plan_chunks
 from fusionray.data.prepare.source import Dropped
 from fusionray.data.prepare.worker import Job, ShardMaker, ShardReport
-from fusionray.data.shards import Manifest, Split, SplitInfo, write_manifest
+from fusionray.data.shards import SPLITS, Manifest, SplitInfo, write_manifest
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
@@ -53,6 +53,7 @@ def prepare(config: PrepareConfig) -> Manifest:
         listing.entries,
         seed=config.seed,
         validation_fraction=config.validation_fraction,
+        test_fraction=config.test_fraction,
         rows_per_shard=config.rows_per_shard,
     )
     done = output.done_files(chunks, fingerprint)
@@ -64,6 +65,11 @@ def prepare(config: PrepareConfig) -> Manifest:
     manifest = _build_manifest(config, fingerprint, chunks, reports, listing.dropped, synthetic=source.synthetic)
     _publish(config, output, manifest, listing.dropped, reports)
     _say(f"prepare: {config.output}: {_in_words(manifest)}")
+    if config.test_fraction and not manifest.splits["test"].identities:
+        _say(
+            f"prepare: nobody is held out for the test, since {manifest.num_identities} people are too few for "
+            f"test_fraction={config.test_fraction:g}; add people, or raise it until its share is two of them"
+        )
     return manifest
 
 
@@ -117,8 +123,7 @@ def _build_manifest(
     reasons = Counter(drop.reason for report in reports for drop in report.dropped)
     reasons.update(drop.reason for drop in refused)
     splits: dict[str, SplitInfo] = {}
-    names: tuple[Split, Split] = ("train", "validation")
-    for split in names:
+    for split in SPLITS:
         parts = [report for chunk, report in zip(chunks, reports, strict=True) if chunk.split == split]
         people = {identity for part in parts for identity in part.identities}
         splits[split] = SplitInfo(rows=sum(part.shard.rows for part in parts if part.shard), identities=len(people))
@@ -170,9 +175,10 @@ def _count(chunks: list[Chunk]) -> int:
 
 
 def _in_words(manifest: Manifest) -> str:
-    held_out = manifest.splits["validation"].identities
+    validation, test = (manifest.splits[split].identities for split in ("validation", "test"))
     return (
-        f"{manifest.num_images} crops of {manifest.num_identities} people ({held_out} held out) "
+        f"{manifest.num_images} crops of {manifest.num_identities} people ({validation} held out for validation, "
+        f"{test} for the test) "
         f"in {len(manifest.shards)} shards, {manifest.num_dropped} pictures dropped"
     )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from fusionray.data.synthetic.cropping import attributes_in_crop
 from fusionray.data.synthetic.parameters import ATTRIBUTE_NAMES, IDENTITY_NAMES
 from fusionray.data.synthetic.renderer import landmarks, measure_rate, render, render_with_mask
 from fusionray.data.synthetic.sampling import neutral_attributes, sample_attributes, sample_identities
@@ -12,6 +13,7 @@ from fusionray.data.synthetic.sampling import neutral_attributes, sample_attribu
 __all__ = [
     "ATTRIBUTE_NAMES",
     "IDENTITY_NAMES",
+    "attributes_in_crop",
     "landmarks",
     "measure_rate",
     "neutral_attributes",

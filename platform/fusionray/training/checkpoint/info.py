@@ -34,7 +34,8 @@ class CheckpointInfo(Section):
     code_version: str = __version__
     config: dict[str, Any] = Field(description="the resolved TrainConfig")
     num_people: int = Field(description="people in the training split (rows of the margin head)")
-    identity_encoder: dict[str, Any] | None = Field(None, description="config of the frozen encoder, if there is one")
+    identity_encoder: dict[str, Any] | None = Field(None, description="config of the encoder, if there is one")
+    attribute_reader: dict[str, Any] | None = Field(None, description="config of the trained reader, if there is one")
     data_digest: str = Field(description="Manifest.digest() of the shards")
     images_seen: int = Field(ge=0)
     seconds: float = Field(description="training time so far, without start-up")

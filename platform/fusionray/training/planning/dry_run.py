@@ -13,7 +13,7 @@ import yaml
 from torch import nn
 
 from fusionray.config import merge_trees, parse_overrides, read_preset, read_yaml, validate
-from fusionray.data import storage
+from fusionray.data import storage, synthetic
 from fusionray.data.shards import check_shards, read_manifest
 from fusionray.errors import ConfigInvalid, TrainingFailed
 from fusionray.nets.generator import EMBEDDING_LENGTH
@@ -22,7 +22,7 @@ from fusionray.ops.environment import resolve_location
 from fusionray.ops.hardware import HardwareProfile, describe_profile, detect_profile
 from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
-from fusionray.training.build import EncoderState, build_recipe, load_encoder
+from fusionray.training.build import BuiltRecipe, EncoderState, build_recipe, load_encoder
 from fusionray.training.engine import Engine
 from fusionray.training.memory import is_out_of_memory
 from fusionray.training.planning.footprint import Footprint, measure_step
@@ -113,8 +113,14 @@ def resolve_profile(profile: HardwareProfile, config: TrainConfig) -> HardwarePr
 def check_data(config: TrainConfig) -> None:
     """Check the shards as the run would, if there are any."""
     if has_shards(config):
-        shards = config.data.shards
-        check_shards(shards, read_manifest(shards), size=config.data.size, template=config.data.template)
+        data = config.data
+        check_shards(
+            data.shards,
+            read_manifest(data.shards),
+            size=data.size,
+            template=data.template,
+            with_parameters=config.needs_parameters,
+        )
 
 
 def has_shards(config: TrainConfig) -> bool:
@@ -135,15 +141,15 @@ def choose_device(config: TrainConfig) -> torch.device:
     return torch.device("cuda", 0) if wanted != "cpu" and torch.cuda.is_available() else torch.device("cpu")
 
 
-def build_dry_recipe(config: TrainConfig) -> tuple[FaceFusionRecipe | IdentityRecipe, list[str]]:
+def build_dry_recipe(config: TrainConfig) -> tuple[BuiltRecipe, list[str]]:
     """Build the recipe, with an untrained identity encoder where the run would train one first."""
     notes = []
     num_people = ASSUMED_PEOPLE
-    synthetic = config.data.shards.startswith(SYNTHETIC_PREFIX)
+    synthetic_faces = config.data.shards.startswith(SYNTHETIC_PREFIX)
     if has_shards(config):
         manifest = read_manifest(config.data.shards)
-        num_people, synthetic = manifest.splits["train"].identities, manifest.synthetic
-    elif not isinstance(config.recipe, FaceFusionConfig):
+        num_people, synthetic_faces = manifest.splits["train"].identities, manifest.synthetic
+    elif isinstance(config.recipe, IdentityRecipeConfig):
         notes.append(f"no shards yet: the margin head is sized for {ASSUMED_PEOPLE} people")
     encoder = None
     if isinstance(config.recipe, FaceFusionConfig):
@@ -154,7 +160,7 @@ def build_dry_recipe(config: TrainConfig) -> tuple[FaceFusionRecipe | IdentityRe
         else:
             encoder = load_encoder(resolve_location(location))
             notes.append(f"identity encoder {location}: loaded")
-    return build_recipe(config, num_people=num_people, encoder=encoder, synthetic_faces=synthetic), notes
+    return build_recipe(config, num_people=num_people, encoder=encoder, synthetic_faces=synthetic_faces), notes
 
 
 def build_untrained_encoder(preset: str) -> EncoderState:
@@ -168,15 +174,16 @@ def draw_batch(config: TrainConfig, count: int) -> Batch:
     generator = torch.Generator().manual_seed(config.run.seed)
     shape = (count, 3, config.data.size, config.data.size)
     pictures = [torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator) for _ in range(2)]
-    if isinstance(config.recipe, FaceFusionConfig):
+    if config.streams == "pairs":
         # One row of the same person: every loss has something to say.
         return PairBatch(pictures[0], pictures[1], torch.arange(count) < 1)
-    return FaceBatch(pictures[0], torch.arange(count))
+    attributes = synthetic.sample_attributes(count, config.run.seed) if config.needs_parameters else None
+    return FaceBatch(pictures[0], torch.arange(count), attributes=attributes)
 
 
 def take_step(
     config: TrainConfig,
-    recipe: FaceFusionRecipe | IdentityRecipe,
+    recipe: BuiltRecipe,
     batch: Batch,
     profile: HardwareProfile,
     device: torch.device,
@@ -191,16 +198,18 @@ def take_step(
     return losses, time.monotonic() - started
 
 
-def count_inference(recipe: FaceFusionRecipe | IdentityRecipe) -> int:
+def count_inference(recipe: BuiltRecipe) -> int:
     """Count the operations of what the recipe is for, on one image."""
     network: nn.Module
+    inputs = [torch.zeros(1, 3, IDENTITY_SIZE, IDENTITY_SIZE)]
     if isinstance(recipe, FaceFusionRecipe):
         network = recipe.networks["generator"]
         size = recipe.config.generator.size
         inputs = [torch.zeros(1, EMBEDDING_LENGTH), torch.zeros(1, 3, size, size)]
-    else:
+    elif isinstance(recipe, IdentityRecipe):
         network = recipe.networks["classifier"].encoder  # type: ignore[assignment]
-        inputs = [torch.zeros(1, 3, IDENTITY_SIZE, IDENTITY_SIZE)]
+    else:
+        network = recipe.networks["reader"]
     device = next(network.parameters()).device
     training = network.training
     try:

@@ -1,0 +1,196 @@
+"""The evaluation stage: fuse pairs of held-out people, let judges measure them, tell what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fusionray.data.shards import Manifest, check_shards, read_manifest
+from fusionray.errors import DetectorUnavailable
+from fusionray.evaluation.clips import Clip, RecordedClip, RenderedClip
+from fusionray.evaluation.config import ClipsConfig, EvaluateConfig
+from fusionray.evaluation.figures import Figures, write_figures
+from fusionray.evaluation.goals import load_table
+from fusionray.evaluation.judges import JudgePlaces, is_same
+from fusionray.evaluation.landmarks import CropLandmarks
+from fusionray.evaluation.material import Material, check_split, load_material
+from fusionray.evaluation.meter import Subject
+from fusionray.evaluation.missing import Circumstances, explain_missing
+from fusionray.evaluation.outcome import Case, track, write_outcome
+from fusionray.evaluation.report import write_text
+from fusionray.evaluation.spread import measure_pieces
+from fusionray.evaluation.subject import is_bundle, open_subject, resolve_model
+from fusionray.evaluation.verdict import sum_up
+from fusionray.evaluation.workload import Order, divide
+from fusionray.faces.align import load_template
+from fusionray.nets.identity import IdentityEncoder
+from fusionray.ops.environment import resolve_location
+from fusionray.ops.tracking import tracking_uri
+from fusionray.recipes.identity import IdentityRecipeConfig
+from fusionray.training.build import load_encoder
+from fusionray.training.settings import DataConfig, RunConfig, TrackingConfig, TrainConfig
+from fusionray.training.train import choose_gpu, find_beside
+
+NAME = "evaluate"
+
+
+@dataclass(frozen=True)
+class EvaluateResult:
+    """The figures, where their report lies, and the table as it is printed."""
+
+    figures: Figures
+    folder: Path
+    table: str
+
+
+def evaluate(config: EvaluateConfig) -> EvaluateResult:
+    """Judge a model on the connected Ray cluster; a judge that is named by its preset is trained first.
+
+    Equal settings, model and shards give equal pairs and figures. What an earlier call wrote is replaced.
+
+    Raises: ShardMismatch for shards of another size or template, or with nobody in the split; ValueError for a judge
+        that supervised the model; any FusionRayError of its parts.
+    """
+    config = resolve_places(config)
+    uri = tracking_uri(config.tracking_uri, config.runs or config.output)
+    subject, facts = open_subject(config.model, tracking_uri=uri, device=torch.device("cpu"), threads=None)
+    manifest = read_manifest(config.data)
+    check_shards(config.data, manifest, size=facts.size, template=facts.template)
+    check_split(config.data, manifest, config.split)
+    beside = describe_run(config, manifest, uri)
+    config = train_judges(config, manifest, beside)
+    places, no_landmarks = place_judges(config, manifest)
+    # Built here as well: what cannot be used is refused before any worker starts.
+    judges = places.build(torch.device("cpu"), template=facts.template, size=facts.size)
+    check_independent(config, judges.encoder, subject)
+    material = load_material(config, manifest)
+    clips = list(plan_clips(config.clips, material))
+    order = Order(
+        model=config.model,
+        tracking_uri=uri,
+        judges=places,
+        template=facts.template,
+        size=facts.size,
+        batch=config.batch,
+        num_workers=config.workers.num_workers,
+        threads=config.workers.threads,
+        use_gpu=choose_gpu(beside),
+    )
+    answers = measure_pieces(order, list(divide(material, clips, config.batch)), config.workers)
+    verdict = sum_up(
+        material,
+        answers,
+        with_features=config.features is not None,
+        rounds=config.bootstrap_rounds,
+        seed=config.seed,
+    )
+    table, measured = load_table(), verdict.summary
+    circumstances = Circumstances(
+        synthetic=manifest.synthetic,
+        with_reader=judges.reader is not None,
+        with_features=judges.features is not None,
+        landmarks=no_landmarks,
+        num_clips=len(clips),
+    )
+    figures = write_figures(
+        Path(config.output),
+        NAME,
+        table.judge(measured.values, measured.intervals, config.goals),
+        explain_missing(table, measured.values, circumstances),
+    )
+    case = Case(config, facts, manifest, material, subject)
+    write_outcome(case, verdict, figures, table)
+    track(case, figures, uri)
+    return EvaluateResult(figures, Path(config.output), write_text(figures))
+
+
+def resolve_places(config: EvaluateConfig) -> EvaluateConfig:
+    """Make every place absolute, for workers have other working folders, and a run the checkpoint that is judged.
+
+    Raises: CheckpointMissing.
+    """
+    features = config.features
+    if features is not None:
+        features = features.model_copy(update={"file": resolve_location(features.file)})
+    clips = config.clips.model_copy(update={"files": tuple(map(resolve_location, config.clips.files))})
+    return config.model_copy(
+        update={
+            "model": resolve_model(config.model),
+            "data": resolve_location(config.data),
+            "output": resolve_location(config.output),
+            "runs": None if config.runs is None else resolve_location(config.runs),
+            "features": features,
+            "clips": clips,
+        }
+    )
+
+
+def describe_run(config: EvaluateConfig, manifest: Manifest, uri: str) -> TrainConfig:
+    """Describe the run beside which judges are trained: on these shards, by these workers."""
+    return TrainConfig(
+        run=RunConfig(output=config.runs or config.output),
+        data=DataConfig(shards=config.data, size=manifest.size, template=manifest.template),
+        recipe=IdentityRecipeConfig(),
+        workers=config.workers,
+        tracking=TrackingConfig(uri=uri, experiment=config.experiment),
+    )
+
+
+def train_judges(config: EvaluateConfig, manifest: Manifest, beside: TrainConfig) -> EvaluateConfig:
+    """Name every judge by its checkpoint; those that are named by a preset are trained first, or found trained."""
+    # Photographs come without the attributes that readings are compared with.
+    attributes = find_beside(beside, config.attributes) if config.attributes and manifest.synthetic else None
+    return config.model_copy(update={"judge": find_beside(beside, config.judge), "attributes": attributes})
+
+
+def place_judges(config: EvaluateConfig, manifest: Manifest) -> tuple[JudgePlaces, str]:
+    """Say where the judges lie; and why the face mesh is not among them, empty if it is."""
+    no_landmarks = ""
+    try:
+        CropLandmarks(load_template(manifest.template), manifest.size)
+    except DetectorUnavailable as error:
+        no_landmarks = str(error)
+    return JudgePlaces(config.judge, config.attributes, config.features, not no_landmarks), no_landmarks
+
+
+def check_independent(config: EvaluateConfig, judge: IdentityEncoder, subject: Subject) -> None:
+    """Refuse an encoder that judges its own work: the model was trained to please it.
+
+    Raises: ValueError.
+    """
+    known: list[Callable[[Tensor], Tensor]] = [subject.embed]
+    if not is_bundle(config.model):
+        # The encoder that feeds the generator need not be the one that watched it learn.
+        known.append(load_encoder(config.model).build())
+    if is_same(judge, known):
+        raise ValueError(
+            f"judge={config.judge}: is the encoder that supervised {config.model}, which learned to please it; judge "
+            "by another one, such as judge=preset:identity-judge"
+        )
+
+
+def plan_clips(config: ClipsConfig, material: Material) -> Iterator[tuple[Clip, int]]:
+    """Describe the clips to fuse, each with the crop that is its source; they follow the list of pairs."""
+    pairs = material.plan.pairs.tolist()
+    truth = material.crops.truth
+    if truth:
+        for number, (source, target) in enumerate(pairs[: config.number]):
+            # The head moves as it is held in one picture of the list to how it is held in the next.
+            end = pairs[(number + 1) % len(pairs)][1]
+            yield (
+                RenderedClip(
+                    f"rendered-{number}",
+                    truth["identity_parameters"][source],
+                    truth["identity_parameters"][target],
+                    truth["attribute_parameters"][target],
+                    truth["attribute_parameters"][end],
+                    config.frames,
+                ),
+                source,
+            )
+    for number, file in enumerate(config.files):
+        yield RecordedClip(Path(file).name, file, config.frames), pairs[number % len(pairs)][0]

@@ -1,0 +1,43 @@
+"""Why a key of the table has no value: said in the report, so that nothing is missing in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from fusionray.evaluation.goals import Table
+
+LANDMARK_KEYS = ("landmark_distance", "face_not_found")
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What there was to measure with; `landmarks` says why the face mesh is not there, empty if it is."""
+
+    synthetic: bool
+    with_reader: bool
+    with_features: bool
+    landmarks: str
+    num_clips: int
+
+
+def explain_missing(table: Table, measured: Container[str], found: Circumstances) -> dict[str, str]:
+    """Give a reason for every key that was not measured."""
+    return {key: explain(key, table.keys[key].theme, found) for key in table.keys if key not in measured}
+
+
+def explain(key: str, theme: str, found: Circumstances) -> str:
+    """Give the reason for one key: the first that applies."""
+    elsewhere = "in the features of the file that was given" if found.with_features else "in the judge's embeddings"
+    reasons = (
+        (theme == "motion" and not found.num_clips, "there are no clips (clips.number, clips.files)"),
+        (theme == "motion", "recorded clips have no true fusion, or motion that cannot be followed"),
+        (key in LANDMARK_KEYS, found.landmarks or "the face mesh sees no face in the targets"),
+        (theme == "realism" and ("_judge" in key) == found.with_features, f"measured {elsewhere}"),
+        (theme == "judge", "nobody has two pictures"),
+        (not found.synthetic, "photographs: nobody knows their true fusion, or what they show"),
+        (theme == "attributes" and not found.with_reader, "attributes=null"),
+        (theme == "fairness", "there are not two groups with enough pairs"),
+        (True, "too few pictures, or a division by zero"),
+    )
+    return next(reason for applies, reason in reasons if applies)

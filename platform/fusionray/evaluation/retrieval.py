@@ -1,0 +1,57 @@
+"""Whose face is it? Embeddings against the templates of enrolled people, and against one another.
+
+Shape suffixes: N pictures, P people, E embedding length.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Embeddings = NDArray[np.floating]
+
+
+class Templates(NamedTuple):
+    """What people look like to an encoder: `template` [P,E] of unit length, `person` [P] whose each is, sorted."""
+
+    template: Embeddings
+    person: NDArray[Any]
+
+
+def build_templates(embedding_NE: Embeddings, person_N: NDArray[Any]) -> Templates:
+    """Average the unit-length embeddings of each person, and scale the average to unit length again.
+
+    `person_N` holds names or numbers.
+
+    Raises: ValueError without pictures, or if those of a person average to nothing (or to nan).
+    """
+    if not len(person_N):
+        raise ValueError("templates need at least one enrolled picture")
+    person_P, index_N = np.unique(person_N, return_inverse=True)
+    sum_PE = np.zeros((len(person_P), embedding_NE.shape[1]), embedding_NE.dtype)
+    np.add.at(sum_PE, index_N, embedding_NE)
+    length_P1 = np.linalg.norm(sum_PE, axis=1, keepdims=True)
+    (lost,) = np.nonzero(~(length_P1[:, 0] > 0))
+    if len(lost):
+        raise ValueError(f"enrolled pictures of {person_P[lost[0]]!s}: their embeddings average to no direction")
+    return Templates(sum_PE / length_P1, person_P)
+
+
+def retrieve(embedding_NE: Embeddings, template_PE: Embeddings) -> NDArray[np.int64]:
+    """Find the most similar template of each embedding by cosine: its index [N]; of equals, the first."""
+    index_N: NDArray[np.int64] = (embedding_NE @ template_PE.T).argmax(axis=1)
+    return index_N
+
+
+def compare(first_NE: Embeddings, second_NE: Embeddings) -> Embeddings:
+    """Give the cosine of each pair of unit-length embeddings: [N]."""
+    cosine_N: Embeddings = np.einsum("ne,ne->n", first_NE, second_NE)
+    return cosine_N
+
+
+def is_nearer_to_source(fused_NE: Embeddings, source_NE: Embeddings, target_NE: Embeddings) -> NDArray[np.bool_]:
+    """Tell which fused faces are nearer to their source than to their target: [N]; equally near is not nearer."""
+    nearer_N: NDArray[np.bool_] = compare(fused_NE, source_NE) > compare(fused_NE, target_NE)
+    return nearer_N

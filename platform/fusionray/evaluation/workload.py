@@ -1,0 +1,165 @@
+"""The work of an evaluation in pieces: encoded crops go to a worker, columns come back. Knows no Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import cv2
+import numpy as np
+import torch
+
+from fusionray.data.decoding import CropDecoder, collate_pairs
+from fusionray.data.pairs import Crop, Draws
+from fusionray.evaluation.clips import Clip
+from fusionray.evaluation.judges import JudgePlaces
+from fusionray.evaluation.material import Material, compact
+from fusionray.evaluation.meter import Columns, Meter, join
+from fusionray.evaluation.protocol import Rows
+from fusionray.evaluation.subject import open_subject
+from fusionray.evaluation.temporal import flicker, warp_error
+from fusionray.faces.align import load_template
+from fusionray.ops.placement import set_thread_counts
+from fusionray.recipes.identity import FaceWindow
+from fusionray.recipes.recipe import to_float
+from fusionray.training.build import face_view
+
+Kind = Literal["pairs", "crops", "clips"]
+
+LEVELS = 255.0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker sets up once: which model, which judges, of which crops, on what."""
+
+    model: str
+    tracking_uri: str | None
+    judges: JudgePlaces
+    template: str
+    size: int
+    batch: int
+    num_workers: int
+    threads: int | None
+    use_gpu: bool
+
+
+class Bench:
+    """A model and its judges, loaded, on the device of this process."""
+
+    def __init__(self, order: Order) -> None:
+        threads = order.threads or max(1, len(os.sched_getaffinity(0)) // order.num_workers)
+        set_thread_counts(threads)
+        cv2.setNumThreads(threads)
+        self.order = order
+        self.device = torch.device("cuda" if order.use_gpu else "cpu")
+        self.subject, _ = open_subject(
+            order.model, tracking_uri=order.tracking_uri, device=self.device, threads=threads
+        )
+        window = FaceWindow(face_view(order.template)).to(self.device)
+        judges = order.judges.build(self.device, template=order.template, size=order.size)
+        self.meter = Meter(judges, window, self.device)
+        self.decoder = CropDecoder(order.size, threads)
+
+
+class Piece(Protocol):
+    """A piece of work."""
+
+    @property
+    def kind(self) -> Kind:
+        """Name the table that its columns belong to."""
+        ...
+
+    @property
+    def numbers(self) -> Rows:
+        """Number what it measures, a row each."""
+        ...
+
+    def measure(self, bench: Bench) -> Columns:
+        """Do it; the rows of the columns are in the order of `numbers`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class PairPiece:
+    """Pairs to fuse and measure."""
+
+    numbers: Rows
+    draws: Draws
+    kind: Kind = "pairs"
+
+    def measure(self, bench: Bench) -> Columns:
+        """Fuse and measure."""
+        return bench.meter.measure(bench.subject, collate_pairs([self.draws], bench.decoder))
+
+
+@dataclass(frozen=True, eq=False)
+class CropPiece:
+    """Real crops to describe, such as those that enrol people."""
+
+    numbers: Rows
+    draws: Draws
+    kind: Kind = "crops"
+
+    def measure(self, bench: Bench) -> Columns:
+        """Describe each crop."""
+        crops = self.draws.crops.select(self.draws.indices[:, 0])
+        return bench.meter.measure_crops(bench.decoder.decode(crops))
+
+
+@dataclass(frozen=True, eq=False)
+class ClipPiece:
+    """A clip to fuse with one source."""
+
+    numbers: Rows
+    clip: Clip
+    source: Crop
+    kind: Kind = "clips"
+
+    def measure(self, bench: Bench) -> Columns:
+        """Fuse frame by frame, as a video would be, and measure how still the result holds; one row."""
+        frames = self.clip.load(load_template(bench.order.template), bench.order.size)
+        source = bench.decoder.decode([self.source])
+        fused = torch.cat(
+            [
+                bench.subject.fuse(source.expand(len(part), -1, -1, -1).to(bench.device), part.to(bench.device)).cpu()
+                for part in torch.split(frames.target, bench.order.batch)
+            ]
+        )
+        target = to_float(frames.target)
+        found = {"fused": fused} | ({} if frames.truth is None else {"truth": frames.truth})
+        measured: dict[str, float] = {}
+        for name, clip in found.items():
+            suffix = "" if name == "fused" else f"_{name}"
+            measured[f"flicker{suffix}"] = LEVELS * flicker(target, to_float(clip))
+            error = warp_error(target, to_float(clip))
+            measured[f"warp_error{suffix}"] = error.fused
+            measured["warp_error_target"] = error.target
+        return {name: np.array([value], np.float32) for name, value in measured.items()}
+
+
+def divide(material: Material, clips: Iterable[tuple[Clip, int]], batch: int) -> Iterator[Piece]:
+    """Cut the work into pieces of at most `batch` pairs or crops; each clip comes with its source crop."""
+    crops, plan = material.crops, material.plan
+    for start in range(0, len(plan.pairs), batch):
+        numbers = np.arange(start, min(start + batch, len(plan.pairs)))
+        yield PairPiece(numbers, compact(Draws(crops, plan.pairs[numbers])))
+    for start in range(0, len(plan.enrolled), batch):
+        numbers = plan.enrolled[start : start + batch]
+        yield CropPiece(numbers, compact(Draws(crops, numbers[:, None])))
+    for number, (clip, source) in enumerate(clips):
+        (crop,) = crops.select(np.array([source]))
+        yield ClipPiece(np.array([number]), clip, Crop(bytes(crop.image), crop.identity))
+
+
+def collect(answers: Iterable[tuple[Rows, Columns]]) -> tuple[Rows, Columns]:
+    """Join answers that came in any order: the numbers, ascending, and their columns."""
+    parts = list(answers)
+    if not parts:
+        return np.empty(0, np.int64), {}
+    numbers = np.concatenate([numbers for numbers, _ in parts])
+    order = np.argsort(numbers, kind="stable")
+    columns = join(columns for _, columns in parts)
+    return numbers[order], {name: values[order] for name, values in columns.items()}

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from fusionray.errors import CheckpointMissing, FusionRayError, ShardMismatch
+from fusionray.evaluation.config import EvaluateConfig
+from fusionray.evaluation.evaluate import EvaluateResult, evaluate
+from fusionray.ops.tracking import make_client
+from tests.tiny_fusion import SIZE, save_encoder
+from tests.tiny_shards import write_tiny_shards
+from tests.tiny_world import PEOPLE, save_fusion, save_reader, write_world
+
+PAIRS = 20
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards with every split, a fusion run, and the runs of two judges."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    write_world(folder / "shards")
+    save_fusion(folder / "fusion")
+    save_encoder(folder / "judge")
+    save_reader(folder / "reader")
+    return folder
+
+
+def configure(world: Path, **changes: Any) -> EvaluateConfig:
+    settings: dict[str, Any] = {
+        "model": str(world / "fusion"),
+        "data": str(world / "shards"),
+        "output": str(world / "out"),
+        "judge": str(world / "judge"),
+        "attributes": str(world / "reader"),
+        "pairs": PAIRS,
+        "enrolled": 2,
+        "clips": {"number": 1, "frames": 3},
+        "bootstrap_rounds": 10,
+        "batch": 8,
+        "goals": "unpaired",
+        "workers": {"num_workers": 2, "cpus_per_worker": 0.5},
+    }
+    return EvaluateConfig.model_validate({**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def result(world: Path, ray_session: None) -> EvaluateResult:
+    """The evaluation of an untrained model by untrained judges, on two workers."""
+    return evaluate(configure(world))
+
+
+def test_every_key_is_measured_or_says_why_not(result: EvaluateResult) -> None:
+    figures = result.figures
+    assert figures.not_measured.keys() == {"fid", "fid_truth", "kid", "kid_truth"} | {
+        key for key in figures.not_measured if key.startswith("fairness")
+    }
+    assert figures.figures["held_out_pairs"].value == PAIRS
+    assert figures.figures["held_out_people"].value == PEOPLE["test"]
+    low, high = figures.figures["ssim_to_truth"].low, figures.figures["ssim_to_truth"].high
+    assert low is not None
+    assert high is not None
+    assert low <= figures.figures["ssim_to_truth"].value <= high
+    assert figures.figures["nearer_to_source"].goal == ">= 0.95"
+    assert json.loads((result.folder / "figures.json").read_text())["figures"].keys() == figures.figures.keys()
+
+
+def test_the_list_of_pairs_names_their_rows_and_bears_their_scores(world: Path, result: EvaluateResult) -> None:
+    with (result.folder / "pairs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    with (result.folder / "enrolled.csv").open() as file:
+        enrolled = {(row["file"], row["row"]) for row in csv.DictReader(file)}
+    assert len(rows) == PAIRS
+    assert {row["source_file"] for row in rows} == {"shard-test.parquet"}
+    assert all(row["source_person"] != row["target_person"] for row in rows)
+    assert not enrolled & {(row[f"{role}_file"], row[f"{role}_row"]) for row in rows for role in ("source", "target")}
+    mean = sum(float(row["ssim_to_truth"]) for row in rows) / PAIRS
+    assert mean == pytest.approx(result.figures.figures["ssim_to_truth"].value, abs=1e-4)
+
+
+def test_the_report_holds_grids_goals_and_the_command(result: EvaluateResult) -> None:
+    page = (result.folder / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 4  # best, median, worst, and the judge's curve
+    for words in ("ssim_gap_closed", "&gt;= 0.2", "By group", "fusionray evaluate", "pairs=20", "Is it the source"):
+        assert words in page, words
+    with Image.open(result.folder / "best.png") as grid:
+        assert grid.width == 4 * 128
+        assert grid.height == 6 * 128
+    assert "| ssim_to_truth |" in (result.folder / "report.md").read_text()
+
+
+def test_the_evaluation_is_filed_once_in_the_tracker(world: Path, result: EvaluateResult) -> None:
+    client = make_client(f"sqlite:///{world}/out/mlflow.db")
+    experiment = client.get_experiment_by_name("fusionray")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.run_name == "evaluate tiny"
+    assert run.data.metrics["ssim_to_truth"] == pytest.approx(result.figures.figures["ssim_to_truth"].value)
+    assert run.data.params["seed"] == "0"
+    assert {entry.path for entry in client.list_artifacts(run.info.run_id)} >= {"report.html", "pairs.csv"}
+
+
+def test_a_second_call_gives_the_same_figures_on_another_number_of_workers(world: Path, result: EvaluateResult) -> None:
+    again = evaluate(configure(world, output=str(world / "again"), workers={"num_workers": 1}, batch=5))
+    for key, figure in result.figures.figures.items():
+        assert again.figures.figures[key].value == pytest.approx(figure.value, rel=1e-3, abs=1e-4), key
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        ({"judge": "{fusion}"}, ValueError, "is the encoder that supervised"),
+        ({"model": "{none}"}, CheckpointMissing, "no such checkpoint"),
+        ({"data": "{small}"}, ShardMismatch, "16 px crops"),
+        ({"data": "{old}"}, ShardMismatch, "test split has 0 people"),
+        ({"judge": "{reader}"}, FusionRayError, "holds no identity encoder"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_in_one_line(
+    world: Path, tmp_path: Path, changes: dict[str, str], kind: type[Exception], words: str
+) -> None:
+    write_tiny_shards(tmp_path / "small", test_people=2)
+    write_tiny_shards(tmp_path / "old", size=SIZE)
+    places = {"small": tmp_path / "small", "old": tmp_path / "old", "none": tmp_path / "none"}
+    places |= {name: world / name for name in ("fusion", "reader")}
+    config = configure(world, **{key: value.format(**places) for key, value in changes.items()})
+    with pytest.raises(kind, match=words) as refusal:
+        evaluate(config)
+    assert "\n" not in str(refusal.value)

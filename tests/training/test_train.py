@@ -1,0 +1,69 @@
+"""What the driver settles before any worker starts, without a Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusionray.config import load_config
+from fusionray.errors import ConfigInvalid, ShardMismatch
+from fusionray.recipes.attributes import AttributesRecipeConfig
+from fusionray.training.build import load_encoder
+from fusionray.training.checkpoint.info import find_checkpoint
+from fusionray.training.settings import DataConfig, RunConfig, TrainConfig, ValidationConfig
+from fusionray.training.train import configure_beside, resolve_judges, train
+from tests.tiny_fusion import SIZE as FUSION_SIZE
+from tests.tiny_fusion import build_config, save_encoder
+from tests.tiny_shards import SIZE, write_tiny_shards
+from tests.tiny_world import save_fusion, write_world
+
+
+def test_a_reader_of_attributes_is_not_trained_on_photographs(tmp_path: Path) -> None:
+    write_tiny_shards(tmp_path / "shards")
+    config = load_config(
+        TrainConfig,
+        preset="attributes-small",
+        overrides=[f"data.shards={tmp_path}/shards", f"data.size={SIZE}", f"run.output={tmp_path}/runs"],
+    )
+    with pytest.raises(ShardMismatch, match=r"holds photographs, .*data\.shards=synthetic") as caught:
+        train(config)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_encoder_that_supervises_is_no_judge(tmp_path: Path) -> None:
+    write_world(tmp_path / "shards")
+    save_encoder(tmp_path / "encoder")
+    save_fusion(tmp_path / "other")
+    config = TrainConfig(
+        run=RunConfig(output=str(tmp_path / "runs")),
+        data=DataConfig(shards=str(tmp_path / "shards"), size=FUSION_SIZE),
+        recipe=build_config(identity_encoder=str(tmp_path / "encoder")),
+        validation=ValidationConfig(judge=str(tmp_path / "encoder")),
+    )
+    with pytest.raises(ValueError, match="is the encoder that supervises this run"):
+        train(config)
+    supervising = load_encoder(str(tmp_path / "encoder"))
+    judged = config.model_copy(update={"validation": ValidationConfig(judge=str(tmp_path / "other"))})
+    places = resolve_judges(judged, supervising)
+    assert places is not None
+    assert places.encoder == find_checkpoint(str(tmp_path / "other"))
+    assert resolve_judges(config.model_copy(update={"validation": ValidationConfig()}), supervising) is None
+
+
+def test_a_preset_is_trained_beside_a_run_on_its_data_and_workers() -> None:
+    overrides = ["data.shards=there", "data.pool_rows=99", "run.output=here", "run.seed=5", "workers.num_workers=2"]
+    fusion = load_config(TrainConfig, preset="tiny-64", overrides=overrides)
+    reader = configure_beside(fusion, "attributes-small")
+    assert isinstance(reader.recipe, AttributesRecipeConfig)
+    assert (reader.workers, reader.tracking) == (fusion.workers, fusion.tracking)
+    # Beside another fusion, which draws other pairs, it is the same run.
+    assert reader.data == fusion.data.model_copy(update={"same_identity_ratio": reader.data.same_identity_ratio})
+    other = load_config(TrainConfig, preset="tiny-64", overrides=[*overrides, "data.same_identity_ratio=0.7"])
+    assert configure_beside(other, "attributes-small") == reader
+    assert (reader.run.name, reader.run.output, reader.run.seed) == ("attributes-small", "here", 5)
+    # The judge keeps a seed of its own: it is not to see with the eyes of the encoder that supervises.
+    assert configure_beside(fusion, "identity-judge").run.seed == 1000
+    with pytest.raises(ConfigInvalid, match="no preset 'attributes-huge'"):
+        configure_beside(fusion, "attributes-huge")
