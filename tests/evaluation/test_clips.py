@@ -11,7 +11,7 @@ from fusionray.data import synthetic
 from fusionray.errors import InputMissing
 from fusionray.evaluation.clips import MOVING, RecordedClip, RenderedClip, read_frames
 from fusionray.faces.align import load_template
-from fusionray.faces.face import Image
+from tests.evaluation.materials import draw_frames, write_pictures
 
 TEMPLATE = load_template("arcface_128")
 
@@ -19,20 +19,6 @@ TEMPLATE = load_template("arcface_128")
 def build_clip(frames: int = 5) -> RenderedClip:
     people, looks = synthetic.sample_identities(2, seed=3).numpy(), synthetic.sample_attributes(2, seed=5).numpy()
     return RenderedClip("clip", people[0], people[1], looks[0], looks[1], frames)
-
-
-def draw_frames(count: int, size: int = 192) -> list[Image]:
-    looks = synthetic.neutral_attributes(count)
-    looks[:, synthetic.ATTRIBUTE_NAMES.index("yaw")] = torch.linspace(-10, 10, count)
-    drawn = synthetic.render(synthetic.sample_identities(1, seed=2).expand(count, -1), looks, size)
-    return list((drawn.clamp(0, 1) * 255).to(torch.uint8).permute(0, 2, 3, 1).numpy())
-
-
-def write_pictures(folder: Path, frames: list[Image]) -> Path:
-    folder.mkdir()
-    for number, frame in enumerate(frames):
-        cv2.imwrite(str(folder / f"{number:03d}.png"), cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
-    return folder
 
 
 def test_a_rendered_head_moves_and_nothing_else_changes() -> None:

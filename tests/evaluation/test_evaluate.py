@@ -12,6 +12,7 @@ from fusionray.errors import CheckpointMissing, FusionRayError, ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.evaluate import EvaluateResult, evaluate
 from fusionray.ops.tracking import make_client
+from tests.evaluation.materials import Brightest, draw_frames, save_script, write_pictures
 from tests.tiny_fusion import SIZE, save_encoder
 from tests.tiny_shards import write_tiny_shards
 from tests.tiny_world import PEOPLE, save_fusion, save_reader, write_world
@@ -107,6 +108,34 @@ def test_a_second_call_gives_the_same_figures_on_another_number_of_workers(world
     again = evaluate(configure(world, output=str(world / "again"), workers={"num_workers": 1}, batch=5))
     for key, figure in result.figures.figures.items():
         assert again.figures.figures[key].value == pytest.approx(figure.value, rel=1e-3, abs=1e-4), key
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_photographs_are_judged_with_what_the_user_brings(world: Path, tmp_path: Path) -> None:
+    write_world(tmp_path / "shards", photographs=True)
+    save_script(Brightest(), tmp_path / "brightest.pt")
+    write_pictures(tmp_path / "clip", draw_frames(3))
+    result = evaluate(
+        configure(
+            world,
+            data=str(tmp_path / "shards"),
+            output=str(tmp_path / "out"),
+            features={"file": str(tmp_path / "brightest.pt")},
+            clips={"files": [str(tmp_path / "clip")]},
+            bootstrap_rounds=0,
+        )
+    )
+    measured = result.figures.figures.keys()
+    wanted = {"retrieval_top1", "cosine_to_source", "verification_auc", "landmark_distance", "fid", "kid", "flicker"}
+    assert wanted | {"warp_error", "warp_error_target"} <= measured
+    assert not [key for key in measured if key.startswith(("ssim", "pose", "fairness")) or "truth" in key]
+    assert "photographs" in result.figures.not_measured["ssim_to_truth"]
+    assert "recorded clips" in result.figures.not_measured["flicker_truth"]
+    assert result.figures.figures["flicker"].low is None
+    page = (result.folder / "report.html").read_text()
+    assert "brightest.pt, sha256 " in page
+    with Image.open(result.folder / "worst.png") as grid:
+        assert grid.width == 3 * 128  # there is no true fusion to show
 
 
 @pytest.mark.parametrize(

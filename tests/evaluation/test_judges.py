@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,11 @@ from fusionray.evaluation.config import FeaturesConfig
 from fusionray.evaluation.judges import FeatureNetwork, JudgePlaces, is_same
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.recipes.attributes import READINGS
+from tests.evaluation.materials import Brightest, save_script
 from tests.tiny_fusion import ENCODER, SIZE, save_encoder
 from tests.tiny_world import TEMPLATE, save_reader
 
 CPU = torch.device("cpu")
-
-
-class Brightest(nn.Module):
-    """Describe a picture by the highest value of each channel."""
-
-    def forward(self, picture: Tensor) -> Tensor:
-        """Give [N,3]."""
-        return picture.amax(dim=(2, 3))
 
 
 class PixelCount(nn.Module):
@@ -32,13 +24,6 @@ class PixelCount(nn.Module):
     def forward(self, picture: Tensor) -> Tensor:
         """Give [N,3]."""
         return torch.ones_like(picture).sum(dim=(2, 3))
-
-
-def save_script(network: nn.Module, path: Path) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.save(torch.jit.trace(network, torch.zeros(1, 3, 8, 8)), str(path))
-    return str(path)
 
 
 def build_encoder(seed: int) -> IdentityEncoder:

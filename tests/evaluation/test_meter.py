@@ -150,6 +150,8 @@ def test_a_blurred_truth_is_called_soft_and_noise_is_no_face(setting: Setting, t
     values = setting.judge(noise).summary.values
     assert values["face_not_found"] > 0.5
     assert values["sharpness_ratio"] > 2
+    assert values["fid"] > 2 * values["fid_truth"]
+    assert values["kid"] > values["kid_truth"]
 
 
 def test_every_figure_over_pairs_lies_in_its_interval(setting: Setting, truth: Tensor) -> None:

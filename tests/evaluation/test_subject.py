@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fusionray.errors import BundleInvalid
+from fusionray.evaluation.judges import is_same
 from fusionray.evaluation.meter import Columns, Judges, Meter, Subject
 from fusionray.evaluation.subject import BundleSubject, SubjectFacts, TorchSubject, open_subject, resolve_model
 from fusionray.export.bundle import write_bundle
@@ -51,6 +52,12 @@ def test_bundle_and_checkpoint_of_a_model_measure_alike(models: Path) -> None:
     assert wanted.keys() == found.keys()
     for name, values in wanted.items():
         torch.testing.assert_close(torch.from_numpy(found[name]), torch.from_numpy(values), rtol=1e-2, atol=1e-2)
+
+
+def test_the_encoder_of_a_bundle_is_known_for_the_one_that_supervised(models: Path) -> None:
+    bundle, _ = load(models / "bundle")
+    assert is_same(load_encoder(str(models / "run")).build(), [bundle.embed])
+    assert not is_same(load_encoder(str(models / "judge")).build(), [bundle.embed])
 
 
 def test_a_model_fuses_crops_of_eight_bits(models: Path) -> None:

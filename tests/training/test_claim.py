@@ -21,6 +21,7 @@ def stored(**changes: object) -> dict[str, object]:
         {"engine": {"parallel": {"strategy": "zero"}}},
         {"workers": {"num_workers": 4}},
         {"budget": {"images": 7}},
+        {"data": {"shards": "x", "validation_images": 3}},
     ],
 )
 def test_how_and_how_long_a_run_is_computed_may_change(changes: dict[str, object]) -> None:

@@ -47,7 +47,7 @@ def draw_operating_curve(result: VerificationResult) -> bytes:
     axes.set_ylabel("same people accepted (share)")
     axes.set_ylim(0, 1.02)
     axes.grid(visible=True, alpha=0.3)
-    axes.legend(loc="lower right", fontsize=9)
+    axes.legend(loc="upper left", fontsize=9)
     return close_plot(plot)
 
 

@@ -23,11 +23,10 @@ from fusionray.evaluation.missing import Circumstances, explain_missing
 from fusionray.evaluation.outcome import Case, track, write_outcome
 from fusionray.evaluation.report import write_text
 from fusionray.evaluation.spread import measure_pieces
-from fusionray.evaluation.subject import is_bundle, open_subject, resolve_model
-from fusionray.evaluation.verdict import sum_up
+from fusionray.evaluation.subject import SubjectFacts, is_bundle, open_subject, resolve_model
+from fusionray.evaluation.verdict import Verdict, sum_up
 from fusionray.evaluation.workload import Order, divide
 from fusionray.faces.align import load_template
-from fusionray.nets.identity import IdentityEncoder
 from fusionray.ops.environment import resolve_location
 from fusionray.ops.tracking import tracking_uri
 from fusionray.recipes.identity import IdentityRecipeConfig
@@ -36,6 +35,7 @@ from fusionray.training.settings import DataConfig, RunConfig, TrackingConfig, T
 from fusionray.training.train import choose_gpu, find_beside
 
 NAME = "evaluate"
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -57,55 +57,58 @@ def evaluate(config: EvaluateConfig) -> EvaluateResult:
     """
     config = resolve_places(config)
     uri = tracking_uri(config.tracking_uri, config.runs or config.output)
-    subject, facts = open_subject(config.model, tracking_uri=uri, device=torch.device("cpu"), threads=None)
+    subject, facts = open_subject(config.model, tracking_uri=uri, device=CPU, threads=None)
     manifest = read_manifest(config.data)
     check_shards(config.data, manifest, size=facts.size, template=facts.template)
     check_split(config.data, manifest, config.split)
     beside = describe_run(config, manifest, uri)
     config = train_judges(config, manifest, beside)
-    places, no_landmarks = place_judges(config, manifest)
-    # Built here as well: what cannot be used is refused before any worker starts.
-    judges = places.build(torch.device("cpu"), template=facts.template, size=facts.size)
-    check_independent(config, judges.encoder, subject)
-    material = load_material(config, manifest)
-    clips = list(plan_clips(config.clips, material))
-    order = Order(
-        model=config.model,
-        tracking_uri=uri,
-        judges=places,
-        template=facts.template,
-        size=facts.size,
-        batch=config.batch,
-        num_workers=config.workers.num_workers,
-        threads=config.workers.threads,
-        use_gpu=choose_gpu(beside),
-    )
-    answers = measure_pieces(order, list(divide(material, clips, config.batch)), config.workers)
-    verdict = sum_up(
-        material,
-        answers,
-        with_features=config.features is not None,
-        rounds=config.bootstrap_rounds,
-        seed=config.seed,
-    )
-    table, measured = load_table(), verdict.summary
-    circumstances = Circumstances(
+    judges, no_landmarks = place_judges(config, manifest)
+    check_judges(config, judges, facts, subject)
+    case = Case(config, uri, facts, manifest, load_material(config, manifest), subject)
+    clips = list(plan_clips(config.clips, case.material))
+    verdict = measure(case, judges, clips, use_gpu=choose_gpu(beside))
+    found = Circumstances(
         synthetic=manifest.synthetic,
         with_reader=judges.reader is not None,
         with_features=judges.features is not None,
         landmarks=no_landmarks,
         num_clips=len(clips),
     )
+    table, measured = load_table(), verdict.summary
     figures = write_figures(
         Path(config.output),
         NAME,
         table.judge(measured.values, measured.intervals, config.goals),
-        explain_missing(table, measured.values, circumstances),
+        explain_missing(table, measured.values, found),
     )
-    case = Case(config, facts, manifest, material, subject)
     write_outcome(case, verdict, figures, table)
-    track(case, figures, uri)
+    track(case, figures)
     return EvaluateResult(figures, Path(config.output), write_text(figures))
+
+
+def measure(case: Case, judges: JudgePlaces, clips: list[tuple[Clip, int]], *, use_gpu: bool) -> Verdict:
+    """Let workers fuse and measure everything, and sum up what they found."""
+    config = case.config
+    order = Order(
+        model=config.model,
+        tracking_uri=case.tracking_uri,
+        judges=judges,
+        template=case.facts.template,
+        size=case.facts.size,
+        batch=config.batch,
+        num_workers=config.workers.num_workers,
+        threads=config.workers.threads,
+        use_gpu=use_gpu,
+    )
+    pieces = list(divide(case.material, clips, config.batch))
+    return sum_up(
+        case.material,
+        measure_pieces(order, pieces, config.workers),
+        with_features=judges.features is not None,
+        rounds=config.bootstrap_rounds,
+        seed=config.seed,
+    )
 
 
 def resolve_places(config: EvaluateConfig) -> EvaluateConfig:
@@ -157,11 +160,12 @@ def place_judges(config: EvaluateConfig, manifest: Manifest) -> tuple[JudgePlace
     return JudgePlaces(config.judge, config.attributes, config.features, not no_landmarks), no_landmarks
 
 
-def check_independent(config: EvaluateConfig, judge: IdentityEncoder, subject: Subject) -> None:
-    """Refuse an encoder that judges its own work: the model was trained to please it.
+def check_judges(config: EvaluateConfig, places: JudgePlaces, facts: SubjectFacts, subject: Subject) -> None:
+    """Refuse judges that cannot be used, before any worker starts; and an encoder that judges its own work.
 
-    Raises: ValueError.
+    Raises: ValueError for a judge that supervised the model; CheckpointMissing, InputMissing.
     """
+    judge = places.build(CPU, template=facts.template, size=facts.size).encoder
     known: list[Callable[[Tensor], Tensor]] = [subject.embed]
     if not is_bundle(config.model):
         # The encoder that feeds the generator need not be the one that watched it learn.

@@ -27,13 +27,16 @@ class CropLandmarks:
     """
 
     def __init__(self, template: Template, size: int) -> None:
-        (path,) = locate_mediapipe_models(MESH_FILE)
-        self.mesh = FaceMesh(path)
+        # The file is asked for now and opened by whoever looks first: a driver only asks.
+        (self.path,) = locate_mediapipe_models(MESH_FILE)
+        self.mesh: FaceMesh | None = None
         points = template.points(size).astype(np.float64)
         self.square = Square(points.mean(axis=0), SQUARE_EYE_DISTANCES * float(eye_distance(points)), roll=0.0)
 
     def locate(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Locate the points [N,5,2] of crops [N,H,W,3] RGB in crop pixels; nan in every row without a face."""
+        if self.mesh is None:
+            self.mesh = FaceMesh(self.path)
         found = np.full((len(crops), 5, 2), np.nan, np.float32)
         for row, crop in enumerate(crops):
             points, belief = self.mesh.locate(crop, self.square)

@@ -46,6 +46,7 @@ class Case:
     """What is judged, by which settings, on which pictures; `subject` is loaded here to draw what it does."""
 
     config: EvaluateConfig
+    tracking_uri: str
     facts: SubjectFacts
     manifest: Manifest
     material: Material
@@ -189,9 +190,9 @@ def list_changes(plain: Section | None, changed: Section, prefix: str = "") -> I
             yield f"{prefix}{name}", after
 
 
-def track(case: Case, figures: Figures, uri: str) -> None:
+def track(case: Case, figures: Figures) -> None:
     """File the evaluation in the tracker: one run for the same model, shards and settings, however often it is made."""
-    config = case.config
+    config, uri = case.config, case.tracking_uri
     told = {
         "model_name": case.facts.name,
         "model_digest": case.facts.digest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -82,12 +83,15 @@ def verify_real(embedding_NE: NDArray[np.float32], person_N: Rows) -> Verificati
 def compare_crowds(pairs: Columns, real: Columns, *, with_features: bool, seed: int) -> dict[str, float]:
     """Measure how far fused pictures, as a crowd, lie from the real ones; and how far the true fusions do."""
     what, suffix = ("features", "") if with_features else ("embedding", "_judge")
-    if min(len(real[what]), len(pairs[f"{what}_fused"])) < LEAST_PICTURES:
+    # Entries of a unit vector are small; the distances are made for features whose entries vary by about 1.
+    scale = 1.0 if with_features else math.sqrt(real[what].shape[1])
+    wanted = real[what] * scale
+    if min(len(wanted), len(pairs[f"{what}_fused"])) < LEAST_PICTURES:
         return {}
     distances: dict[str, float] = {}
     for picture, ending in (("fused", ""), ("truth", "_truth")):
-        found = pairs.get(f"{what}_{picture}")
-        if found is not None:
-            distances[f"fid{suffix}{ending}"] = frechet_distance(found, real[what])
-            distances[f"kid{suffix}{ending}"] = kernel_distance(found, real[what], seed).mean
+        if f"{what}_{picture}" in pairs:
+            found = pairs[f"{what}_{picture}"] * scale
+            distances[f"fid{suffix}{ending}"] = frechet_distance(found, wanted)
+            distances[f"kid{suffix}{ending}"] = kernel_distance(found, wanted, seed).mean
     return distances

@@ -19,6 +19,7 @@ CHANGEABLE = (
     ("tracking",),
     ("data", "decode_threads"),
     ("data", "prefetch_batches"),
+    ("data", "validation_images"),
     *(
         ("engine", name)
         for name in ("precision", "batch_size", "memory_share", "memory_gib", "channels_last", "compile", "recompute")
