@@ -70,9 +70,10 @@ def test_the_floor_of_the_mask_forbids_to_return_the_target() -> None:
         torch.testing.assert_close(generator(*build_inputs(1, 32)).mask, torch.ones(1, 1, 32, 32))
 
 
-def test_the_identity_changes_the_picture_and_every_parameter_learns() -> None:
+@pytest.mark.parametrize("skip_size", [None, 16, 8])
+def test_the_identity_changes_the_picture_and_every_parameter_learns(skip_size: int | None) -> None:
     torch.manual_seed(0)
-    generator = Generator(SMALL)
+    generator = Generator(SMALL.model_copy(update={"skip_size": skip_size}))
     source, target = build_inputs(2, 32)
     other, _ = build_inputs(2, 32)
     fused = generator(source, target)
@@ -81,6 +82,27 @@ def test_the_identity_changes_the_picture_and_every_parameter_learns() -> None:
     still = [name for name, p in generator.named_parameters() if p.grad is None or (p.grad == 0).all()]
     # The gates start flat: their weights are 0 and learn, what lies before them learns through the blend.
     assert still == []
+
+
+def test_features_of_the_target_above_the_skip_size_reach_the_mask_alone() -> None:
+    torch.manual_seed(0)
+    generator = Generator(SMALL.model_copy(update={"skip_size": SMALL.size // 2}))
+    finest: list[torch.Tensor] = []
+    heads: list[torch.Tensor] = []
+    generator.stem.register_forward_hook(lambda _, __, output: finest.append(output))
+    generator.head.register_forward_hook(lambda _, __, output: heads.append(output))
+    source, target = build_inputs(1, SMALL.size)
+
+    def change_finest(*_: object) -> None:
+        finest[-1].add_(1.0)
+
+    with torch.no_grad():
+        before = generator(source, target).mask
+        # The encoder has read the stem's features by then: only a skip can still see the change.
+        generator.encoder[0].register_forward_hook(change_finest)
+        after = generator(source, target).mask
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(before, after)
 
 
 @pytest.mark.parametrize(("size", "message"), [(30, "multiple of 4"), (12, "at least 16")])

@@ -157,6 +157,21 @@ class FusionBlock(RecomputableUnit):
         return blended
 
 
+class DrawingBlock(RecomputableUnit):
+    """Double the resolution and draw in the identity's style, from what lies below alone."""
+
+    def __init__(self, in_channels: int, out_channels: int, style_length: int) -> None:
+        super().__init__()
+        self.below = nn.Conv2d(in_channels, out_channels, 1, bias=False)
+        self.first = ModulatedConv(out_channels, out_channels, style_length)
+        self.second = ModulatedConv(out_channels, out_channels, style_length)
+
+    def compute(self, x_NCHW: Tensor, style_NS: Tensor) -> Tensor:
+        """Turn `x` [N,Cin,h,w] into [N,Cout,2h,2w]."""
+        hidden = F.silu(self.first(upsample(self.below(x_NCHW)), style_NS))
+        return F.silu(self.second(hidden, style_NS))
+
+
 def upsample(x_NCHW: Tensor) -> Tensor:
     """Double the resolution; bilinear, since pixel shuffle invites checkerboards."""
     return F.interpolate(x_NCHW, scale_factor=2.0, mode="bilinear", align_corners=False)

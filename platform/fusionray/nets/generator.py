@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fusionray.config import Section
-from fusionray.nets.blocks import EncoderBlock, FusionBlock, count_groups
+from fusionray.nets.blocks import DrawingBlock, EncoderBlock, FusionBlock, count_groups
 
 EMBEDDING_LENGTH = 512
 
@@ -26,6 +26,11 @@ class GeneratorConfig(Section):
     size: int = Field(64, description="side of the target crop, pixels")
     channels: tuple[int, ...] = Field((32, 64, 128, 192), description="widths from full resolution downwards")
     bottleneck_blocks: int = Field(2, ge=1, description="fusion blocks at the lowest resolution")
+    skip_size: int | None = Field(
+        None,
+        ge=1,
+        description="largest side of target features that reach the decoder, which draws anew what is finer; null: all",
+    )
     style_length: int = Field(256, ge=1, description="length of the identity code that modulates the convolutions")
     mask_floor: float = Field(
         0.0, ge=0, lt=1, description="least mask value; above 0 the generator cannot return the target unchanged"
@@ -71,8 +76,14 @@ class Generator(nn.Module):
         )
         self.decoder = nn.ModuleList(
             FusionBlock(below, here, here, config.style_length)
-            for here, below in zip(reversed(widths[:-1]), reversed(widths[1:]), strict=True)
+            if config.skip_size is None or config.size // 2**level <= config.skip_size
+            else DrawingBlock(below, here, config.style_length)
+            for level, (here, below) in reversed(list(enumerate(pairwise(widths))))
         )
+        # Where hair begins is the target's own: without fine features in the decoder, the mask looks at them itself.
+        self.edges: nn.Conv2d | None = None
+        if isinstance(self.decoder[-1], DrawingBlock):
+            self.edges = nn.Conv2d(widths[0], 1, 3, padding=1)
         self.head_norm = nn.GroupNorm(count_groups(widths[0]), widths[0])
         self.head = nn.Conv2d(widths[0], 4, 3, padding=1)
 
@@ -92,10 +103,13 @@ class Generator(nn.Module):
         for block in self.bottleneck:
             hidden = block(hidden, deepest, style_NS)
         for block, skip in zip(self.decoder, reversed(features), strict=True):
-            hidden = block(hidden, skip, style_NS)
+            hidden = block(hidden, style_NS) if isinstance(block, DrawingBlock) else block(hidden, skip, style_NS)
         # Planes apart: with the channels last, face and mask would be strided, and a CPU takes tanh one by one.
         head_N4HW = self.head(F.silu(self.head_norm(hidden))).float().contiguous()
         face = torch.tanh(head_N4HW[:, :3])
         floor = self.config.mask_floor
-        mask = floor + (1 - floor) * torch.sigmoid(head_N4HW[:, 3:])
+        logit_N1HW = head_N4HW[:, 3:]
+        if self.edges is not None:
+            logit_N1HW = logit_N1HW + self.edges(F.silu(features[0])).float()
+        mask = floor + (1 - floor) * torch.sigmoid(logit_N1HW)
         return Fused(mask * face + (1 - mask) * target, mask)
