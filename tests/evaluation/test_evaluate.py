@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from fusionray.errors import CheckpointMissing, FusionRayError, ShardMismatch
+from fusionray.errors import CheckpointMissing, FusionRayError, InputMissing, ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.evaluate import EvaluateResult, evaluate
 from fusionray.ops.tracking import make_client
@@ -136,6 +137,15 @@ def test_photographs_are_judged_with_what_the_user_brings(world: Path, tmp_path:
     assert "brightest.pt, sha256 " in page
     with Image.open(result.folder / "worst.png") as grid:
         assert grid.width == 3 * 128  # there is no true fusion to show
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_what_a_worker_refuses_is_told_in_one_line(world: Path, tmp_path: Path) -> None:
+    clip = write_pictures(tmp_path / "clip", [np.full((64, 64, 3), 90, np.uint8)] * 3)
+    with pytest.raises(InputMissing, match="shows a face in 0 frames") as refusal:
+        evaluate(configure(world, output=str(tmp_path / "out"), clips={"number": 0, "files": [str(clip)]}))
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "out" / "figures.json").exists()
 
 
 @pytest.mark.parametrize(

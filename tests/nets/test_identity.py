@@ -56,3 +56,14 @@ def test_identity_r50_has_the_parameters_of_its_model() -> None:
 def test_stages_and_their_depths_must_match() -> None:
     with pytest.raises(ValueError, match="same number of stages"):
         IdentityEncoderConfig(channels=(8, 8), blocks=(1,))
+
+
+def test_features_are_the_maps_that_the_embedding_is_made_of() -> None:
+    torch.manual_seed(0)
+    encoder = IdentityEncoder(SMALL).eval()
+    face = torch.rand(2, 3, 112, 112) * 2 - 1
+    with torch.no_grad():
+        maps = encoder.features(face)
+        embedded = encoder.embedding_norm(encoder.project(encoder.norm(maps[-1]).flatten(1)))
+        torch.testing.assert_close(torch.nn.functional.normalize(embedded), encoder(face))
+    assert [tuple(map_NCHW.shape[1:]) for map_NCHW in maps] == [(8, 28, 28), (8, 14, 14), (16, 7, 7), (16, 4, 4)]

@@ -54,6 +54,25 @@ def test_the_same_name_goes_on_with_the_same_run(store: tuple[str, Path]) -> Non
     assert make_client(uri).get_run(first).info.status == "FINISHED"
 
 
+def test_a_key_tells_runs_of_one_name_apart(store: tuple[str, Path]) -> None:
+    uri, _ = store
+    first = open_run(uri, "faces", "evaluate one", {}, key="a")
+    assert open_run(uri, "faces", "evaluate one", {}, key="a") == first
+    other = open_run(uri, "faces", "evaluate one", {}, key="b")
+    assert other != first
+    assert make_client(uri).get_run(other).info.run_name == "evaluate one"
+
+
+def test_a_file_is_stored_with_the_run(store: tuple[str, Path], tmp_path: Path) -> None:
+    uri, _ = store
+    run = open_run(uri, "faces", "files", {})
+    (tmp_path / "report.md").write_text("words")
+    RunTracker(uri, run).log_file(tmp_path / "report.md")
+    (tmp_path / "back").mkdir()
+    place = make_client(uri).download_artifacts(run, "report.md", str(tmp_path / "back"))
+    assert Path(place).read_text() == "words"
+
+
 def test_parameters_are_stored_flat(store: tuple[str, Path]) -> None:
     uri, _ = store
     run = open_run(uri, "faces", "parameters", {"run": {"seed": 3, "name": "x"}, "widths": (1, 2), "long": "y" * 9000})

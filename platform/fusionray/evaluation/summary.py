@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fusionray.evaluation.confidence import Interval, bootstrap
 from fusionray.evaluation.fairness import AGES, SKIN_TONES, GroupFigures, Thirds, compare_groups
 from fusionray.evaluation.meter import Columns
-from fusionray.evaluation.retrieval import Templates, compare, is_nearer_to_source, retrieve
+from fusionray.evaluation.retrieval import Embeddings, Templates, compare, is_nearer_to_source, retrieve
 from fusionray.recipes.attributes import GROUPS
 
 Names = NDArray[np.str_]
@@ -65,31 +65,34 @@ def score_pairs(columns: Columns, templates: Templates, source_N: Names) -> Colu
 
     `source_N` names the source person of each pair; their templates tell whom a fused face is nearest to.
     """
-    scores: Columns = {}
-
-    def score_identity(picture: str, retrieved: str, suffix: str) -> None:
-        embedding, source, target = (columns[f"embedding_{name}"] for name in (picture, "source", "target"))
-        found = templates.person[retrieve(embedding, templates.template)]
-        scores[retrieved] = (found == source_N).astype(np.float32)
-        scores[f"nearer_to_source{suffix}"] = is_nearer_to_source(embedding, source, target).astype(np.float32)
-        if picture == "fused":
-            scores["cosine_to_source"] = compare(embedding, source).astype(np.float32)
-            scores["cosine_to_target"] = compare(embedding, target).astype(np.float32)
-
-    score_identity("fused", "retrieval_top1", "")
+    fused, source, target = (columns[f"embedding_{name}"] for name in ("fused", "source", "target"))
+    scores = {
+        "retrieval_top1": finds_source(fused, templates, source_N),
+        "nearer_to_source": is_nearer_to_source(fused, source, target),
+        "cosine_to_source": compare(fused, source),
+        "cosine_to_target": compare(fused, target),
+    }
     if "embedding_truth" in columns:
-        score_identity("truth", "retrieval_truth", "_truth")
+        truth = columns["embedding_truth"]
+        scores["retrieval_truth"] = finds_source(truth, templates, source_N)
+        scores["nearer_to_source_truth"] = is_nearer_to_source(truth, source, target)
+        scores |= {name: columns[name] for name in ("gradient_energy_truth", "skin_tone", "age")}
+        scores["gradient_energy"] = columns["gradient_energy_fused"]
         for measure in ("ssim", "psnr", "feature_distance"):
             scores[f"{measure}_to_truth"] = columns[f"{measure}_fused"]
             scores |= {f"{measure}_{name}": columns[f"{measure}_{name}"] for name in ("target", "paste", "average")}
-        scores["gradient_energy"] = columns["gradient_energy_fused"]
-        scores |= {name: columns[name] for name in ("gradient_energy_truth", "skin_tone", "age")}
-        for group in GROUPS:
-            if f"{group}_error_fused" in columns:
-                scores[f"{group}_error"] = columns[f"{group}_error_fused"]
-                scores |= {name: columns[name] for name in (f"{group}_error_truth", f"{group}_error_target")}
+    for group in GROUPS:
+        if f"{group}_error_fused" in columns:
+            scores[f"{group}_error"] = columns[f"{group}_error_fused"]
+            scores |= {name: columns[name] for name in (f"{group}_error_truth", f"{group}_error_target")}
     scores |= {name: columns[name] for name in ("landmark_distance", "face_not_found") if name in columns}
-    return scores
+    return {name: np.asarray(score, np.float32) for name, score in scores.items()}
+
+
+def finds_source(embedding_NE: Embeddings, templates: Templates, source_N: Names) -> NDArray[np.bool_]:
+    """Tell of which faces the nearest person, among all that are enrolled, is the source: [N]."""
+    found_N: NDArray[np.bool_] = templates.person[retrieve(embedding_NE, templates.template)] == source_N
+    return found_N
 
 
 def summarise(scores: Columns, source_N: Names, *, rounds: int = 0, seed: int = 0) -> Summary:

@@ -143,15 +143,16 @@ class ClipPiece:
 def divide(material: Material, clips: Iterable[tuple[Clip, int]], batch: int) -> Iterator[Piece]:
     """Cut the work into pieces of at most `batch` pairs or crops; each clip comes with its source crop."""
     crops, plan = material.crops, material.plan
+    # First what takes longest, and what a user's file may refuse.
+    for number, (clip, source) in enumerate(clips):
+        (crop,) = crops.select(np.array([source]))
+        yield ClipPiece(np.array([number]), clip, Crop(bytes(crop.image), crop.identity))
     for start in range(0, len(plan.pairs), batch):
         numbers = np.arange(start, min(start + batch, len(plan.pairs)))
         yield PairPiece(numbers, compact(Draws(crops, plan.pairs[numbers])))
     for start in range(0, len(plan.enrolled), batch):
         numbers = plan.enrolled[start : start + batch]
         yield CropPiece(numbers, compact(Draws(crops, numbers[:, None])))
-    for number, (clip, source) in enumerate(clips):
-        (crop,) = crops.select(np.array([source]))
-        yield ClipPiece(np.array([number]), clip, Crop(bytes(crop.image), crop.identity))
 
 
 def collect(answers: Iterable[tuple[Rows, Columns]]) -> tuple[Rows, Columns]:

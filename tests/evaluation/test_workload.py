@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fusionray.data.pairs import Draws
+from fusionray.data.shards import read_manifest
+from fusionray.errors import ShardMismatch
+from fusionray.evaluation.clips import RecordedClip
+from fusionray.evaluation.config import EvaluateConfig
+from fusionray.evaluation.material import Material, check_split, compact, load_material
+from fusionray.evaluation.workload import ClipPiece, CropPiece, PairPiece, collect, divide
+from tests.tiny_shards import write_tiny_shards
+
+
+def load(folder: Path, **changes: object) -> Material:
+    settings = {"model": "m", "data": str(folder), "output": "o", "split": "train", "pairs": 40, "enrolled": 2}
+    return load_material(EvaluateConfig.model_validate({**settings, **changes}), read_manifest(str(folder)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards whose train split lies in four files."""
+    folder = tmp_path_factory.mktemp("shards")
+    write_tiny_shards(folder, people=8, pictures=6, shards=4, test_people=1)
+    return folder
+
+
+def test_material_is_what_its_places_name_and_nothing_else(folder: Path) -> None:
+    material = load(folder, people=3)
+    assert len(set(material.file.tolist())) > 1
+    for crop in range(len(material.crops)):
+        file, row, person = material.place(crop)
+        written = pq.read_table(folder / file).slice(row, 1).to_pylist()[0]
+        assert bytes(material.crops.images[crop]) == written["image"]
+        assert person == written["identity"]
+    used = set(material.plan.pairs.ravel()) | set(material.plan.enrolled)
+    assert used == set(range(len(material.crops)))
+
+
+def test_a_split_without_two_people_is_refused_with_what_there_is(folder: Path) -> None:
+    manifest = read_manifest(str(folder))
+    with pytest.raises(
+        ShardMismatch, match=r"train 8, validation 2, test 1.*test_fraction.*split=validation"
+    ) as refusal:
+        check_split(str(folder), manifest, "test")
+    assert "\n" not in str(refusal.value)
+    check_split(str(folder), manifest, "validation")
+
+
+def test_pieces_hold_every_pair_and_enrolled_crop_once(folder: Path) -> None:
+    material = load(folder)
+    clip = RecordedClip("clip", "somewhere", 3)
+    pieces = list(divide(material, [(clip, 5)], batch=7))
+    pairs = [piece for piece in pieces if isinstance(piece, PairPiece)]
+    crops = [piece for piece in pieces if isinstance(piece, CropPiece)]
+    (film,) = (piece for piece in pieces if isinstance(piece, ClipPiece))
+    assert np.concatenate([piece.numbers for piece in pairs]).tolist() == list(range(40))
+    assert max(len(piece.numbers) for piece in pairs) == 7
+    assert np.concatenate([piece.numbers for piece in crops]).tolist() == material.plan.enrolled.tolist()
+    assert film.source == material.crops.select(np.array([5]))[0]
+    for piece in pairs:
+        for number, (source, target) in zip(piece.numbers, piece.draws.indices, strict=True):
+            wanted = material.crops.select(material.plan.pairs[number])
+            assert piece.draws.crops.select(np.array([source, target])) == wanted
+
+
+def test_a_piece_travels_with_no_more_than_its_own_crops(folder: Path) -> None:
+    material = load(folder)
+    first = next(piece for piece in divide(material, [], batch=4) if isinstance(piece, PairPiece))
+    again = pickle.loads(pickle.dumps(first))
+    assert again.draws.crops.select(again.draws.indices[:, 0]) == first.draws.crops.select(first.draws.indices[:, 0])
+    assert len(first.draws.crops) <= 8
+    assert len(pickle.dumps(first)) < sum(map(len, first.draws.crops.images)) + 4096
+
+
+def test_compact_draws_show_the_same_crops(folder: Path) -> None:
+    material = load(folder)
+    pairs = material.plan.pairs
+    draws = compact(Draws(material.crops, pairs))
+    for role in (0, 1):
+        assert draws.crops.select(draws.indices[:, role]) == material.crops.select(pairs[:, role])
+
+
+def test_answers_are_joined_in_the_order_of_their_numbers() -> None:
+    late = (np.array([3, 4]), {"x": np.array([3.0, 4.0], np.float32)})
+    early = (np.array([0]), {"x": np.array([0.0], np.float32)})
+    numbers, columns = collect([late, early])
+    assert numbers.tolist() == [0, 3, 4]
+    assert columns["x"].tolist() == [0, 3, 4]
+    assert collect([])[1] == {}
