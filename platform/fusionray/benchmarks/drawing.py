@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from fusionray.benchmarks.findings import Goal
+from fusionray.benchmarks.findings import Key
 from fusionray.evaluation.figures import Figures
 
 HOLDS, FAILS, INFORMS = "#2f7d4f", "#b23a3a", "#8a8f98"
@@ -14,7 +14,7 @@ HOLDS, FAILS, INFORMS = "#2f7d4f", "#b23a3a", "#8a8f98"
 LONGEST = 2.5
 
 
-def draw(figures: Figures, goals: Mapping[str, Goal], ledgers: Mapping[str, Mapping[str, float]]) -> bytes:
+def draw(figures: Figures, keys: Mapping[str, Key], ledgers: Mapping[str, Mapping[str, float]]) -> bytes:
     """Draw bars of value / goal (the line is the goal) and, below, stacked bars of the time ledgers; PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Plot
@@ -24,7 +24,7 @@ def draw(figures: Figures, goals: Mapping[str, Goal], ledgers: Mapping[str, Mapp
     plot = Plot(figsize=(11, sum(heights)), layout="constrained")
     FigureCanvasAgg(plot)
     grid = plot.add_gridspec(len(heights), 1, height_ratios=heights)
-    draw_figures(plot.add_subplot(grid[0]), figures, goals)
+    draw_figures(plot.add_subplot(grid[0]), figures, keys)
     if ledgers:
         draw_ledgers(plot.add_subplot(grid[1]), ledgers)
     buffer = io.BytesIO()
@@ -32,11 +32,11 @@ def draw(figures: Figures, goals: Mapping[str, Goal], ledgers: Mapping[str, Mapp
     return buffer.getvalue()
 
 
-def draw_figures(axes: Any, figures: Figures, goals: Mapping[str, Goal]) -> None:
+def draw_figures(axes: Any, figures: Figures, keys: Mapping[str, Key]) -> None:
     """Draw a bar a figure, in goals; one without a goal is drawn in its own unit."""
     for place, (key, figure) in enumerate(figures.figures.items()):
-        goal = goals[key]
-        wanted = goal.at_least if goal.at_least is not None else goal.at_most
+        goal = keys[key].goal
+        wanted = None if goal is None else goal.at_least if goal.at_least is not None else goal.at_most
         length = figure.value / wanted if wanted else figure.value
         colour = {True: HOLDS, False: FAILS, None: INFORMS}[figure.holds]
         axes.barh(place, min(length, LONGEST), color=colour)

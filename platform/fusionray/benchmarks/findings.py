@@ -8,42 +8,32 @@ from dataclasses import dataclass, field
 from importlib import resources
 
 import yaml
-from pydantic import model_validator
 
 from fusionray.config import Section
-from fusionray.evaluation.figures import Figure, Figures, at_least, at_most
+from fusionray.evaluation.figures import Figure, Figures
+from fusionray.evaluation.goals import Goal
 
-GOALS_NAME = "train_goals.yaml"
+TABLE_NAME = "train_keys.yaml"
 
 
-class Goal(Section):
-    """A key of the table: which part measures it, what it is, and what is wanted of it."""
+class Key(Section):
+    """A row of the table: which part measures it, what it is, and what is wanted of it."""
 
     part: str
     what: str
     unit: str
-    at_least: float | None = None
-    at_most: float | None = None
-
-    @model_validator(mode="after")
-    def check_side(self) -> Goal:
-        if self.at_least is not None and self.at_most is not None:
-            raise ValueError("a goal lies on one side: give at_least or at_most")
-        return self
+    goal: Goal | None = None
 
     def judge(self, value: float) -> Figure:
         """Put a value beside the goal."""
-        if self.at_least is not None:
-            return at_least(value, self.at_least, self.unit)
-        if self.at_most is not None:
-            return at_most(value, self.at_most, self.unit)
-        return Figure(value=value, unit=self.unit)
+        figure = Figure(value=value, unit=self.unit)
+        return self.goal.judge(figure, {}) if self.goal else figure
 
 
-def load_goals() -> dict[str, Goal]:
+def load_keys() -> dict[str, Key]:
     """Read the keys of the table, in its order."""
-    text = resources.files(__package__).joinpath(GOALS_NAME).read_text(encoding="utf-8")
-    return {key: Goal.model_validate(goal) for key, goal in yaml.safe_load(text).items()}
+    text = resources.files(__package__).joinpath(TABLE_NAME).read_text(encoding="utf-8")
+    return {key: Key.model_validate(row) for key, row in yaml.safe_load(text).items()}
 
 
 @dataclass
@@ -64,10 +54,10 @@ class Findings:
         self.ledgers |= other.ledgers
         self.notes += other.notes
 
-    def figures(self, goals: Mapping[str, Goal]) -> dict[str, Figure]:
-        """Judge the medians over the rounds, in the order of the goals."""
+    def figures(self, keys: Mapping[str, Key]) -> dict[str, Figure]:
+        """Judge the medians over the rounds, in the order of the keys."""
         return {
-            key: goal.judge(statistics.median(self.values[key])) for key, goal in goals.items() if self.values.get(key)
+            name: key.judge(statistics.median(self.values[name])) for name, key in keys.items() if self.values.get(name)
         }
 
 
@@ -106,7 +96,7 @@ def write_text(figures: Figures, findings: Findings) -> str:
     )
 
 
-def write_markdown(title: str, figures: Figures, findings: Findings, goals: Mapping[str, Goal], picture: str) -> str:
+def write_markdown(title: str, figures: Figures, findings: Findings, keys: Mapping[str, Key], picture: str) -> str:
     """Write the report: the table, what its keys mean, the time ledgers, the circumstances."""
     lines = [
         f"# {title}",
@@ -117,7 +107,7 @@ def write_markdown(title: str, figures: Figures, findings: Findings, goals: Mapp
         "",
     ]
     lines += [f"| {' | '.join(HEAD)} | what |", "|" + "---|" * (len(HEAD) + 1)]
-    lines += [f"| {' | '.join(row)} | {goals[row[0]].what} |" for row in list_rows(figures, findings)]
+    lines += [f"| {' | '.join(row)} | {keys[row[0]].what} |" for row in list_rows(figures, findings)]
     if findings.ledgers:
         parts = list(dict.fromkeys(part for ledger in findings.ledgers.values() for part in ledger))
         lines += ["", "## Time ledger, ms a step", "", f"| | {' | '.join(parts)} | together |"]

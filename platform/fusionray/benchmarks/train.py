@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from fusionray.benchmarks.drawing import draw
 from fusionray.benchmarks.engine_parts import measure_plain, measure_recompute, measure_saving
-from fusionray.benchmarks.findings import Findings, Goal, load_goals, write_markdown, write_text
+from fusionray.benchmarks.findings import Findings, Key, load_keys, write_markdown, write_text
 from fusionray.benchmarks.gpu import measure_gpu
 from fusionray.benchmarks.scaling import measure_scaling
 from fusionray.benchmarks.subject import TrainBenchConfig
@@ -53,17 +53,17 @@ class Bench:
 
     config: TrainBenchConfig
     device: torch.device
-    goals: dict[str, Goal]
+    keys: dict[str, Key]
     pace: Pace
     findings: Findings
 
     def wants(self, part: str) -> bool:
         """Tell whether a key of this part is asked for."""
-        return any(goal.part == part for goal in self.goals.values())
+        return any(key.part == part for key in self.keys.values())
 
     def leave_out(self, part: str, reason: str) -> None:
         """Say why a part is not measured."""
-        self.findings.missing |= {key: reason for key, goal in self.goals.items() if goal.part == part}
+        self.findings.missing |= {name: reason for name, key in self.keys.items() if key.part == part}
 
     def run(self, part: str, measure: Measure) -> None:
         """Measure a part, unless nobody asks for it or the time is used up; say how long it took."""
@@ -91,12 +91,12 @@ def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_
 
     Raises: ConfigInvalid, ValueError for settings; any FusionRayError of what is measured.
     """
-    goals = choose_goals(config.keys)
+    keys = choose_keys(config.keys)
     device = choose_device(config)
     config = config.model_copy(update={"output": resolve_location(config.output)})
     Path(config.output).mkdir(parents=True, exist_ok=True)
     pace = Pace(config.rounds, config.steps, time.monotonic() + config.seconds)
-    bench = Bench(config, device, goals, pace, Findings())
+    bench = Bench(config, device, keys, pace, Findings())
     for part, measure in ENGINE_PARTS.items():
         bench.run(part, measure)
     if any(map(bench.wants, RAY_PARTS)):
@@ -105,7 +105,7 @@ def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_
             run_ray_parts(bench, address)
         for part in RAY_PARTS if reason else ():
             bench.leave_out(part, reason)
-    return write_result(Path(config.output), goals, bench.findings)
+    return write_result(Path(config.output), keys, bench.findings)
 
 
 def run_ray_parts(bench: Bench, address: str | None) -> None:
@@ -118,16 +118,16 @@ def run_ray_parts(bench: Bench, address: str | None) -> None:
         bench.run("loop", measure_loop)
 
 
-def choose_goals(keys: Sequence[str]) -> dict[str, Goal]:
+def choose_keys(names: Sequence[str]) -> dict[str, Key]:
     """Choose the rows of the table.
 
     Raises: ConfigInvalid naming the keys there are.
     """
-    goals = load_goals()
-    for key in keys:
-        if key not in goals:
-            raise ConfigInvalid(f"keys: there is no key '{key}'; there are: {', '.join(goals)}")
-    return {key: goal for key, goal in goals.items() if not keys or key in keys}
+    keys = load_keys()
+    for name in names:
+        if name not in keys:
+            raise ConfigInvalid(f"keys: there is no key '{name}'; there are: {', '.join(keys)}")
+    return {name: key for name, key in keys.items() if not names or name in names}
 
 
 def choose_device(config: TrainBenchConfig) -> torch.device:
@@ -164,13 +164,13 @@ def progress(name: str, rounds: int) -> Iterator[Callable[[], None]]:
         yield tick
 
 
-def write_result(folder: Path, goals: dict[str, Goal], findings: Findings) -> BenchResult:
+def write_result(folder: Path, keys: dict[str, Key], findings: Findings) -> BenchResult:
     """Write figures, report and picture."""
-    missing = {key: reason for key, reason in findings.missing.items() if key in goals}
-    figures = write_figures(folder, NAME, findings.figures(goals), missing)
-    report = write_markdown("Training benchmarks", figures, findings, goals, PICTURE_NAME)
+    missing = {key: reason for key, reason in findings.missing.items() if key in keys}
+    figures = write_figures(folder, NAME, findings.figures(keys), missing)
+    report = write_markdown("Training benchmarks", figures, findings, keys, PICTURE_NAME)
     storage.write_atomic(str(folder / REPORT_NAME), report.encode())
-    storage.write_atomic(str(folder / PICTURE_NAME), draw(figures, goals, findings.ledgers))
+    storage.write_atomic(str(folder / PICTURE_NAME), draw(figures, keys, findings.ledgers))
     return BenchResult(figures, write_text(figures, findings))
 
 

@@ -25,7 +25,7 @@ from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.identity import FaceWindow
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
-from fusionray.recipes.single_faces import FacePreparation, ParameterStandard
+from fusionray.recipes.single_faces import FacePreparation, NothingToShow, ParameterStandard
 from fusionray.types import Batch, FaceBatch
 
 POSE = ("yaw", "pitch", "roll")
@@ -120,7 +120,7 @@ def group_columns(names: Sequence[str]) -> dict[str, list[int]]:
     return {group: [names.index(name) for name in members] for group, members in GROUPS.items()}
 
 
-class AttributesRecipe:
+class AttributesRecipe(NothingToShow):
     """Learn to read what the synthetic world drew."""
 
     averaged = frozenset({"reader"})
@@ -153,14 +153,6 @@ class AttributesRecipe:
         loss_NK = F.smooth_l1_loss(readings_NK, step.batch.wanted, reduction="none")
         parts = {group: loss_NK[:, columns].mean() for group, columns in group_columns(READINGS).items()}
         return Losses(loss_NK.mean(), parts)
-
-    def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
-        """Do nothing: no part of this recipe follows the training."""
-
-    def preview(self, networks: Mapping[str, nn.Module], batch: FaceBatch) -> Tensor | None:
-        """Show nothing: readings have no picture."""
-        del networks, batch
-        return None
 
     @torch.no_grad()
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[FaceBatch]) -> dict[str, float]:

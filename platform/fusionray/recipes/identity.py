@@ -24,7 +24,7 @@ from fusionray.recipes.affine import compose_views, sample, unit_to_signed
 from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.losses import ArcMargin
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
-from fusionray.recipes.single_faces import FacePreparation, ParameterStandard
+from fusionray.recipes.single_faces import FacePreparation, NothingToShow, ParameterStandard
 from fusionray.types import Batch, FaceBatch
 
 
@@ -94,7 +94,7 @@ class FaceWindow(nn.Module):
         return sample(image, unit_to_signed(view_N23), IDENTITY_SIZE)
 
 
-class IdentityRecipe:
+class IdentityRecipe(NothingToShow):
     """Tell the people of the training split apart, so that the embedding tells all people apart.
 
     The margin loss says only who is who: with few people and minutes of training that teaches little. A synthetic
@@ -138,14 +138,6 @@ class IdentityRecipe:
             parts["traits"] = F.smooth_l1_loss(traits_NP.float(), batch.traits)
             loss = loss + self.config.traits_weight * parts["traits"]
         return Losses(loss, parts)
-
-    def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
-        """Do nothing: no part of this recipe follows the training."""
-
-    def preview(self, networks: Mapping[str, nn.Module], batch: FaceBatch) -> Tensor | None:
-        """Show nothing: an embedding has no picture."""
-        del networks, batch
-        return None
 
     @torch.no_grad()
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[FaceBatch]) -> dict[str, float]:

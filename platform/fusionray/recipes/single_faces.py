@@ -5,11 +5,26 @@ Shape suffixes: N batch, M population, C channels, H rows, W columns, P paramete
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
 from fusionray.recipes.recipe import to_float
+from fusionray.types import FaceBatch
+
+
+class NothingToShow:
+    """The parts of a recipe that reading one face has no use for: nothing follows its training, it draws no picture."""
+
+    def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
+        """Do nothing."""
+
+    def preview(self, networks: Mapping[str, nn.Module], batch: FaceBatch) -> Tensor | None:
+        """Show nothing."""
+        del networks, batch
+        return None
 
 
 class FacePreparation(nn.Module):

@@ -27,8 +27,8 @@ from fusionray.data.prepare.source import (
 from fusionray.errors import ImageRejected, InputMissing
 from fusionray.faces.decode import ImageLimits, decode_image
 
-# What the standard library raises where an archive is damaged or beyond it. RuntimeError stands for a missing password
-# and, as NotImplementedError, for a compression that zipfile does not know.
+# What the standard library raises where an archive is damaged or beyond it. zipfile says
+# RuntimeError, or a kind of it, for a missing password and for a compression that it does not know.
 _FAULTS = (
     tarfile.TarError,
     zipfile.BadZipFile,

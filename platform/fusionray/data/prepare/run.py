@@ -22,9 +22,7 @@ from fusionray.data.shards import SPLITS, Manifest, SplitInfo, write_manifest
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
-
-# A cluster without a free CPU would otherwise be waited for in silence.
-_PATIENCE_SECONDS = 600.0
+from fusionray.ops.pool import work_through
 
 
 def prepare(config: PrepareConfig) -> Manifest:
@@ -77,27 +75,11 @@ def _make_shards(job: Job, chunks: list[Chunk], *, num_done: int) -> None:
     """Work through chunks in a pool of actors, showing how many pictures were tried."""
     if not chunks:
         return
-    import ray.data
-
-    items = [{"chunk": pickle.dumps(chunk)} for chunk in chunks]
-    dataset = ray.data.from_items(items, override_num_blocks=len(items))
-    # One bar of our own; and every small yield is a block of its own, or news would wait until the shard is done.
-    dataset.context.enable_progress_bars = False
-    dataset.context.target_max_block_size = 1
-    dataset.context.print_on_execution_start = False
-    dataset.context.execution_no_progress_timeout_s = _PATIENCE_SECONDS
-    size = min(len(chunks), job.config.workers or _count_cpus())
-    news = dataset.map_batches(
-        ShardMaker,
-        fn_constructor_args=(job,),
-        batch_size=1,
-        num_cpus=1,
-        compute=ray.data.ActorPoolStrategy(size=size),
-    )
+    size = job.config.workers or _count_cpus()
     with tqdm(
         desc="prepare", total=num_done + _count(chunks), initial=num_done, unit=" pictures", file=sys.stderr
     ) as bar:
-        for batch in news.iter_batches(batch_size=None, prefetch_batches=0):
+        for batch in work_through(ShardMaker, job, chunks, size=size, num_cpus=1):
             bar.update(int(batch["pictures"].sum()))
             for fault in filter(None, batch["fault"]):
                 raise pickle.loads(fault)  # noqa: S301 - written by the workers of this very run

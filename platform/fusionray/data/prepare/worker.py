@@ -9,7 +9,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from fusionray.config import Section
 from fusionray.data import storage
@@ -21,10 +20,11 @@ from fusionray.data.shards import ShardInfo, write_shard
 from fusionray.errors import FusionRayError, ImageRejected
 from fusionray.faces.align import load_template
 from fusionray.faces.face import Detector
+from fusionray.ops.pool import Answer, unpack
 
 _PROGRESS_STEP = 64
 
-News = dict[str, NDArray[Any]]
+News = Answer
 """A batch of one row: `pictures` tried since the last news, `fault` a pickled error of ours or no bytes."""
 
 
@@ -61,14 +61,15 @@ class ShardMaker:
         self._job = job
         self._cropper = Cropper(job.config, load_template(job.config.template), job.detector)
 
-    def __call__(self, batch: dict[str, NDArray[Any]]) -> Iterator[News]:
-        """Work through pickled chunks, telling every few pictures how many were tried.
+    def __call__(self, batch: Answer) -> Iterator[News]:
+        """Work through chunks, telling every few pictures how many were tried.
 
         An error of ours travels as a value: raised here, Ray would wrap it and add advice of its own to its message.
         """
-        for pickled in batch["chunk"]:
+        chunk: Chunk
+        for chunk in unpack(batch):
             try:
-                for tried in self._make(pickle.loads(pickled)):  # noqa: S301 - written by the driver of this very run
+                for tried in self._make(chunk):
                     yield _news(tried)
             except FusionRayError as error:
                 yield _news(0, fault=pickle.dumps(error))

@@ -1,0 +1,49 @@
+"""Work spread over a pool of Ray actors, through Ray Data."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+# A cluster without a free CPU would otherwise be waited for in silence.
+PATIENCE_SECONDS = 600.0
+
+Answer = dict[str, NDArray[Any]]
+"""A batch of Ray Data: columns of one length."""
+
+Worker = Callable[[Answer], Iterator[Answer]]
+
+
+def work_through(
+    worker: Callable[[Any], Worker], task: Any, items: Sequence[Any], *, size: int, num_cpus: float, num_gpus: float = 0
+) -> Iterator[Answer]:
+    """Give each item to one of at most `size` actors and yield what they answer, as soon as they do, in any order.
+
+    An actor is `worker(task)`, called with {"item": [a pickled item]}; of what it yields, each batch comes back alone.
+    """
+    import ray.data
+
+    rows = [{"item": pickle.dumps(item)} for item in items]
+    dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
+    # Whoever asked has a bar of its own; and every small answer is a block of its own, or news would wait for the end.
+    dataset.context.enable_progress_bars = False
+    dataset.context.target_max_block_size = 1
+    dataset.context.print_on_execution_start = False
+    dataset.context.execution_no_progress_timeout_s = PATIENCE_SECONDS
+    answers = dataset.map_batches(
+        worker,
+        fn_constructor_args=(task,),
+        batch_size=1,
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        compute=ray.data.ActorPoolStrategy(size=min(size, len(rows))),
+    )
+    yield from answers.iter_batches(batch_size=None, prefetch_batches=0)
+
+
+def unpack(batch: Answer) -> list[Any]:
+    """Give the items of a batch that an actor is called with."""
+    return [pickle.loads(pickled) for pickled in batch["item"]]  # noqa: S301 - written by the driver of this very run
