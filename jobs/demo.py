@@ -98,8 +98,8 @@ def judge(config: Any, bundle: Path) -> Any:
 
 def sum_up(judged: Any, run: dict[str, tuple[float, str]]) -> Any:
     """Hold the evaluation to the demo's own goals, and write it with what the run itself was like."""
-    from fusionray.evaluation.figures import Figure, write_figures
-    from fusionray.evaluation.goals import Goal
+    from fusionray.evaluation.report.figures import Figure, write_figures
+    from fusionray.evaluation.report.goals import Goal
 
     figures = dict(judged.figures.figures)
     values = {key: figure.value for key, figure in figures.items()}
@@ -167,9 +167,9 @@ def fuse_request(port: int) -> bytes:
 
 def report(figures: Any, fusion: Any) -> None:
     """Write `report.html` with curves from the tracker, a grid of fusions and the HTTP answer."""
-    from fusionray.evaluation.drawing import draw_curves
-    from fusionray.evaluation.goals import load_table
-    from fusionray.evaluation.report import Picture, Report, write_report
+    from fusionray.evaluation.report.documents import Picture, Report, write_report
+    from fusionray.evaluation.report.drawing import draw_curves
+    from fusionray.evaluation.report.goals import load_table
     from fusionray.ops.tracking import metric_history
 
     names = ("truth", "identity", "reconstruction", "mask", "adversarial", "discriminator", "feature_matching")
@@ -191,7 +191,7 @@ def read(name: str) -> bytes:
 
 def tell(figures: Any) -> None:
     """Print what was found, what was made and what to try next."""
-    from fusionray.evaluation.report import write_text
+    from fusionray.evaluation.report.documents import write_text
 
     print(write_text(figures))
     print(

@@ -82,9 +82,9 @@ class FuserReplica:
             target_image = self.decode(target)
             role = "source"
             with self.turn:
-                embedding = self.fuser.embed(source_image)
+                person = self.fuser.read_source(source_image)
                 role = "target"
-                fused = self.fuser.fuse_embedding(embedding, target_image, options.faces)
+                fused = self.fuser.fuse_source(person, target_image, options.faces)
         except ImageRejected as error:
             return judge(error, role)
         data = encode_marked(fused.image, self.provenance, options.picture_format, self.config.jpeg_quality)

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from fusionray.config import list_presets, load_config, read_preset
 from fusionray.errors import ConfigInvalid
-from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.training.settings import TrainConfig
 
 SHARDS = "data.shards=x"
@@ -48,6 +48,14 @@ def test_every_preset_is_a_valid_training_configuration(preset: str) -> None:
     assert config.data.shards == "x"
     if isinstance(config.recipe, FaceFusionConfig):
         assert config.recipe.generator.size == config.data.size
+
+
+def test_a_preset_may_stand_on_another() -> None:
+    longer, short = read_preset("judge-64"), read_preset("identity-judge")
+    assert longer["recipe"] == short["recipe"]
+    assert longer["run"] == {"seed": 1000}
+    assert longer["engine"] == {**short["engine"], "global_batch": 64}
+    assert longer["budget"]["max_seconds"] is None
 
 
 def test_the_issue_s_presets_are_there() -> None:

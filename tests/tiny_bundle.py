@@ -24,7 +24,7 @@ FLOAT = TensorProto.FLOAT
 TINY_SIZE = 64
 
 
-def build_generator(size: int = TINY_SIZE, batch: str | int = "N", source: str = "source") -> bytes:
+def build_generator(size: int = TINY_SIZE, batch: str | int = "N", source: str = "source", length: int = 512) -> bytes:
     """output = 1 - target + 0.5 * source[:3]; mask = 1."""
     nodes = [
         helper.make_node("Slice", [source, "start", "stop", "axis"], ["tint"]),
@@ -48,20 +48,20 @@ def build_generator(size: int = TINY_SIZE, batch: str | int = "N", source: str =
         "zero": np.array(0.0, np.float32),
     }
     picture = [batch, 3, size, size]
-    inputs = {source: [batch, 512], "target": picture}
+    inputs = {source: [batch, length], "target": picture}
     return serialise(nodes, constants, inputs, {"output": picture, "mask": [batch, 1, size, size]})
 
 
 def build_identity(seed: int = 0) -> bytes:
-    """embedding = unit(projection @ blur(input))."""
+    """source = unit(projection @ blur(input))."""
     projection = np.random.default_rng(seed).standard_normal((192, 512)).astype(np.float32)
     nodes = [
         helper.make_node("AveragePool", ["input"], ["blurred"], kernel_shape=[14, 14], strides=[14, 14]),
         helper.make_node("Flatten", ["blurred"], ["flat"]),
         helper.make_node("MatMul", ["flat", "projection"], ["projected"]),
-        helper.make_node("LpNormalization", ["projected"], ["embedding"], axis=1, p=2),
+        helper.make_node("LpNormalization", ["projected"], ["source"], axis=1, p=2),
     ]
-    return serialise(nodes, {"projection": projection}, {"input": ["N", 3, 112, 112]}, {"embedding": ["N", 512]})
+    return serialise(nodes, {"projection": projection}, {"input": ["N", 3, 112, 112]}, {"source": ["N", 512]})
 
 
 def serialise(

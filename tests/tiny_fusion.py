@@ -13,8 +13,10 @@ from fusionray.data import synthetic
 from fusionray.nets.discriminator import DiscriminatorConfig
 from fusionray.nets.generator import GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
+from fusionray.nets.source import SourceConfig
 from fusionray.recipes.augmentation import AugmentationConfig
-from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe, FusionLossWeights
+from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.fusion_settings import FaceFusionConfig, FusionLossWeights
 from fusionray.recipes.identity import IdentityClassifier, IdentityRecipeConfig
 from fusionray.training.build import face_view
 from fusionray.training.checkpoint.info import CheckpointInfo
@@ -24,6 +26,14 @@ from fusionray.types import PairBatch, SyntheticTruth
 
 SIZE = 32
 ENCODER = IdentityEncoderConfig(channels=(8, 8, 8, 8), stem_stride=4)
+# A generator that looks at the source: the smallest that can.
+SEEING = GeneratorConfig(
+    size=64,
+    channels=(4, 8, 16),
+    bottleneck_blocks=1,
+    style_length=16,
+    source=SourceConfig(channels=(4, 4, 8), detail=(2, 2), heads=2),
+)
 STILL = AugmentationConfig(rotation_degrees=0, brightness=0, contrast=0, saturation=0, hue=0, flip=0)
 EVERY_LOSS = {
     "adversarial": 1.0,
@@ -76,7 +86,7 @@ def save_encoder(folder: Path) -> None:
 
 
 @lru_cache(maxsize=16)
-def build_pairs(count: int, seed: int = 0, *, with_truth: bool = True, same: int = 1) -> PairBatch:
+def build_pairs(count: int, seed: int = 0, *, with_truth: bool = True, same: int = 1, size: int = SIZE) -> PairBatch:
     """Render `count` pairs; the first `same` of them show one person twice."""
     people = synthetic.sample_identities(2 * count, seed)
     source_identity, target_identity = people[:count], people[count:].clone()
@@ -85,7 +95,7 @@ def build_pairs(count: int, seed: int = 0, *, with_truth: bool = True, same: int
     view = torch.tensor([[0.5, 0.0, 0.25], [0.0, 0.5, 0.25]]).expand(count, 2, 3)
 
     def draw(identity: Tensor, how: Tensor) -> Tensor:
-        return (synthetic.render(identity, how, SIZE, view).clamp(0, 1) * 255).round().to(torch.uint8)
+        return (synthetic.render(identity, how, size, view).clamp(0, 1) * 255).round().to(torch.uint8)
 
     truth = SyntheticTruth(source_identity, attributes[count:], view) if with_truth else None
     return PairBatch(

@@ -15,7 +15,8 @@ from fusionray.data.prepare.synthetic import parse_synthetic
 from fusionray.data.shards import Manifest, Split, SplitInfo, write_manifest, write_shard
 from fusionray.faces.align import load_template
 from fusionray.faces.face import Face, Image
-from fusionray.nets.generator import Generator
+from fusionray.nets.fusion import FusionNetwork
+from fusionray.nets.generator import GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.recipes.attributes import AttributesRecipe, AttributesRecipeConfig
 from fusionray.training.build import face_view
@@ -71,15 +72,15 @@ def write_world(folder: Path, *, pictures: int = 4, photographs: bool = False, s
     return manifest
 
 
-def save_fusion(folder: Path, *, seed: int = 5, size: int = SIZE) -> None:
+def save_fusion(folder: Path, *, seed: int = 5, generator: GeneratorConfig | None = None) -> None:
     """Write the only checkpoint of a fusion run, its encoder another one than `save_encoder` makes."""
     torch.manual_seed(seed)
-    recipe = build_config()
-    recipe = recipe.model_copy(update={"generator": recipe.generator.model_copy(update={"size": size})})
-    config = TrainConfig(run=RunConfig(name="tiny"), data=DataConfig(shards="x", size=size), recipe=recipe)
+    recipe = build_config(**({"generator": generator} if generator else {}))
+    data = DataConfig(shards="x", size=recipe.generator.size)
+    config = TrainConfig(run=RunConfig(name="tiny"), data=data, recipe=recipe)
     # Batch statistics of a network that learned nothing would map every face to one point.
-    encoder, generator = IdentityEncoder(ENCODER), Generator(recipe.generator)
-    tensors = {f"averages.generator.{name}": value for name, value in generator.state_dict().items()}
+    encoder, network = IdentityEncoder(ENCODER), FusionNetwork(recipe.generator, face_view(TEMPLATE))
+    tensors = {f"averages.generator.{name}": value for name, value in network.state_dict().items()}
     tensors |= {f"frozen.identity.{name}": value for name, value in encoder.state_dict().items()}
     save(folder, config, tensors, identity_encoder=ENCODER.model_dump(mode="json"))
 

@@ -122,7 +122,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """Read a preset that the package carries.
+    """Read a preset that the package carries, on top of the one that it names as its own `preset`.
 
     Raises: ConfigInvalid naming the presets there are.
     """
@@ -131,7 +131,8 @@ def read_preset(name: str) -> dict[str, Any]:
     text = (resources.files(PRESET_PACKAGE) / PRESET_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
     tree = yaml.safe_load(text)
     assert isinstance(tree, dict)
-    return tree
+    base = tree.pop("preset", None)
+    return tree if base is None else merge_trees(read_preset(base), tree)
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fusionray.benchmarks.drawing import draw
 from fusionray.benchmarks.findings import Findings, load_keys, write_markdown, write_text
-from fusionray.evaluation.figures import Figure, Figures, write_figures
+from fusionray.evaluation.report.figures import Figure, Figures, write_figures
 
 FOUND = Findings(
     values={"scaling_2": [1.7, 1.9, 2.0], "data_wait_share": [0.03], "ceiling_2": [1.95, 1.97]},

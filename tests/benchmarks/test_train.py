@@ -9,7 +9,7 @@ from fusionray.benchmarks.findings import load_keys
 from fusionray.benchmarks.train import PICTURE_NAME, REPORT_NAME, bench_train
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid
-from fusionray.evaluation.figures import Figures
+from fusionray.evaluation.report.figures import Figures
 from tests.child_python import run_python
 from tests.tiny_bench import build_bench
 

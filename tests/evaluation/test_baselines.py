@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusionray.evaluation.baselines import build_baselines
+from fusionray.evaluation.measures.baselines import build_baselines
 from fusionray.recipes.recipe import to_float
 from tests.tiny_fusion import SIZE, build_pairs
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusionray.evaluation.confidence import Interval, bootstrap
+from fusionray.evaluation.measures.confidence import Interval, bootstrap
 
 Column = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fusionray.evaluation.fairness import AGES, SKIN_TONES, compare_groups
+from fusionray.evaluation.measures.fairness import AGES, SKIN_TONES, compare_groups
 
 
 def test_each_group_has_the_mean_of_its_rows_and_the_worst_is_named() -> None:

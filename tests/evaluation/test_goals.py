@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fusionray.evaluation.confidence import Interval
-from fusionray.evaluation.figures import Figure
-from fusionray.evaluation.goals import Goal, Table, load_table
-from fusionray.evaluation.missing import Circumstances, explain_missing
+from fusionray.evaluation.measures.confidence import Interval
+from fusionray.evaluation.report.figures import Figure
+from fusionray.evaluation.report.goals import Goal, Table, load_table
+from fusionray.evaluation.report.missing import Circumstances, explain_missing
 
 EVERYTHING = Circumstances(synthetic=True, with_reader=True, with_features=False, landmarks="", num_clips=1)
 

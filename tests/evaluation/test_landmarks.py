@@ -6,7 +6,7 @@ import torch
 
 from fusionray.data import synthetic
 from fusionray.data.prepare.crop import unit_view
-from fusionray.evaluation.landmarks import CropLandmarks, landmark_distance
+from fusionray.evaluation.measures.landmarks import CropLandmarks, landmark_distance
 from fusionray.faces.align import estimate_alignment, load_template, transform_points
 
 SIDE = 128

@@ -11,10 +11,10 @@ from fusionray.data.decoding import CropDecoder, collate_pairs
 from fusionray.data.pairs import Draws
 from fusionray.data.shards import read_manifest
 from fusionray.evaluation.config import EvaluateConfig
-from fusionray.evaluation.landmarks import CropLandmarks
 from fusionray.evaluation.material import Material, load_material
+from fusionray.evaluation.measures.landmarks import CropLandmarks
 from fusionray.evaluation.meter import TRUTH_OVERSAMPLING, Columns, Judges, Meter, Subject
-from fusionray.evaluation.verdict import Verdict, sum_up
+from fusionray.evaluation.report.verdict import Verdict, sum_up
 from fusionray.faces.align import load_template
 from fusionray.recipes.identity import FaceWindow
 from fusionray.recipes.recipe import to_uint8

@@ -7,7 +7,7 @@ import numpy as np
 from fusionray.cli import parse
 from fusionray.config import load_config
 from fusionray.evaluation.config import EvaluateConfig
-from fusionray.evaluation.outcome import choose_examples, describe_command
+from fusionray.evaluation.report.outcome import choose_examples, describe_command
 
 
 def test_the_command_says_every_setting_that_is_not_the_default() -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.image.kid import KernelInceptionDistance
 
-from fusionray.evaluation.realism import frechet_distance, kernel_discrepancy, kernel_distance
+from fusionray.evaluation.measures.realism import frechet_distance, kernel_discrepancy, kernel_distance
 
 Features = NDArray[np.float64]
 

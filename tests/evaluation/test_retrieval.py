@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusionray.evaluation.retrieval import build_templates, compare, is_nearer_to_source, retrieve
+from fusionray.evaluation.measures.retrieval import build_templates, compare, is_nearer_to_source, retrieve
 
 
 def unit(values: NDArray[np.floating]) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics.functional.image import peak_signal_noise_ratio, structural_similarity_index_measure
 
-from fusionray.evaluation.similarity import feature_distance, gradient_energy, region_psnr, region_ssim
+from fusionray.evaluation.measures.similarity import feature_distance, gradient_energy, region_psnr, region_ssim
 
 SIZE = 24
 

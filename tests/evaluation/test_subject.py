@@ -14,7 +14,7 @@ from fusionray.export.onnx import ExportConfig, export
 from fusionray.recipes.identity import FaceWindow
 from fusionray.training.build import face_view, load_encoder
 from tests.tiny_bundle import build_generator, build_identity, describe_tiny
-from tests.tiny_fusion import SIZE, build_pairs, save_encoder
+from tests.tiny_fusion import SEEING, SIZE, build_pairs, save_encoder
 from tests.tiny_world import TEMPLATE, save_fusion
 
 CPU = torch.device("cpu")
@@ -52,6 +52,19 @@ def test_bundle_and_checkpoint_of_a_model_measure_alike(models: Path) -> None:
     assert wanted.keys() == found.keys()
     for name, values in wanted.items():
         torch.testing.assert_close(torch.from_numpy(found[name]), torch.from_numpy(values), rtol=1e-2, atol=1e-2)
+
+
+def test_what_a_model_sees_of_the_source_is_exported_with_it(tmp_path: Path) -> None:
+    save_fusion(tmp_path / "run", generator=SEEING)
+    exported = export(ExportConfig(checkpoint=str(tmp_path / "run"), output=str(tmp_path / "bundle")))
+    assert exported.source_length == SEEING.source_length
+    random = torch.Generator().manual_seed(0)
+    source, target = (torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8, generator=random) for _ in range(2))
+    run, bundle = (load(tmp_path / name)[0] for name in ("run", "bundle"))
+    assert (run.fuse(source, target).int() - bundle.fuse(source, target).int()).abs().max() <= 1
+    assert not torch.equal(bundle.fuse(source, target), bundle.fuse(source.flip(2), target))
+    face = torch.rand(2, 3, 112, 112, generator=random) * 2 - 1
+    torch.testing.assert_close(run.embed(face), bundle.embed(face), rtol=1e-4, atol=1e-5)
 
 
 def test_the_encoder_of_a_bundle_is_known_for_the_one_that_supervised(models: Path) -> None:

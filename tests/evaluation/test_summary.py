@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusionray.evaluation.retrieval import Templates
+from fusionray.evaluation.measures.retrieval import Templates
 from fusionray.evaluation.summary import score_pairs, summarise
 
 PEOPLE = np.array(["a", "b", "c"])

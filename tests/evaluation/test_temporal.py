@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fusionray.evaluation.temporal import find_followed, flicker, follow, warp_error
+from fusionray.evaluation.measures.temporal import find_followed, flicker, follow, warp_error
 from tests.pictures import draw_person
 
 SIZE, FRAMES = 96, 6

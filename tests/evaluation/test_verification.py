@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusionray.evaluation.verification import verify
+from fusionray.evaluation.measures.verification import verify
 
 
 def unit(values: NDArray[np.floating]) -> NDArray[np.float32]:

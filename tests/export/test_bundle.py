@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,16 @@ def test_an_empty_value_range_is_refused() -> None:
     tree["tensors"] = {"generator.onnx": {"target": {"meaning": "picture", "shape": [1], "minimum": 1, "maximum": 1}}}
     with pytest.raises(ValueError, match="must lie below"):
         BundleDescription.model_validate(tree)
+
+
+@pytest.mark.parametrize("length", [511, "L"])
+def test_a_source_of_no_length_or_shorter_than_an_embedding_is_refused(tmp_path: Path, length: int | str) -> None:
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    assert bundle.source_length == 512
+    tree = bundle.description.model_dump()
+    tree["tensors"]["generator.onnx"]["source"]["shape"] = ("N", length)
+    with pytest.raises(BundleInvalid, match=f"'source' of generator.onnx ends in {length}"):
+        _ = replace(bundle, description=BundleDescription.model_validate(tree)).source_length
 
 
 def test_the_described_tensors_state_their_ranges() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.evaluation.figures import Figures
+from fusionray.evaluation.report.figures import Figures
 from tests.tiny_fusion import save_encoder
 from tests.tiny_world import save_fusion, write_world
 

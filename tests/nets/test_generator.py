@@ -8,14 +8,18 @@ from pydantic import ValidationError
 from fusionray.config import list_presets, load_config
 from fusionray.nets.blocks import count_parameters
 from fusionray.nets.generator import Generator, GeneratorConfig
-from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.nets.source import SourceConfig
+from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.training.settings import TrainConfig
+from tests.tiny_fusion import SEEING
 
 SMALL = GeneratorConfig(size=32, channels=(8, 16, 24), bottleneck_blocks=1, style_length=32)
 
 
-def build_inputs(count: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return F.normalize(torch.randn(count, 512)), torch.rand(count, 3, size, size) * 2 - 1
+def build_inputs(count: int, size: int, source_length: int = 512) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = torch.rand(count, source_length - 512) * 2 - 1
+    source = torch.cat([F.normalize(torch.randn(count, 512)), tokens], dim=1)
+    return source, torch.rand(count, 3, size, size) * 2 - 1
 
 
 def read_fusion_presets() -> dict[str, FaceFusionConfig]:
@@ -70,12 +74,12 @@ def test_the_floor_of_the_mask_forbids_to_return_the_target() -> None:
         torch.testing.assert_close(generator(*build_inputs(1, 32)).mask, torch.ones(1, 1, 32, 32))
 
 
-@pytest.mark.parametrize("skip_size", [None, 16, 8])
-def test_the_identity_changes_the_picture_and_every_parameter_learns(skip_size: int | None) -> None:
+@pytest.mark.parametrize("config", [SMALL, SEEING], ids=["blind", "seeing"])
+def test_the_identity_changes_the_picture_and_every_parameter_learns(config: GeneratorConfig) -> None:
     torch.manual_seed(0)
-    generator = Generator(SMALL.model_copy(update={"skip_size": skip_size}))
-    source, target = build_inputs(2, 32)
-    other, _ = build_inputs(2, 32)
+    generator = Generator(config)
+    source, target = build_inputs(2, config.size, config.source_length)
+    other, _ = build_inputs(2, config.size, config.source_length)
     fused = generator(source, target)
     assert (fused.output - generator(other, target).output).abs().max() > 1e-3
     (fused.output.square().mean() + fused.mask.mean()).backward()
@@ -84,25 +88,20 @@ def test_the_identity_changes_the_picture_and_every_parameter_learns(skip_size: 
     assert still == []
 
 
-def test_features_of_the_target_above_the_skip_size_reach_the_mask_alone() -> None:
+def test_what_the_source_shows_changes_the_picture_of_one_embedding() -> None:
     torch.manual_seed(0)
-    generator = Generator(SMALL.model_copy(update={"skip_size": SMALL.size // 2}))
-    finest: list[torch.Tensor] = []
-    heads: list[torch.Tensor] = []
-    generator.stem.register_forward_hook(lambda _, __, output: finest.append(output))
-    generator.head.register_forward_hook(lambda _, __, output: heads.append(output))
-    source, target = build_inputs(1, SMALL.size)
-
-    def change_finest(*_: object) -> None:
-        finest[-1].add_(1.0)
-
+    generator = Generator(SEEING)
+    source, target = build_inputs(1, SEEING.size, SEEING.source_length)
+    other = source.clone()
+    other[:, 512:] = torch.rand_like(other[:, 512:])
     with torch.no_grad():
-        before = generator(source, target).mask
-        # The encoder has read the stem's features by then: only a skip can still see the change.
-        generator.encoder[0].register_forward_hook(change_finest)
-        after = generator(source, target).mask
-    assert torch.equal(heads[0], heads[1])
-    assert not torch.equal(before, after)
+        assert (generator(source, target).output - generator(other, target).output).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("channels", [(8, 8), (8, 8, 8, 8)])
+def test_a_generator_too_small_to_look_at_the_source_is_refused(channels: tuple[int, ...]) -> None:
+    with pytest.raises(ValidationError, match=r"source needs features of \[16, 32, 64\] px"):
+        GeneratorConfig(size=32, channels=channels, source=SourceConfig())
 
 
 @pytest.mark.parametrize(("size", "message"), [(30, "multiple of 4"), (12, "at least 16")])
@@ -116,7 +115,7 @@ def test_every_preset_fuses_on_the_meta_device(preset: str) -> None:
     config = read_fusion_presets()[preset].generator
     with torch.device("meta"):
         generator = Generator(config)
-        fused = generator(torch.empty(2, 512), torch.empty(2, 3, config.size, config.size))
+        fused = generator(torch.empty(2, config.source_length), torch.empty(2, 3, config.size, config.size))
     assert fused.output.shape == (2, 3, config.size, config.size)
     assert fused.mask.shape == (2, 1, config.size, config.size)
 
@@ -126,7 +125,7 @@ def test_large_512_has_over_100_million_parameters_and_steps_on_the_meta_device(
     with torch.device("meta"):
         generator = Generator(config)
         optimizer = torch.optim.AdamW(generator.parameters())
-        fused = generator(torch.empty(1, 512), torch.empty(1, 3, 512, 512))
+        fused = generator(torch.empty(1, config.source_length), torch.empty(1, 3, 512, 512))
         fused.output.abs().mean().backward()
         optimizer.step()
     assert count_parameters(generator) > 100_000_000

@@ -247,7 +247,7 @@ def test_the_generator_learns_through_the_augmentation() -> None:
 def test_matched_features_are_of_pictures_that_were_changed_alike() -> None:
     recipe = adaptive_recipe(0.8, {**NO_LOSS, "feature_matching": 1.0})
     with torch.no_grad():
-        recipe.networks["generator"].head.bias[3] = -200  # the target is returned, and it is the reference
+        recipe.networks["generator"].generator.head.bias[3] = -200  # the target is returned, and it is the reference
     step = PhaseInput(recipe.networks, recipe.frozen, still_input(draw(3, SIZE)))
     assert recipe.generator_loss(step).parts["feature_matching"] == 0
 

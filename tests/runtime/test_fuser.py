@@ -41,7 +41,7 @@ def region_of(face: Face, picture: Image) -> tuple[int, int, int, int]:
 
 
 def test_an_embedding_has_unit_length_and_depends_on_the_person(fuser: Fuser) -> None:
-    first, again, other = (fuser.embed(draw_person(seed)) for seed in (1, 1, 2))
+    first, again, other = (fuser.read_source(draw_person(seed)) for seed in (1, 1, 2))
     assert first.shape == (512,)
     assert first.dtype == np.float32
     assert np.linalg.norm(first) == pytest.approx(1.0, abs=1e-5)
@@ -103,7 +103,7 @@ def test_the_models_see_the_range_that_the_bundle_states(tmp_path: Path, fuser: 
 def test_more_faces_than_a_batch_give_the_same_as_one_by_one(fuser: Fuser) -> None:
     rng = np.random.default_rng(1)
     crops = [rng.integers(0, 256, (TINY_SIZE, TINY_SIZE, 3), dtype=np.uint8) for _ in range(MAX_BATCH + 3)]
-    embedding = fuser.embed(draw_person(1))
+    embedding = fuser.read_source(draw_person(1))
     together, _ = fuser.fuse_crops(embedding, crops)
     alone = np.concatenate([fuser.fuse_crops(embedding, [crop])[0] for crop in crops])
     assert np.array_equal(together, alone)
@@ -133,7 +133,7 @@ class FixedDetector:
 def test_landmarks_that_give_no_crop_count_as_no_face(tmp_path: Path, value: float) -> None:
     detector = FixedDetector(np.full((5, 2), value, np.float32))
     with pytest.raises(NoFaceFound):
-        Fuser(write_tiny_bundle(tmp_path / "bundle"), detector, providers=[CPU]).embed(draw_empty())
+        Fuser(write_tiny_bundle(tmp_path / "bundle"), detector, providers=[CPU]).read_source(draw_empty())
 
 
 def test_what_is_loaded_is_reported(fuser: Fuser) -> None:

@@ -29,7 +29,7 @@ from fusionray.training.checkpoint.writer import CheckpointWriter
 from fusionray.training.engine import Engine
 from fusionray.training.settings import DataConfig, EngineConfig, RunConfig, TrainConfig
 from fusionray.training.state import state_tensors
-from tests.tiny_fusion import ENCODER, SIZE, build_config, build_pairs
+from tests.tiny_fusion import ENCODER, SEEING, SIZE, build_config, build_pairs
 
 CPU = torch.device("cpu")
 DATA = DataConfig(shards="x", size=SIZE)
@@ -43,6 +43,11 @@ def encoder_state(seed: int = 3) -> EncoderState:
 
 def fusion_config(seed: int = 0) -> TrainConfig:
     return TrainConfig(run=RunConfig(seed=seed), data=DATA, recipe=build_config())
+
+
+def seeing_config() -> TrainConfig:
+    """Configure a generator that looks at the source."""
+    return TrainConfig(data=DataConfig(shards="x", size=SEEING.size), recipe=build_config(generator=SEEING))
 
 
 def identity_config() -> TrainConfig:
@@ -132,31 +137,26 @@ def test_a_fusion_checkpoint_gives_back_the_averaged_generator_and_its_encoder(t
     engine, encoder = save_fusion(tmp_path)
     loaded = load_fusion(tmp_path)
     averaged = engine.averages["generator"].state_dict()
-    torch.testing.assert_close(dict(loaded.generator.state_dict()), dict(averaged), rtol=0, atol=0)
+    torch.testing.assert_close(dict(loaded.network.state_dict()), dict(averaged), rtol=0, atol=0)
     torch.testing.assert_close(dict(loaded.encoder.state_dict()), dict(encoder.weights), rtol=0, atol=0)
     assert loaded.config == fusion_config()
-    assert not loaded.generator.training
+    assert not loaded.network.training
     assert load_encoder(str(tmp_path)).weights.keys() == encoder.weights.keys()
 
 
-def test_a_learned_encoder_is_what_feeds_the_loaded_generator(tmp_path: Path) -> None:
-    recipe_config = fusion_config().recipe.model_copy(update={"learn_encoder": True})
-    config, encoder = fusion_config().model_copy(update={"recipe": recipe_config}), encoder_state()
+def test_what_reads_the_source_of_a_checkpoint_tells_its_generator_what_training_told_it(tmp_path: Path) -> None:
+    config, encoder = seeing_config(), encoder_state()
     recipe = build_recipe(config, num_people=4, encoder=encoder)
-    engine = Engine(recipe, EngineConfig(global_batch=2, precision="fp32"), total_images=8, device=CPU)
-    for _ in range(2):
-        engine.step(build_pairs(2))
-    save(tmp_path, engine, config)
+    save(tmp_path, Engine(recipe, EngineConfig(), total_images=8, device=CPU), config)
     loaded, pairs = load_fusion(tmp_path), build_pairs(2, seed=1)
-    face = recipe.frozen["window"](to_float(pairs.source))
+    source, target = to_float(pairs.source), torch.rand(2, 3, 64, 64) * 2 - 1
     with torch.no_grad():
-        wanted = engine.averages["generator"](face, to_float(pairs.target))
-        found = loaded.generator(loaded.encoder(face), to_float(pairs.target))
+        wanted = recipe.fuse(recipe.networks, source, target)
+        found = loaded.generator(loaded.reader(recipe.frozen["window"](source)), target)
     torch.testing.assert_close(found.output, wanted.output)
-    weights = loaded.encoder.state_dict()
-    assert any(not torch.equal(weights[name], value) for name, value in encoder.weights.items())
-    # The one that watched is still there, as it came.
-    torch.testing.assert_close(load_encoder(str(tmp_path)).weights, encoder.weights, rtol=0, atol=0)
+    # Where the source's face lies in the crop has come with the checkpoint.
+    places = recipe.networks["generator"].generator.lookup.places_key
+    assert torch.equal(loaded.generator.lookup.places_key, places)
 
 
 def test_a_new_run_starts_from_the_averages_of_another_and_the_rest_of_its_networks(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_the_state_names_networks_averages_optimisers_and_what_has_weights_only(
         "scalers.gradient_penalty",
     }
     assert not any(name.startswith("frozen.augmentation") for name in names)
-    assert "optimizers.generator.stem.weight.exp_avg" in names
+    assert "optimizers.generator.generator.stem.weight.exp_avg" in names
 
 
 def test_counters_of_another_version_are_refused() -> None:

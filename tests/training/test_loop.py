@@ -4,7 +4,7 @@ import pytest
 
 from fusionray.data.pairs import crops_from_tables
 from fusionray.recipes.attributes import AttributesRecipeConfig
-from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.training.loop import crossed
 from fusionray.training.validation import tell_missing

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from fusionray.data import synthetic
+from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.recipes.recipe import Losses
 from fusionray.training.batching import fit_batch
@@ -22,7 +23,7 @@ from fusionray.training.settings import EngineConfig, ParallelConfig
 from fusionray.training.state import state_tensors
 from fusionray.training.strategies import Overlapped
 from fusionray.types import FaceBatch
-from tests.tiny_fusion import ENCODER, build_pairs, build_recipe
+from tests.tiny_fusion import ENCODER, SEEING, build_config, build_pairs, build_recipe
 from tests.toy_recipe import HUNGRY, HungryRecipe, ToyRecipe, draw_numbers, split
 
 NUM_RANKS = 2
@@ -134,13 +135,18 @@ def train_identity(rank: int, parallel: ParallelConfig) -> dict[str, Any]:
     }
 
 
+def build_seeing_recipe() -> FaceFusionRecipe:
+    """Build the recipe with everything that a generator can have."""
+    return build_recipe(build_config(generator=SEEING))
+
+
 def train_with(rank: int, parallel: ParallelConfig) -> dict[str, Any]:
     """The real recipe under one strategy; a checkpoint in the middle goes through other engines."""
     config = EngineConfig(global_batch=8, batch_size=3, precision="fp32", average_half_life_images=8, parallel=parallel)
-    engine = Engine(build_recipe(), config, total_images=64, device=CPU)
+    engine = Engine(build_seeing_recipe(), config, total_images=64, device=CPU)
     losses, norms = [], []
     for step in range(4):
-        report = engine.step(build_pairs(4, seed=100 * rank + 10 * step))
+        report = engine.step(build_pairs(4, seed=100 * rank + 10 * step, size=SEEING.size))
         losses.append(report.losses)
         norms.append(report.grad_norms)
     networks = engine.inference_networks()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusionray.benchmarks.findings import Key
-from fusionray.evaluation.figures import Figures
+from fusionray.evaluation.report.figures import Figures
 
 HOLDS, FAILS, INFORMS = "#2f7d4f", "#b23a3a", "#8a8f98"
 # A bar that is many times its goal would leave no room for the others.

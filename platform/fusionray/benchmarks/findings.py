@@ -10,8 +10,8 @@ from importlib import resources
 import yaml
 
 from fusionray.config import Section
-from fusionray.evaluation.figures import Figure, Figures
-from fusionray.evaluation.goals import Goal
+from fusionray.evaluation.report.figures import Figure, Figures
+from fusionray.evaluation.report.goals import Goal
 
 TABLE_NAME = "train_keys.yaml"
 

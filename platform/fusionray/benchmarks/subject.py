@@ -12,7 +12,8 @@ from fusionray.config import Section, merge_trees, read_preset, validate
 from fusionray.data import synthetic
 from fusionray.errors import ConfigInvalid
 from fusionray.ops.environment import resolve_location
-from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
+from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.training.build import EncoderState, build_recipe, load_encoder
 from fusionray.training.engine import Engine
 from fusionray.training.planning.dry_run import build_untrained_encoder

@@ -26,7 +26,7 @@ from fusionray.benchmarks.turns import Pace
 from fusionray.config import load_config
 from fusionray.data import storage
 from fusionray.errors import ConfigInvalid, FusionRayError
-from fusionray.evaluation.figures import Figures, write_figures
+from fusionray.evaluation.report.figures import Figures, write_figures
 from fusionray.ops.environment import apply_defaults, resolve_location
 
 NAME = "bench-train"

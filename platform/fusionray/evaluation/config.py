@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from fusionray.config import Section
 from fusionray.data.shards import Split
-from fusionray.evaluation.goals import GoalSet
+from fusionray.evaluation.report.goals import GoalSet
 from fusionray.training.settings import WorkersConfig
 
 

@@ -13,18 +13,18 @@ from fusionray.data.shards import Manifest, check_shards, read_manifest
 from fusionray.errors import DetectorUnavailable
 from fusionray.evaluation.clips import Clip, RecordedClip, RenderedClip
 from fusionray.evaluation.config import ClipsConfig, EvaluateConfig
-from fusionray.evaluation.figures import Figures, write_figures
-from fusionray.evaluation.goals import load_table
 from fusionray.evaluation.judges import JudgePlaces, is_same
-from fusionray.evaluation.landmarks import CropLandmarks
 from fusionray.evaluation.material import Material, check_split, load_material
+from fusionray.evaluation.measures.landmarks import CropLandmarks
 from fusionray.evaluation.meter import Subject
-from fusionray.evaluation.missing import Circumstances, explain_missing
-from fusionray.evaluation.outcome import Case, track, write_outcome
-from fusionray.evaluation.report import write_text
+from fusionray.evaluation.report.documents import write_text
+from fusionray.evaluation.report.figures import Figures, write_figures
+from fusionray.evaluation.report.goals import load_table
+from fusionray.evaluation.report.missing import Circumstances, explain_missing
+from fusionray.evaluation.report.outcome import Case, track, write_outcome
+from fusionray.evaluation.report.verdict import Verdict, sum_up
 from fusionray.evaluation.spread import measure_pieces
 from fusionray.evaluation.subject import SubjectFacts, is_bundle, open_subject, resolve_model
-from fusionray.evaluation.verdict import Verdict, sum_up
 from fusionray.evaluation.workload import Order, divide
 from fusionray.faces.align import load_template
 from fusionray.ops.environment import resolve_location

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fusionray.data import storage
 from fusionray.errors import InputMissing
 from fusionray.evaluation.config import FeaturesConfig
-from fusionray.evaluation.landmarks import CropLandmarks
+from fusionray.evaluation.measures.landmarks import CropLandmarks
 from fusionray.evaluation.meter import Judges
 from fusionray.faces.align import load_template
 from fusionray.nets.identity import IDENTITY_SIZE

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fusionray.data.synthetic import IDENTITY_NAMES, attributes_in_crop
-from fusionray.evaluation.baselines import build_baselines
-from fusionray.evaluation.landmarks import CropLandmarks, landmark_distance
-from fusionray.evaluation.similarity import feature_distance, gradient_energy, region_psnr, region_ssim
+from fusionray.evaluation.measures.baselines import build_baselines
+from fusionray.evaluation.measures.landmarks import CropLandmarks, landmark_distance
+from fusionray.evaluation.measures.similarity import feature_distance, gradient_energy, region_psnr, region_ssim
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.recipes.attributes import AttributeReader
 from fusionray.recipes.recipe import to_float, to_uint8

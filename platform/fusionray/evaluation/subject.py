@@ -16,6 +16,7 @@ from fusionray.data import storage
 from fusionray.evaluation.meter import Subject
 from fusionray.export.bundle import (
     DESCRIPTION_NAME,
+    EMBEDDING_LENGTH,
     GENERATOR_NAME,
     IDENTITY_NAME,
     Bundle,
@@ -48,24 +49,24 @@ class SubjectFacts:
 
 
 class TorchSubject:
-    """A generator and the encoder that gives it its source embeddings."""
+    """A generator and what tells it who the source is."""
 
-    def __init__(self, generator: nn.Module, encoder: nn.Module, window: nn.Module) -> None:
+    def __init__(self, generator: nn.Module, reader: nn.Module, window: nn.Module) -> None:
         self.generator = generator
-        self.encoder = encoder
+        self.reader = reader
         self.window = window
 
     @torch.no_grad()
     def fuse(self, source: Tensor, target: Tensor) -> Tensor:
         """Fuse crops, uint8 [N,3,S,S] RGB in and out."""
-        fused: Fused = self.generator(self.embed(self.window(to_float(source))), to_float(target))
+        fused: Fused = self.generator(self.reader(self.window(to_float(source))), to_float(target))
         return to_uint8(fused.output)
 
     @torch.no_grad()
     def embed(self, face: Tensor) -> Tensor:
         """Embed faces [N,3,112,112] in [-1,1], [N,512] of unit length."""
-        embedding: Tensor = self.encoder(face)
-        return embedding
+        source: Tensor = self.reader(face)
+        return source[:, :EMBEDDING_LENGTH]
 
 
 class BundleSubject:
@@ -87,8 +88,8 @@ class BundleSubject:
     @torch.no_grad()
     def fuse(self, source: Tensor, target: Tensor) -> Tensor:
         """Fuse crops, uint8 [N,3,S,S] RGB in and out."""
-        embedding = self.embed(self.window(to_float(source))).cpu().numpy()
-        inputs = {"source": embedding, "target": rescale(to_float(target), self.target_range)}
+        source_NL = self.read(self.window(to_float(source)))
+        inputs = {"source": source_NL, "target": rescale(to_float(target), self.target_range)}
         (output,) = self.generator.run(["output"], inputs)
         pixels_NHWC = denormalize_crops(output, self.output_range)
         return torch.from_numpy(pixels_NHWC).permute(0, 3, 1, 2).contiguous().to(target.device)
@@ -96,8 +97,14 @@ class BundleSubject:
     @torch.no_grad()
     def embed(self, face: Tensor) -> Tensor:
         """Embed faces [N,3,112,112] in [-1,1], [N,512] of unit length."""
-        (embedding,) = self.identity.run(["embedding"], {"input": rescale(face, self.face_range)})
-        return nn.functional.normalize(torch.from_numpy(embedding)).to(face.device)
+        embedding = torch.from_numpy(self.read(face)[:, :EMBEDDING_LENGTH])
+        return nn.functional.normalize(embedding).to(face.device)
+
+    def read(self, face: Tensor) -> NDArray[np.float32]:
+        """Read source faces as what the generator takes, [N,L]."""
+        source_NL: NDArray[np.float32]
+        (source_NL,) = self.identity.run(["source"], {"input": rescale(face, self.face_range)})
+        return source_NL
 
 
 def rescale(image_NCHW: Tensor, described: TensorDescription) -> NDArray[np.float32]:
@@ -144,7 +151,7 @@ def open_subject(
     trained = load_fusion(location)
     data = trained.config.data
     window = FaceWindow(face_view(data.template)).to(device)
-    subject = TorchSubject(trained.generator.to(device), trained.encoder.to(device), window)
+    subject = TorchSubject(trained.generator.to(device), trained.reader.to(device), window)
     return subject, SubjectFacts(
         trained.config.run.name, data.size, data.template, trained.info.table_sha256, trained.info.data_digest
     )

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.evaluation.confidence import Interval, bootstrap
-from fusionray.evaluation.fairness import AGES, SKIN_TONES, GroupFigures, Thirds, compare_groups
+from fusionray.evaluation.measures.confidence import Interval, bootstrap
+from fusionray.evaluation.measures.fairness import AGES, SKIN_TONES, GroupFigures, Thirds, compare_groups
+from fusionray.evaluation.measures.retrieval import Embeddings, Templates, compare, is_nearer_to_source, retrieve
 from fusionray.evaluation.meter import Columns
-from fusionray.evaluation.retrieval import Embeddings, Templates, compare, is_nearer_to_source, retrieve
 from fusionray.recipes.attributes import GROUPS
 
 Names = NDArray[np.str_]

@@ -16,10 +16,10 @@ from fusionray.data.pairs import Crop, Draws
 from fusionray.evaluation.clips import Clip
 from fusionray.evaluation.judges import JudgePlaces
 from fusionray.evaluation.material import Material, compact
+from fusionray.evaluation.measures.temporal import flicker, warp_error
 from fusionray.evaluation.meter import Columns, Meter, join
 from fusionray.evaluation.protocol import Rows
 from fusionray.evaluation.subject import open_subject
-from fusionray.evaluation.temporal import flicker, warp_error
 from fusionray.faces.align import load_template
 from fusionray.ops.placement import set_thread_counts
 from fusionray.recipes.identity import FaceWindow

@@ -1,8 +1,11 @@
 """Contract 4, the bundle: the folder that leaves training and enters serving.
 
-    generator.onnx   source [N,512], target [N,3,S,S] -> output [N,3,S,S], mask [N,1,S,S]
-    identity.onnx    input [N,3,112,112] -> embedding [N,512]
+    generator.onnx   source [N,L], target [N,3,S,S] -> output [N,3,S,S], mask [N,1,S,S]
+    identity.onnx    input [N,3,112,112] -> source [N,L]
     bundle.json      what the two compute, where they come from, and the sha256 of each file
+
+A source is read once and drawn from as often as one likes. Its first 512 values are the identity embedding, of unit
+length; what follows, if anything, is what the generator of the same bundle looks up in the source's picture.
 
 A bundle appears under its name whole or not at all, and is read only after every hash has been checked.
 """
@@ -32,14 +35,14 @@ REQUIRED_FILES = (GENERATOR_NAME, IDENTITY_NAME)
 EMBEDDING_LENGTH = 512
 IDENTITY_SIZE = 112
 
-Meaning = Literal["embedding", "picture", "mask"]
+Meaning = Literal["source", "picture", "mask"]
 
 
 class TensorDescription(Section):
     """What one input or output of a model holds.
 
-    `shape` uses names for sizes that vary. A `picture` is RGB, an `embedding` has unit length; values lie in
-    `minimum..maximum`.
+    `shape` uses names for sizes that vary. A `picture` is RGB, a `source` begins with a unit-length embedding;
+    values lie in `minimum..maximum`.
     """
 
     meaning: Meaning
@@ -105,6 +108,20 @@ class Bundle:
         """Locate the identity encoder."""
         return self.folder / IDENTITY_NAME
 
+    @property
+    def source_length(self) -> int:
+        """Count the values that stand for a source.
+
+        Raises: BundleInvalid if the description gives no number, or fewer than an embedding has.
+        """
+        length = self.tensor(GENERATOR_NAME, "source").shape[-1]
+        if not isinstance(length, int) or length < EMBEDDING_LENGTH:
+            raise BundleInvalid(
+                f"{self.folder}/{DESCRIPTION_NAME}: 'source' of {GENERATOR_NAME} ends in {length}, not in a number "
+                f"from {EMBEDDING_LENGTH} on; export it again"
+            )
+        return length
+
     def tensor(self, file: str, name: str) -> TensorDescription:
         """Look up what an input or output holds.
 
@@ -118,15 +135,17 @@ class Bundle:
             ) from None
 
 
-def describe_tensors(size: int, minimum: float, maximum: float) -> dict[str, dict[str, TensorDescription]]:
+def describe_tensors(
+    size: int, minimum: float, maximum: float, source_length: int = EMBEDDING_LENGTH
+) -> dict[str, dict[str, TensorDescription]]:
     """Describe the tensors of a bundle made here; the generator's pictures lie in `minimum..maximum`."""
-    embedding = TensorDescription(meaning="embedding", shape=("N", EMBEDDING_LENGTH), minimum=-1.0, maximum=1.0)
+    source = TensorDescription(meaning="source", shape=("N", source_length), minimum=-1.0, maximum=1.0)
     picture = TensorDescription(meaning="picture", shape=("N", 3, size, size), minimum=minimum, maximum=maximum)
     mask = TensorDescription(meaning="mask", shape=("N", 1, size, size), minimum=0.0, maximum=1.0)
     crop = TensorDescription(meaning="picture", shape=("N", 3, IDENTITY_SIZE, IDENTITY_SIZE), minimum=-1.0, maximum=1.0)
     return {
-        GENERATOR_NAME: {"source": embedding, "target": picture, "output": picture, "mask": mask},
-        IDENTITY_NAME: {"input": crop, "embedding": embedding},
+        GENERATOR_NAME: {"source": source, "target": picture, "output": picture, "mask": mask},
+        IDENTITY_NAME: {"input": crop, "source": source},
     }
 
 

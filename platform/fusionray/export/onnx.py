@@ -58,31 +58,31 @@ def export(config: ExportConfig) -> Bundle:
     Raises: CheckpointMissing, ParityFailed, BundleInvalid.
     """
     trained = load_fusion(config.checkpoint)
-    size = trained.generator.config.size
+    size, length = trained.generator.config.size, trained.generator.config.source_length
     random = np.random.default_rng(0)
     with TemporaryDirectory(prefix="fusionray-export-") as temporary:
         files = {name: Path(temporary) / name for name in (GENERATOR_NAME, IDENTITY_NAME)}
         write_onnx(
             trained.generator,
-            (unit_rows(random, 2), picture_rows(random, 2, size)),
+            (source_rows(random, 2, length), picture_rows(random, 2, size)),
             files[GENERATOR_NAME],
             inputs=("source", "target"),
             outputs=("output", "mask"),
         )
         write_onnx(
-            trained.encoder,
+            trained.reader,
             (picture_rows(random, 2, IDENTITY_SIZE),),
             files[IDENTITY_NAME],
             inputs=("input",),
-            outputs=("embedding",),
+            outputs=("source",),
         )
         difference = 0.0
         for batch in PARITY_BATCHES:
-            pair = (unit_rows(random, batch), picture_rows(random, batch, size))
+            pair = (source_rows(random, batch, length), picture_rows(random, batch, size))
             face = (picture_rows(random, batch, IDENTITY_SIZE),)
             for module, path, example in (
                 (trained.generator, files[GENERATOR_NAME], pair),
-                (trained.encoder, files[IDENTITY_NAME], face),
+                (trained.reader, files[IDENTITY_NAME], face),
             ):
                 difference = max(difference, largest_difference(module, path, example))
         if not difference <= config.tolerance:
@@ -103,7 +103,9 @@ def describe(config: ExportConfig, trained: TrainedFusion, difference: float) ->
         name=config.name or trained.config.run.name,
         size=trained.generator.config.size,
         template=trained.config.data.template,
-        tensors=describe_tensors(trained.generator.config.size, -1.0, 1.0),
+        tensors=describe_tensors(
+            trained.generator.config.size, -1.0, 1.0, source_length=trained.generator.config.source_length
+        ),
         licence=config.licence,
         lineage=Lineage(
             data_manifest=trained.info.data_digest,
@@ -152,8 +154,10 @@ def largest_difference(module: nn.Module, path: Path, example: tuple[Tensor, ...
     return float(max(differences))
 
 
-def unit_rows(random: np.random.Generator, count: int) -> Tensor:
-    return F.normalize(torch.from_numpy(random.standard_normal((count, EMBEDDING_LENGTH), np.float32)))
+def source_rows(random: np.random.Generator, count: int, length: int) -> Tensor:
+    rows = torch.from_numpy(random.standard_normal((count, length), np.float32))
+    embedding, tokens = rows[:, :EMBEDDING_LENGTH], rows[:, EMBEDDING_LENGTH:]
+    return torch.cat([F.normalize(embedding), tokens.tanh()], dim=1)
 
 
 def picture_rows(random: np.random.Generator, count: int, size: int) -> Tensor:

@@ -25,7 +25,7 @@ class RecomputableUnit(nn.Module):
     recompute = False
     compute: Callable[..., Tensor]
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor | None) -> Tensor:
         if not (self.recompute and torch.is_grad_enabled() and self.is_differentiated(inputs)):
             return self.compute(*inputs)
         if self.training and any(isinstance(module, _BatchNorm) for module in self.modules()):
@@ -35,9 +35,11 @@ class RecomputableUnit(nn.Module):
             out = checkpoint(self.compute, *inputs, use_reentrant=False)
         return out
 
-    def is_differentiated(self, inputs: tuple[Tensor, ...]) -> bool:
+    def is_differentiated(self, inputs: tuple[Tensor | None, ...]) -> bool:
         """Tell whether a backward pass can come here at all."""
-        return any(value.requires_grad for value in inputs) or any(p.requires_grad for p in self.parameters())
+        return any(value is not None and value.requires_grad for value in inputs) or any(
+            p.requires_grad for p in self.parameters()
+        )
 
     def build_contexts(
         self,
@@ -131,9 +133,12 @@ class FusionBlock(RecomputableUnit):
     Source: FaceShifter (Li et al. 2019), section 3.1 (AAD layer), with StyleGAN2 modulation as the identity path.
     """
 
-    def __init__(self, in_channels: int, skip_channels: int, out_channels: int, style_length: int) -> None:
+    def __init__(
+        self, in_channels: int, skip_channels: int, out_channels: int, style_length: int, detail_channels: int = 0
+    ) -> None:
         super().__init__()
         self.below = nn.Conv2d(in_channels, out_channels, 1, bias=False)
+        self.detail = nn.Conv2d(detail_channels, out_channels, 1, bias=False) if detail_channels else None
         self.attribute = nn.Conv2d(skip_channels, out_channels, 1)
         self.first = ModulatedConv(out_channels, out_channels, style_length)
         self.second = ModulatedConv(out_channels, out_channels, style_length)
@@ -142,34 +147,25 @@ class FusionBlock(RecomputableUnit):
         nn.init.zeros_(self.gate.weight)
         nn.init.ones_(self.gate.bias)  # type: ignore[arg-type]
 
-    def compute(self, x_NCHW: Tensor, skip_NCHW: Tensor, style_NS: Tensor) -> Tensor:
-        """Join `x` [N,Cin,h,w] with the target's feature `skip` [N,Cskip,H,W], H = h or 2 h; returns [N,Cout,H,W]."""
+    def compute(self, x_NCHW: Tensor, skip_NCHW: Tensor, style_NS: Tensor, detail_NDHW: Tensor | None = None) -> Tensor:
+        """Join `x` [N,Cin,h,w] with the target's feature `skip` [N,Cskip,H,W], H = h or 2 h; returns [N,Cout,H,W].
+
+        `detail` [N,D,H,W] is what was found in the source, if anything is looked for there.
+        """
         # Narrowed before it is enlarged, and added instead of stacked: both 3x3 convolutions see the output's width.
         below = self.below(x_NCHW)
         if below.shape[-1] != skip_NCHW.shape[-1]:
             below = upsample(below)
         attribute = self.attribute(skip_NCHW)
-        hidden = F.silu(self.first(below + attribute, style_NS))
+        joined = below + attribute
+        if self.detail is not None:
+            joined = joined + self.detail(detail_NDHW)
+        hidden = F.silu(self.first(joined, style_NS))
         identity_path = F.silu(self.second(hidden, style_NS))
         gate_N1HW = torch.sigmoid(self.gate(hidden))
         # g a + (1 - g) b, written so that the gate is spread over the channels once
         blended: Tensor = attribute + gate_N1HW * (identity_path - attribute)
         return blended
-
-
-class DrawingBlock(RecomputableUnit):
-    """Double the resolution and draw in the identity's style, from what lies below alone."""
-
-    def __init__(self, in_channels: int, out_channels: int, style_length: int) -> None:
-        super().__init__()
-        self.below = nn.Conv2d(in_channels, out_channels, 1, bias=False)
-        self.first = ModulatedConv(out_channels, out_channels, style_length)
-        self.second = ModulatedConv(out_channels, out_channels, style_length)
-
-    def compute(self, x_NCHW: Tensor, style_NS: Tensor) -> Tensor:
-        """Turn `x` [N,Cin,h,w] into [N,Cout,2h,2w]."""
-        hidden = F.silu(self.first(upsample(self.below(x_NCHW)), style_NS))
-        return F.silu(self.second(hidden, style_NS))
 
 
 def upsample(x_NCHW: Tensor) -> Tensor:

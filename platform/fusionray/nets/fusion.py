@@ -1,41 +1,48 @@
-"""Identity encoder and generator as one trained network."""
+"""What is trained as one network: the encoder of the source's picture, and the generator that looks at it."""
 
 from __future__ import annotations
 
-import copy
-
+import torch
 from torch import Tensor, nn
 
-from fusionray.nets.generator import Fused, Generator
+from fusionray.nets.generator import Fused, Generator, GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder
+from fusionray.nets.source import SourceEncoder
+
+
+class SourceReader(nn.Module):
+    """Everything that the generator is told of a source, from its picture; what is delivered beside the generator."""
+
+    def __init__(self, identity: IdentityEncoder, network: FusionNetwork) -> None:
+        super().__init__()
+        self.identity = identity
+        self.tokens = network.source
+
+    def forward(self, face: Tensor) -> Tensor:
+        """Read `face` [N,3,112,112] in [-1,1] as [N,L], all in [-1,1]: `GeneratorConfig.source_length`."""
+        return describe_source(self.identity(face), face, self.tokens)
 
 
 class FusionNetwork(nn.Module):
-    """A generator with an identity encoder of its own.
+    """A generator and, if it looks at more of the source than its embedding, the encoder of that."""
 
-    An encoder that was taught to tell people apart keeps what tells them apart; to draw a person, more is needed.
-    Here the picture that is wanted teaches the encoder, too.
-    """
-
-    def __init__(self, identity: IdentityEncoder, generator: Generator) -> None:
-        """Begin with a copy of `identity`: the original goes on watching, unchanged."""
+    def __init__(self, config: GeneratorConfig, face_view_23: Tensor | None = None) -> None:
+        """Build it; `face_view_23` maps the unit square of the source's face to that of the target's crop."""
         super().__init__()
-        self.identity = copy.deepcopy(identity).requires_grad_(True)
-        self.generator = generator
+        self.config = config
+        self.generator = Generator(config, face_view_23)
+        self.source = SourceEncoder(config.source) if config.source else None
 
-    def train(self, mode: bool = True) -> FusionNetwork:
-        """Switch to training; the encoder's batch norms keep the statistics they came with.
-
-        A step sees few faces of one recipe's augmentation: their statistics would be noise, and other than in use.
-        """
-        super().train(mode)
-        self.identity.eval()
-        return self
-
-    def forward(self, source: Tensor, target: Tensor) -> Fused:
+    def forward(self, face: Tensor, embedding: Tensor, target: Tensor) -> Fused:
         """Fuse a batch.
 
-        `source` [N,3,112,112] aligned faces in [-1,1]; `target` [N,3,S,S] RGB in [-1,1]. Returns what `Generator` does.
+        `face` [N,3,112,112] sources aligned to arcface_112, in [-1,1]; `embedding` [N,512] of unit length, theirs;
+        `target` [N,3,S,S] RGB in [-1,1]. Returns what `Generator` does.
         """
-        fused: Fused = self.generator(self.identity(source), target)
+        fused: Fused = self.generator(describe_source(embedding, face, self.source), target)
         return fused
+
+
+def describe_source(embedding: Tensor, face: Tensor, tokens: SourceEncoder | None) -> Tensor:
+    """Put together what a generator is told of sources, [N,L]: their embeddings [N,512], tokens of their faces."""
+    return embedding if tokens is None else torch.cat([embedding, tokens(face)], dim=1)

@@ -1,4 +1,4 @@
-"""The fusion generator: identity embedding + target crop -> fused crop and blending mask.
+"""The fusion generator: identity embedding, tokens of the source's face, target crop -> fused crop and blending mask.
 
 Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, S style length.
 """
@@ -15,7 +15,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fusionray.config import Section
-from fusionray.nets.blocks import DrawingBlock, EncoderBlock, FusionBlock, count_groups
+from fusionray.nets.blocks import EncoderBlock, FusionBlock, count_groups
+from fusionray.nets.source import NUM_TOKENS, QUERY_SIZE, SourceConfig, SourceLookup
 
 EMBEDDING_LENGTH = 512
 
@@ -26,10 +27,8 @@ class GeneratorConfig(Section):
     size: int = Field(64, description="side of the target crop, pixels")
     channels: tuple[int, ...] = Field((32, 64, 128, 192), description="widths from full resolution downwards")
     bottleneck_blocks: int = Field(2, ge=1, description="fusion blocks at the lowest resolution")
-    skip_size: int | None = Field(
-        None,
-        ge=1,
-        description="largest side of target features that reach the decoder, which draws anew what is finer; null: all",
+    source: SourceConfig | None = Field(
+        None, description="what the generator sees of the source beside its embedding; null: nothing"
     )
     style_length: int = Field(256, ge=1, description="length of the identity code that modulates the convolutions")
     mask_floor: float = Field(
@@ -41,7 +40,20 @@ class GeneratorConfig(Section):
         step = 2 ** (len(self.channels) - 1)
         if self.size % step or self.size < 4 * step:
             raise ValueError(f"size {self.size} must be a multiple of {step} and at least {4 * step}")
+        wanted = {QUERY_SIZE, *self.source.detail_at} if self.source else set()
+        if not wanted <= set(self.sides):
+            raise ValueError(f"source needs features of {sorted(wanted)} px, and there are {self.sides}")
         return self
+
+    @property
+    def sides(self) -> list[int]:
+        """List the sides of the features, from full resolution downwards."""
+        return [self.size // 2**level for level in range(len(self.channels))]
+
+    @property
+    def source_length(self) -> int:
+        """Count the values that stand for a source: its embedding, and its tokens one after the other."""
+        return EMBEDDING_LENGTH + (NUM_TOKENS * self.source.token_length if self.source else 0)
 
 
 class Fused(NamedTuple):
@@ -58,7 +70,11 @@ class Generator(nn.Module):
     the practice of public one-shot swappers, which blend inside the network.
     """
 
-    def __init__(self, config: GeneratorConfig) -> None:
+    def __init__(self, config: GeneratorConfig, face_view_23: Tensor | None = None) -> None:
+        """Build it; `face_view_23` maps the unit square of the source's face to that of the target's crop.
+
+        By default they are the same, until a checkpoint brings its own.
+        """
         super().__init__()
         self.config = config
         widths = config.channels
@@ -74,27 +90,28 @@ class Generator(nn.Module):
         self.bottleneck = nn.ModuleList(
             FusionBlock(deepest, deepest, deepest, config.style_length) for _ in range(config.bottleneck_blocks)
         )
+        detail = config.source.detail_at if config.source else {}
         self.decoder = nn.ModuleList(
-            FusionBlock(below, here, here, config.style_length)
-            if config.skip_size is None or config.size // 2**level <= config.skip_size
-            else DrawingBlock(below, here, config.style_length)
-            for level, (here, below) in reversed(list(enumerate(pairwise(widths))))
+            FusionBlock(below, here, here, config.style_length, detail.get(side, 0))
+            for side, (here, below) in reversed(list(zip(config.sides, pairwise(widths), strict=False)))
         )
-        # Where hair begins is the target's own: without fine features in the decoder, the mask looks at them itself.
-        self.edges: nn.Conv2d | None = None
-        if isinstance(self.decoder[-1], DrawingBlock):
-            self.edges = nn.Conv2d(widths[0], 1, 3, padding=1)
+        self.lookup: SourceLookup | None = None
+        if config.source is not None:
+            width = dict(zip(config.sides, widths, strict=True))[QUERY_SIZE]
+            view = torch.eye(2, 3) if face_view_23 is None else face_view_23
+            self.lookup = SourceLookup(config.source, width, view)
         self.head_norm = nn.GroupNorm(count_groups(widths[0]), widths[0])
         self.head = nn.Conv2d(widths[0], 4, 3, padding=1)
 
     def forward(self, source: Tensor, target: Tensor) -> Fused:
         """Fuse a batch.
 
-        `source` [N,512] unit-length identity embedding; `target` [N,3,S,S] RGB in [-1,1].
+        `source` [N,L], L = `config.source_length`: unit-length identity embedding [N,512] and, where the generator
+        looks at the source, its tokens (`describe_source`); `target` [N,3,S,S] RGB in [-1,1].
         Returns `output` [N,3,S,S] in [-1,1] and `mask` [N,1,S,S] in [0,1].
         """
         # A unit vector has entries of size 1/sqrt(E): bring them to size 1.
-        style_NS = self.mapping(source * math.sqrt(EMBEDDING_LENGTH))
+        style_NS = self.mapping(source[:, :EMBEDDING_LENGTH] * math.sqrt(EMBEDDING_LENGTH))
         features = [self.stem(target)]
         for down in self.encoder:
             features.append(down(features[-1]))
@@ -102,14 +119,22 @@ class Generator(nn.Module):
         hidden = deepest
         for block in self.bottleneck:
             hidden = block(hidden, deepest, style_NS)
+        hidden, details = self.look(hidden, source, {})
         for block, skip in zip(self.decoder, reversed(features), strict=True):
-            hidden = block(hidden, style_NS) if isinstance(block, DrawingBlock) else block(hidden, skip, style_NS)
+            hidden = block(hidden, skip, style_NS, details.get(skip.shape[-1]))
+            hidden, details = self.look(hidden, source, details)
         # Planes apart: with the channels last, face and mask would be strided, and a CPU takes tanh one by one.
         head_N4HW = self.head(F.silu(self.head_norm(hidden))).float().contiguous()
         face = torch.tanh(head_N4HW[:, :3])
         floor = self.config.mask_floor
-        logit_N1HW = head_N4HW[:, 3:]
-        if self.edges is not None:
-            logit_N1HW = logit_N1HW + self.edges(F.silu(features[0])).float()
-        mask = floor + (1 - floor) * torch.sigmoid(logit_N1HW)
+        mask = floor + (1 - floor) * torch.sigmoid(head_N4HW[:, 3:])
         return Fused(mask * face + (1 - mask) * target, mask)
+
+    def look(
+        self, hidden_NCHW: Tensor, source_NL: Tensor, details: dict[int, Tensor]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Look at the source from the features that do; others, and what was found before them, stay as they are."""
+        if self.lookup is None or hidden_NCHW.shape[-1] != QUERY_SIZE:
+            return hidden_NCHW, details
+        looked: tuple[Tensor, dict[int, Tensor]] = self.lookup(hidden_NCHW, source_NL[:, EMBEDDING_LENGTH:])
+        return looked

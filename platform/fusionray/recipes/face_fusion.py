@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fusionray.config import Section
-from fusionray.nets.discriminator import Discriminator, DiscriminatorConfig
+from fusionray.nets.discriminator import Discriminator
 from fusionray.nets.fusion import FusionNetwork
-from fusionray.nets.generator import Fused, Generator, GeneratorConfig
+from fusionray.nets.generator import Fused
 from fusionray.nets.identity import IdentityEncoder
-from fusionray.recipes.adaptive import AdaptiveAugmentation, AdaptiveAugmentationConfig
+from fusionray.recipes.adaptive import AdaptiveAugmentation
 from fusionray.recipes.affine import jitter_views
-from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
+from fusionray.recipes.augmentation import Augmentation, degrade_resolution
+from fusionray.recipes.disguise import Disguise, DisguiseConfig
+from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.recipes.identity import FaceWindow
 from fusionray.recipes.losses import (
     adversarial_discriminator_loss,
@@ -31,67 +30,13 @@ from fusionray.recipes.losses import (
     feature_matching_loss,
     gradient_penalty,
     identity_loss,
+    mask_loss,
     masked_l1,
     structure_loss,
 )
-from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput, to_float, to_uint8
+from fusionray.recipes.recipe import Losses, Phase, PhaseInput, to_float, to_uint8
 from fusionray.recipes.truth import elliptic_region, render_truth
 from fusionray.types import Batch, PairBatch
-
-
-class FusionLossWeights(Section):
-    """Weight of each loss; 0 leaves it out and saves its computation."""
-
-    adversarial: float = Field(1.0, ge=0, description="fused pictures look real to the discriminator")
-    identity: float = Field(2.0, ge=0, description="1 - cosine between fused and source embedding")
-    reconstruction: float = Field(20.0, ge=0, description="L1 to the target where source and target are one person")
-    truth: float = Field(20.0, ge=0, description="L1 to the rendered true fusion (paired only)")
-    structure: float = Field(
-        0.0, ge=0, description="1 - SSIM to what `truth` or `reconstruction` wants, within the face region"
-    )
-    feature_matching: float = Field(2.0, ge=0, description="deep discriminator features equal the reference's")
-    cycle: float = Field(0.0, ge=0, description="fusing the target's identity back returns the target")
-    mask: float = Field(1.0, ge=0, description="mask equals the face region; keeps it from collapsing to 0")
-    gradient_penalty: float = Field(1.0, ge=0, description="R1 on real pictures")
-
-
-class FaceFusionConfig(Section):
-    """Settings of the face-fusion recipe."""
-
-    name: Literal["face_fusion"] = "face_fusion"
-    generator: GeneratorConfig = GeneratorConfig()
-    discriminator: DiscriminatorConfig = DiscriminatorConfig()
-    weights: FusionLossWeights = FusionLossWeights()
-    paired: bool = Field(True, description="learn from the rendered true fusion where the shards are synthetic")
-    disguise: bool = Field(
-        False,
-        description="unpaired: show the generator same-person targets as it fuses them with somebody else, and ask for "
-        "the picture back",
-    )
-    learn_encoder: bool = Field(
-        False, description="train the encoder that feeds the generator with it; the one that watches stays as it is"
-    )
-    matching_from_layer: int = Field(1, ge=0, description="first discriminator layer used by feature matching")
-    gradient_penalty_interval: int = Field(16, ge=1, description="steps between two gradient penalties")
-    identity_encoder: str = Field(
-        "preset:identity-small",
-        description="frozen encoder: a checkpoint or run folder, or preset:NAME to train it first on these shards",
-    )
-    augmentation: AugmentationConfig = AugmentationConfig()
-    adaptive_augmentation: AdaptiveAugmentationConfig = AdaptiveAugmentationConfig()
-    generator_optimizer: OptimizerConfig = OptimizerConfig(base_lr=2e-4)
-    discriminator_optimizer: OptimizerConfig = OptimizerConfig(base_lr=4e-4)
-
-    @model_validator(mode="after")
-    def check_matching(self) -> FaceFusionConfig:
-        """Refuse feature matching without features."""
-        num_layers = len(self.discriminator.channels)
-        if self.weights.feature_matching and self.matching_from_layer >= num_layers:
-            raise ValueError(
-                f"matching_from_layer={self.matching_from_layer} leaves none of the {num_layers} layers of "
-                "discriminator.channels to feature matching"
-            )
-        return self
 
 
 @dataclass(frozen=True)
@@ -117,9 +62,8 @@ class FaceFusionRecipe:
 
     def __init__(self, config: FaceFusionConfig, *, identity_encoder: IdentityEncoder, face_view_23: Tensor) -> None:
         self.config = config
-        generator = Generator(config.generator)
         self.networks: Mapping[str, nn.Module] = {
-            "generator": FusionNetwork(identity_encoder, generator) if config.learn_encoder else generator,
+            "generator": FusionNetwork(config.generator, face_view_23),
             "discriminator": Discriminator(config.discriminator),
         }
         upright = config.augmentation.model_copy(update={"rotation_degrees": 0.0})
@@ -128,6 +72,7 @@ class FaceFusionRecipe:
             "window": FaceWindow(face_view_23),
             "augmentation": Augmentation(config.augmentation),
             "source_augmentation": Augmentation(upright),
+            **({"disguise": Disguise(config.disguise)} if config.disguise else {}),
         }
         # Left out altogether when it is off: a probability of 0 would still cost a warp.
         chosen = config.adaptive_augmentation
@@ -164,9 +109,9 @@ class FaceFusionRecipe:
         """Everything that is asked of the generator; leaves the fused pictures for the discriminator."""
         weights, batch = self.config.weights, step.batch
         source_NE = embed_source(step)
-        who = batch.source_face if self.config.learn_encoder else source_NE
-        shown = self.disguise(step, who) if self.config.disguise and not batch.paired else batch.target
-        fused: Fused = step.networks["generator"](who, shown)
+        disguise = None if batch.paired else self.config.disguise
+        shown = self.disguise(step, source_NE, disguise) if disguise else batch.target
+        fused: Fused = step.networks["generator"](batch.source_face, source_NE, shown)
         step.shared["fused"] = fused.output.detach()
         parts: dict[str, Tensor] = {}
         if weights.identity:
@@ -180,7 +125,7 @@ class FaceFusionRecipe:
             known_N = torch.ones_like(batch.same_identity) if batch.paired else batch.same_identity
             parts["structure"] = structure_loss(fused.output, batch.reference, batch.face_region, known_N)
         if weights.mask:
-            parts["mask"] = (fused.mask - batch.face_region).abs().mean()
+            parts["mask"] = mask_loss(fused.mask, batch.face_region)
         if weights.adversarial or weights.feature_matching:
             # One draw for both: features of pictures that were changed differently have nothing to match.
             seen_fused, seen_reference = self.augment(fused.output, batch.reference)
@@ -194,25 +139,24 @@ class FaceFusionRecipe:
         if weights.cycle:
             with torch.no_grad():  # who the target is does not depend on the generator
                 target_face = step.frozen["window"](batch.target)
-                back = target_face if self.config.learn_encoder else step.frozen["identity"](target_face)
-            returned: Fused = step.networks["generator"](back, fused.output)
+                target_NE = step.frozen["identity"](target_face)
+            returned: Fused = step.networks["generator"](target_face, target_NE, fused.output)
             parts["cycle"] = (returned.output - batch.target).abs().mean()
         total = torch.stack([getattr(weights, name) * value for name, value in parts.items()]).sum()
         return Losses(total, parts)
 
     @torch.no_grad()
-    def disguise(self, step: PhaseInput[FusionInput], who: Tensor) -> Tensor:
-        """Show same-person targets under another person's identity, as the generator fuses them now: [N,3,S,S].
+    def disguise(self, step: PhaseInput[FusionInput], source_NE: Tensor, config: DisguiseConfig) -> Tensor:
+        """Hide who same-person targets show; the others are as they are: [N,3,S,S].
 
-        Between two pictures of one person the target is its own answer, and copying it is enough. Disguised first, the
-        picture is input and the photograph the answer: a true pair of the kind that only rendering gives otherwise. No
-        gradient reaches the disguise, or the generator would learn to hide the answer in it.
-
-        Source: ReliableSwap (Yuan et al. 2023), section 3, with the generator itself in place of an older swapper.
+        No gradient reaches the disguise, or the generator would learn to hide the answer in it.
         """
-        batch = step.batch
-        disguised: Fused = step.networks["generator"](who.roll(1, dims=0), batch.target)
-        return torch.where(batch.same_identity[:, None, None, None], disguised.output, batch.target)
+        batch, shown = step.batch, step.batch.target
+        if config.fused:
+            others = (batch.source_face.roll(1, dims=0), source_NE.roll(1, dims=0))
+            shown = step.networks["generator"](*others, shown).output
+        shown = step.frozen["disguise"](shown, batch.face_region)
+        return torch.where(batch.same_identity[:, None, None, None], shown, batch.target)
 
     def discriminator_loss(self, step: PhaseInput[FusionInput]) -> Losses:
         """Tell the references from what the generator made in this step."""
@@ -265,8 +209,7 @@ class FaceFusionRecipe:
     def fuse(self, networks: Mapping[str, nn.Module], source_NCHW: Tensor, target_NCHW: Tensor) -> Fused:
         """Fuse crops in [-1,1] without augmentation."""
         face = self.frozen["window"](source_NCHW)
-        who = face if self.config.learn_encoder else self.frozen["identity"](face)
-        fused: Fused = networks["generator"](who, target_NCHW)
+        fused: Fused = networks["generator"](face, self.frozen["identity"](face), target_NCHW)
         return fused
 
     @torch.no_grad()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fusionray.config import Section
 from fusionray.data import synthetic
-from fusionray.evaluation.verification import verify
+from fusionray.evaluation.measures.verification import verify
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.affine import compose_views, sample, unit_to_signed

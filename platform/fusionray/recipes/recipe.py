@@ -26,9 +26,6 @@ class OptimizerConfig(Section):
     betas: tuple[float, float] = Field((0.0, 0.99), description="Adam decay rates")
     momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum")
     weight_decay: float = Field(0.0, ge=0, description="decoupled for adamw, L2 for sgd")
-    rate_shares: dict[str, float] = Field(
-        {}, description="share of the learning rate of parameters whose names begin so, e.g. {identity: 0.05}"
-    )
 
     def beside_lazy(self, interval: int) -> OptimizerConfig:
         """Make up for a lazy second phase of the same network, which steps once more every `interval` steps.

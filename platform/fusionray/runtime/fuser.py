@@ -1,7 +1,7 @@
 """From picture to picture: find the faces, carry the identity over, put the new faces back.
 
 Pictures are uint8 RGB HWC at any size. Crops are NCHW float32 in the value range that the bundle states.
-N faces, S crop size, E embedding length.
+N faces, S crop size, L length of what stands for a source, E of the embedding that it begins with.
 """
 
 from __future__ import annotations
@@ -86,29 +86,29 @@ class Fuser:
         """Run every model once, so that the first request does not pay for lazy allocation and kernel choice."""
         self.detector.detect(np.zeros((self.size, self.size, 3), np.uint8))
         self.forward_identity(np.zeros((1, 3, IDENTITY_SIZE, IDENTITY_SIZE), np.float32))
-        embedding = np.full((1, EMBEDDING_LENGTH), EMBEDDING_LENGTH**-0.5, np.float32)
-        self.forward_generator(embedding, np.zeros((1, 3, self.size, self.size), np.float32))
+        source = np.full((1, self.bundle.source_length), EMBEDDING_LENGTH**-0.5, np.float32)
+        self.forward_generator(source, np.zeros((1, 3, self.size, self.size), np.float32))
 
-    def embed(self, image: Image) -> FloatArray:
-        """Compute the identity embedding, [E] float32 of unit length, of the largest face of a source picture.
+    def read_source(self, image: Image) -> FloatArray:
+        """Read the largest face of a source picture: [L] float32, of which the first [E] are its unit-length embedding.
 
         Raises: NoFaceFound naming the source picture.
         """
         face = largest_face(self.detect(image, "source"))
         matrix = estimate_alignment(face.landmarks, self.identity_template, IDENTITY_SIZE)
         crop = warp_crop(image, matrix, IDENTITY_SIZE)
-        embedding: FloatArray = self.forward_identity(normalize_crops([crop], self.crop_range))[0]
-        return embedding
+        source: FloatArray = self.forward_identity(normalize_crops([crop], self.crop_range))[0]
+        return source
 
     def fuse(self, source_image: Image, target_image: Image, faces: Faces = "largest") -> FusedPicture:
         """Give the largest or every face of the target picture the identity of the source picture's largest face.
 
         Raises: NoFaceFound naming the picture that shows none.
         """
-        return self.fuse_embedding(self.embed(source_image), target_image, faces)
+        return self.fuse_source(self.read_source(source_image), target_image, faces)
 
-    def fuse_embedding(self, embedding_E: FloatArray, target_image: Image, faces: Faces = "largest") -> FusedPicture:
-        """Give the faces of a picture the identity of an embedding.
+    def fuse_source(self, source_L: FloatArray, target_image: Image, faces: Faces = "largest") -> FusedPicture:
+        """Give the faces of a picture the identity of a source that was read.
 
         Raises: NoFaceFound naming the target picture.
         """
@@ -116,7 +116,7 @@ class Fuser:
         chosen = found if faces == "all" else [largest_face(found)]
         matrices = [estimate_alignment(face.landmarks, self.template, self.size) for face in chosen]
         crops = [warp_crop(target_image, matrix, self.size) for matrix in matrices]
-        fused_NSS3, mask_NSS = self.fuse_crops(embedding_E, crops)
+        fused_NSS3, mask_NSS = self.fuse_crops(source_L, crops)
         image = paste_faces(target_image, fused_NSS3, mask_NSS * self.box_mask, matrices)
         return FusedPicture(image, len(chosen), tuple(box_of(face) for face in chosen))
 
@@ -130,26 +130,28 @@ class Fuser:
             raise NoFaceFound(f"no face was found in the {role} picture; use one that shows a face larger and clearer")
         return faces
 
-    def fuse_crops(self, embedding_E: FloatArray, crops: Sequence[Image]) -> tuple[NDArray[np.uint8], FloatArray]:
+    def fuse_crops(self, source_L: FloatArray, crops: Sequence[Image]) -> tuple[NDArray[np.uint8], FloatArray]:
         """Fuse aligned crops, in batches: [N,S,S,3] uint8 and the model's masks [N,S,S] in 0..1."""
         outputs, masks = [], []
         for start in range(0, len(crops), MAX_BATCH):
             batch = normalize_crops(crops[start : start + MAX_BATCH], self.target_range)
-            output, mask = self.forward_generator(np.repeat(embedding_E[None], len(batch), axis=0), batch)
+            output, mask = self.forward_generator(np.repeat(source_L[None], len(batch), axis=0), batch)
             outputs.append(denormalize_crops(output, self.output_range))
             masks.append(np.clip(np.nan_to_num(mask[:, 0]), 0.0, 1.0))
         return np.concatenate(outputs), np.concatenate(masks)
 
     def forward_identity(self, input_NCHW: FloatArray) -> FloatArray:
-        """Run the identity encoder: crops to unit-length embeddings [N,E]."""
-        (embedding,) = self.identity.run(["embedding"], {"input": input_NCHW})
+        """Run the identity encoder: crops to what stands for sources [N,L]."""
+        source: FloatArray
+        (source,) = self.identity.run(["source"], {"input": input_NCHW})
         # The division guards against models whose last layer does not normalise.
-        unit: FloatArray = embedding / np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-12)
-        return unit
+        embedding = source[:, :EMBEDDING_LENGTH]
+        length = np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-12)
+        return np.concatenate([embedding / length, source[:, EMBEDDING_LENGTH:]], axis=1)
 
-    def forward_generator(self, source_NE: FloatArray, target_NCHW: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def forward_generator(self, source_NL: FloatArray, target_NCHW: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Run the generator: fused crops [N,3,S,S] in the bundle's range and masks [N,1,S,S]."""
-        output, mask = self.generator.run(["output", "mask"], {"source": source_NE, "target": target_NCHW})
+        output, mask = self.generator.run(["output", "mask"], {"source": source_NL, "target": target_NCHW})
         return output, mask
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import onnxruntime as ort
 
 from fusionray.errors import BundleInvalid
-from fusionray.export.bundle import EMBEDDING_LENGTH, GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE, Bundle
+from fusionray.export.bundle import GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE, Bundle
 
 
 def check_models(bundle: Bundle, generator: ort.InferenceSession, identity: ort.InferenceSession) -> None:
@@ -20,13 +20,13 @@ def check_models(bundle: Bundle, generator: ort.InferenceSession, identity: ort.
     wanted: dict[str, tuple[ort.InferenceSession, dict[str, list[int]], dict[str, list[int]]]] = {
         GENERATOR_NAME: (
             generator,
-            {"source": [EMBEDDING_LENGTH], "target": [3, size, size]},
+            {"source": [bundle.source_length], "target": [3, size, size]},
             {"output": [3, size, size], "mask": [1, size, size]},
         ),
         IDENTITY_NAME: (
             identity,
             {"input": [3, IDENTITY_SIZE, IDENTITY_SIZE]},
-            {"embedding": [EMBEDDING_LENGTH]},
+            {"source": [bundle.source_length]},
         ),
     }
     for file, (session, inputs, outputs) in wanted.items():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fusionray.config import validate
 from fusionray.errors import CheckpointMissing
 from fusionray.faces.align import fit_similarity, load_template
-from fusionray.nets.fusion import FusionNetwork
+from fusionray.nets.fusion import FusionNetwork, SourceReader
 from fusionray.nets.generator import Generator
 from fusionray.nets.identity import IDENTITY_TEMPLATE, IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.attributes import (
@@ -22,7 +22,8 @@ from fusionray.recipes.attributes import (
     AttributesRecipe,
     AttributesRecipeConfig,
 )
-from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
+from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.recipes.identity import IdentityRecipe
 from fusionray.recipes.recipe import Recipe
 from fusionray.recipes.single_faces import ParameterStandard
@@ -31,7 +32,7 @@ from fusionray.training.checkpoint.tensors import list_tensors, load_tensors
 from fusionray.training.settings import TrainConfig
 
 # Names in Engine.tensors().
-AVERAGED_GENERATOR = "averages.generator."
+AVERAGED_FUSION = "averages.generator."
 SUPERVISING_ENCODER = "frozen.identity."
 TRAINED_ENCODER = "averages.classifier.encoder."
 TRAINED_READER = "averages.reader."
@@ -145,16 +146,26 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], where: str) 
 
 @dataclass(frozen=True)
 class TrainedFusion:
-    """What export and evaluation take from a face-fusion checkpoint; `encoder` is the one that feeds the generator."""
+    """What export and evaluation take from a face-fusion checkpoint; `encoder` is the one that supervised."""
 
     config: TrainConfig
     info: CheckpointInfo
-    generator: Generator
+    network: FusionNetwork
     encoder: IdentityEncoder
+
+    @property
+    def generator(self) -> Generator:
+        """Give the network that fuses."""
+        return self.network.generator
+
+    @property
+    def reader(self) -> SourceReader:
+        """Give the network that tells the generator who the source is."""
+        return SourceReader(self.encoder, self.network).eval()
 
 
 def load_fusion(location: str | Path) -> TrainedFusion:
-    """Load the averaged generator and its identity encoder from a checkpoint or run folder.
+    """Load the averaged fusion network and its identity encoder from a checkpoint or run folder.
 
     Raises: CheckpointMissing, also for a checkpoint of another recipe.
     """
@@ -163,13 +174,8 @@ def load_fusion(location: str | Path) -> TrainedFusion:
     config = validate(TrainConfig, info.config, f"{folder}: its configuration is of another version of fusionray")
     if not isinstance(config.recipe, FaceFusionConfig):
         raise CheckpointMissing(f"{folder}: is a checkpoint of the {config.recipe.name} recipe, not of face_fusion")
-    generator = Generator(config.recipe.generator)
-    weights = load_tensors(folder, AVERAGED_GENERATOR)
-    if config.recipe.learn_encoder:
-        network = FusionNetwork(IdentityEncoder(IdentityEncoderConfig.model_validate(info.identity_encoder)), generator)
-        load_weights(network, weights, folder)
-        encoder = network.identity.eval().requires_grad_(False)
-    else:
-        load_weights(generator, weights, folder)
-        encoder = encoder_from_checkpoint(folder, info).build()
-    return TrainedFusion(config, info, generator.eval().requires_grad_(False), encoder)
+    network = FusionNetwork(config.recipe.generator)
+    load_weights(network, load_tensors(folder, AVERAGED_FUSION), folder)
+    return TrainedFusion(
+        config, info, network.eval().requires_grad_(False), encoder_from_checkpoint(folder, info).build()
+    )

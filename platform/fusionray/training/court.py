@@ -13,9 +13,9 @@ from fusionray.data.pairs import Draws, crops_from_tables, regroup
 from fusionray.data.reading import read_split
 from fusionray.data.shards import Manifest
 from fusionray.evaluation.judges import JudgePlaces
+from fusionray.evaluation.measures.retrieval import build_templates
 from fusionray.evaluation.meter import Meter, Subject, join
 from fusionray.evaluation.protocol import plan_pairs
-from fusionray.evaluation.retrieval import build_templates
 from fusionray.evaluation.summary import score_pairs, summarise
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.identity import FaceWindow

@@ -242,7 +242,7 @@ class Engine:
             peak = scale_lr(self.recipe.optimizers[name].base_lr, self.global_batch)
             rates[name] = learning_rate(self.config.schedule, peak, self.images_seen, self.total_images)
             for group in optimizer.param_groups:
-                group["lr"] = rates[name] * group["rate_share"]
+                group["lr"] = rates[name]
         return rates
 
     def settle(self, *, lag: int = 0) -> None:

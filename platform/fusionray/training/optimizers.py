@@ -29,24 +29,11 @@ def build_optimizer(network: nn.Module, config: OptimizerConfig, *, sharded: boo
 
 
 def group_parameters(network: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
-    """Group parameters by weight decay and by their share of the learning rate (`rate_share`).
-
-    Raises: ValueError for a beginning that no parameter's name has.
-    """
-    chosen: dict[tuple[float, float], list[Tensor]] = {}
-    unused = set(config.rate_shares)
-    for name, parameter in network.named_parameters():
-        beginnings = [beginning for beginning in config.rate_shares if name.startswith(beginning)]
-        unused.difference_update(beginnings)
-        share = config.rate_shares[max(beginnings, key=len)] if beginnings else 1.0
-        decay = config.weight_decay if parameter.ndim > 1 else 0.0
-        chosen.setdefault((share, decay), []).append(parameter)
-    if unused:
-        raise ValueError(f"rate_shares: no parameter's name begins with {', '.join(sorted(unused))}")
-    return [
-        {"params": parameters, "weight_decay": decay, "rate_share": share}
-        for (share, decay), parameters in chosen.items()
-    ]
+    """Group parameters by weight decay."""
+    chosen: dict[float, list[Tensor]] = {}
+    for parameter in network.parameters():
+        chosen.setdefault(config.weight_decay if parameter.ndim > 1 else 0.0, []).append(parameter)
+    return [{"params": parameters, "weight_decay": decay} for decay, parameters in chosen.items()]
 
 
 def build_sharded(groups: list[dict[str, Any]], kind: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from fusionray.config import Section
 from fusionray.recipes.attributes import AttributesRecipeConfig
-from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.training.schedule import ScheduleConfig
 

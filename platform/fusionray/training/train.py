@@ -19,7 +19,7 @@ from fusionray.ops.cluster import require_cpus
 from fusionray.ops.environment import resolve_location
 from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import close_run, open_run, tracking_uri
-from fusionray.recipes.face_fusion import FaceFusionConfig
+from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.training.build import EncoderState, load_encoder
 from fusionray.training.checkpoint.info import find_checkpoint, newest_checkpoint, read_info, take_over
 from fusionray.training.claim import claim_run

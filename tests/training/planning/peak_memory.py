@@ -7,7 +7,8 @@ import json
 import torch
 
 from fusionray.nets.identity import IdentityEncoder
-from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
+from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.training.build import face_view
 from fusionray.training.engine import Engine
 from fusionray.training.memory import resident_bytes, status_bytes

@@ -20,7 +20,8 @@ from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder
 from fusionray.ops.environment import resolve_location
 from fusionray.ops.hardware import HardwareProfile, describe_profile, detect_profile
-from fusionray.recipes.face_fusion import FaceFusionConfig, FaceFusionRecipe
+from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.training.build import BuiltRecipe, EncoderState, build_recipe, load_encoder
 from fusionray.training.engine import Engine
@@ -205,7 +206,7 @@ def count_inference(recipe: BuiltRecipe) -> int:
     if isinstance(recipe, FaceFusionRecipe):
         network = recipe.networks["generator"]
         size = recipe.config.generator.size
-        inputs = [torch.zeros(1, EMBEDDING_LENGTH), torch.zeros(1, 3, size, size)]
+        inputs += [torch.zeros(1, EMBEDDING_LENGTH), torch.zeros(1, 3, size, size)]
     elif isinstance(recipe, IdentityRecipe):
         network = recipe.networks["classifier"].encoder  # type: ignore[assignment]
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from fusionray.evaluation.goals import Table
+from fusionray.evaluation.report.goals import Table
 
 LANDMARK_KEYS = ("landmark_distance", "face_not_found")
 

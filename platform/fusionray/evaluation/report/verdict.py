@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.evaluation.confidence import bootstrap
 from fusionray.evaluation.material import Material
+from fusionray.evaluation.measures.confidence import bootstrap
+from fusionray.evaluation.measures.realism import frechet_distance, kernel_distance
+from fusionray.evaluation.measures.retrieval import build_templates
+from fusionray.evaluation.measures.verification import VerificationResult, verify
 from fusionray.evaluation.meter import Columns
 from fusionray.evaluation.protocol import Rows
-from fusionray.evaluation.realism import frechet_distance, kernel_distance
-from fusionray.evaluation.retrieval import build_templates
 from fusionray.evaluation.summary import Summary, mean, score_pairs, summarise
-from fusionray.evaluation.verification import VerificationResult, verify
 from fusionray.evaluation.workload import Kind
 
 FALSE_ACCEPT_RATE = 0.01

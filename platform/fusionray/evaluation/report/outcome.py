@@ -20,16 +20,16 @@ from fusionray.data.decoding import CropDecoder, collate_pairs
 from fusionray.data.pairs import Draws
 from fusionray.data.shards import Manifest
 from fusionray.evaluation.config import EvaluateConfig
-from fusionray.evaluation.drawing import draw_grid, draw_operating_curve
-from fusionray.evaluation.figures import FIGURES_NAME, Figures
-from fusionray.evaluation.goals import Table
 from fusionray.evaluation.material import Material
 from fusionray.evaluation.meter import TRUTH_OVERSAMPLING, Subject
 from fusionray.evaluation.protocol import Rows
-from fusionray.evaluation.report import PAGE_NAME, TEXT_NAME, Listing, Picture, Report, write_report
+from fusionray.evaluation.report.documents import PAGE_NAME, TEXT_NAME, Listing, Picture, Report, write_report
+from fusionray.evaluation.report.drawing import draw_grid, draw_operating_curve
+from fusionray.evaluation.report.figures import FIGURES_NAME, Figures
+from fusionray.evaluation.report.goals import Table
+from fusionray.evaluation.report.verdict import Verdict
 from fusionray.evaluation.subject import SubjectFacts
 from fusionray.evaluation.summary import Summary
-from fusionray.evaluation.verdict import Verdict
 from fusionray.ops.tracking import RunTracker, close_run, open_run
 from fusionray.recipes.recipe import to_uint8
 from fusionray.recipes.truth import render_truth

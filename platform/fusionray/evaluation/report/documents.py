@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fusionray.data import storage
-from fusionray.evaluation.figures import Figure, Figures
-from fusionray.evaluation.goals import Table
+from fusionray.evaluation.report.figures import Figure, Figures
+from fusionray.evaluation.report.goals import Table
 
 PAGE_NAME = "report.html"
 TEXT_NAME = "report.md"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusionray.evaluation.verification import VerificationResult
+from fusionray.evaluation.measures.verification import VerificationResult
 from fusionray.faces.decode import encode_image
 from fusionray.recipes.recipe import tile
 

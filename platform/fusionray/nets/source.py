@@ -1,0 +1,155 @@
+"""The source's face as a picture: what its embedding leaves out, and how the generator looks it up.
+
+An embedding says who somebody is; how wide the mouth is to a fraction of a pixel, or where a freckle lies, is drawn
+from the source's picture. The generator's own features ask, place by place, where in the source's face the answer
+lies (attention on a coarse grid), and take from there coarse and fine features alike.
+
+Source: attention between two pictures as in Transformers (Vaswani et al. 2017); fetching finer features by the places
+that coarse ones found follows TTSR (Yang et al. 2020), section 3.2.
+
+Shape suffixes: N batch, T tokens (cells of the source's face), K values of a token, C channels, H rows, W columns.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fusionray.config import Section
+from fusionray.nets.blocks import count_groups
+
+GRID = 14
+# The side of the target's features that ask: cells as large as the source's, when the crop is as tight as its face.
+QUERY_SIZE = 16
+NUM_TOKENS = GRID * GRID
+
+
+class SourceConfig(Section):
+    """How much of the source's picture reaches the generator."""
+
+    channels: tuple[int, int, int] = Field((16, 32, 96), description="widths at 56, 28 and 14 px of the 112 px face")
+    detail: tuple[int, int] = Field((16, 8), description="widths handed over at 28 and 56 px")
+    heads: int = Field(4, ge=1, description="places that one feature of the target may look at")
+
+    @model_validator(mode="after")
+    def check_heads(self) -> SourceConfig:
+        if self.channels[-1] % (4 * self.heads):
+            raise ValueError(f"channels end in {self.channels[-1]}, which must be a multiple of 4 x heads")
+        if any(width % self.heads for width in self.detail):
+            raise ValueError(f"detail {self.detail} must be multiples of heads={self.heads}")
+        return self
+
+    @property
+    def detail_at(self) -> dict[int, int]:
+        """Give the widths of what is found by the side of the target's features that it is drawn into."""
+        return {2 * QUERY_SIZE: self.detail[0], 4 * QUERY_SIZE: self.detail[1]}
+
+    @property
+    def token_length(self) -> int:
+        """Count the values of one token: coarse features, and the finer ones of its cell."""
+        return self.channels[-1] + 4 * self.detail[0] + 16 * self.detail[1]
+
+
+class SourceEncoder(nn.Module):
+    """Turn source faces into tokens."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        super().__init__()
+        widths = (3, *config.channels)
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 4, 2, 1) for a, b in zip(widths, config.channels, strict=False))
+        self.norms = nn.ModuleList(nn.GroupNorm(count_groups(width), width) for width in config.channels)
+        self.coarse = nn.Conv2d(config.channels[2], config.channels[2], 3, padding=1)
+        self.detail = nn.ModuleList(
+            nn.Conv2d(width, kept, 3, padding=1)
+            for width, kept in zip(reversed(config.channels[:2]), config.detail, strict=True)
+        )
+
+    def forward(self, face: Tensor) -> Tensor:
+        """Encode `face` [N,3,112,112] RGB in [-1,1], aligned to arcface_112, as [N,T*K] in [-1,1]."""
+        maps: list[Tensor] = []
+        hidden = face
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            hidden = F.silu(norm(conv(hidden)))
+            maps.append(hidden)
+        fine, middle, deepest = maps
+        parts_NKHW = [
+            self.coarse(deepest),
+            F.pixel_unshuffle(self.detail[0](middle), 2),
+            F.pixel_unshuffle(self.detail[1](fine), 4),
+        ]
+        tokens_NTK = torch.cat([part.flatten(2) for part in parts_NKHW], dim=1).transpose(1, 2)
+        # Bounded, so that they mean the same in half precision, and to whoever keeps them.
+        return torch.tanh(tokens_NTK.flatten(1).float())
+
+
+class SourceLookup(nn.Module):
+    """Let the target's features look at the source's, and take what is there."""
+
+    places_query: Tensor
+    places_key: Tensor
+
+    def __init__(self, config: SourceConfig, width: int, face_view_23: Tensor) -> None:
+        """Make it for features of `width` channels; `face_view_23` maps the face's unit square to the crop's."""
+        super().__init__()
+        self.config = config
+        inner = config.channels[-1]
+        self.parts = [inner, 4 * config.detail[0], 16 * config.detail[1]]
+        self.norm = nn.GroupNorm(count_groups(width), width)
+        self.query = nn.Linear(width, inner)
+        self.key = nn.Linear(inner, inner)
+        self.value = nn.Linear(inner, inner)
+        self.out = nn.Conv2d(inner, width, 1)
+        self.join = nn.Conv2d(width, width, 3, padding=1)
+        # To begin with every feature looks at its own place, and little else decides.
+        self.locality = nn.Parameter(torch.full((1,), 1.5))
+        for projection in (self.query, self.key):
+            nn.init.normal_(projection.weight, std=0.02)
+        length = inner // config.heads
+        key_T2 = grid_places(GRID)
+        key_T2 = key_T2 @ face_view_23[:, :2].T + face_view_23[:, 2]
+        # Part of the state: a checkpoint knows for which template it looks.
+        self.register_buffer("places_key", encode_places(key_T2, length))
+        self.register_buffer("places_query", encode_places(grid_places(QUERY_SIZE), length))
+
+    def forward(self, x_NCHW: Tensor, tokens_NK: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
+        """Join `x` [N,C,16,16] with what it finds among tokens [N,T*K].
+
+        Also gives the finer features that lie there, [N,D,S,S] by their side S: see `detail_at`.
+        """
+        tokens_NTK = tokens_NK.to(x_NCHW.dtype).reshape(x_NCHW.shape[0], NUM_TOKENS, -1)
+        coarse_NTC, *details = torch.split(tokens_NTK, self.parts, dim=2)
+        asking_NTC = self.norm(x_NCHW).flatten(2).transpose(1, 2)
+        query = self.divide(self.query(asking_NTC)) + self.places_query * self.locality
+        key = self.divide(self.key(coarse_NTC)) + self.places_key * self.locality
+        # One look fetches all: where to look is found once.
+        value = torch.cat([self.divide(part) for part in (self.value(coarse_NTC), *details)], dim=3)
+        found = F.scaled_dot_product_attention(query.to(value.dtype), key.to(value.dtype), value)
+        parts = torch.split(found, [length // self.config.heads for length in self.parts], dim=3)
+        # [N,heads,T,C/heads] -> [N,C,H,W]. Sizes by `shape`: `len` would fix the batch of an exported graph.
+        count, _, height, width = x_NCHW.shape
+        coarse, middle, fine = (part.transpose(2, 3).reshape(count, -1, height, width) for part in parts)
+        joined = x_NCHW + self.join(F.silu(x_NCHW + self.out(coarse)))
+        return joined, {2 * QUERY_SIZE: F.pixel_shuffle(middle, 2), 4 * QUERY_SIZE: F.pixel_shuffle(fine, 4)}
+
+    def divide(self, rows_NTC: Tensor) -> Tensor:
+        """Divide channels among the heads: [N,heads,T,C/heads]."""
+        count, tokens, _ = rows_NTC.shape
+        return rows_NTC.reshape(count, tokens, self.config.heads, -1).transpose(1, 2)
+
+
+def grid_places(side: int) -> Tensor:
+    """List the centres of a grid's cells in the unit square, row by row: [T,2] as (x, y)."""
+    axis = (torch.arange(side) + 0.5) / side
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    return torch.stack([x.flatten(), y.flatten()], dim=1)
+
+
+def encode_places(places_T2: Tensor, length: int) -> Tensor:
+    """Encode places as waves, so that the product of two codes falls with their distance: [T,length]."""
+    frequency = torch.arange(1, length // 4 + 1) * math.pi
+    waves_T2F = places_T2[:, :, None] * frequency
+    return torch.cat([waves_T2F.sin(), waves_T2F.cos()], dim=2).flatten(1)
