@@ -19,7 +19,13 @@ def build_bench(folder: Path, **changes: Any) -> TrainBenchConfig:
     train = {
         "data": {"size": SIZE},
         "recipe": {
-            "generator": {"size": SIZE, "channels": [8, 16], "bottleneck_blocks": 1, "style_length": 16},
+            "generator": {
+                "size": SIZE,
+                "channels": [8, 16],
+                "bottleneck_blocks": 1,
+                "style_length": 16,
+                "source": None,
+            },
             "discriminator": {"channels": [4, 8], "scales": 2},
             "identity_encoder": str(encoder),
             "gradient_penalty_interval": 2,

@@ -32,7 +32,7 @@ SMALL = [
     "data.shards=synthetic://people=16,images=4,size=96,seed=5",
     "data.pool_rows=16",
     "data.validation_images=4",
-    "recipe.generator.channels=[8,16]",
+    "recipe.generator.channels=[8,16,24]",
     "recipe.discriminator.channels=[8,16]",
     "engine.global_batch=8",
     "budget.images=32",

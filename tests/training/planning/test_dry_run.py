@@ -16,7 +16,7 @@ from tests.tiny_shards import write_tiny_shards
 
 TINY = [
     "data.size=32",
-    "recipe.generator={size: 32, channels: [8, 16], bottleneck_blocks: 1, style_length: 16}",
+    "recipe.generator={size: 32, channels: [8, 16], bottleneck_blocks: 1, style_length: 16, source: null}",
     "recipe.discriminator={channels: [4, 8], scales: 2}",
     "recipe.matching_from_layer=1",
     "engine.precision=fp32",
