@@ -155,10 +155,11 @@ def test_an_exported_graph_is_the_same(trained: bool) -> None:
 
 def test_the_activations_of_fast_128_fall_to_less_than_a_quarter() -> None:
     torch.manual_seed(0)
-    generator = Generator(GeneratorConfig.model_validate(read_preset("fast-128")["recipe"]["generator"]))
-    inputs = F.normalize(torch.randn(1, 512)), torch.rand(1, 3, 128, 128) * 2 - 1
+    config = GeneratorConfig.model_validate(read_preset("fast-128")["recipe"]["generator"])
+    generator = Generator(config)
+    inputs = torch.rand(1, config.source_length) * 2 - 1, torch.rand(1, 3, 128, 128) * 2 - 1
     kept = count_saved_bytes(generator, inputs)
     recompute_activations(generator, True)
     recomputed = count_saved_bytes(generator, inputs)
-    # Measured: 96.8 MiB and 17.9 MiB for one picture.
+    # Measured: 94.9 MiB and 21.8 MiB for one picture; what looks at the source keeps its own.
     assert recomputed < 0.25 * kept
