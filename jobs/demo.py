@@ -172,7 +172,7 @@ def report(figures: Any, fusion: Any) -> None:
     from fusionray.evaluation.report.goals import load_table
     from fusionray.ops.tracking import metric_history
 
-    names = ("truth", "identity", "reconstruction", "mask", "adversarial", "discriminator", "feature_matching")
+    names = ("truth", "structure", "identity", "mask", "adversarial", "discriminator", "feature_matching")
     curves = {name: metric_history(fusion.tracking_uri, fusion.tracking_run, f"loss_{name}") for name in names}
     columns = "Source | target | fused | true fusion; people that were not trained on, neither the best nor the worst."
     pictures = [
