@@ -301,16 +301,18 @@ def test_a_killed_run_is_continued_and_ends_as_if_it_had_not_been_killed(tmp_pat
     environment = os.environ | {"PYTHONPATH": str(ROOT / "platform")}
     # Ray's sockets need a short path.
     ray_folder = Path(tempfile.mkdtemp(prefix="fr-kill-"))
-    driver = subprocess.Popen(
-        [sys.executable, str(script), address, str(output), str(ray_folder)],
-        env=environment,
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    told = tmp_path / "driver.log"
+    with told.open("wb") as log:
+        driver = subprocess.Popen(
+            [sys.executable, str(script), address, str(output), str(ray_folder)],
+            env=environment,
+            stderr=log,
+            stdout=log,
+            start_new_session=True,
+        )
     try:
         wait_until(lambda: len(list(output.glob("parts/*.json"))) >= 2 or driver.poll() is not None, seconds=120)
-        assert driver.poll() is None, "the run ended before it could be killed"
+        assert driver.poll() is None, f"the run ended before it could be killed: {told.read_text()[-2000:]}"
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
