@@ -12,7 +12,7 @@ from fusionray.faces.align import estimate_alignment, load_template
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Face, Image
 from fusionray.faces.paste import affected_region
-from fusionray.runtime.fuser import MAX_BATCH, Fuser, denormalize_crops
+from fusionray.runtime.fuser import MAX_BATCH, Fuser, denormalize_crops, normalize_source
 from fusionray.runtime.session import CPU
 from tests.pictures import draw_empty, draw_group, draw_person
 from tests.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny, write_tiny_bundle
@@ -98,6 +98,14 @@ def test_the_models_see_the_range_that_the_bundle_states(tmp_path: Path, fuser: 
     seen = np.stack(crops) / 127.5 - 1
     expected = np.rint(np.clip((1 - seen + tint + 1) * 127.5, 0, 255))
     assert np.abs(output - expected).max() <= 1
+
+
+def test_the_embedding_of_a_source_gets_unit_length_and_what_follows_it_stays() -> None:
+    source = np.random.default_rng(2).normal(size=(2, 520)).astype(np.float32)
+    found = normalize_source(source)
+    assert np.linalg.norm(found[:, :512], axis=1) == pytest.approx([1.0, 1.0], abs=1e-5)
+    assert np.array_equal(found[:, 512:], source[:, 512:])
+    assert np.isfinite(normalize_source(np.zeros((1, 512), np.float32))).all()
 
 
 def test_more_faces_than_a_batch_give_the_same_as_one_by_one(fuser: Fuser) -> None:

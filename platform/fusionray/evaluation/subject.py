@@ -28,7 +28,7 @@ from fusionray.nets.generator import Fused
 from fusionray.ops.environment import resolve_location
 from fusionray.recipes.identity import FaceWindow
 from fusionray.recipes.recipe import to_float, to_uint8
-from fusionray.runtime.fuser import denormalize_crops
+from fusionray.runtime.fuser import denormalize_crops, normalize_source
 from fusionray.runtime.session import build_session
 from fusionray.runtime.signature import check_models
 from fusionray.training.build import face_view, load_fusion
@@ -97,14 +97,12 @@ class BundleSubject:
     @torch.no_grad()
     def embed(self, face: Tensor) -> Tensor:
         """Embed faces [N,3,112,112] in [-1,1], [N,512] of unit length."""
-        embedding = torch.from_numpy(self.read(face)[:, :EMBEDDING_LENGTH])
-        return nn.functional.normalize(embedding).to(face.device)
+        return torch.from_numpy(self.read(face)[:, :EMBEDDING_LENGTH]).to(face.device)
 
     def read(self, face: Tensor) -> NDArray[np.float32]:
         """Read source faces as what the generator takes, [N,L]."""
-        source_NL: NDArray[np.float32]
         (source_NL,) = self.identity.run(["source"], {"input": rescale(face, self.face_range)})
-        return source_NL
+        return normalize_source(source_NL)
 
 
 def rescale(image_NCHW: Tensor, described: TensorDescription) -> NDArray[np.float32]:

@@ -144,15 +144,19 @@ class Fuser:
         """Run the identity encoder: crops to what stands for sources [N,L]."""
         source: FloatArray
         (source,) = self.identity.run(["source"], {"input": input_NCHW})
-        # The division guards against models whose last layer does not normalise.
-        embedding = source[:, :EMBEDDING_LENGTH]
-        length = np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-12)
-        return np.concatenate([embedding / length, source[:, EMBEDDING_LENGTH:]], axis=1)
+        return normalize_source(source)
 
     def forward_generator(self, source_NL: FloatArray, target_NCHW: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Run the generator: fused crops [N,3,S,S] in the bundle's range and masks [N,1,S,S]."""
         output, mask = self.generator.run(["output", "mask"], {"source": source_NL, "target": target_NCHW})
         return output, mask
+
+
+def normalize_source(source_NL: FloatArray) -> FloatArray:
+    """Give the embedding that a source begins with unit length: not every model's last layer does."""
+    embedding = source_NL[:, :EMBEDDING_LENGTH]
+    length = np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-12)
+    return np.concatenate([embedding / length, source_NL[:, EMBEDDING_LENGTH:]], axis=1)
 
 
 def normalize_crops(crops: Sequence[Image], to: TensorDescription) -> FloatArray:
