@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fusionray.ops.hardware import HardwareProfile
-from fusionray.training.choices import Choices, choose
+from fusionray.training.choices import Choices, check_optimizers, choose
 from fusionray.training.settings import EngineConfig, ParallelConfig
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -73,6 +73,18 @@ def test_settings_that_exclude_each_other_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         chosen(parallel, **settings)
+
+
+def test_matrices_are_not_stepped_in_pieces() -> None:
+    kinds = {"generator": "muon", "discriminator": "adamw"}
+    for strategy in ("ddp", "zero"):
+        check_optimizers(kinds, chosen({"strategy": strategy}))
+    divided = chosen({"strategy": "fsdp"})
+    check_optimizers({"generator": "adamw"}, divided)
+    with pytest.raises(
+        ValueError, match=r"the generator is stepped by muon, .* use strategy zero or ddp, or kind adamw"
+    ):
+        check_optimizers(kinds, divided)
 
 
 @pytest.mark.parametrize(("parallel", "settings"), [case[:2] for case in EXCLUSIVE])

@@ -16,7 +16,7 @@ from fusionray.training.engine import Engine
 from fusionray.training.schedule import average_decay
 from fusionray.training.settings import EngineConfig
 from fusionray.training.state import counters, restore, state_tensors
-from tests.tiny_fusion import build_pairs, build_recipe
+from tests.tiny_fusion import build_config, build_pairs, build_recipe
 from tests.toy_recipe import Numbers, ToyRecipe, draw_numbers
 
 CPU = torch.device("cpu")
@@ -156,11 +156,14 @@ def give(engine: Engine, state: tuple[dict[str, torch.Tensor], dict[str, int]]) 
     restore(engine, fill)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "kind"), [("fp32", "adamw"), ("bf16", "muon"), ("fp16", "adamw"), ("fp16", "muon")]
+)
+def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(precision: str, kind: str) -> None:
     def build() -> Engine:
         config = EngineConfig(global_batch=4, batch_size=2, precision=precision, average_half_life_images=8)
-        return Engine(build_recipe(), config, total_images=64, device=CPU, seed=5)
+        recipe = build_recipe(build_config(generator_optimizer={"kind": kind}))
+        return Engine(recipe, config, total_images=64, device=CPU, seed=5)
 
     through = build()
     through.step(build_pairs(4, seed=0))

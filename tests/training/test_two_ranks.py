@@ -95,6 +95,15 @@ def test_every_strategy_trains_the_same_model_to_the_same_loss(ranks: list[dict[
     torch.testing.assert_close(found[0]["generator"], found[1]["generator"], rtol=0, atol=0)
 
 
+def test_matrices_are_stepped_alike_by_the_rank_that_keeps_their_momentum(ranks: list[dict[str, Any]]) -> None:
+    whole, divided = ([rank["muon"][name] for rank in ranks] for name in ("ddp", "zero"))
+    assert divided[0]["losses"] == divided[1]["losses"]
+    for step, losses in enumerate(whole[0]["losses"]):
+        assert divided[0]["losses"][step] == pytest.approx(losses, rel=1e-4, abs=1e-5), step
+    assert whole[0]["held"] < ranks[0]["strategies"]["ddp"]["held"]  # one momentum, not two moments
+    assert sum(rank["held"] for rank in divided) == whole[0]["held"]
+
+
 @pytest.mark.parametrize(
     ("name", "exact", "step"),
     [

@@ -65,6 +65,7 @@ def train(rank: int) -> dict[str, Any]:
         "identity": train_identity(rank, ParallelConfig()),
         "identity_overlapped": train_identity(rank, ParallelConfig(overlap=True)),
         "strategies": {name: train_with(rank, ParallelConfig(**chosen)) for name, chosen in STRATEGIES.items()},
+        "muon": {name: train_with(rank, ParallelConfig(strategy=name), "muon") for name in ("ddp", "zero")},
         "auto": find_batch(rank),
         "found_again": find_batch_in_mid_run(rank),
         "exhausted": run_out_of_memory(rank),
@@ -135,15 +136,15 @@ def train_identity(rank: int, parallel: ParallelConfig) -> dict[str, Any]:
     }
 
 
-def build_seeing_recipe() -> FaceFusionRecipe:
+def build_seeing_recipe(kind: str = "adamw") -> FaceFusionRecipe:
     """Build the recipe with everything that a generator can have."""
-    return build_recipe(build_config(generator=SEEING))
+    return build_recipe(build_config(generator=SEEING, generator_optimizer={"kind": kind}))
 
 
-def train_with(rank: int, parallel: ParallelConfig) -> dict[str, Any]:
+def train_with(rank: int, parallel: ParallelConfig, kind: str = "adamw") -> dict[str, Any]:
     """The real recipe under one strategy; a checkpoint in the middle goes through other engines."""
     config = EngineConfig(global_batch=8, batch_size=3, precision="fp32", average_half_life_images=8, parallel=parallel)
-    engine = Engine(build_seeing_recipe(), config, total_images=64, device=CPU)
+    engine = Engine(build_seeing_recipe(kind), config, total_images=64, device=CPU)
     losses, norms = [], []
     for step in range(4):
         report = engine.step(build_pairs(4, seed=100 * rank + 10 * step, size=SEEING.size))

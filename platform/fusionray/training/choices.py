@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +50,19 @@ def choose(
     if num_ranks > 1:
         check_combination(config, chosen)
     return chosen
+
+
+def check_optimizers(kinds: Mapping[str, str], chosen: Choices) -> None:
+    """Refuse optimisers, by network, that a strategy cannot feed.
+
+    Raises: ValueError.
+    """
+    for name, kind in kinds.items():
+        if kind == "muon" and chosen.strategy == "fsdp":
+            raise ValueError(
+                f"the {name} is stepped by muon, which needs whole matrices, and engine.parallel.strategy=fsdp divides "
+                "them; use strategy zero or ddp, or kind adamw"
+            )
 
 
 def wants_overlap(config: ParallelConfig, device: torch.device) -> bool:

@@ -17,7 +17,7 @@ from fusionray.ops.hardware import HardwareProfile, detect_profile
 from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
 from fusionray.training.assembly import place_networks, share_networks
 from fusionray.training.bad_steps import BadSteps
-from fusionray.training.choices import choose
+from fusionray.training.choices import check_optimizers, choose
 from fusionray.training.division import Division, fewest_images
 from fusionray.training.ledger import Ledger
 from fusionray.training.memory import memory_limit
@@ -73,6 +73,7 @@ class Engine:
             num_ranks=self.num_ranks,
             memory_bytes=self.memory_bytes,
         )
+        check_optimizers({name: settings.kind for name, settings in recipe.optimizers.items()}, self.chosen)
         self.precision = Precision(self.chosen.precision, device)
         self.precision.set_matmul_mode()
         self.networks, self.averages = place_networks(recipe, config=config, chosen=self.chosen, device=device)
@@ -80,7 +81,12 @@ class Engine:
             recipe, self.networks, self.averages, config=config, chosen=self.chosen, device=device
         )
         self.optimizers = {
-            name: build_optimizer(network, recipe.optimizers[name], sharded=self.chosen.strategy == "zero")
+            name: build_optimizer(
+                network,
+                recipe.optimizers[name],
+                dtype=self.precision.dtype,
+                sharded=self.chosen.strategy == "zero",
+            )
             for name, network in self.networks.items()
         }
         self.scalers = {phase.name: self.precision.build_scaler() for phase in recipe.phases}

@@ -10,10 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from fusionray.recipes.recipe import OptimizerConfig
+from fusionray.training.muon import ORTHOGONAL, Muon, is_matrix
 
 
-def build_optimizer(network: nn.Module, config: OptimizerConfig, *, sharded: bool = False) -> torch.optim.Optimizer:
-    """Build an optimiser; gains, biases and norms are not decayed. `sharded`: each rank keeps a part of the state."""
+def build_optimizer(
+    network: nn.Module, config: OptimizerConfig, *, dtype: torch.dtype = torch.float32, sharded: bool = False
+) -> torch.optim.Optimizer:
+    """Build an optimiser; gains, biases and norms are not decayed.
+
+    `dtype` is what matrices are multiplied in where a kind multiplies any. `sharded`: each rank keeps a part of the
+    state.
+    """
     groups = group_parameters(network, config)
     if config.kind == "sgd":
         kind: Any = torch.optim.SGD
@@ -22,6 +29,9 @@ def build_optimizer(network: nn.Module, config: OptimizerConfig, *, sharded: boo
         kind = torch.optim.AdamW
         # Fused: one pass over memory, and it can leave a step out without asking the host.
         settings = {"lr": config.base_lr, "betas": config.betas, "fused": True}
+        if config.kind == "muon":
+            kind = Muon
+            settings |= {"momentum": config.momentum, "dtype": dtype}
     if sharded:
         return build_sharded(groups, kind, settings)
     optimizer: torch.optim.Optimizer = kind(groups, **settings)
@@ -29,11 +39,25 @@ def build_optimizer(network: nn.Module, config: OptimizerConfig, *, sharded: boo
 
 
 def group_parameters(network: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
-    """Group parameters by weight decay."""
-    chosen: dict[float, list[Tensor]] = {}
+    """Group parameters by weight decay, and by whether they are stepped as matrices."""
+    chosen: dict[tuple[float, bool], list[Tensor]] = {}
     for parameter in network.parameters():
-        chosen.setdefault(config.weight_decay if parameter.ndim > 1 else 0.0, []).append(parameter)
-    return [{"params": parameters, "weight_decay": decay} for decay, parameters in chosen.items()]
+        decay = config.weight_decay if parameter.ndim > 1 else 0.0
+        chosen.setdefault((decay, config.kind == "muon" and is_matrix(parameter)), []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": decay, ORTHOGONAL: orthogonal}
+        for (decay, orthogonal), parameters in chosen.items()
+    ]
+
+
+def count_states(network: nn.Module, config: OptimizerConfig) -> float:
+    """Count the values that an optimiser keeps for each parameter of a network, on average."""
+    if config.kind == "sgd":
+        return 1.0 if config.momentum else 0.0
+    sizes = {parameter: parameter.numel() for parameter in network.parameters()}
+    stepped_whole = sum(size for parameter, size in sizes.items() if config.kind == "muon" and is_matrix(parameter))
+    # One momentum for a matrix under muon; two moments for everything that adamw steps.
+    return 2.0 - stepped_whole / max(1, sum(sizes.values()))
 
 
 def build_sharded(groups: list[dict[str, Any]], kind: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:

@@ -20,6 +20,11 @@ class Precision:
     name: PrecisionName
     device: torch.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Give the type that matrices are multiplied in."""
+        return AUTOCAST_TYPES.get(self.name, torch.float32)
+
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Compute a block in this precision."""
         dtype = AUTOCAST_TYPES.get(self.name)

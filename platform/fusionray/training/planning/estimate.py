@@ -69,7 +69,7 @@ def estimate_memory(
 def share(network: NetworkFootprint, strategy: StrategyName, num_ranks: int, parallel: ParallelConfig) -> Sharing:
     """Divide a network among the ranks as the strategy does."""
     whole = network.parameters * FLOAT_BYTES
-    states, average = whole * network.states, whole * network.averaged
+    states, average = int(whole * network.states), whole * network.averaged
     if num_ranks == 1:
         return Sharing(whole, whole, states, average, 0)
     kept_whole = network.stays_whole or network.parameters < parallel.shard_from_parameters
@@ -77,7 +77,7 @@ def share(network: NetworkFootprint, strategy: StrategyName, num_ranks: int, par
         part = -(-whole // num_ranks)
         # The unit at work and the next one are gathered while they are computed.
         gathered = 2 * network.largest_unit * FLOAT_BYTES
-        return Sharing(part, part, part * network.states, part * network.averaged, gathered)
+        return Sharing(part, part, int(part * network.states), part * network.averaged, gathered)
     if strategy == "zero":
         states = -(-states // num_ranks)
     return Sharing(whole, whole, states, average, exchange_bytes(whole, parallel))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fusionray.nets.blocks import RecomputableUnit, recompute_activations
 from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
+from fusionray.training.optimizers import count_states
 from fusionray.training.planning.watcher import Watcher, count_bytes
 from fusionray.training.precision import Precision
 from fusionray.types import Batch
@@ -38,11 +39,12 @@ class PhaseFootprint:
 class NetworkFootprint:
     """Parameters of a trained network, and what hangs on them; `largest_unit` is what is gathered at once if sharded.
 
-    `stays_whole`: a phase differentiates its gradients, which sharded parameters cannot follow.
+    `states`: values that the optimiser keeps for each parameter, on average. `stays_whole`: a phase differentiates its
+    gradients, which sharded parameters cannot follow.
     """
 
     parameters: int
-    states: int
+    states: float
     averaged: bool
     largest_unit: int
     stays_whole: bool
@@ -107,7 +109,7 @@ def measure_step(recipe: Recipe[Any], batch: Batch, precision: Precision, *, rec
         networks={
             name: describe_network(
                 network,
-                states={"adamw": 2, "sgd": 1 if recipe.optimizers[name].momentum else 0}[recipe.optimizers[name].kind],
+                states=count_states(network, recipe.optimizers[name]),
                 averaged=name in recipe.averaged,
                 stays_whole=name in second_order,
             )
@@ -170,7 +172,7 @@ def keep_statistics(networks: Iterable[nn.Module]) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def describe_network(network: nn.Module, *, states: int, averaged: bool, stays_whole: bool) -> NetworkFootprint:
+def describe_network(network: nn.Module, *, states: float, averaged: bool, stays_whole: bool) -> NetworkFootprint:
     """Count the parameters of a network and of its largest unit."""
     total = sum(parameter.numel() for parameter in network.parameters())
     units = [

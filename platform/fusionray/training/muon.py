@@ -1,0 +1,101 @@
+"""Muon: for the matrices of a network, a step that is equally long in all their directions; AdamW for the rest.
+
+A few directions dominate the gradient of a convolution, and Adam, which sees single weights, follows them; what the
+others would teach comes late. Here the momentum of each matrix is replaced by the orthogonal matrix next to it.
+
+Source: Jordan et al. 2024 (Muon) for the method and its iteration; Liu et al. 2025 ("Muon is scalable for LLM
+training"), section 2.2, for a step as long as AdamW's, so that both take one learning rate.
+
+Shape suffixes: K matrices of one shape, O output channels, I what each of them sees (input channels x window).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Of an odd quintic that brings every singular value of [0,1] near 1 in five rounds (Jordan et al. 2024).
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ROUNDS = 5
+# The root mean square of AdamW's usual step, in learning rates.
+STEP_RMS = 0.2
+# Below this a matrix has no directions to speak of.
+LEAST_SIDE = 8
+# The key of a group of parameters that says how it is stepped.
+ORTHOGONAL = "orthogonal"
+
+
+def is_matrix(parameter: Tensor) -> bool:
+    """Tell whether a parameter is stepped as a matrix: convolutions count, flattened to one row a filter."""
+    return parameter.ndim > 1 and min(parameter.shape[0], parameter[0].numel()) >= LEAST_SIDE
+
+
+class Muon(torch.optim.AdamW):
+    """Step groups of parameters whose `orthogonal` is true as matrices, all others by AdamW.
+
+    `momentum` is that of the matrices; `dtype` is what they are multiplied in: half the digits of bfloat16 suffice.
+    """
+
+    def __init__(self, groups: Any, *, momentum: float, dtype: torch.dtype, **adamw: Any) -> None:
+        super().__init__(groups, **adamw)
+        self.momentum = momentum
+        self.dtype = dtype
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Step, unless `found_inf` was set to something true, as for torch's fused optimisers."""
+        found: Tensor | None = getattr(self, "found_inf", None)
+        if found is not None and bool(found):
+            return
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if not group[ORTHOGONAL]]
+        try:
+            super().step(closure)
+        finally:
+            self.param_groups = groups
+        for group in groups:
+            if group[ORTHOGONAL]:
+                self.step_matrices(group)
+
+    def step_matrices(self, group: dict[str, Any]) -> None:
+        """Step the matrices of a group, those of one shape together."""
+        alike: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                alike[parameter.shape[0], parameter[0].numel()].append(parameter)
+        for shape, parameters in alike.items():
+            wanted_KOI = torch.stack([self.look_ahead(parameter).reshape(shape) for parameter in parameters])
+            length = group["lr"] * STEP_RMS * max(shape) ** 0.5
+            for parameter, step_OI in zip(parameters, orthogonalize(wanted_KOI, self.dtype), strict=True):
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.sub_(step_OI.reshape(parameter.shape), alpha=length)
+
+    def look_ahead(self, parameter: Tensor) -> Tensor:
+        """Take the gradient into the parameter's momentum, and give Nesterov's look ahead of it."""
+        assert parameter.grad is not None
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        state["momentum"].lerp_(parameter.grad, 1 - self.momentum)
+        return parameter.grad.lerp(state["momentum"], self.momentum)
+
+
+def orthogonalize(matrices_KOI: Tensor, dtype: torch.dtype) -> Tensor:
+    """Give the (semi-)orthogonal matrices next to given ones, float32, singular values within about 0.7 .. 1.2.
+
+    All-zero matrices stay as they are.
+    """
+    linear, cubic, quintic = COEFFICIENTS
+    is_tall = matrices_KOI.shape[1] > matrices_KOI.shape[2]
+    wide = matrices_KOI.mT if is_tall else matrices_KOI
+    # The iteration wants no singular value above 1: none exceeds the root of the sum of all squares.
+    x = (wide / wide.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)).to(dtype).contiguous()
+    for _ in range(ROUNDS):
+        gram = torch.bmm(x, x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=cubic, alpha=quintic), x, beta=linear)
+    near: Tensor = (x.mT if is_tall else x).float()
+    return near
