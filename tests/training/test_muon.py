@@ -17,8 +17,9 @@ SETTINGS = OptimizerConfig(kind="muon", base_lr=0.01, betas=(0.5, 0.99), momentu
 
 def build_network() -> nn.Module:
     torch.manual_seed(0)
-    # Two matrices of one shape, a convolution, a head too narrow to be a matrix, and biases.
-    return nn.ModuleList([nn.Linear(24, 16), nn.Linear(24, 16), nn.Conv2d(12, 40, 3), nn.Linear(16, 4)])
+    # Two convolutions of one shape, a wider one, a head too narrow to be a matrix, a dense layer, and biases.
+    convolutions = [nn.Conv2d(24, 16, 1), nn.Conv2d(24, 16, 1), nn.Conv2d(12, 40, 3), nn.Conv2d(16, 4, 3)]
+    return nn.ModuleList([*convolutions, nn.Linear(16, 16)])
 
 
 def give_gradients(network: nn.Module, seed: int) -> None:
@@ -46,33 +47,29 @@ def test_a_matrix_of_zeros_stays_one() -> None:
     assert not orthogonalize(torch.zeros(2, 8, 12), torch.float32).any()
 
 
-def test_matrices_are_stepped_as_by_torch_and_all_else_as_by_adamw() -> None:
+def test_convolutions_are_stepped_as_by_torch_and_all_else_as_by_adamw() -> None:
     network = build_network()
-    linears = [network[0].weight, network[1].weight]
-    others = [parameter for parameter in network.parameters() if parameter.ndim == 1] + [network[3].weight]
-    rivals = {parameter: copy.deepcopy(parameter) for parameter in [*linears, *others]}
+    convolutions = [network[0].weight, network[1].weight, network[2].weight]
+    others = [parameter for parameter in network.parameters() if parameter.ndim < 3] + [network[3].weight]
+    # Torch's own takes matrices only.
+    flat = [nn.Parameter(weight.detach().flatten(1).clone()) for weight in convolutions]
+    copies = [nn.Parameter(other.detach().clone()) for other in others]
     ours = build_optimizer(network, SETTINGS)
     theirs = [
-        torch.optim.Muon(
-            [rivals[linear] for linear in linears],
-            lr=0.01,
-            weight_decay=0.0,
-            momentum=0.9,
-            adjust_lr_fn="match_rms_adamw",
-        ),
-        torch.optim.AdamW([rivals[other] for other in others], lr=0.01, betas=(0.5, 0.99), weight_decay=0.0),
+        torch.optim.Muon(flat, lr=0.01, weight_decay=0.0, momentum=0.9, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(copies, lr=0.01, betas=(0.5, 0.99), weight_decay=0.0),
     ]
     for seed in range(4):
         give_gradients(network, seed)
-        for parameter, rival in rivals.items():
+        for parameter, rival in zip([*convolutions, *others], [*flat, *copies], strict=True):
             assert parameter.grad is not None
-            rival.grad = parameter.grad.clone()
+            rival.grad = parameter.grad.reshape(rival.shape).clone()
         for optimizer in (ours, *theirs):
             optimizer.step()
-    for linear in linears:  # torch multiplies in bfloat16
-        torch.testing.assert_close(linear, rivals[linear], rtol=0, atol=0.01 * STEP_RMS)
-    for other in others:
-        torch.testing.assert_close(other, rivals[other])
+    for weight, rival in zip(convolutions, flat, strict=True):  # torch multiplies in bfloat16
+        torch.testing.assert_close(weight.flatten(1), rival, rtol=0, atol=0.01 * STEP_RMS)
+    for other, rival in zip(others, copies, strict=True):
+        torch.testing.assert_close(other, rival)
 
 
 def test_a_convolution_takes_a_step_as_long_as_adamws() -> None:

@@ -22,11 +22,11 @@ class OptimizerConfig(Section):
     """How one network is optimised; the learning rate is base_lr x global batch / 32 x schedule."""
 
     kind: Literal["adamw", "muon", "sgd"] = Field(
-        "adamw", description="algorithm; muon: orthogonal steps for matrices, adamw for all else"
+        "adamw", description="algorithm; muon: orthogonal steps for convolutions, adamw for the rest"
     )
     base_lr: float = Field(1e-4, gt=0, description="learning rate for a global batch of 32")
     betas: tuple[float, float] = Field((0.0, 0.99), description="Adam decay rates")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd, and of muon's matrices")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd, and of muon's convolutions")
     weight_decay: float = Field(0.0, ge=0, description="decoupled for adamw and muon, L2 for sgd")
 
     def beside_lazy(self, interval: int) -> OptimizerConfig:

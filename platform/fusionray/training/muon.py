@@ -1,7 +1,7 @@
-"""Muon: for the matrices of a network, a step that is equally long in all their directions; AdamW for the rest.
+"""Muon: for convolutions, a step that is equally long in all directions of their weights; AdamW for the rest.
 
 A few directions dominate the gradient of a convolution, and Adam, which sees single weights, follows them; what the
-others would teach comes late. Here the momentum of each matrix is replaced by the orthogonal matrix next to it.
+others would teach comes late. Here the momentum of each is replaced by the orthogonal matrix next to it.
 
 Source: Jordan et al. 2024 (Muon) for the method and its iteration; Liu et al. 2025 ("Muon is scalable for LLM
 training"), section 2.2, for a step as long as AdamW's, so that both take one learning rate.
@@ -30,8 +30,11 @@ ORTHOGONAL = "orthogonal"
 
 
 def is_matrix(parameter: Tensor) -> bool:
-    """Tell whether a parameter is stepped as a matrix: convolutions count, flattened to one row a filter."""
-    return parameter.ndim > 1 and min(parameter.shape[0], parameter[0].numel()) >= LEAST_SIDE
+    """Tell whether a parameter is stepped as a matrix: a convolution, one row a filter.
+
+    Dense layers here are projections of styles: stepped so they learned no faster (docs/experiments.md).
+    """
+    return parameter.ndim > 2 and min(parameter.shape[0], parameter[0].numel()) >= LEAST_SIDE
 
 
 class Muon(torch.optim.AdamW):
