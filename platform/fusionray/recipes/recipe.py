@@ -26,6 +26,7 @@ class OptimizerConfig(Section):
     )
     base_lr: float = Field(1e-4, gt=0, description="learning rate for a global batch of 32")
     betas: tuple[float, float] = Field((0.0, 0.99), description="Adam decay rates")
+    muon_rate: float = Field(1.0, gt=0, description="learning rate of muon's convolutions over that of all else")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd, and of muon's convolutions")
     weight_decay: float = Field(0.0, ge=0, description="decoupled for adamw and muon, L2 for sgd")
 

@@ -40,12 +40,14 @@ def is_matrix(parameter: Tensor) -> bool:
 class Muon(torch.optim.AdamW):
     """Step groups of parameters whose `orthogonal` is true as matrices, all others by AdamW.
 
-    `momentum` is that of the matrices; `dtype` is what they are multiplied in: half the digits of bfloat16 suffice.
+    `momentum` is that of the matrices, and `rate` their learning rate over that of the others; `dtype` is what they
+    are multiplied in: the few digits of bfloat16 suffice.
     """
 
-    def __init__(self, groups: Any, *, momentum: float, dtype: torch.dtype, **adamw: Any) -> None:
+    def __init__(self, groups: Any, *, momentum: float, rate: float, dtype: torch.dtype, **adamw: Any) -> None:
         super().__init__(groups, **adamw)
         self.momentum = momentum
+        self.rate = rate
         self.dtype = dtype
 
     @torch.no_grad()
@@ -72,9 +74,10 @@ class Muon(torch.optim.AdamW):
                 alike[parameter.shape[0], parameter[0].numel()].append(parameter)
         for shape, parameters in alike.items():
             wanted_KOI = torch.stack([self.look_ahead(parameter).reshape(shape) for parameter in parameters])
-            length = group["lr"] * STEP_RMS * max(shape) ** 0.5
+            rate = group["lr"] * self.rate
+            length = rate * STEP_RMS * max(shape) ** 0.5
             for parameter, step_OI in zip(parameters, orthogonalize(wanted_KOI, self.dtype), strict=True):
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.mul_(1 - rate * group["weight_decay"])
                 parameter.sub_(step_OI.reshape(parameter.shape), alpha=length)
 
     def look_ahead(self, parameter: Tensor) -> Tensor:

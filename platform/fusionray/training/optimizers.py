@@ -31,7 +31,7 @@ def build_optimizer(
         settings = {"lr": config.base_lr, "betas": config.betas, "fused": True}
         if config.kind == "muon":
             kind = Muon
-            settings |= {"momentum": config.momentum, "dtype": dtype}
+            settings |= {"momentum": config.momentum, "rate": config.muon_rate, "dtype": dtype}
     if sharded:
         return build_sharded(groups, kind, settings)
     optimizer: torch.optim.Optimizer = kind(groups, **settings)
