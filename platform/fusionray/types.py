@@ -75,9 +75,13 @@ class SyntheticTruth(Batch):
 
 @dataclass(frozen=True)
 class PairBatch(Batch):
-    """Pairs to fuse: crops uint8 [N,3,S,S] RGB; `same_identity` bool [N]; `truth` for synthetic faces only."""
+    """Pairs to fuse: crops uint8 [N,3,S,S] RGB; `same_identity` bool [N]; `truth` for synthetic faces only.
+
+    `region` uint8 [N,1,S,S]: 255 where the target shows its face, if that was read and is known.
+    """
 
     source: Tensor
     target: Tensor
     same_identity: Tensor
     truth: SyntheticTruth | None = None
+    region: Tensor | None = None

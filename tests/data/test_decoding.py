@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -49,6 +50,43 @@ def crops_of(*rows: tuple[int, int], truth: bool = False) -> Crops:
         np.array([people.index(person) for person, _ in rows]),
         columns if truth else {},
     )
+
+
+def regions_of(*rows: tuple[int, int]) -> list[bytes]:
+    return [encode(draw_crop(*row)[:, :, 0]) for row in rows]
+
+
+def test_pairs_know_where_the_targets_show_their_faces(decoder: CropDecoder) -> None:
+    rows = ((0, 0), (1, 1))
+    crops = dataclasses.replace(crops_of(*rows), regions=regions_of(*rows))
+    batch = collate_pairs([Draws(crops, np.array([[0, 1], [1, 0]]))], decoder)
+    assert batch.region is not None
+    assert batch.region.shape == (2, 1, SIZE, SIZE)
+    for row, (person, number) in enumerate(((1, 1), (0, 0))):
+        np.testing.assert_array_equal(batch.region[row, 0].numpy(), draw_crop(person, number)[:, :, 0])
+
+
+def test_a_batch_in_which_one_face_may_be_anywhere_has_no_regions(decoder: CropDecoder) -> None:
+    known = dataclasses.replace(crops_of((0, 0), (1, 1)), regions=regions_of((0, 0), (1, 1)))
+    group = [Draws(known, np.array([[0, 1]])), Draws(crops_of((2, 3), (2, 2)), np.array([[1, 0]]))]
+    assert collate_pairs(group, decoder).region is None
+
+
+@pytest.mark.parametrize(
+    ("region", "message"),
+    [
+        (b"no picture", r"the region of a face cannot be decoded, .* prepare the data again"),
+        (b"", r"the region of a face cannot be decoded"),
+        (
+            encode(draw_crop(0, 0, size=SIZE + 1)[:, :, 0]),
+            rf"is {SIZE + 1} x {SIZE + 1}, not a plane of {SIZE} x {SIZE}",
+        ),
+    ],
+)
+def test_a_damaged_region_is_named(decoder: CropDecoder, region: bytes, message: str) -> None:
+    crops = dataclasses.replace(crops_of((0, 0), (1, 1)), regions=[region, region])
+    with pytest.raises(ShardCorrupt, match=message):
+        collate_pairs([Draws(crops, np.array([[0, 1]]))], decoder)
 
 
 def test_pairs_hold_source_and_target_in_their_places_whatever_they_are_drawn_from(decoder: CropDecoder) -> None:

@@ -48,6 +48,19 @@ def test_readers_hand_over_the_segments_in_their_order(
     ]
 
 
+def test_regions_are_read_where_they_are_wanted_and_known(tmp_path: Path) -> None:
+    manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
+    for wanted in (False, True):
+        (table,) = LocalReader(list_files(str(tmp_path), manifest, "train", with_regions=wanted)).read([segment(0, 1)])
+        assert ("region" in table.column_names) is wanted
+    # A file of a version before there were any.
+    file = tmp_path / "shard-00000.parquet"
+    pq.write_table(pq.read_table(file).drop_columns(["region"]), file)
+    (table,) = LocalReader(list_files(str(tmp_path), manifest, "train", with_regions=True)).read([segment(0, 1)])
+    assert "region" not in table.column_names
+    assert read_split(str(tmp_path), manifest, "train").column("region").null_count == 8
+
+
 @pytest.mark.parametrize("kind", [LocalReader, RayReader])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "another"])
 @pytest.mark.usefixtures("ray_session")

@@ -28,7 +28,7 @@ def test_rows_read_back_with_plain_pyarrow(tmp_path: Path) -> None:
     rows = [build_row(f"image {i}".encode(), "b" if i % 2 else "a", LANDMARKS_52 + i, f"src/{i}") for i in range(5)]
     info = write_shard(str(tmp_path), "shard-00000.parquet", "train", rows)
     table = pq.read_table(tmp_path / "shard-00000.parquet")
-    assert table.column_names == ["image", "identity", "landmarks", "source"]
+    assert table.column_names == ["image", "identity", "landmarks", "source", "region"]
     assert table.schema.field("landmarks").type == pa.list_(pa.list_(pa.float32(), 2), 5)
     # Rows of a person lie together, so that pairs are made inside a block.
     assert table.column("identity").to_pylist() == ["a", "a", "a", "b", "b"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -121,6 +123,17 @@ def test_the_truth_of_two_people_shows_the_source_person_in_the_target_s_way() -
     truth, region = render_truth(batch)
     difference = (truth - to_float(batch.target)).abs().mean(dim=1, keepdim=True)
     assert (difference * region).sum() / region.sum() > 0.02
+
+
+def test_an_unpaired_face_is_where_the_shards_say() -> None:
+    recipe = build_recipe(build_config(paired=False, augmentation=STILL))
+    batch = build_pairs(3, same=3)
+    region = torch.zeros(3, 1, SIZE, SIZE, dtype=torch.uint8)
+    region[:, :, SIZE // 4 : SIZE // 2] = 255
+    known = recipe.prepare(dataclasses.replace(batch, region=region))
+    torch.testing.assert_close(known.face_region, (region > 0).float())
+    guessed = recipe.prepare(batch)
+    torch.testing.assert_close(guessed.face_region, elliptic_region(guessed.target))
 
 
 def test_prepared_truth_moves_with_its_target() -> None:

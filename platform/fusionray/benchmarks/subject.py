@@ -91,7 +91,10 @@ def build_subject(bench: TrainBenchConfig, preset: str, device: torch.device, **
     config = validate(TrainConfig, tree, f"preset {preset} with the changes under `train`")
     if not isinstance(config.recipe, FaceFusionConfig):
         raise ConfigInvalid(f"preset {preset}: is no face fusion; choose another one to be measured")
-    return Subject(config, device)
+    # The plain loops that it is measured against know AdamW.
+    plain = config.recipe.generator_optimizer.model_copy(update={"kind": "adamw"})
+    recipe = config.recipe.model_copy(update={"generator_optimizer": plain})
+    return Subject(config.model_copy(update={"recipe": recipe}), device)
 
 
 def build_encoder(config: TrainConfig) -> EncoderState:

@@ -47,6 +47,16 @@ class CropDecoder:
         list(self.executor.map(decode_some, range(0, len(crops), CROPS_PER_TASK)))
         return images_N3SS
 
+    def decode_regions(self, regions: Sequence[bytes | memoryview]) -> Tensor:
+        """Decode where faces are in their crops: uint8 [N,1,S,S].
+
+        Raises: ShardCorrupt.
+        """
+        planes_N1SS = self.memory.take((len(regions), 1, self.size, self.size))
+        for plane_SS, region in zip(planes_N1SS.numpy()[:, 0], regions, strict=True):
+            plane_SS[:] = decode_region(region, self.size)
+        return planes_N1SS
+
     def close(self) -> None:
         """End the threads."""
         self.executor.shutdown(cancel_futures=True)
@@ -112,12 +122,28 @@ def decode_crop(crop: Crop, pixels_SS3: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return picture
 
 
+def decode_region(region: bytes | memoryview, size: int) -> NDArray[np.uint8]:
+    """Decode one grey PNG to uint8 [S,S].
+
+    Raises: ShardCorrupt.
+    """
+    try:
+        plane = cv2.imdecode(np.frombuffer(region, np.uint8), cv2.IMREAD_GRAYSCALE)
+    except cv2.error:
+        plane = None
+    if plane is None or plane.shape != (size, size):
+        found = "cannot be decoded" if plane is None else f"is {plane.shape[1]} x {plane.shape[0]}"
+        raise ShardCorrupt(f"the region of a face {found}, not a plane of {size} x {size}; prepare the data again")
+    return np.asarray(plane, np.uint8)
+
+
 def collate_pairs(group: Sequence[Draws], decoder: CropDecoder) -> PairBatch:
     """Decode draws of two roles into one batch of pairs."""
     sources = [crop for draws in group for crop in draws.crops.select(draws.indices[:, 0])]
     targets = [crop for draws in group for crop in draws.crops.select(draws.indices[:, 1])]
     images = decoder.decode(sources + targets)
     same = [draws.crops.person[draws.indices] for draws in group]
+    regions = [plane for draws in group for plane in draws.crops.select_regions(draws.indices[:, 1])]
     truth = None
     if group[0].crops.truth:
         truth = SyntheticTruth(
@@ -130,6 +156,7 @@ def collate_pairs(group: Sequence[Draws], decoder: CropDecoder) -> PairBatch:
         images[len(sources) :],
         torch.from_numpy(np.concatenate([person_MR[:, 0] == person_MR[:, 1] for person_MR in same])),
         truth,
+        decoder.decode_regions(regions) if len(regions) == len(targets) else None,
     )
 
 

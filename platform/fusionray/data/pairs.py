@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fusionray.data.shards import matrix_from_column
+from fusionray.data.shards import REGION_COLUMN, matrix_from_column
 
 Indices = NDArray[np.int64]
 
@@ -34,13 +34,15 @@ class Crops:
     """Rows of shards as columns, still encoded.
 
     `images` [N] JPEG or PNG; `people` names, `person` int64 [N] whose picture each is (index into `people`); `truth`
-    float32 [N,P] by column, for synthetic faces only.
+    float32 [N,P] by column, for synthetic faces only; `regions` [N] grey PNGs of where the faces are, if they were read
+    and are known of all.
     """
 
     images: Sequence[bytes | memoryview]
     people: Sequence[str]
     person: Indices
     truth: dict[str, NDArray[np.float32]]
+    regions: Sequence[bytes | memoryview] | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -51,6 +53,10 @@ class Crops:
             Crop(self.images[index], self.people[person])
             for index, person in zip(indices.tolist(), self.person[indices].tolist(), strict=True)
         ]
+
+    def select_regions(self, indices: Indices) -> list[bytes | memoryview]:
+        """List where the faces of some of the crops are; nothing where that is not known."""
+        return [] if self.regions is None else [self.regions[index] for index in indices.tolist()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +82,11 @@ def crops_from_tables(tables: Iterable[pa.Table]) -> Crops:
     images: list[memoryview] = []
     names: list[pa.Array] = []
     truth: dict[str, list[NDArray[np.float32]]] = {}
+    regions: list[memoryview] = []
     for table in tables:
         images += copy_images(table.column("image"))
+        if REGION_COLUMN in table.column_names and not table.column(REGION_COLUMN).null_count:
+            regions += copy_images(table.column(REGION_COLUMN))
         names.append(pa.array(table.column("identity").to_pylist(), pa.string()))
         for column in TRUTH_COLUMNS if "view" in table.column_names else ():
             truth.setdefault(column, []).append(matrix_from_column(table.column(column)).copy())
@@ -87,6 +96,7 @@ def crops_from_tables(tables: Iterable[pa.Table]) -> Crops:
         people.dictionary.to_pylist(),
         people.indices.to_numpy().astype(np.int64),
         {column: np.concatenate(parts) for column, parts in truth.items()},
+        regions if len(regions) == len(images) else None,
     )
 
 

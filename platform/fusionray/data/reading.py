@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from fusionray.data import storage
 from fusionray.data.order import Segment
 from fusionray.data.pairs import TRUTH_COLUMNS
-from fusionray.data.shards import Manifest, Split
+from fusionray.data.shards import REGION_COLUMN, Manifest, Split
 from fusionray.errors import ShardCorrupt
 
 
@@ -31,12 +31,16 @@ class ShardReader(Protocol):
 
 @dataclass(frozen=True)
 class ShardFiles:
-    """The files of a split in their fixed order: what a segment's number of a file refers to."""
+    """The files of a split in their fixed order: what a segment's number of a file refers to.
+
+    `with_regions`: read where the faces are, from files that know it.
+    """
 
     folder: str
     names: tuple[str, ...]
     rows: tuple[int, ...]
     synthetic: bool
+    with_regions: bool = False
 
     def read(self, segment: Segment) -> pa.Table:
         """Read what learning needs of a segment.
@@ -53,6 +57,8 @@ class ShardFiles:
                         f"{self.folder}/{name}: holds {file.metadata.num_rows} rows, not {promised} as the manifest "
                         f"promises; run `fusionray prepare` again into {self.folder}"
                     )
+                if self.with_regions and REGION_COLUMN in file.schema_arrow.names:
+                    columns.append(REGION_COLUMN)
                 return read_rows(file, segment.rows, columns)
         except (OSError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())
@@ -146,11 +152,11 @@ def fetch(reference: Any) -> pa.Table:
         raise
 
 
-def list_files(folder: str, manifest: Manifest, split: Split) -> ShardFiles:
+def list_files(folder: str, manifest: Manifest, split: Split, *, with_regions: bool = False) -> ShardFiles:
     """List the files of a split with what the manifest promises of them."""
     rows = {shard.file: shard.rows for shard in manifest.shards}
     names = manifest.files(split)
-    return ShardFiles(folder, tuple(names), tuple(rows[name] for name in names), manifest.synthetic)
+    return ShardFiles(folder, tuple(names), tuple(rows[name] for name in names), manifest.synthetic, with_regions)
 
 
 def read_split(folder: str, manifest: Manifest, split: Split, columns: Sequence[str] | None = None) -> pa.Table:
@@ -162,7 +168,8 @@ def read_split(folder: str, manifest: Manifest, split: Split, columns: Sequence[
     ]
     if not tables:
         raise ShardCorrupt(f"{folder}: the {split} split is empty; prepare with more people or another fraction")
-    return pa.concat_tables(tables)
+    # Files of one set may be of two versions: a column that one of them lacks is null there.
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def list_people(folder: str, manifest: Manifest, split: Split) -> list[str]:

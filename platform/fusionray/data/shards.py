@@ -29,12 +29,15 @@ Split = Literal["train", "validation", "test"]
 # In the order in which they are listed; validation chooses among models, and the test judges the one that was chosen.
 SPLITS: tuple[Split, ...] = get_args(Split)
 
+REGION_COLUMN = "region"
 SCHEMA = pa.schema(
     [
         pa.field("image", pa.binary(), nullable=False),
         pa.field("identity", pa.string(), nullable=False),
         pa.field("landmarks", pa.list_(pa.list_(pa.float32(), 2), 5), nullable=False),
         pa.field("source", pa.string(), nullable=False),
+        # A grey PNG as large as the crop, 255 where it shows the face; sets made before there was one have none.
+        pa.field(REGION_COLUMN, pa.binary()),
     ]
 )
 SYNTHETIC_SCHEMA = pa.schema(
@@ -102,12 +105,14 @@ def build_row(
     landmarks_52: NDArray[np.float32],
     source: str,
     *,
+    region: bytes | None = None,
     identity_parameters: NDArray[np.float32] | None = None,
     attribute_parameters: NDArray[np.float32] | None = None,
     view_23: NDArray[np.float32] | None = None,
 ) -> dict[str, Any]:
     """Build one row: an encoded crop, landmarks in crop pixels, and for synthetic faces what generated them.
 
+    `region`: which of its pixels show the face, as a grey PNG, where that is known.
     `view_23` maps crop unit-square coordinates to picture unit-square coordinates (float32, row-major).
     """
     row: dict[str, Any] = {
@@ -115,6 +120,7 @@ def build_row(
         "identity": identity,
         "landmarks": landmarks_52.astype(np.float32).tolist(),
         "source": source,
+        REGION_COLUMN: region,
     }
     if identity_parameters is not None and attribute_parameters is not None and view_23 is not None:
         row["identity_parameters"] = identity_parameters.astype(np.float32)

@@ -16,7 +16,7 @@ from PIL import BmpImagePlugin, ImageFile, JpegImagePlugin, PngImagePlugin, WebP
 from PIL import Image as PillowImage
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.face import Image
+from fusionray.faces.face import Image, Plane
 from fusionray.faces.image_header import Header, Kind, read_header
 
 ImageFormat = Literal["jpeg", "png", "webp"]
@@ -120,6 +120,11 @@ def turn_upright(image: NDArray[np.uint8], orientation: int) -> Image:
     if orientation in {3, 4, 7, 8}:
         image = image[::-1]
     return np.ascontiguousarray(image)
+
+
+def encode_plane(plane: Plane) -> bytes:
+    """Encode a plane as a grey PNG, which keeps every bit."""
+    return cv2.imencode(".png", plane, [cv2.IMWRITE_PNG_COMPRESSION, 3])[1].tobytes()
 
 
 def encode_image(image: Image, image_format: ImageFormat = "png", quality: int = 95) -> bytes:

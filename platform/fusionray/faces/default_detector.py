@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.blazeface import FULL_RANGE, SHORT_RANGE, BlazeFace, Candidates
-from fusionray.faces.face import Face, Image, Points, group_by_face
-from fusionray.faces.facemesh import MARGIN, FaceMesh, Square
+from fusionray.faces.face import Face, Image, group_by_face
+from fusionray.faces.facemesh import MARGIN, FaceMesh, Seen, Square
 from fusionray.faces.tflite import locate_mediapipe_models
 
 _FILES = (
@@ -67,11 +67,11 @@ class DefaultDetector:
             # The mean of all candidates for a face is steadier than the best of them (BlazeFace, section 3.4).
             weights = scores[group] / scores[group].sum()
             box = np.tensordot(weights, boxes[group], axes=1).astype(np.float32)
-            points, belief = _locate_points(mesh, image, box, np.tensordot(weights, eyes[group], axes=1))
+            seen = _look_at(mesh, image, box, np.tensordot(weights, eyes[group], axes=1))
             score = float(scores[group[0]])
             # A detector that is very sure outvotes a mesh in some doubt (dark glasses), but not one that sees nothing.
-            if belief >= _LEAST_BELIEF and (score + belief) / 2 >= self._threshold:
-                faces.append(Face(box, points, score))
+            if seen.belief >= _LEAST_BELIEF and (score + seen.belief) / 2 >= self._threshold:
+                faces.append(Face(box, seen.points, score, seen.outline))
         return faces
 
     def _open(self) -> tuple[BlazeFace, BlazeFace, FaceMesh]:
@@ -112,10 +112,8 @@ def _starts(length: int, tile: int) -> list[int]:
     return [round(step * (length - tile) / (count - 1)) for step in range(count)]
 
 
-def _locate_points(
-    mesh: FaceMesh, image: Image, box: NDArray[np.float32], eyes: NDArray[np.float32]
-) -> tuple[Points, float]:
-    """Give the five points of the face in a box, and the mesh's belief that there is one."""
+def _look_at(mesh: FaceMesh, image: Image, box: NDArray[np.float32], eyes: NDArray[np.float32]) -> Seen:
+    """Let the mesh look at the face in a box."""
     across = eyes[1] - eyes[0]
     roll = math.atan2(float(across[1]), float(across[0]))
     centre = np.asarray(box[:2] + box[2:] / 2, np.float64)

@@ -15,6 +15,8 @@ Points = NDArray[np.float32]
 tip, mouth corner at image left, mouth corner at image right."""
 Matrix = NDArray[np.float64]
 """[2, 3] float64 affine map of pixel coordinates, to be applied to (x, y, 1)."""
+Plane = NDArray[np.uint8]
+"""[S, S] uint8."""
 FloatMap = NDArray[np.float32]
 """[S, S] float32 in 0..1."""
 
@@ -24,12 +26,14 @@ class Face:
     """One face in a picture.
 
     `box` is [4] float32: left, top, width, height in picture pixels; it may reach over the border of the picture.
-    `landmarks` are `Points` of the picture; `score` is the detector's confidence in 0..1.
+    `landmarks` are `Points` of the picture; `score` is the detector's confidence in 0..1. `outline` [K, 2] float32 goes
+    round the face's skin, in picture pixels, where a detector sees it.
     """
 
     box: NDArray[np.float32]
     landmarks: Points
     score: float
+    outline: NDArray[np.float32] | None = None
 
     @property
     def area(self) -> float:

@@ -1,4 +1,4 @@
-"""Face mesh: 468 points of one face, reduced to the five that alignment needs.
+"""Face mesh: 468 points of one face, reduced to the five that alignment needs, and to its outline.
 
 Source: Kartynnik et al., Real-time Facial Surface Geometry from Monocular Video on Mobile GPUs, 2019; point numbers
 as in MediaPipe's canonical face model.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -26,6 +27,13 @@ _MAX_LOOKS = 3
 # Contours of the eye openings: the eye at image left, the eye at image right.
 _LEFT_EYE = (33, 7, 163, 144, 145, 153, 154, 155, 133, 173, 157, 158, 159, 160, 161, 246)
 _RIGHT_EYE = (263, 249, 390, 373, 374, 380, 381, 382, 362, 398, 384, 385, 386, 387, 388, 466)
+# Round the face, clockwise from the middle of the forehead.
+# fmt: off
+_OUTLINE = (
+    10, 338, 297, 332, 284, 251, 389, 356, 454, 323, 361, 288, 397, 365, 379, 378, 400, 377,
+    152, 148, 176, 149, 150, 136, 172, 58, 132, 93, 234, 127, 162, 21, 54, 103, 67, 109,
+)
+# fmt: on
 _NOSE_TIP, _LEFT_MOUTH_CORNER, _RIGHT_MOUTH_CORNER = 1, 61, 291
 
 
@@ -38,19 +46,28 @@ class Square:
     roll: float
 
 
+class Seen(NamedTuple):
+    """What the mesh makes of a face, in picture pixels: the five `points`, its `outline` [36, 2] round the skin.
+
+    `belief` in 0..1: whether there is a face at all.
+    """
+
+    points: Points
+    outline: NDArray[np.float32]
+    belief: float
+
+
 class FaceMesh:
     """The 468-point model, run on an upright crop around a face that a detector found."""
 
     def __init__(self, path: Path) -> None:
         self._model = TfliteModel(path)
 
-    def locate(self, image: Image, square: Square) -> tuple[Points, float]:
-        """Locate the five points of the face in a square of the picture.
+    def locate(self, image: Image, square: Square) -> Seen:
+        """Locate the face in a square of the picture.
 
         The model wants the face framed as it was in its training, and doubts one that sits a little aside. So where
         it is not sure it looks again, at the square that its own points suggest.
-
-        Returns the points in picture pixels and the model's belief in 0..1 that it saw a face.
         """
         mesh, belief = self._run(image, square)
         for _ in range(_MAX_LOOKS - 1):
@@ -60,7 +77,7 @@ class FaceMesh:
             if again_belief <= belief:
                 break
             mesh, belief = again_mesh, again_belief
-        return five_points(mesh), belief
+        return Seen(five_points(mesh), mesh[list(_OUTLINE)], belief)
 
     def _run(self, image: Image, square: Square) -> tuple[NDArray[np.float32], float]:
         """Give the mesh [468, 2] in picture pixels and the belief."""

@@ -94,14 +94,18 @@ class FaceFusionRecipe:
         self.optimizers = {"generator": config.generator_optimizer, "discriminator": discriminator_optimizer}
 
     def prepare(self, batch: PairBatch) -> FusionInput:
-        """Render the true fusion where there is one, augment it together with its target."""
+        """Render the true fusion where there is one, augment it together with its target.
+
+        Where there is none the face is where the shards say, or about where faces of this alignment are.
+        """
         source, target = to_float(batch.source), to_float(batch.target)
         (source,) = self.frozen["source_augmentation"](source)
         paired = self.config.paired and batch.truth is not None
         if paired:
             truth, region = render_truth(batch)
         else:
-            truth, region = target, elliptic_region(target)
+            truth = target
+            region = elliptic_region(target) if batch.region is None else batch.region.float() / 255
         target, reference, region = self.frozen["augmentation"](target, [truth], [region])
         return FusionInput(self.frozen["window"](source), target, reference, region, batch.same_identity, paired)
 

@@ -129,7 +129,8 @@ class Worker:
         self.metrics: dict[str, float] = {}
         self.position = DataPosition()
         self.decoder = CropDecoder(config.data.size, config.data.decode_threads or engine.profile.decode_threads)
-        self.files = list_files(config.data.shards, task.manifest, "train")
+        regions = config.needs_regions(synthetic=task.manifest.synthetic)
+        self.files = list_files(config.data.shards, task.manifest, "train", with_regions=regions)
         self.order = DataOrder(self.files.rows, config.run.seed, engine.num_ranks, config.data.pool_rows)
         self.writer = CheckpointWriter(
             task.run_folder,

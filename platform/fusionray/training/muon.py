@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Of an odd quintic that brings every singular value of [0,1] near 1 in five rounds (Jordan et al. 2024).
+# Of an odd quintic that brings singular values of [0,1] near 1, the smaller the more rounds it takes (Jordan et al.).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-ROUNDS = 5
+# They take five; the closer bound of `orthogonalize` is worth one.
+ROUNDS = 4
 # The root mean square of AdamW's usual step, in learning rates.
 STEP_RMS = 0.2
 # Below this a matrix has no directions to speak of.
@@ -98,10 +99,16 @@ def orthogonalize(matrices_KOI: Tensor, dtype: torch.dtype) -> Tensor:
     linear, cubic, quintic = COEFFICIENTS
     is_tall = matrices_KOI.shape[1] > matrices_KOI.shape[2]
     wide = matrices_KOI.mT if is_tall else matrices_KOI
-    # The iteration wants no singular value above 1: none exceeds the root of the sum of all squares.
+    # Any scale at which half precision neither overflows nor drowns.
     x = (wide / wide.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)).to(dtype).contiguous()
-    for _ in range(ROUNDS):
-        gram = torch.bmm(x, x.mT)
+    gram = torch.bmm(x, x.mT)
+    # The iteration wants no singular value above 1. The fourth root of the sum of their fourth powers, which is the
+    # norm of the Gram matrix, exceeds none of them by as much as the root of the sum of squares does.
+    power = gram.float().norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)
+    x, gram = x * power.rsqrt().to(dtype), gram / power.to(dtype)
+    for left in reversed(range(ROUNDS)):
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=cubic, alpha=quintic), x, beta=linear)
+        if left:
+            gram = torch.bmm(x, x.mT)
     near: Tensor = (x.mT if is_tall else x).float()
     return near

@@ -180,6 +180,11 @@ class TrainConfig(Section):
         """Tell whether the recipe learns from synthetic faces alone, whose parameters are known."""
         return isinstance(self.recipe, AttributesRecipeConfig)
 
+    def needs_regions(self, *, synthetic: bool) -> bool:
+        """Tell whether the recipe asks the shards where a face is: not where a true fusion shows it."""
+        recipe = self.recipe
+        return isinstance(recipe, FaceFusionConfig) and not (recipe.paired and synthetic)
+
     @model_validator(mode="after")
     def check_sizes(self) -> TrainConfig:
         if isinstance(self.recipe, FaceFusionConfig) and self.recipe.generator.size != self.data.size:

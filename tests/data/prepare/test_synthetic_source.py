@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
+from fusionray.data.decoding import decode_region
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.crop import Cropper
 from fusionray.data.prepare.source import Picture
 from fusionray.data.prepare.synthetic import SyntheticSource, parse_synthetic
-from fusionray.data.synthetic import render
+from fusionray.data.synthetic import render, render_with_mask
 from fusionray.errors import ConfigInvalid
 from fusionray.faces.align import load_template
 from fusionray.faces.decode import decode_image
@@ -79,6 +82,37 @@ def test_the_stored_view_renders_the_crop(landmarks: str) -> None:
         assert away[0] < 0.8 * min(away[1:]), "a shift by one pixel would fit better"
         compared += 1
     assert compared == 4
+
+
+@pytest.mark.parametrize("landmarks", ["detected", "exact"])
+def test_the_stored_region_is_the_renderers_own(landmarks: str) -> None:
+    config = PrepareConfig(input="-", output="-", landmarks=landmarks, size=96, min_face_pixels=10)
+    cropper = Cropper(config, load_template("arcface_128"), build_detector("default"))
+    for picture in read(SyntheticSource(people=2, images=2, size=192, seed=1), 0, 1, 2, 3):
+        row, _ = cropper.build(picture)
+        parameters = [torch.tensor(row[key])[None] for key in ("identity_parameters", "attribute_parameters")]
+        _, region = render_with_mask(*parameters, 96, torch.tensor(row["view"]).reshape(1, 2, 3))
+        stored = decode_region(row["region"], 96) / 255
+        assert np.abs(stored - region[0, 0].numpy()).mean() < 0.02
+        assert 0.1 < stored.mean() < 0.8
+
+
+def test_of_a_photograph_the_region_is_what_the_mesh_goes_round() -> None:
+    config = PrepareConfig(input="-", output="-", size=96, min_face_pixels=10)
+    cropper = Cropper(config, load_template("arcface_128"), build_detector("default"))
+    overlaps = []
+    for picture in read(SyntheticSource(people=3, images=2, size=192, seed=1), 0, 1, 2, 3, 4, 5):
+        assert picture.truth is not None
+        photograph = dataclasses.replace(picture, truth=None)
+        row, _ = cropper.build(photograph)
+        drawn, known = (decode_region(cropper.build(made)[0]["region"], 96) / 255 for made in (photograph, picture))
+        # Eyes, nose and mouth are in it, the corners of the crop are not.
+        assert all(drawn[round(y), round(x)] == 1 for x, y in row["landmarks"])
+        assert not drawn[:4, :4].any()
+        assert not drawn[:4, -4:].any()
+        overlaps.append(np.minimum(drawn, known).sum() / np.maximum(drawn, known).sum())
+    # The mesh guesses the sides of heads that are turned, and the world's foreheads are high.
+    assert np.mean(overlaps) > 0.65
 
 
 def test_exact_points_land_on_the_template() -> None:

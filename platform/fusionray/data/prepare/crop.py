@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.quality import box_around, check_crop, check_face
-from fusionray.data.prepare.source import Picture
+from fusionray.data.prepare.source import Picture, Truth
 from fusionray.data.shards import build_row
 from fusionray.errors import ImageRejected, NoFaceFound
-from fusionray.faces.align import Template, estimate_alignment, invert_affine, transform_points, warp_crop
-from fusionray.faces.decode import encode_image
-from fusionray.faces.face import Detector, Face, Matrix, largest_face
+from fusionray.faces.align import Template, estimate_alignment, invert_affine, transform_points, warp, warp_crop
+from fusionray.faces.decode import encode_image, encode_plane
+from fusionray.faces.face import Detector, Face, Matrix, Plane, largest_face
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -45,11 +46,13 @@ class Cropper:
         crop = warp_crop(picture.image, matrix, config.size)
         check_crop(crop, min_sharpness=config.min_sharpness)
         truth = picture.truth
+        region = find_region(face, truth, matrix, config.size)
         row = build_row(
             encode_image(crop, config.image_format, config.quality),
             picture.entry.identity,
             transform_points(face.landmarks, matrix),
             picture.entry.source,
+            region=None if region is None else encode_plane(region),
             identity_parameters=truth.identity_parameters if truth else None,
             attribute_parameters=truth.attribute_parameters if truth else None,
             view_23=unit_view(matrix, config.size, picture.image.shape[0]) if truth else None,
@@ -61,6 +64,23 @@ class Cropper:
             points = picture.truth.landmarks
             return [Face(box_around(points), points, 1.0)]
         return self.detector.detect(picture.image)
+
+
+def find_region(face: Face, truth: Truth | None, matrix_23: Matrix, size: int) -> Plane | None:
+    """Find which pixels of a crop show the face, uint8 [S,S] from 0 (none of it) to 255; None where nobody knows.
+
+    The renderer knows it of its pictures, as a parser of faces would: what lies before a face is left out. Of a
+    photograph it is what the outline encloses.
+    """
+    if truth is not None:
+        region = warp(truth.region, matrix_23, size, size, border=cv2.BORDER_REPLICATE)
+        return np.rint(region.astype(np.float32) * 255).astype(np.uint8)
+    if face.outline is None:
+        return None
+    # Drawn to sixteenths of a pixel: an edge that falls between two pixels is soft.
+    corners = np.rint(transform_points(face.outline, matrix_23) * 16).astype(np.int32)
+    drawn = np.zeros((size, size), np.uint8)
+    return np.asarray(cv2.fillPoly(drawn, [corners], 255, lineType=cv2.LINE_AA, shift=4), np.uint8)
 
 
 def unit_view(matrix_23: Matrix, crop_size: int, picture_size: int) -> NDArray[np.float32]:

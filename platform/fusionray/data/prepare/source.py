@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.errors import ImageRejected, InputMissing
-from fusionray.faces.face import Image, Points
+from fusionray.faces.face import FloatMap, Image, Points
 
 
 class Entry(NamedTuple):
@@ -35,11 +35,15 @@ class Dropped(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Truth:
-    """What generated a synthetic picture: parameter vectors float32, and its five points in picture pixels."""
+    """What generated a synthetic picture: parameter vectors float32, and its five points in picture pixels.
+
+    `region` [H, W] in 0..1: how much of each pixel shows the face.
+    """
 
     identity_parameters: NDArray[np.float32]
     attribute_parameters: NDArray[np.float32]
     landmarks: Points
+    region: FloatMap
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -64,7 +64,7 @@ class SyntheticSource:
                 [attributes_by_person[person][int(entry.locator)] for person, entry in zip(people, batch, strict=True)]
             )
             with torch.inference_mode():
-                images_NCHW = synthetic.render(identity_NI, attributes_NA, self._size)
+                images_NCHW, regions_N1HW = synthetic.render_with_mask(identity_NI, attributes_NA, self._size)
                 points_N52 = synthetic.landmarks(identity_NI, attributes_NA).numpy() * self._size - 0.5
             images_NHWC = (images_NCHW.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
             for index, entry in enumerate(batch):
@@ -72,6 +72,7 @@ class SyntheticSource:
                     identity_NI[index].numpy().astype(np.float32),
                     attributes_NA[index].numpy().astype(np.float32),
                     points_N52[index].astype(np.float32),
+                    regions_N1HW[index, 0].numpy(),
                 )
                 yield Picture(entry, np.ascontiguousarray(images_NHWC[index]), truth)
 

@@ -39,9 +39,9 @@ class CropLandmarks:
             self.mesh = FaceMesh(self.path)
         found = np.full((len(crops), 5, 2), np.nan, np.float32)
         for row, crop in enumerate(crops):
-            points, belief = self.mesh.locate(crop, self.square)
-            if belief >= LEAST_BELIEF:
-                found[row] = points
+            seen = self.mesh.locate(crop, self.square)
+            if seen.belief >= LEAST_BELIEF:
+                found[row] = seen.points
         return found
 
 
