@@ -25,7 +25,8 @@ def build_network() -> nn.Module:
 def give_gradients(network: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for parameter in network.parameters():
-        parameter.grad = torch.randn(parameter.shape, generator=generator)
+        # In the layout of the weights, as autograd leaves it.
+        parameter.grad = torch.empty_like(parameter).copy_(torch.randn(parameter.shape, generator=generator))
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 40), (2, 40, 16), (1, 9, 9)])
@@ -36,7 +37,7 @@ def test_the_nearest_orthogonal_matrix_has_the_same_singular_vectors(
     # As uneven as gradients are: the longest direction a hundred times the shortest.
     u, _, vh = torch.linalg.svd(torch.randn(shape, generator=torch.Generator().manual_seed(1)), full_matrices=False)
     lengths = torch.logspace(0, -2, min(shape[1:]))
-    near = orthogonalize(u * lengths @ vh * 1e-4, dtype)
+    near = orthogonalize(u * lengths @ vh * 1e-4, dtype).float()
     along = torch.einsum("kor,koi,kri->kr", u, near, vh)
     assert ((along > 0.6) & (along < 1.3)).all()
     # All of it lies along them: nothing was turned.
@@ -74,6 +75,18 @@ def test_convolutions_are_stepped_as_by_torch_and_all_else_as_by_adamw() -> None
         assert float(ours_OI.norm() / theirs_OI.norm()) == pytest.approx(1, abs=0.1)
     for other, rival in zip(others, copies, strict=True):
         torch.testing.assert_close(other, rival)
+
+
+def test_the_layout_of_memory_changes_nothing() -> None:
+    networks = [build_network(), build_network().to(memory_format=torch.channels_last)]  # type: ignore[call-overload]
+    for network in networks:
+        optimizer = build_optimizer(network, SETTINGS)
+        for seed in range(2):
+            give_gradients(network, seed)
+            optimizer.step()
+    assert networks[1][2].weight.is_contiguous(memory_format=torch.channels_last)
+    for rows, channels in zip(networks[0].parameters(), networks[1].parameters(), strict=True):
+        torch.testing.assert_close(rows, channels.contiguous(), rtol=1e-4, atol=1e-6)
 
 
 def test_a_convolution_takes_a_step_as_long_as_adamws() -> None:

@@ -29,7 +29,6 @@ class FusionNetwork(nn.Module):
     def __init__(self, config: GeneratorConfig, face_view_23: Tensor | None = None) -> None:
         """Build it; `face_view_23` maps the unit square of the source's face to that of the target's crop."""
         super().__init__()
-        self.config = config
         self.generator = Generator(config, face_view_23)
         self.source = SourceEncoder(config.source) if config.source else None
 

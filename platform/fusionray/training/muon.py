@@ -74,25 +74,33 @@ class Muon(torch.optim.AdamW):
             if parameter.grad is not None:
                 alike[parameter.shape[0], parameter[0].numel()].append(parameter)
         for shape, parameters in alike.items():
-            wanted_KOI = torch.stack([self.look_ahead(parameter).reshape(shape) for parameter in parameters])
+            wanted_KOI = torch.stack([self.look_ahead(parameter) for parameter in parameters])
             rate = group["lr"] * self.rate
             length = rate * STEP_RMS * max(shape) ** 0.5
             for parameter, step_OI in zip(parameters, orthogonalize(wanted_KOI, self.dtype), strict=True):
-                parameter.mul_(1 - rate * group["weight_decay"])
-                parameter.sub_(step_OI.reshape(parameter.shape), alpha=length)
+                if group["weight_decay"]:
+                    parameter.mul_(1 - rate * group["weight_decay"])
+                as_rows(parameter, like=parameter).sub_(step_OI, alpha=length)
 
     def look_ahead(self, parameter: Tensor) -> Tensor:
-        """Take the gradient into the parameter's momentum, and give Nesterov's look ahead of it."""
+        """Take the gradient into the parameter's momentum, and give Nesterov's look ahead of it, [O,I]."""
         assert parameter.grad is not None
         state = self.state[parameter]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
-        state["momentum"].lerp_(parameter.grad, 1 - self.momentum)
-        return parameter.grad.lerp(state["momentum"], self.momentum)
+        gradient, momentum = (as_rows(tensor, like=parameter) for tensor in (parameter.grad, state["momentum"]))
+        return gradient.lerp(momentum.lerp_(gradient, 1 - self.momentum), self.momentum)
+
+
+def as_rows(filters: Tensor, like: Tensor) -> Tensor:
+    """See convolutions as one row a filter, in the order in which `like` lies in memory: a copy would cost a pass."""
+    if like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last):
+        filters = filters.permute(0, 2, 3, 1)
+    return filters.reshape(filters.shape[0], -1)
 
 
 def orthogonalize(matrices_KOI: Tensor, dtype: torch.dtype) -> Tensor:
-    """Give the (semi-)orthogonal matrices next to given ones, float32, singular values within about 0.7 .. 1.2.
+    """Give the (semi-)orthogonal matrices next to given ones, of `dtype`, singular values within about 0.7 .. 1.2.
 
     All-zero matrices stay as they are.
     """
@@ -100,7 +108,8 @@ def orthogonalize(matrices_KOI: Tensor, dtype: torch.dtype) -> Tensor:
     is_tall = matrices_KOI.shape[1] > matrices_KOI.shape[2]
     wide = matrices_KOI.mT if is_tall else matrices_KOI
     # Any scale at which half precision neither overflows nor drowns.
-    x = (wide / wide.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)).to(dtype).contiguous()
+    x = torch.empty(wide.shape, dtype=dtype, device=wide.device)
+    torch.mul(wide, 1 / wide.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12), out=x)
     gram = torch.bmm(x, x.mT)
     # The iteration wants no singular value above 1. The fourth root of the sum of their fourth powers, which is the
     # norm of the Gram matrix, exceeds none of them by as much as the root of the sum of squares does.
@@ -110,5 +119,5 @@ def orthogonalize(matrices_KOI: Tensor, dtype: torch.dtype) -> Tensor:
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=cubic, alpha=quintic), x, beta=linear)
         if left:
             gram = torch.bmm(x, x.mT)
-    near: Tensor = (x.mT if is_tall else x).float()
+    near: Tensor = x.mT if is_tall else x
     return near
