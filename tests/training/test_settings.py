@@ -36,3 +36,20 @@ def test_stages_of_an_encoder_without_a_depth_are_refused() -> None:
 def test_judges_without_anything_to_judge_are_refused(preset: str, override: str, words: str) -> None:
     with pytest.raises(ConfigInvalid, match=re.escape(words)):
         load_config(TrainConfig, preset=preset, overrides=["data.shards=x", override])
+
+
+@pytest.mark.parametrize(
+    ("preset", "override", "synthetic", "needed"),
+    [
+        # A true fusion that is rendered shows the face itself.
+        ("tiny-64", "recipe.paired=true", True, False),
+        ("tiny-64", "recipe.paired=true", False, True),
+        ("tiny-64", "recipe.paired=false", True, True),
+        ("identity-small", "run.seed=1", False, False),
+    ],
+)
+def test_regions_of_faces_are_read_where_no_true_fusion_shows_them(
+    preset: str, override: str, synthetic: bool, needed: bool
+) -> None:
+    config = load_config(TrainConfig, preset=preset, overrides=["data.shards=x", override])
+    assert config.needs_regions(synthetic=synthetic) is needed
