@@ -32,7 +32,9 @@ class TrainBenchConfig(Section):
     engine_preset: str = Field("tiny-64", description="preset whose engine is measured; a face fusion")
     recompute_preset: str = Field("fast-128", description="preset whose activations are recomputed")
     gpu_preset: str = Field("fast-128", description="preset that the GPU computes")
-    train: dict[str, Any] = Field({}, description="changes of the presets, by their own names: train.engine.precision=")
+    train: dict[str, Any] = Field(
+        {}, description="changes of the presets, by their own names: train.engine.precision=; all step by adamw"
+    )
     keys: tuple[str, ...] = Field((), description="keys to measure; none: all")
     rounds: int = Field(5, ge=1, description="rounds that contestants take turns in; medians are reported")
     steps: int = Field(4, ge=1, description="steps of a contestant in a round")
@@ -92,8 +94,11 @@ def build_subject(bench: TrainBenchConfig, preset: str, device: torch.device, **
     if not isinstance(config.recipe, FaceFusionConfig):
         raise ConfigInvalid(f"preset {preset}: is no face fusion; choose another one to be measured")
     # The plain loops that it is measured against know AdamW.
-    plain = config.recipe.generator_optimizer.model_copy(update={"kind": "adamw"})
-    recipe = config.recipe.model_copy(update={"generator_optimizer": plain})
+    plain = {
+        name: getattr(config.recipe, name).model_copy(update={"kind": "adamw"})
+        for name in ("generator_optimizer", "discriminator_optimizer")
+    }
+    recipe = config.recipe.model_copy(update=plain)
     return Subject(config.model_copy(update={"recipe": recipe}), device)
 
 

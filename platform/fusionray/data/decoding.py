@@ -53,8 +53,12 @@ class CropDecoder:
         Raises: ShardCorrupt.
         """
         planes_N1SS = self.memory.take((len(regions), 1, self.size, self.size))
-        for plane_SS, region in zip(planes_N1SS.numpy()[:, 0], regions, strict=True):
-            plane_SS[:] = decode_region(region, self.size)
+        planes_NSS = planes_N1SS.numpy()[:, 0]
+
+        def decode_one(row: int) -> None:
+            planes_NSS[row] = decode_region(regions[row], self.size)
+
+        list(self.executor.map(decode_one, range(len(regions))))
         return planes_N1SS
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ def as_rows(filters: Tensor, like: Tensor) -> Tensor:
 
 
 def orthogonalize(matrices_KOI: Tensor, dtype: torch.dtype) -> Tensor:
-    """Give the (semi-)orthogonal matrices next to given ones, of `dtype`, singular values within about 0.7 .. 1.2.
+    """Give the (semi-)orthogonal matrices next to given ones, of `dtype`, singular values near 1 (0.6 .. 1.3).
 
     All-zero matrices stay as they are.
     """
