@@ -44,7 +44,11 @@ TINY: dict[str, Any] = {
     "preset": "tiny-64",
     "run": {"name": "fusion"},
     "recipe": {
-        "generator": {"channels": [8, 16, 24], "style_length": 32},
+        "generator": {
+            "channels": [8, 16, 24],
+            "style_length": 32,
+            "source": {"channels": [4, 4, 8], "detail": [2, 2], "heads": 2},
+        },
         "discriminator": {"channels": [8, 16]},
     },
     "data": {"pool_rows": 32, "validation_images": 16},

@@ -33,6 +33,7 @@ SMALL = [
     "data.pool_rows=16",
     "data.validation_images=4",
     "recipe.generator.channels=[8,16,24]",
+    "recipe.generator.source={channels: [4, 4, 8], detail: [2, 2], heads: 2}",
     "recipe.discriminator.channels=[8,16]",
     "engine.global_batch=8",
     "budget.images=32",

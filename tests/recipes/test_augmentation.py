@@ -5,6 +5,8 @@ import torch
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
 from tests.tiny_fusion import STILL
 
+ROTATED = AugmentationConfig(rotation_degrees=15)
+
 
 def draw(count: int = 4, size: int = 24) -> torch.Tensor:
     return torch.rand(count, 3, size, size) * 2 - 1
@@ -13,25 +15,25 @@ def draw(count: int = 4, size: int = 24) -> torch.Tensor:
 def test_followers_and_masks_move_with_the_picture() -> None:
     torch.manual_seed(0)
     image = draw()
-    moved, follower, red = Augmentation(AugmentationConfig()).eval()(image, [image], [image[:, :1]])
+    moved, follower, red = Augmentation(ROTATED).eval()(image, [image], [image[:, :1]])
     assert (moved - image).abs().mean() > 0.1
     assert torch.equal(moved, follower)
     # A mask takes the geometry without the colours: a mask of one picture's red follows its shapes.
-    still = AugmentationConfig(brightness=0, contrast=0, saturation=0, hue=0)
+    still = AugmentationConfig(rotation_degrees=15, brightness=0, contrast=0, saturation=0, hue=0)
     moved, red = Augmentation(still)(image, (), [image[:, :1]])
     torch.testing.assert_close(moved[:, :1], red, rtol=0, atol=1e-4)
 
 
 def test_a_mask_keeps_its_range_and_shape() -> None:
     torch.manual_seed(0)
-    _, mask = Augmentation(AugmentationConfig())(draw(), (), [torch.ones(4, 1, 24, 24)])
+    _, mask = Augmentation(ROTATED)(draw(), (), [torch.ones(4, 1, 24, 24)])
     # A border that is repeated leaves no corner uncovered.
     torch.testing.assert_close(mask, torch.ones(4, 1, 24, 24))
 
 
 def test_each_row_gets_a_draw_of_its_own() -> None:
     torch.manual_seed(0)
-    (moved,) = Augmentation(AugmentationConfig())(draw(1).expand(4, 3, 24, 24))
+    (moved,) = Augmentation(ROTATED)(draw(1).expand(4, 3, 24, 24))
     for i in range(1, 4):
         assert (moved[0] - moved[i]).abs().mean() > 0.01
 
@@ -54,7 +56,7 @@ def test_a_certain_flip_mirrors_every_row() -> None:
 
 
 def test_equal_generator_states_give_equal_augmentations() -> None:
-    augmentation, image = Augmentation(AugmentationConfig()), draw()
+    augmentation, image = Augmentation(ROTATED), draw()
     torch.manual_seed(7)
     (first,) = augmentation(image)
     torch.manual_seed(7)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fusionray.evaluation.measures.similarity import gradient_energy
+from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.disguise import DisguiseConfig
 from fusionray.recipes.face_fusion import FaceFusionRecipe, FusionInput
 from fusionray.recipes.losses import structure_loss
@@ -15,6 +17,8 @@ from fusionray.recipes.recipe import Losses, PhaseInput, to_float
 from fusionray.recipes.truth import elliptic_region, render_truth
 from tests.tiny_fusion import EVERY_LOSS, NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe
 
+# As the presets of synthetic worlds change pictures: not their colours, and everything else as by default.
+COLOURS_KEPT = AugmentationConfig(brightness=0, contrast=0, saturation=0, hue=0)
 GENERATOR_LOSSES = sorted(set(EVERY_LOSS) - {"gradient_penalty"})
 
 
@@ -24,6 +28,18 @@ def take_step(config_weights: dict[str, float], batch: FusionInput | None = None
     prepared = batch if batch is not None else recipe.prepare(build_pairs(3))
     step = PhaseInput(recipe.networks, recipe.frozen, prepared)
     return recipe.generator_loss(step), step, recipe
+
+
+def test_what_is_to_be_drawn_stays_as_sharp_as_it_is() -> None:
+    # A warp, of the truth or of a photograph, is learned as what real pictures look like.
+    pairs = build_pairs(4)
+    for paired, wanted in ((True, render_truth(pairs)[0]), (False, to_float(pairs.target))):
+        recipe = build_recipe(build_config(augmentation=COLOURS_KEPT, paired=paired))
+        prepared = recipe.prepare(pairs)
+        everywhere = torch.ones_like(prepared.face_region)
+        torch.testing.assert_close(
+            gradient_energy(prepared.reference, everywhere), gradient_energy(wanted, everywhere), rtol=0.02, atol=0
+        )
 
 
 def has_gradient(network: nn.Module) -> bool:
