@@ -75,8 +75,8 @@ def test_a_batch_in_which_one_face_may_be_anywhere_has_no_regions(decoder: CropD
 @pytest.mark.parametrize(
     ("region", "message"),
     [
-        (b"no picture", r"the region of a face cannot be decoded, .* prepare the data again"),
-        (b"", r"the region of a face cannot be decoded"),
+        (b"no picture", r"of a crop of 'person-001' cannot be decoded, .* prepare the data again"),
+        (b"", r"the region of a crop of 'person-001' cannot be decoded"),
         (
             encode(draw_crop(0, 0, size=SIZE + 1)[:, :, 0]),
             rf"is {SIZE + 1} x {SIZE + 1}, not a plane of {SIZE} x {SIZE}",

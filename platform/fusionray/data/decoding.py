@@ -47,16 +47,16 @@ class CropDecoder:
         list(self.executor.map(decode_some, range(0, len(crops), CROPS_PER_TASK)))
         return images_N3SS
 
-    def decode_regions(self, regions: Sequence[bytes | memoryview]) -> Tensor:
-        """Decode where faces are in their crops: uint8 [N,1,S,S].
+    def decode_regions(self, regions: Sequence[bytes | memoryview], crops: Sequence[Crop]) -> Tensor:
+        """Decode where the faces of `crops` are: uint8 [N,1,S,S].
 
-        Raises: ShardCorrupt.
+        Raises: ShardCorrupt naming the person of a region that cannot be decoded or has another size.
         """
         planes_N1SS = self.memory.take((len(regions), 1, self.size, self.size))
         planes_NSS = planes_N1SS.numpy()[:, 0]
 
         def decode_one(row: int) -> None:
-            planes_NSS[row] = decode_region(regions[row], self.size)
+            planes_NSS[row] = decode_region(regions[row], self.size, crops[row].identity)
 
         list(self.executor.map(decode_one, range(len(regions))))
         return planes_N1SS
@@ -126,10 +126,10 @@ def decode_crop(crop: Crop, pixels_SS3: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return picture
 
 
-def decode_region(region: bytes | memoryview, size: int) -> NDArray[np.uint8]:
+def decode_region(region: bytes | memoryview, size: int, identity: str) -> NDArray[np.uint8]:
     """Decode one grey PNG to uint8 [S,S].
 
-    Raises: ShardCorrupt.
+    Raises: ShardCorrupt naming the person.
     """
     try:
         plane = cv2.imdecode(np.frombuffer(region, np.uint8), cv2.IMREAD_GRAYSCALE)
@@ -137,7 +137,9 @@ def decode_region(region: bytes | memoryview, size: int) -> NDArray[np.uint8]:
         plane = None
     if plane is None or plane.shape != (size, size):
         found = "cannot be decoded" if plane is None else f"is {plane.shape[1]} x {plane.shape[0]}"
-        raise ShardCorrupt(f"the region of a face {found}, not a plane of {size} x {size}; prepare the data again")
+        raise ShardCorrupt(
+            f"the region of a crop of '{identity}' {found}, not a plane of {size} x {size}; prepare the data again"
+        )
     return np.asarray(plane, np.uint8)
 
 
@@ -160,7 +162,7 @@ def collate_pairs(group: Sequence[Draws], decoder: CropDecoder) -> PairBatch:
         images[len(sources) :],
         torch.from_numpy(np.concatenate([person_MR[:, 0] == person_MR[:, 1] for person_MR in same])),
         truth,
-        decoder.decode_regions(regions) if len(regions) == len(targets) else None,
+        decoder.decode_regions(regions, targets) if len(regions) == len(targets) else None,
     )
 
 
