@@ -26,13 +26,15 @@ from fusionray.types import PairBatch, SyntheticTruth
 
 SIZE = 32
 ENCODER = IdentityEncoderConfig(channels=(8, 8, 8, 8), stem_stride=4)
+# The least that a generator can see of the source.
+TINY_SOURCE = SourceConfig(channels=(4, 4, 8), detail=(2, 2), heads=2)
 # A generator that looks at the source: the smallest that can.
 SEEING = GeneratorConfig(
     size=64,
     channels=(4, 8, 16),
     bottleneck_blocks=1,
     style_length=16,
-    source=SourceConfig(channels=(4, 4, 8), detail=(2, 2), heads=2),
+    source=TINY_SOURCE,
 )
 STILL = AugmentationConfig(rotation_degrees=0, brightness=0, contrast=0, saturation=0, hue=0, flip=0)
 EVERY_LOSS = {

@@ -30,6 +30,7 @@ from fusionray.ops.tracking import make_client
 from fusionray.safety.provenance import read_provenance
 from fusionray.training.checkpoint.info import find_checkpoint, read_info
 from fusionray.training.checkpoint.tensors import load_tensors
+from tests.tiny_fusion import TINY_SOURCE
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = "synthetic://people=24,images=6,size=96,seed=3"
@@ -47,7 +48,7 @@ TINY: dict[str, Any] = {
         "generator": {
             "channels": [8, 16, 24],
             "style_length": 32,
-            "source": {"channels": [4, 4, 8], "detail": [2, 2], "heads": 2},
+            "source": TINY_SOURCE.model_dump(mode="json"),
         },
         "discriminator": {"channels": [8, 16]},
     },

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from fusionray.evaluation.report.figures import Figures
-from tests.tiny_fusion import save_encoder
+from tests.tiny_fusion import TINY_SOURCE, save_encoder
 from tests.tiny_world import save_fusion, write_world
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ SMALL = [
     "data.pool_rows=16",
     "data.validation_images=4",
     "recipe.generator.channels=[8,16,24]",
-    "recipe.generator.source={channels: [4, 4, 8], detail: [2, 2], heads: 2}",
+    f"recipe.generator.source={TINY_SOURCE.model_dump_json()}",
     "recipe.discriminator.channels=[8,16]",
     "engine.global_batch=8",
     "budget.images=32",

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fusionray.config import list_presets, read_preset
 from fusionray.evaluation.measures.similarity import gradient_energy
-from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.disguise import DisguiseConfig
 from fusionray.recipes.face_fusion import FaceFusionRecipe, FusionInput
 from fusionray.recipes.losses import structure_loss
@@ -17,8 +17,8 @@ from fusionray.recipes.recipe import Losses, PhaseInput, to_float
 from fusionray.recipes.truth import elliptic_region, render_truth
 from tests.tiny_fusion import EVERY_LOSS, NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe
 
-# As the presets of synthetic worlds change pictures: not their colours, and everything else as by default.
-COLOURS_KEPT = AugmentationConfig(brightness=0, contrast=0, saturation=0, hue=0)
+COLOURS_KEPT = dict.fromkeys(("brightness", "contrast", "saturation", "hue"), 0)
+FUSION_PRESETS = [name for name in list_presets() if read_preset(name)["recipe"]["name"] == "face_fusion"]
 GENERATOR_LOSSES = sorted(set(EVERY_LOSS) - {"gradient_penalty"})
 
 
@@ -30,16 +30,20 @@ def take_step(config_weights: dict[str, float], batch: FusionInput | None = None
     return recipe.generator_loss(step), step, recipe
 
 
-def test_what_is_to_be_drawn_stays_as_sharp_as_it_is() -> None:
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("preset", FUSION_PRESETS)
+def test_what_is_to_be_drawn_stays_as_sharp_as_it_is(preset: str, paired: bool) -> None:
     # A warp, of the truth or of a photograph, is learned as what real pictures look like.
+    torch.manual_seed(0)
     pairs = build_pairs(4)
-    for paired, wanted in ((True, render_truth(pairs)[0]), (False, to_float(pairs.target))):
-        recipe = build_recipe(build_config(augmentation=COLOURS_KEPT, paired=paired))
-        prepared = recipe.prepare(pairs)
-        everywhere = torch.ones_like(prepared.face_region)
-        torch.testing.assert_close(
-            gradient_energy(prepared.reference, everywhere), gradient_energy(wanted, everywhere), rtol=0.02, atol=0
-        )
+    wanted = render_truth(pairs)[0] if paired else to_float(pairs.target)
+    # Colours may change, and gradients with them.
+    changes = {**read_preset(preset)["recipe"].get("augmentation", {}), **COLOURS_KEPT}
+    prepared = build_recipe(build_config(augmentation=changes, paired=paired)).prepare(pairs)
+    everywhere = torch.ones_like(prepared.face_region)
+    torch.testing.assert_close(
+        gradient_energy(prepared.reference, everywhere), gradient_energy(wanted, everywhere), rtol=0.02, atol=0
+    )
 
 
 def has_gradient(network: nn.Module) -> bool:

@@ -16,8 +16,8 @@ from fusionray.recipes.affine import build_colours, build_views, recolour, sampl
 class AugmentationConfig(Section):
     """Random changes of a crop; 0 turns one off."""
 
-    # Off: aligned crops are upright, and a bilinear warp by any angle takes about 0.3 of the gradient energy of what a
-    # generator is to draw (docs/experiments.md). Encoders, which draw nothing, may ask for it.
+    # Off: aligned crops are upright, and a bilinear warp takes 0.3 to 0.4 of the gradient energy of what a generator
+    # is to draw (docs/experiments.md). Encoders, which draw nothing, may ask for it.
     rotation_degrees: float = Field(0.0, ge=0, description="largest rotation either way; it blurs")
     brightness: float = Field(0.1, ge=0, description="most that is added or taken away, where white - black is 1")
     contrast: float = Field(0.1, ge=0, lt=1, description="largest relative change of contrast")
