@@ -44,8 +44,16 @@ class ShardMismatch(FusionRayError):
     """The shards are sound, but not what this run needs (size, template, identities)."""
 
 
+class DataTimeout(FusionRayError):
+    """Storage did not answer in time."""
+
+
 class CheckpointMissing(FusionRayError):
     """No usable checkpoint lies where one was expected."""
+
+
+class CheckpointDamaged(CheckpointMissing):
+    """A checkpoint does not hold what was saved; the one before it may."""
 
 
 class CheckpointFailed(FusionRayError):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from fusionray.data.order import Segment
-from fusionray.data.reading import LocalReader, RayReader, ShardReader, list_files, list_people, read_rows, read_split
+from fusionray.data.reading import (
+    Damage,
+    LocalReader,
+    RayReader,
+    ShardReader,
+    list_files,
+    list_people,
+    read_rows,
+    read_split,
+)
 from fusionray.data.shards import Manifest
-from fusionray.errors import ShardCorrupt
+from fusionray.errors import DataTimeout, ShardCorrupt
 from tests.tiny_shards import name_person, write_tiny_shards
 
 
@@ -62,17 +72,15 @@ def test_regions_are_read_where_they_are_wanted_and_known(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", [LocalReader, RayReader])
-@pytest.mark.parametrize("damage", ["missing", "truncated", "another"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "another", "one bit"])
 @pytest.mark.usefixtures("ray_session")
 def test_a_file_that_is_not_the_promised_one_is_reported(
     tmp_path: Path, kind: type[LocalReader | RayReader], damage: str
 ) -> None:
     manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
     file = tmp_path / "shard-00001.parquet"
-    if damage == "missing":
-        file.unlink()
-    elif damage == "truncated":
-        file.write_bytes(file.read_bytes()[:-100])
+    if damage != "another":
+        damage_file(file, damage)
     else:
         file.write_bytes((tmp_path / "shard-00002.parquet").read_bytes())
         manifest = manifest.model_copy(
@@ -82,6 +90,67 @@ def test_a_file_that_is_not_the_promised_one_is_reported(
     with pytest.raises(ShardCorrupt, match=r"shard-00001\.parquet: .*run `fusionray prepare` again into") as caught:
         list(reader.read([segment(1, 0)]))
     assert "\n" not in str(caught.value)
+
+
+def damage_file(file: Path, kind: str) -> None:
+    data = bytearray(file.read_bytes())
+    if kind == "missing":
+        file.unlink()
+    elif kind == "truncated":
+        file.write_bytes(data[:-100])
+    else:
+        data[len(data) // 3] ^= 4  # within a picture
+        file.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", [LocalReader, RayReader])
+@pytest.mark.parametrize("how", ["missing", "truncated", "one bit"])
+@pytest.mark.usefixtures("ray_session")
+def test_rows_of_others_stand_in_for_a_damaged_file_up_to_a_limit(
+    tmp_path: Path, kind: type[LocalReader | RayReader], how: str
+) -> None:
+    manifest = write_tiny_shards(tmp_path, people=6, pictures=4, shards=3, validation_people=0)
+    files = list_files(str(tmp_path), manifest, "train")
+    sound = dict(zip(files.names, read_all(LocalReader(files)), strict=True))
+    damage_file(tmp_path / files.names[2], how)
+    damage = Damage(1)
+    tables = read_all(kind(files, damage))
+    assert [table.equals(sound[name]) for name, table in zip(files.names, tables, strict=True)] == [True, True, False]
+    assert tables[2].equals(sound[files.names[0]]), "the file behind the last is the first"
+    assert list(damage.complaints) == [files.names[2]]
+    assert damage.rows == len(tables[2]) == 8
+    (complaint,) = damage.take_news()
+    assert files.names[2] in complaint
+    assert list(damage.take_news()) == []
+    damage_file(tmp_path / files.names[0], how)
+    with pytest.raises(ShardCorrupt, match=rf"{files.names[0]}: .*max_damaged_files=1 are damaged"):
+        read_all(kind(files, damage))
+
+
+def read_all(reader: ShardReader) -> list[pa.Table]:
+    """Read the whole of three files of 8 rows."""
+    return list(reader.read(segment(number, *range(8)) for number in range(3)))
+
+
+def test_a_shorter_file_stands_in_more_than_once(tmp_path: Path) -> None:
+    manifest = write_tiny_shards(tmp_path, people=5, pictures=4, shards=2, validation_people=0)
+    files = list_files(str(tmp_path), manifest, "train")
+    assert files.rows == (12, 8)
+    (short,) = LocalReader(files).read([segment(1, *range(8))])
+    (tmp_path / files.names[0]).unlink()
+    (table,) = LocalReader(files, Damage(1)).read([segment(0, *range(12))])
+    assert table.equals(pa.concat_tables([short, short.slice(0, 4)]))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_storage_that_hangs_is_told_after_a_while(tmp_path: Path) -> None:
+    manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
+    file = tmp_path / "shard-00001.parquet"
+    file.unlink()
+    os.mkfifo(file)  # whoever opens it waits for a writer
+    reader = RayReader(list_files(str(tmp_path), manifest, "train"), timeout_seconds=0.5)
+    with pytest.raises(DataTimeout, match=r"no rows came for 0\.5 s; check the storage"):
+        list(reader.read([segment(1, 0)]))
 
 
 @pytest.mark.usefixtures("ray_session")

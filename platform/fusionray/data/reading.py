@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from fusionray.data import storage
 from fusionray.data.order import Segment
 from fusionray.data.pairs import TRUTH_COLUMNS
 from fusionray.data.shards import REGION_COLUMN, Manifest, Split
-from fusionray.errors import ShardCorrupt
+from fusionray.errors import DataTimeout, ShardCorrupt
 
 
 class ShardReader(Protocol):
@@ -24,9 +24,48 @@ class ShardReader(Protocol):
     def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
         """Read segments as they are asked for.
 
-        Raises: ShardCorrupt if a file does not hold what the manifest promises.
+        Raises: ShardCorrupt if more files than are allowed do not hold what the manifest promises; DataTimeout.
         """
         ...
+
+
+class Reading(NamedTuple):
+    """The rows of a segment, and what is wrong with each file that was to give them, by its name."""
+
+    table: pa.Table
+    complaints: dict[str, str]
+
+
+class Damage:
+    """What a reader met of damaged files; `max_files` of them are allowed, rows of others standing in for theirs."""
+
+    def __init__(self, max_files: int = 0) -> None:
+        self.max_files = max_files
+        self.rows = 0
+        self.complaints: dict[str, str] = {}
+        # Read in one thread, told of in another.
+        self.news: deque[str] = deque()
+
+    def note(self, reading: Reading) -> pa.Table:
+        """Count what was wrong, and pass the rows on.
+
+        Raises: ShardCorrupt if that is more than is allowed.
+        """
+        for name, complaint in reading.complaints.items():
+            if name in self.complaints:
+                continue
+            if len(self.complaints) >= self.max_files:
+                limit = f" (more files than data.max_damaged_files={self.max_files} are damaged)"
+                raise ShardCorrupt(f"{complaint}{limit if self.max_files else ''}")
+            self.complaints[name] = complaint
+            self.news.append(complaint)
+        self.rows += len(reading.table) if reading.complaints else 0
+        return reading.table
+
+    def take_news(self) -> Iterator[str]:
+        """Take what was found since the last call."""
+        while self.news:
+            yield self.news.popleft()
 
 
 @dataclass(frozen=True)
@@ -51,7 +90,7 @@ class ShardFiles:
         name, promised = self.names[segment.file], self.rows[segment.file]
         columns = ["image", "identity", *(TRUTH_COLUMNS if self.synthetic else ())]
         try:
-            with pq.ParquetFile(f"{root}/{name}", filesystem=filesystem) as file:
+            with pq.ParquetFile(f"{root}/{name}", filesystem=filesystem, page_checksum_verification=True) as file:
                 if file.metadata.num_rows != promised:
                     raise ShardCorrupt(
                         f"{self.folder}/{name}: holds {file.metadata.num_rows} rows, not {promised} as the manifest "
@@ -66,6 +105,30 @@ class ShardFiles:
                 f"{self.folder}/{name}: cannot be read ({reason}); "
                 f"check the storage, or run `fusionray prepare` again into {self.folder}"
             ) from None
+
+    def read_somehow(self, segment: Segment) -> Reading:
+        """Read a segment or, where its file is damaged, as many rows of the next one that is not.
+
+        Which rows those are depends on what is damaged alone: every reader finds the same.
+
+        Raises: ShardCorrupt if no file can be read.
+        """
+        complaints: dict[str, str] = {}
+        wanted = len(segment.rows)
+        for step in range(len(self.names)):
+            number = (segment.file + step) % len(self.names)
+            rows = segment.rows
+            if step:
+                first = max(0, min(int(rows[0]), self.rows[number] - wanted))
+                rows = np.arange(first, min(first + wanted, self.rows[number]))
+            try:
+                table = self.read(Segment(number, rows))
+            except ShardCorrupt as error:
+                complaints[self.names[number]] = str(error)
+                continue
+            # A shorter file stands in more than once.
+            return Reading(table if len(table) == wanted else table.take(np.arange(wanted) % len(table)), complaints)
+        raise ShardCorrupt(next(iter(complaints.values())))
 
 
 def read_rows(file: pq.ParquetFile, rows: Any, columns: Sequence[str]) -> pa.Table:
@@ -90,10 +153,11 @@ class LocalReader:
     """Read in the calling thread, without Ray."""
 
     files: ShardFiles
+    damage: Damage = field(default_factory=Damage)
 
     def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
         """Read segments as they are asked for."""
-        return map(self.files.read, segments)
+        return (self.damage.note(self.files.read_somehow(segment)) for segment in segments)
 
 
 @dataclass(frozen=True)
@@ -105,7 +169,9 @@ class RayReader:
     """
 
     files: ShardFiles
+    damage: Damage = field(default_factory=Damage)
     ahead: int = 2
+    timeout_seconds: float = 120.0
 
     def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
         """Read segments, a few of them before they are asked for."""
@@ -117,12 +183,35 @@ class RayReader:
         options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
         reader = ray.remote(**options)(SegmentReader).remote(self.files)
         pending: deque[Any] = deque()
-        for segment in segments:
-            pending.append(reader.read.remote(segment))
-            if len(pending) > self.ahead:
-                yield fetch(pending.popleft())
-        while pending:
-            yield fetch(pending.popleft())
+        try:
+            for segment in segments:
+                pending.append(reader.read.remote(segment))
+                if len(pending) > self.ahead:
+                    yield self.fetch(pending.popleft())
+            while pending:
+                yield self.fetch(pending.popleft())
+        finally:
+            ray.kill(reader)  # one that hangs would not end by itself
+
+    def fetch(self, reference: Any) -> pa.Table:
+        """Wait for the rows of a segment.
+
+        Raises: ShardCorrupt as its task raised it, DataTimeout.
+        """
+        import ray
+        import ray.exceptions
+
+        try:
+            return self.damage.note(ray.get(reference, timeout=self.timeout_seconds))
+        except ray.exceptions.GetTimeoutError:
+            raise DataTimeout(
+                f"{self.files.folder}: no rows came for {self.timeout_seconds:g} s; check the storage, or raise "
+                "data.timeout_seconds if it is only slow"
+            ) from None
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, ShardCorrupt):
+                raise error.cause from None
+            raise
 
 
 class SegmentReader:
@@ -131,25 +220,9 @@ class SegmentReader:
     def __init__(self, files: ShardFiles) -> None:
         self.files = files
 
-    def read(self, segment: Segment) -> pa.Table:
+    def read(self, segment: Segment) -> Reading:
         """Read a segment; what a slice leaves out does not travel."""
-        return self.files.read(segment)
-
-
-def fetch(reference: Any) -> pa.Table:
-    """Wait for a table.
-
-    Raises: ShardCorrupt as its task raised it.
-    """
-    import ray
-    import ray.exceptions
-
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ShardCorrupt):
-            raise error.cause from None
-        raise
+        return self.files.read_somehow(segment)
 
 
 def list_files(folder: str, manifest: Manifest, split: Split, *, with_regions: bool = False) -> ShardFiles:

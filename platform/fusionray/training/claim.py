@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from fusionray.data import storage
@@ -19,6 +20,8 @@ CHANGEABLE = (
     ("tracking",),
     ("data", "decode_threads"),
     ("data", "prefetch_batches"),
+    ("data", "timeout_seconds"),
+    ("data", "max_damaged_files"),
     ("data", "validation_images"),
     *(
         ("engine", name)
@@ -28,15 +31,24 @@ CHANGEABLE = (
 )
 
 
-def claim_run(run_folder: str, config: TrainConfig, manifest: Manifest) -> None:
-    """Store the configuration with the run, or check that a run of this name is the same one.
+def read_claim(run_folder: str) -> dict[str, Any] | None:
+    """Read what a run was started with; None where there is no run."""
+    location = storage.join(run_folder, CONFIG_NAME)
+    if not storage.exists(location):
+        return None
+    stored: dict[str, Any] = json.loads(storage.read_bytes(location))
+    return stored
+
+
+def claim_run(run_folder: str, config: TrainConfig, manifest: Manifest, people: Sequence[str]) -> None:
+    """Store the configuration with the run, and whom it learns from, or check that a run of this name is the same one.
 
     Raises: ConfigInvalid naming the first setting that differs.
     """
-    wanted = {"config": config.model_dump(mode="json"), "data_digest": manifest.digest()}
+    wanted = {"config": config.model_dump(mode="json"), "data_digest": manifest.digest(), "people": list(people)}
     location = storage.join(run_folder, CONFIG_NAME)
-    if storage.exists(location):
-        former = json.loads(storage.read_bytes(location))
+    former = read_claim(run_folder)
+    if former is not None:
         difference = first_difference(comparable(former), comparable(wanted))
         if difference:
             raise ConfigInvalid(

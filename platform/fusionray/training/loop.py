@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray.train
@@ -15,9 +16,10 @@ import torch.distributed as dist
 from fusionray.data import storage
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
-from fusionray.data.reading import RayReader, list_files
+from fusionray.data.reading import Damage, RayReader, list_files
 from fusionray.data.shards import Manifest
 from fusionray.data.stream import TrainingStream, prefetched
+from fusionray.errors import CheckpointDamaged
 from fusionray.evaluation.judges import JudgePlaces
 from fusionray.ops.hardware import describe_profile, detect_profile
 from fusionray.ops.placement import bind_worker, gpu_address
@@ -131,6 +133,7 @@ class Worker:
         self.decoder = CropDecoder(config.data.size, config.data.decode_threads or engine.profile.decode_threads)
         regions = config.needs_regions(synthetic=task.manifest.synthetic)
         self.files = list_files(config.data.shards, task.manifest, "train", with_regions=regions)
+        self.damage = Damage(config.data.max_damaged_files)
         self.order = DataOrder(self.files.rows, config.run.seed, engine.num_ranks, config.data.pool_rows)
         self.writer = CheckpointWriter(
             task.run_folder,
@@ -152,19 +155,28 @@ class Worker:
 
     def resume(self) -> None:
         """Take over the newest whole checkpoint of this run, if there is one; all ranks the same."""
-        folder = agree_newest(self.task.run_folder, group=self.engine.host_group)
-        if folder is None:
-            return
+        group = self.engine.host_group
+        refused: dict[str, str] = {}
+        while (folder := agree_newest(self.task.run_folder, refused=refused, group=group)) is not None:
+            try:
+                restore(self.engine, partial(self.take_over, folder))
+                return
+            except CheckpointDamaged as error:  # on all ranks alike
+                refused[folder] = str(error)
+                if self.rank == 0:
+                    self.board.say(f"train {self.config.run.name}: {error}; trying the one before it")
 
-        def fill(tensors: dict[str, torch.Tensor]) -> dict[str, int]:
-            # Scalers belong to fp16 alone, and the precision may change when a run goes on.
-            info = load_into(folder, tensors, optional=("scalers.",), group=self.engine.host_group)
-            self.seconds_before = info.seconds
-            self.metrics = dict(info.metrics)
-            self.position = DataPosition.model_validate(info.position or {})
-            return info.counters
+    def take_over(self, folder: str, tensors: dict[str, torch.Tensor]) -> dict[str, int]:
+        """Load a checkpoint into tensors; returns its counters.
 
-        restore(self.engine, fill)
+        Raises: as `load_into`.
+        """
+        # Scalers belong to fp16 alone, and the precision may change when a run goes on.
+        info = load_into(folder, tensors, optional=("scalers.",), group=self.engine.host_group)
+        self.seconds_before = info.seconds
+        self.metrics = dict(info.metrics)
+        self.position = DataPosition.model_validate(info.position or {})
+        return info.counters
 
     def fit_batch(self) -> None:
         """Find the batch size where the device is to choose it."""
@@ -227,7 +239,8 @@ class Worker:
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Stream this rank's part of the training split from its position on, without end."""
-        stream = TrainingStream(self.order, RayReader(self.files), self.decoder, rank=self.rank, batch=size)
+        reader = RayReader(self.files, self.damage, timeout_seconds=self.config.data.timeout_seconds)
+        stream = TrainingStream(self.order, reader, self.decoder, rank=self.rank, batch=size)
         batches: Iterator[Batch]
         if self.config.streams == "pairs":
             ratio = self.config.data.same_identity_ratio
@@ -243,16 +256,27 @@ class Worker:
         for line in self.engine.notes:
             self.board.say(f"train {self.config.run.name}: worker {self.rank}: {line}")
         self.engine.notes.clear()
-        if self.rank == 0:
-            if time.monotonic() - self.shown > SHOW_SECONDS:
-                self.shown = time.monotonic()
-                self.board.advance(images, report.losses)
-            if crossed(before, images, budget.log_images):
-                self.log(report)
+        for complaint in self.damage.take_news():
+            said = f"{complaint}; others stand in for its rows"
+            self.board.say(f"train {self.config.run.name}: worker {self.rank}: {said}")
+        if self.rank == 0 and time.monotonic() - self.shown > SHOW_SECONDS:
+            self.shown = time.monotonic()
+            self.board.advance(images, report.losses)
+        if crossed(before, images, budget.log_images):
+            replaced = self.count_replaced()
+            if self.rank == 0:
+                self.log(report, replaced)
         if crossed(before, images, budget.preview_images):
             self.look(final=False)
 
-    def log(self, report: StepReport) -> None:
+    def count_replaced(self) -> int:
+        """Count the rows of damaged files that others stood in for since this start, over all ranks."""
+        rows = torch.tensor(self.damage.rows)
+        if self.engine.host_group is not None:
+            dist.all_reduce(rows, group=self.engine.host_group)
+        return int(rows)
+
+    def log(self, report: StepReport, replaced_rows: int) -> None:
         """Write figures of the steps since the last entry, and warn once of what takes too long."""
         assert self.tracker is not None
         self.metrics |= {f"loss_{name}": value for name, value in report.losses.items()}
@@ -260,6 +284,7 @@ class Worker:
         extra |= {f"grad_norm_{name}": value for name, value in report.grad_norms.items()}
         extra["skipped_steps"] = self.engine.skipped_steps
         extra["batch_size"] = self.engine.batch_size
+        extra["replaced_rows"] = replaced_rows
         summary = self.engine.ledger.take() if self.engine.ledger.num_steps else None
         if summary is not None:
             self.metrics["images_per_second"] = summary.images_per_second * self.engine.num_ranks

@@ -44,6 +44,10 @@ class DataConfig(Section):
         None, ge=1, description="threads that decode pictures in each worker; default: by hardware profile"
     )
     prefetch_batches: int = Field(4, ge=1, description="decoded batches kept ready in each worker")
+    timeout_seconds: float = Field(120.0, gt=0, description="longest wait for rows before the storage is given up")
+    max_damaged_files: int = Field(
+        2, ge=0, description="files that each worker may find damaged in mid-run; others' rows stand in for theirs"
+    )
     validation_images: int = Field(512, ge=0, description="held-out crops that are evaluated")
 
 

@@ -22,7 +22,7 @@ from fusionray.ops.tracking import close_run, open_run, tracking_uri
 from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.training.build import EncoderState, load_encoder
 from fusionray.training.checkpoint.info import find_checkpoint, newest_checkpoint, read_info, take_over
-from fusionray.training.claim import claim_run
+from fusionray.training.claim import claim_run, read_claim
 from fusionray.training.failures import FailureTeller, root_cause
 from fusionray.training.loop import WorkerTask, train_worker
 from fusionray.training.settings import PRESET_PREFIX, SYNTHETIC_PREFIX, BudgetConfig, TrainConfig
@@ -47,21 +47,26 @@ def train(config: TrainConfig) -> TrainResult:
     Raises: any FusionRayError of its parts; TrainingFailed when workers fail for good.
     """
     config = resolve_shards(resolve_output(config))
+    run_folder = storage.join(config.run.output, config.run.name)
+    former = read_claim(run_folder)
     manifest = read_manifest(config.data.shards)
-    check_shards(
+    # A run begins on sound shards only; one that goes on does without what was damaged since.
+    for complaint in check_shards(
         config.data.shards,
         manifest,
         size=config.data.size,
         template=config.data.template,
         with_parameters=config.needs_parameters,
-    )
-    people = list_people(config.data.shards, manifest, "train")
+        max_damaged=config.data.max_damaged_files if former else 0,
+    ):
+        tqdm.write(f"train {config.run.name}: {complaint}; goes on without it", file=sys.stderr)
+    known = former and former.get("people")
+    people = known or list_people(config.data.shards, manifest, "train")
     if len(people) < 2:
         raise ShardMismatch(f"{config.data.shards}: has {len(people)} people to learn from; training needs at least 2")
     encoder = resolve_encoder(config)
     judges = resolve_judges(config, encoder)
-    run_folder = storage.join(config.run.output, config.run.name)
-    claim_run(run_folder, config, manifest)
+    claim_run(run_folder, config, manifest, people)
     uri = tracking_uri(config.tracking.uri, config.run.output)
     run_id = open_run(uri, config.tracking.experiment, config.run.name, config.model_dump(mode="json"))
     failed = True

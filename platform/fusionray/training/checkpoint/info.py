@@ -11,7 +11,7 @@ import json
 import math
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, field_validator
 from fusionray import __version__
 from fusionray.config import Section
 from fusionray.data import storage
-from fusionray.errors import CheckpointMissing
+from fusionray.errors import CheckpointDamaged, CheckpointMissing
 
 INFO_NAME = "info.json"
 OWNER_NAME = "owner"
@@ -115,13 +115,18 @@ def find_checkpoint(location: str) -> str:
     return newest
 
 
-def newest_checkpoint(run_folder: str) -> str | None:
+def newest_checkpoint(run_folder: str, *, refused: Mapping[str, str] | None = None) -> str | None:
     """Find the newest whole checkpoint of a run; None before the first. Warns of each damaged one that it passes over.
+
+    `refused`: checkpoints that turned out to be damaged when they were read, and what is wrong with each.
 
     Raises: CheckpointMissing if there are checkpoints and none of them can be used: to start anew would lose the run.
     """
     faults = []
     for folder in list_checkpoints(run_folder):
+        if refused is not None and folder in refused:
+            faults.append(refused[folder])
+            continue
         try:
             check_whole(folder, read_info(folder))
         except CheckpointMissing as error:
@@ -159,9 +164,9 @@ def check_whole(folder: str, info: CheckpointInfo) -> None:
             raise damaged(folder, name, state)
 
 
-def damaged(folder: str, name: str, state: str) -> CheckpointMissing:
+def damaged(folder: str, name: str, state: str) -> CheckpointDamaged:
     """Word the refusal of a file of a checkpoint."""
-    return CheckpointMissing(
+    return CheckpointDamaged(
         f"{storage.join(folder, name)}: {state}, so the checkpoint is damaged; delete {folder} and use the one before "
         "it, or train again"
     )

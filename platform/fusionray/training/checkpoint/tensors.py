@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import ReadItem
 
 from fusionray.data import storage
-from fusionray.errors import CheckpointMissing
+from fusionray.errors import CheckpointDamaged, CheckpointMissing
 from fusionray.training.checkpoint.info import CheckpointInfo, check_whole, damaged, newest_checkpoint, read_info
 from fusionray.training.checkpoint.table import DTYPES, Part, TensorEntry, TensorTable, read_table
 
@@ -73,9 +73,9 @@ def load_into(
     same. Together the targets must be exactly the saved tensors, except that names beginning with one of `optional`
     may lack on either side. A failure is raised on all ranks alike; it may leave targets partly loaded.
 
-    Raises: CheckpointMissing if the checkpoint is damaged or of other tensors.
+    Raises: CheckpointDamaged, CheckpointMissing if it is of other tensors.
     """
-    fault = ""
+    fault: CheckpointMissing | None = None
     try:
         info = read_info(folder)
         check_whole(folder, info)
@@ -83,33 +83,36 @@ def load_into(
         present = {name: target for name, target in targets.items() if name in table.tensors}
         check_fit(folder, table, targets, optional)
     except CheckpointMissing as error:
-        fault = str(error)
-    seen = gather((fault, sorted(targets)), group)
+        fault = error
+    seen = gather((word(fault), sorted(targets)), group)
     raise_first(fault for fault, _ in seen)
     check_complete(folder, table, {name for _, names in seen for name in names}, optional)
     try:
         read_parts(folder, table, present)
     except CheckpointMissing as error:
-        fault = str(error)
-    raise_first(gather(fault, group))
+        fault = error
+    raise_first(gather(word(fault), group))
     return info
 
 
-def agree_newest(run_folder: str, *, group: dist.ProcessGroup | None = None) -> str | None:
+def agree_newest(
+    run_folder: str, *, refused: Mapping[str, str] | None = None, group: dist.ProcessGroup | None = None
+) -> str | None:
     """Let rank 0 find the newest whole checkpoint for all ranks: one looking a moment later might find another.
 
     Every rank of the process group calls it (as `load_into`); alone it is `newest_checkpoint`.
 
     Raises: CheckpointMissing on all ranks alike.
     """
-    found, fault = None, ""
+    found: str | None = None
+    fault: CheckpointMissing | None = None
     if not grouped() or dist.get_rank() == 0:
         try:
-            found = newest_checkpoint(run_folder)
+            found = newest_checkpoint(run_folder, refused=refused)
         except CheckpointMissing as error:
-            fault = str(error)
-    (found, fault), *_ = gather((found, fault), group)
-    raise_first([fault])
+            fault = error
+    (found, said), *_ = gather((found, word(fault)), group)
+    raise_first([said])
     return found
 
 
@@ -126,10 +129,15 @@ def gather(value: Value, group: dist.ProcessGroup | None) -> list[Value]:
     return [each for each in values if each is not None]
 
 
-def raise_first(faults: Iterable[str]) -> None:
-    for fault in faults:
-        if fault:
-            raise CheckpointMissing(fault)
+def word(fault: CheckpointMissing | None) -> tuple[str, bool]:
+    """Put a fault into what other ranks can be told: what it says, and whether it is damage."""
+    return ("", False) if fault is None else (str(fault), isinstance(fault, CheckpointDamaged))
+
+
+def raise_first(faults: Iterable[tuple[str, bool]]) -> None:
+    for said, is_damage in faults:
+        if said:
+            raise (CheckpointDamaged if is_damage else CheckpointMissing)(said)
 
 
 def check_fit(folder: str, table: TensorTable, targets: Mapping[str, Tensor], optional: Collection[str]) -> None:
