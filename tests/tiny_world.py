@@ -80,8 +80,6 @@ def save_fusion(folder: Path, *, seed: int = 5, generator: GeneratorConfig | Non
     config = TrainConfig(run=RunConfig(name="tiny"), data=data, recipe=recipe)
     # Batch statistics of a network that learned nothing would map every face to one point.
     encoder, network = IdentityEncoder(ENCODER), FusionNetwork(recipe.generator, face_view(TEMPLATE))
-    for mover in network.generator.movers.values():
-        mover.flow.reset_parameters()  # moves something, as one that learned does
     tensors = {f"averages.generator.{name}": value for name, value in network.state_dict().items()}
     tensors |= {f"frozen.identity.{name}": value for name, value in encoder.state_dict().items()}
     save(folder, config, tensors, identity_encoder=ENCODER.model_dump(mode="json"))

@@ -26,6 +26,7 @@ from PIL import Image
 
 from fusionray.cli import main
 from fusionray.data import synthetic
+from fusionray.data.shards import read_manifest
 from fusionray.ops.tracking import make_client
 from fusionray.safety.provenance import read_provenance
 from fusionray.training.checkpoint.info import find_checkpoint, read_info
@@ -132,7 +133,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Iterat
     # The path of a socket in it may have 107 characters: pytest's own folders are too deep.
     with tempfile.TemporaryDirectory(prefix="fr-e2e-", ignore_cleanup_errors=True) as ray_folder:
         world = World(tmp_path_factory.mktemp("path"), ray_folder)
-        assert main(["prepare", WORLD, str(world.shards), "size=64", "validation_fraction=0.2"]) == 0
+        assert (
+            main(["prepare", WORLD, str(world.shards), "size=64", "validation_fraction=0.2", "rows_per_shard=36"]) == 0
+        )
         encoder = world.settings("encoder", ENCODER)
         assert main(["train", "--config", encoder, "--output", str(world.runs), f"data.shards={world.shards}"]) == 0
         yield world
@@ -170,8 +173,8 @@ def saved(world: World) -> list[int]:
     return found
 
 
-def find_run(world: World) -> tuple[Any, str]:
-    client = make_client(f"sqlite:///{world.runs}/mlflow.db")
+def find_run(world: World, output: Path | None = None) -> tuple[Any, str]:
+    client = make_client(f"sqlite:///{output or world.runs}/mlflow.db")
     experiment = client.get_experiment_by_name("fusionray")
     runs = client.search_runs([experiment.experiment_id], filter_string="tags.`fusionray.run` = 'fusion'")
     assert len(runs) == 1, "a run that goes on stays one run in the tracker"
@@ -191,16 +194,51 @@ def test_killed_driver_goes_on_from_its_last_checkpoint(world: World, saved: lis
     assert positions[-1] == IMAGES
 
 
-def test_killed_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(
-    world: World, saved: list[int], ray_session: None
-) -> None:
+@pytest.fixture(scope="module")
+def uninterrupted(world: World, ray_session: None) -> Path:
+    """The output of the same fusion run without a break."""
     other = world.folder / "uninterrupted"
     assert main(fusion_arguments(world, output=other)) == 0
-    wanted = load_tensors(find_checkpoint(str(other / "fusion")))
+    return other
+
+
+def test_killed_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(
+    world: World, saved: list[int], uninterrupted: Path
+) -> None:
+    wanted = load_tensors(find_checkpoint(str(uninterrupted / "fusion")))
     found = load_tensors(find_checkpoint(str(world.runs / "fusion")))
     assert found.keys() == wanted.keys()
     # Networks, averages, optimisers: data order, augmentation and rates were those of a run without a break.
     assert [name for name, value in wanted.items() if not torch.equal(value, found[name])] == []
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 4
+    path.write_bytes(data)
+
+
+def test_damage_in_mid_run_is_told_and_done_without(
+    world: World, uninterrupted: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    newest = Path(find_checkpoint(str(uninterrupted / "fusion")))
+    flip_a_bit(next(newest.glob("*.bin")))
+    manifest = read_manifest(str(world.shards))
+    assert len(manifest.files("train")) > 2
+    shard = world.shards / manifest.files("train")[0]
+    sound = shard.read_bytes()
+    flip_a_bit(shard)
+    try:
+        longer = fusion_arguments(world, f"budget.images={IMAGES + 160}", output=uninterrupted)
+        assert main(longer) == 0
+    finally:
+        shard.write_bytes(sound)
+    told = capfd.readouterr().err
+    assert re.search(rf"{newest.name}/\S+\.bin: does not hold what was saved .*; trying the one before it", told)
+    assert re.search(rf"worker \d: \S+/{shard.name}: .*; others stand in for its rows", told)
+    assert read_info(find_checkpoint(str(uninterrupted / "fusion"))).images_seen == IMAGES + 160
+    client, run_id = find_run(world, output=uninterrupted)
+    assert max(entry.value for entry in client.get_metric_history(run_id, "replaced_rows")) > 0
 
 
 def test_last_preview_is_in_the_tracker(world: World, saved: list[int]) -> None:

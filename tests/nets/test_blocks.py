@@ -44,18 +44,15 @@ def test_an_encoder_block_halves_the_sides() -> None:
     assert EncoderBlock(8, 12)(torch.randn(2, 8, 16, 10)).shape == (2, 12, 8, 5)
 
 
-def test_a_fusion_block_adds_what_the_identity_changes_to_what_it_joins() -> None:
+def test_a_closed_gate_passes_the_target_s_feature_whatever_the_identity() -> None:
     torch.manual_seed(0)
     block = FusionBlock(4, 6, 8, style_length=5)
     x, skip = torch.randn(2, 4, 8, 8), torch.randn(2, 6, 8, 8)
-    style, other = torch.randn(2, 5), torch.randn(2, 5)
     with torch.no_grad():
-        assert (block(x, skip, style) - block(x, skip, other)).abs().max() > 0.01
-        # Convolutions that say nothing leave the sum of what comes from below and from the side.
-        for conv in (block.second.to_scale, block.second.to_bias):
-            conv.weight.zero_()
-            conv.bias.zero_()
-        torch.testing.assert_close(block(x, skip, style), block.below(x) + block.attribute(skip))
+        block.gate.bias.fill_(-100)
+        torch.testing.assert_close(block(x, skip, torch.randn(2, 5)), block.attribute(skip))
+        block.gate.bias.fill_(0)
+        assert (block(x, skip, torch.randn(2, 5)) - block(x, skip, torch.randn(2, 5))).abs().max() > 0.01
 
 
 def test_upsampling_keeps_a_constant_and_doubles_the_sides() -> None:

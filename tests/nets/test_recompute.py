@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from fusionray.config import read_preset
 from fusionray.nets.blocks import EncoderBlock, FusionBlock, RecomputableUnit, recompute_activations
 from fusionray.nets.discriminator import Discriminator, DiscriminatorConfig
-from fusionray.nets.flow import Mover
 from fusionray.nets.generator import Generator, GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 from tests.tiny_fusion import ENCODER
@@ -129,8 +128,8 @@ def test_nothing_is_computed_twice_where_nothing_is_differentiated() -> None:
 def test_the_switch_counts_the_units_and_travels_with_copies_but_not_with_the_state() -> None:
     generator, _ = build_generator()
     names = list(generator.state_dict())
-    blocks = [module for module in generator.modules() if isinstance(module, EncoderBlock | FusionBlock | Mover)]
-    assert recompute_activations(generator, True) == len(blocks) == 6
+    blocks = [module for module in generator.modules() if isinstance(module, EncoderBlock | FusionBlock)]
+    assert recompute_activations(generator, True) == len(blocks) == 5
     assert all(unit.recompute for unit in copy.deepcopy(generator).modules() if isinstance(unit, RecomputableUnit))
     assert list(generator.state_dict()) == names
     recompute_activations(generator, False)
@@ -154,7 +153,7 @@ def test_an_exported_graph_is_the_same(trained: bool) -> None:
     assert graphs[0] == graphs[1]
 
 
-def test_the_activations_of_fast_128_fall_to_about_a_quarter() -> None:
+def test_the_activations_of_fast_128_fall_to_less_than_a_quarter() -> None:
     torch.manual_seed(0)
     config = GeneratorConfig.model_validate(read_preset("fast-128")["recipe"]["generator"])
     generator = Generator(config)
@@ -162,5 +161,5 @@ def test_the_activations_of_fast_128_fall_to_about_a_quarter() -> None:
     kept = count_saved_bytes(generator, inputs)
     recompute_activations(generator, True)
     recomputed = count_saved_bytes(generator, inputs)
-    # Measured: 105.5 MiB and 27.2 MiB for one picture; what looks at the source keeps its own.
-    assert recomputed < 0.27 * kept
+    # Measured: 94.9 MiB and 21.8 MiB for one picture; what looks at the source keeps its own.
+    assert recomputed < 0.25 * kept

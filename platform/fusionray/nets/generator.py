@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from fusionray.config import Section
 from fusionray.nets.blocks import EncoderBlock, FusionBlock, count_groups
-from fusionray.nets.flow import Mover
 from fusionray.nets.source import NUM_TOKENS, QUERY_SIZE, SourceConfig, SourceLookup
 
 EMBEDDING_LENGTH = 512
@@ -67,8 +66,6 @@ class Fused(NamedTuple):
 class Generator(nn.Module):
     """Encode the target, inject the identity at every scale on the way up, blend the result into the target.
 
-    The target's fine features join where the fused face wants them (`Mover`).
-
     Source: FaceShifter (Li et al. 2019) for multi-scale attributes; StyleGAN2 for the modulation; the mask follows
     the practice of public one-shot swappers, which blend inside the network.
     """
@@ -98,14 +95,6 @@ class Generator(nn.Module):
             FusionBlock(below, here, here, config.style_length, detail.get(side, 0))
             for side, (here, below) in reversed(list(zip(config.sides, pairwise(widths), strict=False)))
         )
-        # Features that know both faces are those of QUERY_SIZE: what is finer than they are is moved as they ask.
-        self.movers = nn.ModuleDict(
-            {
-                str(side): Mover(below, side)
-                for side, below in zip(config.sides, widths[1:], strict=False)
-                if side > QUERY_SIZE
-            }
-        )
         self.lookup: SourceLookup | None = None
         if config.source is not None:
             width = dict(zip(config.sides, widths, strict=True))[QUERY_SIZE]
@@ -131,16 +120,8 @@ class Generator(nn.Module):
         for block in self.bottleneck:
             hidden = block(hidden, deepest, style_NS)
         hidden, details = self.look(hidden, source, {})
-        flow: Tensor | None = None
-        for block in self.decoder:
-            skip = features.pop()
-            side = skip.shape[-1]
-            if str(side) in self.movers:
-                # At full size the picture is moved and read anew: three channels to fetch instead of the stem's.
-                whole = side == self.config.size
-                moved, flow = self.movers[str(side)](target if whole else skip, hidden, flow)
-                skip = self.stem(moved) if whole else moved
-            hidden = block(hidden, skip, style_NS, details.get(side))
+        for block, skip in zip(self.decoder, reversed(features), strict=True):
+            hidden = block(hidden, skip, style_NS, details.get(skip.shape[-1]))
             hidden, details = self.look(hidden, source, details)
         # Planes apart: with the channels last, face and mask would be strided, and a CPU takes tanh one by one.
         head_N4HW = self.head(F.silu(self.head_norm(hidden))).float().contiguous()
