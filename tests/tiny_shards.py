@@ -107,3 +107,10 @@ def write_tiny_shards(
     )
     write_manifest(str(folder), manifest)
     return manifest
+
+
+def flip_a_bit(path: Path) -> None:
+    """Damage a file as a failing disk does; in a shard it lies within a picture."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 4
+    path.write_bytes(data)

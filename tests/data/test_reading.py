@@ -13,6 +13,7 @@ from fusionray.data.reading import (
     Damage,
     LocalReader,
     RayReader,
+    ShardFiles,
     ShardReader,
     list_files,
     list_people,
@@ -21,7 +22,7 @@ from fusionray.data.reading import (
 )
 from fusionray.data.shards import Manifest
 from fusionray.errors import DataTimeout, ShardCorrupt
-from tests.tiny_shards import name_person, write_tiny_shards
+from tests.tiny_shards import flip_a_bit, name_person, write_tiny_shards
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +94,12 @@ def test_a_file_that_is_not_the_promised_one_is_reported(
 
 
 def damage_file(file: Path, kind: str) -> None:
-    data = bytearray(file.read_bytes())
     if kind == "missing":
         file.unlink()
     elif kind == "truncated":
-        file.write_bytes(data[:-100])
+        file.write_bytes(file.read_bytes()[:-100])
     else:
-        data[len(data) // 3] ^= 4  # within a picture
-        file.write_bytes(data)
+        flip_a_bit(file)
 
 
 @pytest.mark.parametrize("kind", [LocalReader, RayReader])
@@ -140,6 +139,27 @@ def test_a_shorter_file_stands_in_more_than_once(tmp_path: Path) -> None:
     (tmp_path / files.names[0]).unlink()
     (table,) = LocalReader(files, Damage(1)).read([segment(0, *range(12))])
     assert table.equals(pa.concat_tables([short, short.slice(0, 4)]))
+
+
+@pytest.mark.parametrize("max_damaged", [0, 1])
+def test_storage_that_is_gone_is_not_asked_for_every_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_damaged: int
+) -> None:
+    manifest = write_tiny_shards(tmp_path, people=6, pictures=4, shards=3, validation_people=0)
+    files = list_files(str(tmp_path), manifest, "train")
+    for name in files.names:
+        (tmp_path / name).unlink()
+    asked: list[int] = []
+    read = ShardFiles.read
+
+    def count(self: ShardFiles, wanted: Segment) -> pa.Table:
+        asked.append(wanted.file)
+        return read(self, wanted)
+
+    monkeypatch.setattr(ShardFiles, "read", count)
+    with pytest.raises(ShardCorrupt, match=files.names[1]):
+        list(LocalReader(files, Damage(max_damaged)).read([segment(1, 0)]))
+    assert asked == [1, 2][: max_damaged + 1]
 
 
 @pytest.mark.usefixtures("ray_session")

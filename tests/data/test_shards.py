@@ -149,6 +149,20 @@ def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:
         check_shards(str(tmp_path), manifest, size=SIZE)
 
 
+def test_so_many_files_to_learn_from_may_lack_and_none_to_judge_by(tmp_path: Path) -> None:
+    manifest = write_tiny_shards(tmp_path)
+    first, second, *_ = manifest.files("train")
+    (tmp_path / first).unlink()
+    (complaint,) = check_shards(str(tmp_path), manifest, size=SIZE, max_damaged=1)
+    assert f"{first}: is missing" in complaint
+    (tmp_path / second).unlink()
+    with pytest.raises(ShardCorrupt, match="is missing"):
+        check_shards(str(tmp_path), manifest, size=SIZE, max_damaged=1)
+    (tmp_path / manifest.files("validation")[0]).unlink()
+    with pytest.raises(ShardCorrupt, match="is missing"):
+        check_shards(str(tmp_path), manifest, size=SIZE, max_damaged=9)
+
+
 def test_a_truncated_shard_is_refused_by_name(tmp_path: Path) -> None:
     manifest = write_tiny_shards(tmp_path)
     path = tmp_path / "shard-00001.parquet"

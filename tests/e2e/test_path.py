@@ -32,6 +32,7 @@ from fusionray.safety.provenance import read_provenance
 from fusionray.training.checkpoint.info import find_checkpoint, read_info
 from fusionray.training.checkpoint.tensors import load_tensors
 from tests.tiny_fusion import TINY_SOURCE
+from tests.tiny_shards import flip_a_bit
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = "synthetic://people=24,images=6,size=96,seed=3"
@@ -212,12 +213,6 @@ def test_killed_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(
     assert [name for name, value in wanted.items() if not torch.equal(value, found[name])] == []
 
 
-def flip_a_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 4
-    path.write_bytes(data)
-
-
 def test_damage_in_mid_run_is_told_and_done_without(
     world: World, uninterrupted: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,17 +220,21 @@ def test_damage_in_mid_run_is_told_and_done_without(
     flip_a_bit(next(newest.glob("*.bin")))
     manifest = read_manifest(str(world.shards))
     assert len(manifest.files("train")) > 2
-    shard = world.shards / manifest.files("train")[0]
-    sound = shard.read_bytes()
+    shard, lost = (world.shards / name for name in manifest.files("train")[:2])
+    sound = {path: path.read_bytes() for path in (shard, lost)}
     flip_a_bit(shard)
+    lost.unlink()
     try:
         longer = fusion_arguments(world, f"budget.images={IMAGES + 160}", output=uninterrupted)
         assert main(longer) == 0
     finally:
-        shard.write_bytes(sound)
+        for path, data in sound.items():
+            path.write_bytes(data)
     told = capfd.readouterr().err
     assert re.search(rf"{newest.name}/\S+\.bin: does not hold what was saved .*; trying the one before it", told)
-    assert re.search(rf"worker \d: \S+/{shard.name}: .*; others stand in for its rows", told)
+    assert f"{lost.name}: is missing" in told
+    for path in (shard, lost):
+        assert re.search(rf"worker \d: \S+/{path.name}: .*; others stand in for its rows", told), path
     assert read_info(find_checkpoint(str(uninterrupted / "fusion"))).images_seen == IMAGES + 160
     client, run_id = find_run(world, output=uninterrupted)
     assert max(entry.value for entry in client.get_metric_history(run_id, "replaced_rows")) > 0

@@ -106,16 +106,17 @@ class ShardFiles:
                 f"check the storage, or run `fusionray prepare` again into {self.folder}"
             ) from None
 
-    def read_somehow(self, segment: Segment) -> Reading:
+    def read_somehow(self, segment: Segment, max_damaged: int) -> Reading:
         """Read a segment or, where its file is damaged, as many rows of the next one that is not.
 
         Which rows those are depends on what is damaged alone: every reader finds the same.
 
-        Raises: ShardCorrupt if no file can be read.
+        Raises: ShardCorrupt where more than `max_damaged` files in a row cannot be read: storage that is gone is not
+        asked for every one of them.
         """
         complaints: dict[str, str] = {}
         wanted = len(segment.rows)
-        for step in range(len(self.names)):
+        for step in range(min(max_damaged + 1, len(self.names))):
             number = (segment.file + step) % len(self.names)
             rows = segment.rows
             if step:
@@ -157,7 +158,7 @@ class LocalReader:
 
     def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
         """Read segments as they are asked for."""
-        return (self.damage.note(self.files.read_somehow(segment)) for segment in segments)
+        return (self.damage.note(self.files.read_somehow(segment, self.damage.max_files)) for segment in segments)
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class RayReader:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         # Without a CPU of its own: a reader that waits for one which the workers hold would wait for ever.
         options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
-        reader = ray.remote(**options)(SegmentReader).remote(self.files)
+        reader = ray.remote(**options)(SegmentReader).remote(self.files, self.damage.max_files)
         pending: deque[Any] = deque()
         try:
             for segment in segments:
@@ -217,12 +218,13 @@ class RayReader:
 class SegmentReader:
     """The reading process."""
 
-    def __init__(self, files: ShardFiles) -> None:
+    def __init__(self, files: ShardFiles, max_damaged: int) -> None:
         self.files = files
+        self.max_damaged = max_damaged
 
     def read(self, segment: Segment) -> Reading:
         """Read a segment; what a slice leaves out does not travel."""
-        return self.files.read_somehow(segment)
+        return self.files.read_somehow(segment, self.max_damaged)
 
 
 def list_files(folder: str, manifest: Manifest, split: Split, *, with_regions: bool = False) -> ShardFiles:

@@ -50,7 +50,7 @@ def train(config: TrainConfig) -> TrainResult:
     run_folder = storage.join(config.run.output, config.run.name)
     former = read_claim(run_folder)
     manifest = read_manifest(config.data.shards)
-    # A run begins on sound shards only; one that goes on does without what was damaged since.
+    # A run begins with all of its files; one that goes on does without what was lost since.
     for complaint in check_shards(
         config.data.shards,
         manifest,
