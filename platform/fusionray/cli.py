@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from fusionray import __version__
 from fusionray.config import list_presets, load_config
-from fusionray.errors import FusionRayError, ImageRejected, InputMissing
+from fusionray.errors import FusionRayError, ImageRejected, InputMissing, RunStopped
 from fusionray.ops.environment import apply_defaults, resolve_location
+from fusionray.training.notice import EXIT_STATUS
 
 if TYPE_CHECKING:
     from fusionray.faces.face import Image
@@ -25,14 +26,21 @@ PROFILE_STEPS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb; exit 0, or print one line that says what is wrong and exit 1."""
+    """Run a verb; exit 0, or print one line that says what is wrong and exit 1 (143 for what a SIGTERM ended)."""
     options = parse(arguments)
     apply_defaults(getattr(options, "address", None))
     run: Callable[[argparse.Namespace], None] = options.run
     try:
         run(options)
+    except RunStopped as error:
+        print(f"fusionray {options.verb}: {error}", file=sys.stderr)
+        return EXIT_STATUS
     except (FusionRayError, ValueError) as error:
         print(f"fusionray {options.verb}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        said = f"{error}; free space or mend the access, then run the same command again"
+        print(f"fusionray {options.verb}: {' '.join(said.split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"fusionray {options.verb}: interrupted; the same command goes on where it stopped", file=sys.stderr)

@@ -76,6 +76,14 @@ class ConfigInvalid(FusionRayError):
     """A configuration file, preset or override cannot be understood."""
 
 
+class TrackerFailed(FusionRayError):
+    """The tracking store did not take what a run has to tell."""
+
+
+class RunStopped(FusionRayError):
+    """A run was told to end, and did, with a checkpoint; the same command goes on."""
+
+
 class TrainingFailed(FusionRayError):
     """Training stopped: a worker failed for good, or the numbers left the finite range."""
 

@@ -44,12 +44,12 @@ def open_stream(
     *,
     rank: int = 0,
     num_ranks: int = 1,
-    batch: int = 10,
+    step: int = 10,
     kind: type[LocalReader | RayReader] = LocalReader,
 ) -> TrainingStream:
     files = list_files(*shards, "train")
     order = DataOrder(files.rows, seed=3, num_ranks=num_ranks, window_rows=WINDOW)
-    return TrainingStream(order, kind(files), decoder, rank=rank, batch=batch)
+    return TrainingStream(order, kind(files), decoder, rank=rank, step_rows=step)
 
 
 def name_pictures(images: torch.Tensor) -> list[tuple[int, int]]:
@@ -58,8 +58,9 @@ def name_pictures(images: torch.Tensor) -> list[tuple[int, int]]:
 
 def take_pairs(stream: TrainingStream, position: DataPosition, rows: int) -> PairBatch:
     """Join batches to one of `rows` rows."""
-    batches = list(islice(stream.pairs(position, same_identity_ratio=0.3), -(-rows // stream.batch)))
-    assert all(len(batch) == stream.batch for batch in batches)
+    fewest = stream.step_rows // stream.order.num_ranks
+    batches = list(islice(stream.pairs(position, same_identity_ratio=0.3), -(-rows // fewest)))
+    assert all(fewest <= len(batch) <= -(-stream.step_rows // stream.order.num_ranks) for batch in batches)
     return PairBatch(
         torch.cat([batch.source for batch in batches])[:rows],
         torch.cat([batch.target for batch in batches])[:rows],
@@ -82,11 +83,12 @@ def test_a_resumed_stream_goes_on_bit_for_bit(
         whole = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks)
         expected = take_pairs(whole, DataPosition(), 250)
         # Within a window, at the end of an epoch, in a later epoch; other batches and another reader see the same.
-        for rows in (10, NUM_ROWS // num_ranks, 130):
+        for rows in (10 * num_ranks, NUM_ROWS, 130 * num_ranks + 1):
             position = whole.order.advance(DataPosition(), rows)
-            for batch, kind in ((10, LocalReader), (7, RayReader)):
-                resumed = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks, batch=batch, kind=kind)
-                later = expected.map(lambda value, first=rows: value[first : first + 90])  # type: ignore[misc]
+            first = whole.order.share(DataPosition(), rows, rank)
+            for step, kind in ((10, LocalReader), (7, RayReader)):
+                resumed = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks, step=step, kind=kind)
+                later = expected.map(lambda value, first=first: value[first : first + 90])  # type: ignore[misc]
                 assert_equal(take_pairs(resumed, position, 90), later)
 
 
@@ -95,13 +97,14 @@ def test_every_picture_is_a_target_once_an_epoch_though_the_number_of_ranks_chan
 ) -> None:
     position = DataPosition()
     seen = Counter[tuple[int, int]]()
-    for num_ranks, rows in ((2, 21), (1, 30), (3, 10)):
+    for num_ranks, rows in ((2, 43), (1, 29), (3, 30)):
         for rank in range(num_ranks):
             stream = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks)
-            seen.update(name_pictures(take_pairs(stream, position, rows).target))
+            own = stream.order.share(position, rows, rank)
+            seen.update(name_pictures(take_pairs(stream, position, own).target))
         position = stream.order.advance(position, rows)
     assert max(seen.values()) == 1
-    assert NUM_ROWS - len(seen) == NUM_ROWS - 42 - 30 - 30 == 2
+    assert NUM_ROWS - len(seen) == NUM_ROWS - 43 - 29 - 30 == 2
     assert position == DataPosition(epoch=1)
 
 
@@ -119,7 +122,7 @@ def test_pairs_tell_truly_whether_they_show_one_person(shards: tuple[str, Manife
 def test_faces_come_with_the_labels_of_their_people(shards: tuple[str, Manifest], decoder: CropDecoder) -> None:
     labels = {person: index for index, person in enumerate(list_people(*shards, "train"))}
     seen = Counter[tuple[int, int]]()
-    for batch in islice(open_stream(shards, decoder, batch=26).faces(DataPosition(), labels=labels), 8):  # two epochs
+    for batch in islice(open_stream(shards, decoder, step=26).faces(DataPosition(), labels=labels), 8):  # two epochs
         assert batch.image.shape == (26, 3, SIZE, SIZE)
         assert batch.image.dtype == torch.uint8
         pictures = name_pictures(batch.image)
@@ -146,7 +149,7 @@ def test_a_stream_that_is_left_ends_its_threads(shards: tuple[str, Manifest], de
 
 def test_damage_in_a_later_window_is_reported_after_the_batches_before_it(tmp_path: Path, decoder: CropDecoder) -> None:
     manifest = write_tiny_shards(tmp_path, people=6, pictures=8, shards=2, validation_people=0)
-    stream = open_stream((str(tmp_path), manifest), decoder, batch=4)
+    stream = open_stream((str(tmp_path), manifest), decoder, step=4)
     first_file = next(stream.order.windows(DataPosition(), 0)).segments[0].file
     (tmp_path / manifest.shards[1 - first_file].file).unlink()
     batches = stream.pairs(DataPosition(), same_identity_ratio=0.5)

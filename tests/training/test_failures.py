@@ -29,5 +29,6 @@ def test_a_failed_worker_is_told_of_while_the_run_goes_on(capfd: pytest.CaptureF
         board.advance(8, {"loss": 0.5})
     errors = capfd.readouterr().err
     assert "train first: worker 0 failed (ValueError: the batch is empty)" in errors
+    board.close()
     assert "8/8" in errors
     assert "loss=0.5" in errors

@@ -6,7 +6,7 @@ from fusionray.data.pairs import crops_from_tables
 from fusionray.recipes.attributes import AttributesRecipeConfig
 from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.recipes.identity import IdentityRecipeConfig
-from fusionray.training.loop import crossed
+from fusionray.training.journal import crossed
 from fusionray.training.validation import tell_missing
 from tests.tiny_shards import build_crops, build_table
 

@@ -134,7 +134,7 @@ def open_ours(
     labels = {person: index for index, person in enumerate(list_people(shards, manifest, "train"))}
     order = DataOrder(files.rows, seed=0, num_ranks=1, window_rows=WINDOW_ROWS)
     decoder = CropDecoder(manifest.size, threads)
-    stream = TrainingStream(order, reader(files), decoder, rank=0, batch=batch)
+    stream = TrainingStream(order, reader(files), decoder, rank=0, step_rows=batch)
     try:
         with prefetched(lambda: stream.faces(DataPosition(), labels=labels), AHEAD) as batches:
             yield batches

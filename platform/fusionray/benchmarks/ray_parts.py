@@ -33,7 +33,8 @@ from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import close_run, metric_history, open_run, tracking_uri
 from fusionray.training.failures import root_cause
 from fusionray.training.ledger_summary import OTHER, PARTS
-from fusionray.training.loop import Worker, WorkerTask
+from fusionray.training.loop import Worker, open_reader
+from fusionray.training.task import WorkerTask
 
 RUN = {"name": "bench-loop"}
 FOUND_NAME = "blocks.json"
@@ -168,6 +169,8 @@ def fit(task: LoopTask, folder: str) -> None:
             trainer.fit()
         except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
             raise TrainingFailed(f"the measured run: {root_cause(error)}") from error
+        finally:
+            board.close()
 
 
 def loop_worker(loop_config: Mapping[str, Any]) -> None:
@@ -178,7 +181,7 @@ def loop_worker(loop_config: Mapping[str, Any]) -> None:
     bind_worker(0, 1, device, threads=workers.threads, bind=workers.bind)
     subject = Subject(told.subject.config, device)
     engine = subject.build_engine()
-    worker = Worker(told.task, engine, board=loop_config["board"])
+    worker = Worker(told.task, engine, open_reader(told.task), board=loop_config["board"])
     timer = BlockTimer(worker.profiler, engine, subject, told.pace)
     # The loop calls its profiler at the very end of each step: there it can be stopped, unchanged.
     worker.profiler = timer  # type: ignore[assignment]

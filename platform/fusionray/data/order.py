@@ -30,11 +30,24 @@ SEGMENT_ROWS = 512
 
 
 class Cut(Section):
-    """One division of the rows left of an epoch: among how many ranks, and how many rows each of them drew."""
+    """One division of the rows left of an epoch: among how many ranks, and how many rows they drew.
+
+    Each rank drew `drawn` rows, and the first `extra` ranks one more.
+    """
 
     num_ranks: int = Field(ge=1)
     window_rows: int = Field(ge=1)
     drawn: int = Field(ge=0)
+    extra: int = Field(0, ge=0)
+
+    @property
+    def total(self) -> int:
+        """Count the rows that all ranks drew."""
+        return self.num_ranks * self.drawn + self.extra
+
+    def drawn_by(self, rank: int) -> int:
+        """Count the rows that a rank drew."""
+        return self.drawn + (rank < self.extra)
 
 
 class DataPosition(Section):
@@ -98,17 +111,26 @@ class DataOrder:
         return sum(self.file_rows)
 
     def advance(self, position: DataPosition, rows: int) -> DataPosition:
-        """Return the position after each rank has drawn `rows` more, in this epoch and as many more as it takes."""
+        """Return the position after all ranks together have drawn `rows` more, in this epoch and those that follow.
+
+        Ranks take turns: none is ever more than one row ahead of another.
+        """
         while rows > 0:
             epoch, cuts, part = self.open_cut(position)
-            drawn = min(cuts[-1].drawn + rows, part)
-            rows -= drawn - cuts[-1].drawn
-            if drawn == part:
+            total = min(cuts[-1].total + rows, part * self.num_ranks)
+            rows -= total - cuts[-1].total
+            if total == part * self.num_ranks:
                 position = DataPosition(epoch=epoch + 1)
             else:
-                cut = cuts[-1].model_copy(update={"drawn": drawn})
+                drawn, extra = divmod(total, self.num_ranks)
+                cut = cuts[-1].model_copy(update={"drawn": drawn, "extra": extra})
                 position = DataPosition(epoch=epoch, cuts=(*cuts[:-1], cut))
         return position
+
+    def share(self, position: DataPosition, rows: int, rank: int) -> int:
+        """Count a rank's part of the next `rows` rows; parts differ by one row where they do not divide."""
+        extra = self.open_cut(position)[1][-1].extra
+        return (extra + rows + self.num_ranks - 1 - rank) // self.num_ranks - (rank < extra)
 
     def open_cut(self, position: DataPosition) -> tuple[int, tuple[Cut, ...], int]:
         """Find where these ranks go on: epoch, cuts of which the last is theirs, and how long its parts are.
@@ -117,9 +139,9 @@ class DataOrder:
         """
         fresh = Cut(num_ranks=self.num_ranks, window_rows=self.window_rows, drawn=0)
         cuts = position.cuts
-        if not cuts or cuts[-1].model_copy(update={"drawn": 0}) != fresh:
+        if not cuts or cuts[-1].model_copy(update={"drawn": 0, "extra": 0}) != fresh:
             cuts = (*cuts, fresh)
-        left = self.num_rows - sum(cut.num_ranks * cut.drawn for cut in cuts[:-1])
+        left = self.num_rows - sum(cut.total for cut in cuts[:-1])
         part = left // self.num_ranks
         if cuts[-1].drawn >= part:
             return position.epoch + 1, (fresh,), self.num_rows // self.num_ranks
@@ -131,7 +153,7 @@ class DataOrder:
             epoch, cuts, part = self.open_cut(position)
             own = self.list_undrawn(epoch, cuts[:-1])[rank * part : (rank + 1) * part].copy()
             edges = window_edges(part, self.window_rows)
-            drawn = cuts[-1].drawn
+            drawn = cuts[-1].drawn_by(rank)
             for number in range(find_window(edges, drawn), len(edges) - 1):
                 start, end = edges[number], edges[number + 1]
                 key = (self.seed, epoch, len(cuts) - 1, rank, number)
@@ -155,13 +177,15 @@ class DataOrder:
         for index, cut in enumerate(cuts):
             part = len(rows) // cut.num_ranks
             edges = window_edges(part, cut.window_rows)
-            number = find_window(edges, cut.drawn)
-            start, end = edges[number], edges[number + 1]
             left: list[Rows] = []
             for rank in range(cut.num_ranks):
-                own = rows[rank * part : (rank + 1) * part]
+                own, drawn = rows[rank * part : (rank + 1) * part], cut.drawn_by(rank)
+                if drawn == part:
+                    continue  # a row ahead of the others, which still have one
+                number = find_window(edges, drawn)
+                start, end = edges[number], edges[number + 1]
                 order = draw_order((self.seed, epoch, index, rank, number), end - start)
-                left += [own[start:end][np.sort(order[cut.drawn - start :])], own[end:]]
+                left += [own[start:end][np.sort(order[drawn - start :])], own[end:]]
             rows = np.concatenate([*left, rows[cut.num_ranks * part :]])
         return rows
 

@@ -5,6 +5,7 @@ Shape suffixes: N crops, M draws, R roles (one: the crop; two: source and target
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -161,10 +162,14 @@ def draw_held_out_pairs(crops: Crops, count: int, seed: int) -> Draws:
     return Draws(crops, np.stack([draw_sources(crops.person, targets, 0.0, random), targets], axis=1))
 
 
-def regroup(draws: Iterable[Draws], size: int) -> Iterator[list[Draws]]:
-    """Join and divide draws into groups of `size`, whose parts may have different crops; the last may be smaller."""
+def regroup(draws: Iterable[Draws], size: int | Iterator[int]) -> Iterator[list[Draws]]:
+    """Join and divide draws into groups of `size`, whose parts may have different crops; the last may be smaller.
+
+    `size`: rows of every group, or of one group after another.
+    """
+    sizes = itertools.repeat(size) if isinstance(size, int) else size
     group: list[Draws] = []
-    missing = size
+    missing = next(sizes)
     for item in draws:
         start = 0
         while start < len(item):
@@ -174,6 +179,6 @@ def regroup(draws: Iterable[Draws], size: int) -> Iterator[list[Draws]]:
             missing -= len(taken)
             if not missing:
                 yield group
-                group, missing = [], size
+                group, missing = [], next(sizes)
     if group:
         yield group

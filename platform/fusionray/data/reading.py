@@ -16,6 +16,10 @@ from fusionray.data.order import Segment
 from fusionray.data.pairs import TRUTH_COLUMNS
 from fusionray.data.shards import REGION_COLUMN, Manifest, Split
 from fusionray.errors import DataTimeout, ShardCorrupt
+from fusionray.ops.environment import AHEAD_VARIABLE
+
+# A reader needs nothing of what a training worker imports ahead (training/ahead.py).
+READER_ENVIRONMENT = {"env_vars": {AHEAD_VARIABLE: "0"}}
 
 
 class ShardReader(Protocol):
@@ -161,7 +165,7 @@ class LocalReader:
         return (self.damage.note(self.files.read_somehow(segment, self.damage.max_files)) for segment in segments)
 
 
-@dataclass(frozen=True)
+@dataclass
 class RayReader:
     """Read in a process of its own on this node, `ahead` segments at a time.
 
@@ -173,26 +177,38 @@ class RayReader:
     damage: Damage = field(default_factory=Damage)
     ahead: int = 2
     timeout_seconds: float = 120.0
+    process: Any = None
 
-    def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
-        """Read segments, a few of them before they are asked for."""
+    def start(self) -> None:
+        """Start the process, which takes a second; `read` does it where nobody has."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         # Without a CPU of its own: a reader that waits for one which the workers hold would wait for ever.
         options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
-        reader = ray.remote(**options)(SegmentReader).remote(self.files, self.damage.max_files)
+        remote = ray.remote(runtime_env=READER_ENVIRONMENT, **options)(SegmentReader)
+        self.process = remote.remote(self.files, self.damage.max_files)
+
+    def close(self) -> None:
+        """End the process; one that hangs would not end by itself."""
+        import ray
+
+        if self.process is not None:
+            ray.kill(self.process)
+            self.process = None
+
+    def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
+        """Read segments, a few of them before they are asked for."""
+        if self.process is None:
+            self.start()
         pending: deque[Any] = deque()
-        try:
-            for segment in segments:
-                pending.append(reader.read.remote(segment))
-                if len(pending) > self.ahead:
-                    yield self.fetch(pending.popleft())
-            while pending:
+        for segment in segments:
+            pending.append(self.process.read.remote(segment))
+            if len(pending) > self.ahead:
                 yield self.fetch(pending.popleft())
-        finally:
-            ray.kill(reader)  # one that hangs would not end by itself
+        while pending:
+            yield self.fetch(pending.popleft())
 
     def fetch(self, reference: Any) -> pa.Table:
         """Wait for the rows of a segment.

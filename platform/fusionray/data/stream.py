@@ -24,18 +24,20 @@ ItemT = TypeVar("ItemT")
 
 
 class TrainingStream:
-    """One rank's batches of `batch` rows, from any position on, without end.
+    """One rank's part of steps of `step_rows` rows over all ranks, from any position on, without end.
 
-    Two streams from one position give the same batches; a stream from `order.advance(position, n)` gives what the
-    other gives after n rows. At most two windows of encoded rows are held: one given out, one being read.
+    Two streams from one position give the same batches; a stream from `order.advance(position, step_rows)` gives what
+    the other gives after one. At most two windows of encoded rows are held: one given out, one being read.
     """
 
-    def __init__(self, order: DataOrder, reader: ShardReader, decoder: CropDecoder, *, rank: int, batch: int) -> None:
+    def __init__(
+        self, order: DataOrder, reader: ShardReader, decoder: CropDecoder, *, rank: int, step_rows: int
+    ) -> None:
         self.order = order
         self.reader = reader
         self.decoder = decoder
         self.rank = rank
-        self.batch = batch
+        self.step_rows = step_rows
 
     def pairs(self, position: DataPosition, *, same_identity_ratio: float) -> Iterator[PairBatch]:
         """Yield pairs whose targets are the rows in their order.
@@ -47,7 +49,7 @@ class TrainingStream:
             sources = draw_sources(crops.person, window.order, same_identity_ratio, window.random(PAIRS))
             return Draws(crops, np.stack([sources, window.order], axis=1))
 
-        for group in regroup(self.draws(position, draw), self.batch):
+        for group in regroup(self.draws(position, draw), self.sizes(position)):
             yield collate_pairs(group, self.decoder)
 
     def faces(self, position: DataPosition, *, labels: Mapping[str, int]) -> Iterator[FaceBatch]:
@@ -55,8 +57,14 @@ class TrainingStream:
 
         Raises: ShardCorrupt.
         """
-        for group in regroup(self.draws(position, draw_each), self.batch):
+        for group in regroup(self.draws(position, draw_each), self.sizes(position)):
             yield collate_faces(group, self.decoder, labels)
+
+    def sizes(self, position: DataPosition) -> Iterator[int]:
+        """Yield how many rows this rank takes of one step after another; they differ by one where ranks take turns."""
+        while True:
+            yield self.order.share(position, self.step_rows, self.rank)
+            position = self.order.advance(position, self.step_rows)
 
     def draws(self, position: DataPosition, draw: Callable[[Window, Crops], Draws]) -> Iterator[Draws]:
         """Draw from one window after another, while the next one is being read."""

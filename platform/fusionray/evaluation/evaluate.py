@@ -32,7 +32,8 @@ from fusionray.ops.tracking import tracking_uri
 from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.training.build import load_encoder
 from fusionray.training.settings import DataConfig, RunConfig, TrackingConfig, TrainConfig
-from fusionray.training.train import choose_gpu, find_beside
+from fusionray.training.train import find_beside
+from fusionray.training.workers import choose_gpu
 
 NAME = "evaluate"
 CPU = torch.device("cpu")

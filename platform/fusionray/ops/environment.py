@@ -14,6 +14,15 @@ QUIET_DEFAULTS = {
     # Ray Train polls its workers this often: at the default of 2 s a killed driver can lose a finished checkpoint.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",
     "RAY_TRAIN_METRICS_ENABLED": "0",
+    # A group that cannot be placed, since a node is lost, is asked for again in another size after this time.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
+    # A worker that does not answer for so long is given up; a cut-off node is noticed sooner by Ray itself.
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",
+    # Notices come as SIGTERM (training/notice.py); the watcher would poll the head beside.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    # For Rays that are started from here: processes in wait (training/standby.py) import ahead, and are kept.
+    "RAY_preload_python_modules": "fusionray.training.ahead",
+    "RAY_num_workers_soft_limit": "32",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     # What they report at INFO and WARNING while all is well would lie between our lines and bars.
     "RAY_DATA_LOGGING_CONFIG": str(Path(__file__).with_name("ray_data_logging.yaml")),
@@ -23,6 +32,8 @@ QUIET_DEFAULTS = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 ROOT_VARIABLE = "FUSIONRAY_ROOT"
+# Set to 1 in processes that will train: they import what that takes before they are given anything to do.
+AHEAD_VARIABLE = "FUSIONRAY_WORKER"
 
 
 def apply_defaults(address: str | None = None) -> None:

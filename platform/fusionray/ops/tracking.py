@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fusionray.errors import BundleInvalid
+from fusionray.errors import BundleInvalid, TrackerFailed
 
 RUN_TAG = "fusionray.run"
+PARENT_TAG = "mlflow.parentRunId"
 STORE_NAME = "mlflow.db"
 ARTIFACT_FOLDER = "mlflow-artifacts"
 
@@ -40,10 +42,18 @@ def make_client(uri: str) -> Any:
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-def open_run(uri: str, experiment: str, name: str, parameters: Mapping[str, Any], *, key: str | None = None) -> str:
+def open_run(
+    uri: str,
+    experiment: str,
+    name: str,
+    parameters: Mapping[str, Any],
+    *,
+    key: str | None = None,
+    parent: str | None = None,
+) -> str:
     """Find the run of this name that is to go on, or create it; return its id.
 
-    `key` tells runs of one name apart, where the name alone does not.
+    `key` tells runs of one name apart, where the name alone does not; `parent` is the run that this one is part of.
 
     Called once, by the driver, before any worker: several processes that open a fresh SQLite store at the same
     moment die in its migrations.
@@ -62,7 +72,8 @@ def open_run(uri: str, experiment: str, name: str, parameters: Mapping[str, Any]
         run_id = str(runs[0].info.run_id)
         client.update_run(run_id, status="RUNNING")
         return run_id
-    run_id = str(client.create_run(experiment_id, run_name=name, tags={RUN_TAG: key or name}).info.run_id)
+    tags = {RUN_TAG: key or name, **({PARENT_TAG: parent} if parent else {})}
+    run_id = str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
     for parameter, value in flatten(parameters).items():
         client.log_param(run_id, parameter, value)
     return run_id
@@ -74,30 +85,69 @@ def close_run(uri: str, run_id: str, *, failed: bool) -> None:
 
 
 class RunTracker:
-    """Write metrics and pictures of one run."""
+    """Write metrics and pictures of one run.
+
+    A run that goes on from a checkpoint comes again past what was logged after it: no entry is made twice.
+    """
 
     def __init__(self, uri: str, run_id: str) -> None:
         self.client = make_client(uri)
         self.run_id = run_id
+        self.last: dict[str, int] | None = None
 
     def log(self, images_seen: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics at a position in images; non-finite values are left out."""
+        """Log metrics at a position in images; non-finite values, and what is logged already, are left out.
+
+        Raises: TrackerFailed if the store does not take them.
+        """
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        entries = [Metric(key, float(value), now, images_seen) for key, value in metrics.items() if np.isfinite(value)]
-        self.client.log_batch(self.run_id, metrics=entries)
+        with telling_failure():
+            last = self.last = self.read_last() if self.last is None else self.last
+            entries = [
+                Metric(key, float(value), now, images_seen)
+                for key, value in metrics.items()
+                if np.isfinite(value) and images_seen > last.get(key, -1)
+            ]
+            self.client.log_batch(self.run_id, metrics=entries)
+        last |= {entry.key: images_seen for entry in entries}
+
+    def read_last(self) -> dict[str, int]:
+        """Read the position of the newest entry of each metric."""
+        keys = self.client.get_run(self.run_id).data.metrics
+        return {key: max(entry.step for entry in self.client.get_metric_history(self.run_id, key)) for key in keys}
 
     def log_preview(self, images_seen: int, picture: NDArray[np.uint8], *, final: bool) -> None:
-        """Log a picture [H,W,3] uint8; the final one also under a fixed name."""
+        """Log a picture [H,W,3] uint8; the final one also under a fixed name.
+
+        Raises: TrackerFailed if the store does not take it.
+        """
         image = Image.fromarray(picture)
         names = [f"previews/{images_seen:012d}.png"] + (["preview.png"] if final else [])
-        for name in names:
-            self.client.log_image(self.run_id, image, artifact_file=name)
+        with telling_failure():
+            for name in names:
+                self.client.log_image(self.run_id, image, artifact_file=name)
 
     def log_file(self, path: Path) -> None:
         """Store a local file with the run."""
         self.client.log_artifact(self.run_id, str(path))
+
+
+@contextlib.contextmanager
+def telling_failure() -> Iterator[None]:
+    """Put what the store says of a failure into one line.
+
+    Raises: TrackerFailed.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        # A database's own words stand in the first line; the rest are statements and links.
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise TrackerFailed(f"tracking: {said}; free space or mend the store, then start the same run again") from None
 
 
 def metric_history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:

@@ -1,4 +1,4 @@
-"""How the images of a step are divided: equal shares of the ranks, and parts of a share that are computed at once.
+"""How the images of a step are divided: shares of the ranks, nearly equal, and parts of a share computed at once.
 
 Where memory runs out the parts are halved and what was interrupted is computed again, so that no step is lost.
 """
@@ -52,17 +52,17 @@ class Division:
 
     @property
     def share_images(self) -> int:
-        """Images of a step that this rank computes."""
-        return self.global_batch // self.num_ranks
+        """Most images of a step that this rank computes; one less in some steps where ranks take turns."""
+        return -(-self.global_batch // self.num_ranks)
 
     def set_global_batch(self, images: int) -> None:
         """Fix the images of a step over all ranks.
 
-        Raises: ValueError if they do not divide into equal shares.
+        Raises: ValueError if they are too few for the ranks.
         """
-        if images % self.num_ranks:
+        if images < self.num_ranks * self.fewest:
             raise ValueError(
-                f"engine.global_batch={images} does not divide into equal shares of {self.num_ranks} workers"
+                f"engine.global_batch={images} is less than {self.fewest} image(s) for each of {self.num_ranks} workers"
             )
         self.global_batch = images
         wanted = self.config.batch_size
@@ -75,7 +75,7 @@ class Division:
     def retry(self, name: str, given: Any, compute: Callable[[Any], ResultT], *, together: bool = False) -> ResultT:
         """Compute something; where memory runs out, halve this rank's batch size and compute it again.
 
-        Ranks may differ in it: parts weigh by their rows, and all shares are equal. Micro-batches that are `given` are
+        Ranks may differ in it: parts weigh by their rows. Micro-batches that are `given` are
         cut anew. `together`: the computation exchanges data with other ranks, which wait where this one cannot go on.
 
         Raises: TrainingFailed if the fewest images do not fit, or memory ran out in mid-exchange.

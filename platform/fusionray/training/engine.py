@@ -108,7 +108,7 @@ class Engine:
 
     @property
     def share_images(self) -> int:
-        """Images of a step that this rank computes."""
+        """Most images of a step that this rank computes."""
         return self.division.share_images
 
     @property
@@ -133,7 +133,7 @@ class Engine:
 
         Raises: TrainingFailed after more than `max_bad_steps` non-finite steps in a row, or if memory does not suffice.
         """
-        assert len(share) == self.share_images, f"a share has {self.share_images} images, not {len(share)}"
+        assert 0 <= self.share_images - len(share) <= 1, f"a share has {self.share_images} images, not {len(share)}"
         losses: dict[str, Tensor] = {}
         norms: dict[str, Tensor] = {}
         rates = self.set_learning_rates()
@@ -163,7 +163,9 @@ class Engine:
         with self.ledger.part("host_to_device"):
             parts = [part.to(self.device) for part in cut(share, self.batch_size)]
         with self.ledger.part("forward"), torch.no_grad():
-            return [MicroBatch(self.recipe.prepare(part), len(part) / len(share)) for part in parts]
+            # Of the mean over ranks, so that images weigh alike where shares are not equal.
+            mean_share = self.global_batch / self.num_ranks
+            return [MicroBatch(self.recipe.prepare(part), len(part) / mean_share) for part in parts]
 
     def compute_gradients(
         self, phase: Phase[Any], micros: list[MicroBatch]

@@ -13,7 +13,7 @@ from fusionray.types import Batch
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A prepared part of a share; `weight` is its part of the share, so that unequal parts add up rightly.
+    """A prepared part of a share; `weight` is its part of a mean share, so that unequal parts add up rightly.
 
     `shared`: what phases leave for later ones; tensors that have a row an image are cut along with the batch.
     """

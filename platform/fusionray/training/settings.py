@@ -147,11 +147,26 @@ class WorkersConfig(Section):
     """The processes that train."""
 
     num_workers: int = Field(1, ge=1, description="training processes; one a GPU")
+    min_workers: int | None = Field(
+        None, ge=1, description="go on with so few where nodes are lost, and grow back; default: wait for num_workers"
+    )
     cpus_per_worker: float = Field(1.0, gt=0, description="CPUs that Ray reserves for each")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU each where the cluster has enough")
     threads: int | None = Field(None, ge=1, description="compute threads a worker; default: the node's cores shared")
     bind: bool = Field(True, description="bind each worker to the cores next to its GPU, or to its share of the cores")
-    max_failures: int = Field(3, ge=0, description="worker failures survived by restarting from the last checkpoint")
+    max_failures: int = Field(
+        3, ge=0, description="failures of workers survived without a new checkpoint between them; 0: none at all"
+    )
+    standby: bool = Field(
+        True,
+        description="keep a process in wait for each worker (0.3 GiB), imports done: restarts are quicker",
+    )
+
+    @model_validator(mode="after")
+    def check_workers(self) -> WorkersConfig:
+        if self.min_workers is not None and self.min_workers > self.num_workers:
+            raise ValueError(f"min_workers={self.min_workers} is more than num_workers={self.num_workers}")
+        return self
 
 
 class TrackingConfig(Section):
@@ -198,8 +213,6 @@ class TrainConfig(Section):
         if self.validation.judge is not None and self.streams != "pairs":
             raise ValueError(f"validation.judge judges fusions, and recipe.name={self.recipe.name} makes none")
         batch, ranks = self.engine.global_batch, self.workers.num_workers
-        if isinstance(batch, int) and batch % ranks:
-            raise ValueError(
-                f"engine.global_batch={batch} does not divide into workers.num_workers={ranks} equal shares"
-            )
+        if isinstance(batch, int) and batch < ranks:
+            raise ValueError(f"engine.global_batch={batch} is less than an image for each of {ranks} workers")
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import dataclass
 
@@ -13,19 +12,18 @@ from fusionray.data import storage
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.reading import list_people
 from fusionray.data.shards import check_shards, read_manifest
-from fusionray.errors import ClusterUnavailable, ShardMismatch, TrainingFailed
+from fusionray.errors import ShardMismatch
 from fusionray.evaluation.judges import JudgePlaces, is_same
-from fusionray.ops.cluster import require_cpus
 from fusionray.ops.environment import resolve_location
 from fusionray.ops.progress import ProgressBoard
 from fusionray.ops.tracking import close_run, open_run, tracking_uri
 from fusionray.recipes.fusion_settings import FaceFusionConfig
 from fusionray.training.build import EncoderState, load_encoder
-from fusionray.training.checkpoint.info import find_checkpoint, newest_checkpoint, read_info, take_over
+from fusionray.training.checkpoint.info import find_checkpoint, read_info, take_over
 from fusionray.training.claim import claim_run, read_claim
-from fusionray.training.failures import FailureTeller, root_cause
-from fusionray.training.loop import WorkerTask, train_worker
-from fusionray.training.settings import PRESET_PREFIX, SYNTHETIC_PREFIX, BudgetConfig, TrainConfig
+from fusionray.training.settings import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
+from fusionray.training.task import WorkerTask
+from fusionray.training.workers import is_complete, run_workers
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,13 @@ class TrainResult:
     tracking_run: str
 
 
-def train(config: TrainConfig) -> TrainResult:
+def train(config: TrainConfig, *, board: ProgressBoard | None = None, parent_run: str | None = None) -> TrainResult:
     """Train a recipe on the connected Ray cluster, from the last checkpoint of the same run if there is one.
 
-    Raises: any FusionRayError of its parts; TrainingFailed when workers fail for good.
+    `board`: where progress and the figures of evaluations are told in place of a bar; once it says halt, the run ends
+    with a checkpoint before its budget is used up. `parent_run`: the MLflow run that this one is part of.
+
+    Raises: any FusionRayError of its parts; TrainingFailed when workers fail for good, RunStopped after a SIGTERM.
     """
     config = resolve_shards(resolve_output(config))
     run_folder = storage.join(config.run.output, config.run.name)
@@ -68,66 +69,21 @@ def train(config: TrainConfig) -> TrainResult:
     judges = resolve_judges(config, encoder)
     claim_run(run_folder, config, manifest, people)
     uri = tracking_uri(config.tracking.uri, config.run.output)
-    run_id = open_run(uri, config.tracking.experiment, config.run.name, config.model_dump(mode="json"))
+    settings = config.model_dump(mode="json")
+    run_id = open_run(uri, config.tracking.experiment, config.run.name, settings, parent=parent_run)
     failed = True
     try:
         if is_complete(run_folder, config.budget):
             tqdm.write(f"train {config.run.name}: {run_folder} is complete; nothing to do", file=sys.stderr)
         else:
-            fit(WorkerTask(config, manifest, run_folder, people, encoder, run_id, uri, take_over(run_folder), judges))
+            owner = take_over(run_folder)
+            run_workers(WorkerTask(config, manifest, run_folder, people, encoder, run_id, uri, owner, judges), board)
         failed = False
     finally:
         close_run(uri, run_id, failed=failed)
     checkpoint = find_checkpoint(run_folder)
     info = read_info(checkpoint)
     return TrainResult(run_folder, checkpoint, info.images_seen, info.seconds, info.metrics, uri, run_id)
-
-
-def is_complete(run_folder: str, budget: BudgetConfig) -> bool:
-    """Tell whether the newest checkpoint of a run has used up the budget.
-
-    Raises: CheckpointMissing if there are checkpoints and none of them can be used.
-    """
-    newest = newest_checkpoint(run_folder)
-    if newest is None:
-        return False
-    info = read_info(newest)
-    return info.images_seen >= budget.images or (budget.max_seconds is not None and info.seconds >= budget.max_seconds)
-
-
-def fit(task: WorkerTask) -> None:
-    """Run the workers under Ray Train and show their progress."""
-    import ray.exceptions
-    import ray.train
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    config = task.config
-    workers = config.workers
-    use_gpu = choose_gpu(config)
-    require_cpus(workers.num_workers, workers.cpus_per_worker)
-    logging.getLogger("ray.train").setLevel(logging.ERROR)
-    board = ProgressBoard()
-    trainer = TorchTrainer(
-        train_worker,
-        train_loop_config={"task": task, "board": board},
-        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=workers.num_workers,
-            use_gpu=use_gpu,
-            resources_per_worker={"CPU": workers.cpus_per_worker, **({"GPU": 1} if use_gpu else {})},
-        ),
-        run_config=ray.train.RunConfig(
-            name=config.run.name,
-            storage_path=config.run.output,
-            failure_config=ray.train.FailureConfig(max_failures=workers.max_failures),
-            callbacks=[FailureTeller(board, config.run.name)],
-        ),
-    )
-    with board.shown(f"train {config.run.name}", config.budget.images, "img"):
-        try:
-            trainer.fit()
-        except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
-            raise TrainingFailed(f"run '{config.run.name}': {root_cause(error)}") from error
 
 
 def resolve_output(config: TrainConfig) -> TrainConfig:
@@ -215,17 +171,3 @@ def configure_beside(config: TrainConfig, preset: str) -> TrainConfig:
     tree["workers"] = config.workers.model_dump()
     tree["tracking"] = config.tracking.model_dump()
     return validate(TrainConfig, tree, f"preset {preset}")
-
-
-def choose_gpu(config: TrainConfig) -> bool:
-    """Decide whether workers get a GPU each.
-
-    Raises: ClusterUnavailable if CUDA was asked for and there are not enough GPUs.
-    """
-    import ray
-
-    gpus = float(ray.cluster_resources().get("GPU", 0.0))
-    wanted = config.workers.num_workers
-    if config.workers.device == "cuda" and gpus < wanted:
-        raise ClusterUnavailable(f"workers.device=cuda wants {wanted} GPUs and the cluster has {gpus:g}")
-    return config.workers.device != "cpu" and gpus >= wanted

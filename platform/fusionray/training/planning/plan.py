@@ -33,16 +33,12 @@ class Plan:
     limit_bytes: int
     strategy: StrategyName
     reason: str
+    global_batch: int
     share_images: int
     batch_size: int
     estimate: MemoryEstimate
     compared_ranks: int
     by_strategy: dict[StrategyName, MemoryEstimate]
-
-    @property
-    def global_batch(self) -> int:
-        """Images of a step over all workers."""
-        return self.share_images * self.num_ranks
 
 
 def make_plan(config: TrainConfig, footprint: Footprint, device: torch.device) -> Plan:
@@ -51,7 +47,8 @@ def make_plan(config: TrainConfig, footprint: Footprint, device: torch.device) -
     limit = memory_limit(device, engine.memory_share, engine.memory_gib, num_ranks if device.type == "cpu" else 1)
     strategy, reason = choose_strategy(engine.parallel, footprint.trained_parameters, num_ranks, limit)
     room = int(limit / MEMORY_FACTOR[device.type])
-    share_images = engine.global_batch // num_ranks if isinstance(engine.global_batch, int) else 0
+    global_batch = engine.global_batch if isinstance(engine.global_batch, int) else 0
+    share_images = -(-global_batch // num_ranks)
     if isinstance(engine.batch_size, int):
         batch_size = min(engine.batch_size, share_images or engine.batch_size)
     elif engine.batch_size == "auto" or not share_images:
@@ -86,6 +83,7 @@ def make_plan(config: TrainConfig, footprint: Footprint, device: torch.device) -
         limit_bytes=limit,
         strategy=strategy,
         reason=reason,
+        global_batch=global_batch or share_images * num_ranks,
         share_images=share_images,
         batch_size=batch_size,
         estimate=estimate(strategy, num_ranks),
