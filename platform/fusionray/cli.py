@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # What `train --profile` records; tracking.profile_steps=N records another number.
 PROFILE_STEPS = 5
+BENCHES = ("train", "recovery")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_export(verbs.add_parser("export", help="checkpoint -> checked ONNX bundle"))
     add_fuse(verbs.add_parser("fuse", help="fuse two picture files with a bundle"))
     add_serve(verbs.add_parser("serve", help="serve a bundle over HTTP"))
-    add_bench(verbs.add_parser("bench", help="measure what is promised about speed"))
+    add_bench(verbs.add_parser("bench", help="measure what is promised about speed and recovery"))
     return parser
 
 
@@ -261,21 +262,27 @@ def run_serve(options: argparse.Namespace) -> None:
 
 
 def add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", choices=("train",), help="what to measure: train")
+    parser.add_argument("name", metavar="NAME", choices=BENCHES, help=f"what to measure: {', '.join(BENCHES)}")
     parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json, report.md and pictures")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of the table")
-    parser.add_argument("--engine-only", action="store_true", help="leave out what needs Ray, installed or not")
+    parser.add_argument("--engine-only", action="store_true", help="train: leave out what needs Ray, installed or not")
     add_common(parser)
     parser.set_defaults(run=run_bench)
 
 
 def run_bench(options: argparse.Namespace) -> None:
-    from fusionray.benchmarks.subject import TrainBenchConfig
-    from fusionray.benchmarks.train import bench_train
-
     overrides = [*options.overrides, f"output={options.output}"]
-    config = load_config(TrainBenchConfig, file=options.config, overrides=overrides)
-    result = bench_train(config, address=options.address, engine_only=options.engine_only)
+    if options.name == "recovery":
+        from fusionray.benchmarks.recovery import RecoveryBenchConfig, bench_recovery
+
+        recovery = load_config(RecoveryBenchConfig, file=options.config, overrides=overrides)
+        result = bench_recovery(recovery, address=options.address)
+    else:
+        from fusionray.benchmarks.subject import TrainBenchConfig
+        from fusionray.benchmarks.train import bench_train
+
+        config = load_config(TrainBenchConfig, file=options.config, overrides=overrides)
+        result = bench_train(config, address=options.address, engine_only=options.engine_only)
     print(result.figures.model_dump_json(indent=1) if options.json else result.table)
 
 

@@ -20,11 +20,11 @@ FOUND = Findings(
 
 
 def judge(folder: Path) -> Figures:
-    return write_figures(folder, "bench-train", FOUND.figures(load_keys()), FOUND.missing)
+    return write_figures(folder, "bench-train", FOUND.figures(load_keys("train")), FOUND.missing)
 
 
 def test_goals_are_those_that_were_promised() -> None:
-    goals = {name: key.goal for name, key in load_keys().items() if key.goal}
+    goals = {name: key.goal for name, key in load_keys("train").items() if key.goal}
     least = {name: goal.at_least for name, goal in goals.items() if goal.at_least is not None}
     assert least == {
         "loop_efficiency": 0.97,
@@ -69,7 +69,7 @@ def test_the_table_is_readable_as_text(tmp_path: Path) -> None:
 
 
 def test_the_report_says_what_the_keys_mean_and_where_the_time_goes(tmp_path: Path) -> None:
-    keys = load_keys()
+    keys = load_keys("train")
     text = write_markdown("Benchmarks", judge(tmp_path), FOUND, keys, "train.png")
     assert "![figures](train.png)" in text
     assert keys["scaling_2"].what in text
@@ -81,8 +81,8 @@ def test_the_report_says_what_the_keys_mean_and_where_the_time_goes(tmp_path: Pa
 
 def test_figures_and_ledgers_are_drawn(tmp_path: Path) -> None:
     figures = judge(tmp_path)
-    png = draw(figures, load_keys(), FOUND.ledgers)
-    without = draw(figures, load_keys(), {})
+    png = draw(figures, load_keys("train"), FOUND.ledgers)
+    without = draw(figures, load_keys("train"), {})
     with Image.open(io.BytesIO(png)) as picture, Image.open(io.BytesIO(without)) as smaller:
         assert picture.format == "PNG"
         assert picture.height > smaller.height

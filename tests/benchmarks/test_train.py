@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fusionray.benchmarks.findings import load_keys
-from fusionray.benchmarks.train import PICTURE_NAME, REPORT_NAME, bench_train
+from fusionray.benchmarks.results import REPORT_NAME
+from fusionray.benchmarks.train import bench_train
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid
 from fusionray.evaluation.report.figures import Figures
@@ -33,18 +34,18 @@ def test_every_key_is_measured_or_says_why_not(tmp_path: Path, ray_session: None
     found, missing = result.figures.figures, result.figures.not_measured
     assert set(missing) == GPU_KEYS
     assert set(missing.values()) == {"no GPU"}
-    assert set(found) == set(load_keys()) - GPU_KEYS
+    assert set(found) == set(load_keys("train")) - GPU_KEYS
     for key, figure in found.items():
         # Shares of a tiny step may be nothing; ratios never are.
         assert figure.value > 0 or figure.unit == "share", key
     assert 0 < found["recompute_kept_ratio"].value < 1
     output = tmp_path / "out"
-    assert sorted(path.name for path in output.iterdir()) == ["figures.json", REPORT_NAME, "shards", PICTURE_NAME]
+    assert sorted(path.name for path in output.iterdir()) == ["figures.json", REPORT_NAME, "shards", "train.png"]
     assert Figures.model_validate_json((output / "figures.json").read_text()) == result.figures
     report = (output / REPORT_NAME).read_text()
     for title in ("Ray Train loop, shards", "two workers, one thread each", "one worker, batches in memory"):
         assert f"| {title} |" in report
-    assert result.table.count("\n") == len(load_keys())
+    assert result.table.count("\n") == len(load_keys("train"))
 
 
 def test_the_engine_is_measured_where_ray_is_not_installed(tmp_path: Path) -> None:

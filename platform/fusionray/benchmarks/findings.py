@@ -13,8 +13,6 @@ from fusionray.config import Section
 from fusionray.evaluation.report.figures import Figure, Figures
 from fusionray.evaluation.report.goals import Goal
 
-TABLE_NAME = "train_keys.yaml"
-
 
 class Key(Section):
     """A row of the table: which part measures it, what it is, and what is wanted of it."""
@@ -30,9 +28,9 @@ class Key(Section):
         return self.goal.judge(figure, {}) if self.goal else figure
 
 
-def load_keys() -> dict[str, Key]:
-    """Read the keys of the table, in its order."""
-    text = resources.files(__package__).joinpath(TABLE_NAME).read_text(encoding="utf-8")
+def load_keys(bench: str) -> dict[str, Key]:
+    """Read the keys of a benchmark's table, in its order."""
+    text = resources.files(__package__).joinpath(f"{bench}_keys.yaml").read_text(encoding="utf-8")
     return {key: Key.model_validate(row) for key, row in yaml.safe_load(text).items()}
 
 

@@ -16,22 +16,16 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from fusionray.benchmarks.drawing import draw
 from fusionray.benchmarks.engine_parts import measure_plain, measure_recompute, measure_saving
-from fusionray.benchmarks.findings import Findings, Key, load_keys, write_markdown, write_text
+from fusionray.benchmarks.findings import Findings, Key, load_keys
 from fusionray.benchmarks.gpu import measure_gpu
+from fusionray.benchmarks.results import BenchResult, write_result
 from fusionray.benchmarks.scaling import measure_scaling
 from fusionray.benchmarks.subject import TrainBenchConfig
 from fusionray.benchmarks.turns import Pace
 from fusionray.config import load_config
-from fusionray.data import storage
 from fusionray.errors import ConfigInvalid, FusionRayError
-from fusionray.evaluation.report.figures import Figures, write_figures
 from fusionray.ops.environment import apply_defaults, resolve_location
-
-NAME = "bench-train"
-PICTURE_NAME = "train.png"
-REPORT_NAME = "report.md"
 
 Measure = Callable[[TrainBenchConfig, torch.device, Pace, Callable[[], None]], Findings]
 # Those without Ray first: nothing else runs on the machine yet.
@@ -78,14 +72,6 @@ class Bench:
         tqdm.write(f"bench {part}: {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
-@dataclass(frozen=True)
-class BenchResult:
-    """The figures, and the table as it is printed."""
-
-    figures: Figures
-    table: str
-
-
 def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_only: bool = False) -> BenchResult:
     """Measure what a training benchmark is asked for; `address` names a Ray cluster, default: one of our own.
 
@@ -105,7 +91,7 @@ def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_
             run_ray_parts(bench, address)
         for part in RAY_PARTS if reason else ():
             bench.leave_out(part, reason)
-    return write_result(Path(config.output), keys, bench.findings)
+    return write_result(Path(config.output), "train", keys, bench.findings)
 
 
 def run_ray_parts(bench: Bench, address: str | None) -> None:
@@ -123,7 +109,7 @@ def choose_keys(names: Sequence[str]) -> dict[str, Key]:
 
     Raises: ConfigInvalid naming the keys there are.
     """
-    keys = load_keys()
+    keys = load_keys("train")
     for name in names:
         if name not in keys:
             raise ConfigInvalid(f"keys: there is no key '{name}'; there are: {', '.join(keys)}")
@@ -162,16 +148,6 @@ def progress(name: str, rounds: int) -> Iterator[Callable[[], None]]:
             bar.update()
 
         yield tick
-
-
-def write_result(folder: Path, keys: dict[str, Key], findings: Findings) -> BenchResult:
-    """Write figures, report and picture."""
-    missing = {key: reason for key, reason in findings.missing.items() if key in keys}
-    figures = write_figures(folder, NAME, findings.figures(keys), missing)
-    report = write_markdown("Training benchmarks", figures, findings, keys, PICTURE_NAME)
-    storage.write_atomic(str(folder / REPORT_NAME), report.encode())
-    storage.write_atomic(str(folder / PICTURE_NAME), draw(figures, keys, findings.ledgers))
-    return BenchResult(figures, write_text(figures, findings))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

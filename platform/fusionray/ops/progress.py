@@ -19,12 +19,13 @@ ANSWER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a worker of the run computes: its rank among how many, its process, and the node that this runs on."""
+    """Where a worker computes: its rank among how many, its process and the node of that; and where it began."""
 
     rank: int
     num_ranks: int
     pid: int
     node: str
+    position: int
 
 
 @dataclass

@@ -29,5 +29,7 @@ def root_cause(error: Exception) -> str:
     cause: BaseException = next(iter(failures.values())) if failures else error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    lines = [line for line in str(cause).strip().splitlines() if line.strip()]
-    return f"{type(cause).__name__}: {lines[-1].strip() if lines else 'no message'}"
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    # Of a process that died Ray tells the exit type, and everything that ever caused such an exit.
+    said = lines[-1].split(" Worker exit type:")[0] if lines else "no message"
+    return f"{type(cause).__name__}: {said}"

@@ -214,7 +214,7 @@ class Worker:
     def enter(self) -> None:
         """Tell the user's side, and Ray Train's, that this worker is ready to step."""
         node = ray.get_runtime_context().get_node_id()
-        self.board.enter(Seat(self.rank, self.engine.num_ranks, os.getpid(), node))
+        self.board.enter(Seat(self.rank, self.engine.num_ranks, os.getpid(), node, self.engine.images_seen))
         if self.rank == 0:
             self.board.advance(self.engine.images_seen, {})
         ray.train.report({ARRIVED: node})
