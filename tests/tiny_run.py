@@ -15,7 +15,7 @@ from tests.tiny_shards import write_tiny_shards
 
 NAME = "tiny"
 BATCH = 8
-CHECKPOINT_IMAGES, LOG_IMAGES = 160, 40
+IMAGES, CHECKPOINT_IMAGES, LOG_IMAGES = 800, 80, 40
 
 
 def write_run(folder: Path, output: Path, **changes: Any) -> Path:
@@ -30,7 +30,7 @@ def write_run(folder: Path, output: Path, **changes: Any) -> Path:
         "recipe": build_config(identity_encoder=str(encoder)).model_dump(mode="json"),
         "engine": {"global_batch": BATCH},
         "budget": {
-            "images": 1600,
+            "images": IMAGES,
             "checkpoint_images": CHECKPOINT_IMAGES,
             "log_images": LOG_IMAGES,
             "preview_images": 10**9,

@@ -15,7 +15,7 @@ from fusionray.data.shards import read_manifest
 from fusionray.training.checkpoint.info import find_checkpoint, read_info
 from fusionray.training.checkpoint.tensors import load_tensors
 from tests.chaos.driver import meanwhile, wait_until
-from tests.tiny_run import CHECKPOINT_IMAGES, NAME, count_images, write_run
+from tests.tiny_run import CHECKPOINT_IMAGES, IMAGES, NAME, count_images, write_run
 
 WORKERS = {"max_failures": 0, "standby": False}
 
@@ -68,7 +68,7 @@ def test_a_full_and_a_read_only_disk_are_told_and_nothing_saved_is_lost(
     assert "could not be saved" in line, line
     assert "free space or mend the access, then start the same run again" in line
     reached = count_images(runs)
-    assert CHECKPOINT_IMAGES <= reached < 1600
+    assert CHECKPOINT_IMAGES <= reached < IMAGES
     assert load_tensors(find_checkpoint(str(runs / NAME)))
 
     (disk / "filler").unlink()
@@ -79,7 +79,7 @@ def test_a_full_and_a_read_only_disk_are_told_and_nothing_saved_is_lost(
     assert mount("-o", "remount,rw", str(disk))
     assert count_images(runs) == reached
     assert main(["train", "--config", settings]) == 0
-    assert read_info(find_checkpoint(str(runs / NAME))).images_seen == 1600
+    assert read_info(find_checkpoint(str(runs / NAME))).images_seen == IMAGES
 
 
 def test_a_source_that_hangs_in_mid_run_is_told_after_a_while(

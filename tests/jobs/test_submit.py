@@ -19,7 +19,10 @@ from pathlib import Path
 import pytest
 
 from fusionray.evaluation.report.figures import Figures
+from fusionray.ops.processes import find_processes
+from tests.chaos.driver import wait_until
 from tests.tiny_fusion import TINY_SOURCE, save_encoder
+from tests.tiny_run import LOG_IMAGES, count_images, read_steps, write_run
 from tests.tiny_world import save_fusion, write_world
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,12 +99,16 @@ def wait_for_agent(dashboard: int, agent: int, process: subprocess.Popen[bytes],
             time.sleep(0.2)
 
 
-def submit(head: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["ray", "job", "submit", "--working-dir", ".", "--runtime-env", "cluster/runtime-env.yaml", "--"]
+def ray_job(head: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(BIN / command[0]), *command[1:], *arguments],
+        [str(BIN / "ray"), "job", *arguments],
         cwd=ROOT, env=head, capture_output=True, text=True, timeout=JOB_SECONDS, check=False,
     )  # fmt: skip
+
+
+def submit(head: dict[str, str], *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    places = ("--working-dir", ".", "--runtime-env", "cluster/runtime-env.yaml")
+    return ray_job(head, "submit", *places, *options, "--", *arguments)
 
 
 def test_submitted_job_trains_the_demo_preset(head: dict[str, str], tmp_path: Path) -> None:
@@ -125,6 +132,33 @@ def test_submitted_job_evaluates_a_run(head: dict[str, str], tmp_path: Path) -> 
     assert "ssim_gap_closed" in done.stdout
     figures = Figures.model_validate_json((tmp_path / "out" / "figures.json").read_bytes())
     assert figures.figures["held_out_pairs"].value == 8
+
+
+def test_stopped_job_leaves_no_process_and_the_same_job_goes_on(head: dict[str, str], tmp_path: Path) -> None:
+    settings = write_run(tmp_path, tmp_path / "runs", budget={"images": 100_000})
+    job = ("python", "jobs/train.py", "--config", str(settings))
+    started = submit(head, *job, options=("--no-wait", "--submission-id", "stopped"))
+    assert started.returncode == 0, started.stderr
+    wait_until("a checkpoint", lambda: count_images(settings.parent) > 0)
+    assert "RUNNING" in ray_job(head, "status", "stopped").stdout
+    before = count_images(settings.parent)
+    stopped = ray_job(head, "stop", "stopped")
+    assert stopped.returncode == 0, stopped.stderr
+    assert "was stopped" in ray_job(head, "status", "stopped").stdout
+    # A notice comes before the end: what was computed since the last checkpoint is not lost.
+    assert count_images(settings.parent) > before
+    assert "was told to end (SIGTERM) and did, with a checkpoint" in ray_job(head, "logs", "stopped").stdout
+
+    mark = f"RAY_TMPDIR={head['RAY_TMPDIR']}"
+    for title in ("ray::RayTrainWorker", "ray::TrainController", "ray::SegmentReader", "jobs/train.py"):
+        wait_until(f"the end of {title}", lambda title=title: not find_processes(title, variable=mark), 30)  # type: ignore[misc]
+    reached = count_images(settings.parent)
+    goal = reached + 80
+    again = submit(head, *job, f"budget.images={goal}")
+    assert again.returncode == 0, again.stdout[-4000:] + again.stderr[-2000:]
+    assert count_images(settings.parent) == goal
+    steps = read_steps(f"sqlite:///{settings.parent}/mlflow.db")
+    assert steps == list(range(LOG_IMAGES, goal + 1, LOG_IMAGES))
 
 
 def test_job_without_the_token_is_turned_away(head: dict[str, str], tmp_path: Path) -> None:
