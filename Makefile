@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test bench check format lock wheel clean
+.PHONY: demo test chaos bench check format lock wheel clean
 
 # Train and serve a small model on synthetic faces, from nothing to an HTTP answer, in runs/demo.
 demo: $(STAMP)
@@ -11,6 +11,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(TESTS)
+
+# Faults at random moments, several rounds of each, nodes and networks among them; what was measured is printed.
+ROUNDS ?= 3
+chaos: $(STAMP)
+	CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --capture=no tests/chaos tests/cluster
 
 # Measure what is promised about speed, into runs/bench; OPTIONS='rounds=3' changes settings.
 bench: $(STAMP)

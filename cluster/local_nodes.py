@@ -18,6 +18,7 @@ from cluster.namespaces import Network
 from cluster.node_states import NodeStates
 from cluster.sessions import has_ended, kill_session, terminate
 from fusionray.errors import ClusterUnavailable
+from fusionray.ops.environment import NODE_DEFAULTS
 
 START_SECONDS = 90.0
 END_SECONDS = 10.0
@@ -181,6 +182,7 @@ class LocalNodes:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment |= {
             **QUICK_NOTICE,
+            **NODE_DEFAULTS,
             # Nothing is left to be drained when the nodes end.
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
             # Left to itself gloo takes the interface that the host's name leads to, which no namespace has.

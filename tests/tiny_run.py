@@ -49,9 +49,17 @@ def count_images(output: Path) -> int:
     return 0 if newest is None else read_info(newest).images_seen
 
 
-def read_steps(uri: str, key: str = "grad_norm_generator") -> list[int]:
-    """Read where the run has entries of a metric in the tracker, in order of position."""
+def find_runs(uri: str) -> tuple[Any, list[str]]:
+    """Find the run in the tracker; none before it has begun, never more than one."""
     client = make_client(uri)
     experiment = client.get_experiment_by_name("fusionray")
-    (run,) = client.search_runs([experiment.experiment_id], filter_string=f"tags.`fusionray.run` = '{NAME}'")
-    return sorted(entry.step for entry in client.get_metric_history(run.info.run_id, key))
+    ids = [] if experiment is None else [experiment.experiment_id]
+    found = client.search_runs(ids, filter_string=f"tags.`fusionray.run` = '{NAME}'") if ids else []
+    assert len(found) < 2, "a run that goes on stays one run in the tracker"
+    return client, [run.info.run_id for run in found]
+
+
+def read_steps(uri: str, key: str = "grad_norm_generator") -> list[int]:
+    """Read where the run has entries of a metric in the tracker, in order of position."""
+    client, (run,) = find_runs(uri)
+    return sorted(entry.step for entry in client.get_metric_history(run, key))

@@ -20,9 +20,6 @@ QUIET_DEFAULTS = {
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",
     # Notices come as SIGTERM (training/notice.py); the watcher would poll the head beside.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    # For Rays that are started from here: processes in wait (training/standby.py) import ahead, and are kept.
-    "RAY_preload_python_modules": "fusionray.training.ahead",
-    "RAY_num_workers_soft_limit": "32",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     # What they report at INFO and WARNING while all is well would lie between our lines and bars.
     "RAY_DATA_LOGGING_CONFIG": str(Path(__file__).with_name("ray_data_logging.yaml")),
@@ -31,6 +28,8 @@ QUIET_DEFAULTS = {
     "TOKENIZERS_PARALLELISM": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+# What every node of a Ray is started with: processes in wait (training/standby.py) import ahead, and are kept.
+NODE_DEFAULTS = {"RAY_preload_python_modules": "fusionray.training.ahead", "RAY_num_workers_soft_limit": "32"}
 ROOT_VARIABLE = "FUSIONRAY_ROOT"
 # Set to 1 in processes that will train: they import what that takes before they are given anything to do.
 AHEAD_VARIABLE = "FUSIONRAY_WORKER"
@@ -42,7 +41,7 @@ def apply_defaults(address: str | None = None) -> None:
     Without an address a cluster of our own will be started: it gets a token that only this process and its children
     know. Ray reads its authentication once, at import, and left to itself decides it by what lies in the home folder.
     """
-    for name, value in QUIET_DEFAULTS.items():
+    for name, value in (QUIET_DEFAULTS | NODE_DEFAULTS).items():
         os.environ.setdefault(name, value)
     if not cluster_address(address) and "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
