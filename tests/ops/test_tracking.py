@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fusionray.errors import BundleInvalid
+from fusionray.errors import BundleInvalid, TrackerFailed
 from fusionray.export.bundle import bundle_hash, read_bundle, write_bundle
 from fusionray.ops.tracking import (
     RunTracker,
@@ -86,11 +86,40 @@ def test_parameters_are_stored_flat(store: tuple[str, Path]) -> None:
 def test_metrics_come_back_in_the_order_of_images(store: tuple[str, Path]) -> None:
     uri, _ = store
     run = open_run(uri, "faces", "metrics", {})
-    tracker = RunTracker(uri, run)
-    tracker.log(64, {"loss": 0.25, "bad": math.nan})
-    tracker.log(32, {"loss": 0.5, "bad": math.inf})
+    client = make_client(uri)
+    for images, value in ((64, 0.25), (32, 0.5)):
+        client.log_metric(run, "loss", value, step=images)
     assert metric_history(uri, run, "loss") == [(32, 0.5), (64, 0.25)]
+
+
+def test_a_run_that_comes_past_an_entry_again_does_not_make_it_twice(store: tuple[str, Path]) -> None:
+    uri, _ = store
+    run = open_run(uri, "faces", "again", {})
+    for start in (32, 64):  # killed after 96, from a checkpoint at 32 images
+        tracker = RunTracker(uri, run)
+        for images in range(start, start + 96, 32):
+            tracker.log(images, {"loss": 1.0, "bad": math.nan})
+    # What was not measured before is no second entry.
+    tracker.log(128, {"rare": 2.0})
+    assert [images for images, _ in metric_history(uri, run, "loss")] == [32, 64, 96, 128]
     assert metric_history(uri, run, "bad") == []
+    assert metric_history(uri, run, "rare") == [(128, 2.0)]
+
+
+def test_a_store_that_does_not_answer_is_told_in_one_line(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    run = open_run(uri, "faces", "lost", {})
+    make_client(uri).delete_run(run)
+    with pytest.raises(TrackerFailed, match=r"tracking: .*start the same run again") as caught:
+        RunTracker(uri, run).log(32, {"loss": 1.0})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_part_of_a_run_is_filed_under_it(store: tuple[str, Path]) -> None:
+    uri, _ = store
+    whole = open_run(uri, "faces", "whole", {})
+    part = open_run(uri, "faces", "part", {}, parent=whole)
+    assert make_client(uri).get_run(part).data.tags["mlflow.parentRunId"] == whole
 
 
 def test_previews_lie_with_the_run_and_the_last_under_a_fixed_name(store: tuple[str, Path]) -> None:

@@ -39,6 +39,7 @@ def run_rank(rank: int, num_ranks: int, folder: Path, work: Callable[..., Any], 
     )
     try:
         torch.save(work(rank, *arguments), folder / f"{rank}.pt")
+        dist.barrier()  # gloo aborts a process whose peer leaves in mid-exchange
     finally:
         dist.destroy_process_group()
 

@@ -10,8 +10,16 @@ from fusionray.training.settings import TrainConfig
 
 
 def test_a_batch_that_workers_cannot_share_is_refused_before_they_start() -> None:
-    overrides = ["data.shards=x", "workers.num_workers=3", "engine.global_batch=32"]
-    with pytest.raises(ConfigInvalid, match=r"engine\.global_batch=32 .* workers\.num_workers=3"):
+    overrides = ["data.shards=x", "workers.num_workers=3", "engine.global_batch=2"]
+    with pytest.raises(ConfigInvalid, match=r"engine\.global_batch=2 is less than an image for each of 3 workers"):
+        load_config(TrainConfig, preset="tiny-64", overrides=overrides)
+    # One that does not divide is shared by turns.
+    load_config(TrainConfig, preset="tiny-64", overrides=[*overrides[:2], "engine.global_batch=32"])
+
+
+def test_fewer_workers_than_none_or_more_than_all_are_refused() -> None:
+    overrides = ["data.shards=x", "workers.num_workers=2", "workers.min_workers=3"]
+    with pytest.raises(ConfigInvalid, match="min_workers=3 is more than num_workers=2"):
         load_config(TrainConfig, preset="tiny-64", overrides=overrides)
 
 

@@ -26,6 +26,14 @@ def test_two_ranks_with_two_micro_batches_learn_what_one_large_batch_teaches(ran
         assert rank["toy"]["losses"] == pytest.approx(losses, rel=1e-5)
 
 
+def test_shares_that_differ_by_a_row_teach_what_one_large_batch_teaches(ranks: list[dict[str, Any]]) -> None:
+    alone = build_engine(global_batch=7)
+    losses = [alone.step(draw_numbers(7, seed=step)).losses["first"] for step in range(NUM_STEPS)]
+    for rank in ranks:
+        torch.testing.assert_close(rank["uneven"]["parameters"], parameters(alone), rtol=1e-5, atol=1e-6)
+        assert rank["uneven"]["losses"] == pytest.approx(losses, rel=1e-5)
+
+
 def test_the_learning_rate_does_not_depend_on_a_rank_s_own_loss(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["toy"]["rates"] == ranks[1]["toy"]["rates"]
     # 16 images a step in a warm-up of 32 from a tenth of 0.1 x 16 / 32.

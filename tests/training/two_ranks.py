@@ -60,6 +60,7 @@ def train(rank: int) -> dict[str, Any]:
     """Do everything below, one after the other; return what this rank saw."""
     return {
         "toy": train_toy(rank),
+        "uneven": train_unevenly(rank),
         "bad": train_with_a_bad_rank(rank),
         "fusion": train_fusion(rank),
         "identity": train_identity(rank, ParallelConfig()),
@@ -83,6 +84,18 @@ def train_toy(rank: int) -> dict[str, Any]:
         rates.append(report.learning_rates["first"])
         losses.append(report.losses["first"])
     return {"parameters": parameters(engine), "rates": rates, "losses": losses}
+
+
+def train_unevenly(rank: int) -> dict[str, Any]:
+    """Seven rows a step: the ranks take three and four of them by turns, cut into parts of two at most."""
+    engine = build_engine(global_batch=7, batch_size=2)
+    losses = []
+    for step in range(NUM_STEPS):
+        batch = draw_numbers(7, seed=step)
+        middle = 4 - step % 2
+        own = slice(middle) if rank == 0 else slice(middle, 7)
+        losses.append(engine.step(batch.map(lambda value, own=own: value[own])).losses["first"])  # type: ignore[misc]
+    return {"parameters": parameters(engine), "losses": losses}
 
 
 def train_with_a_bad_rank(rank: int) -> dict[str, Any]:

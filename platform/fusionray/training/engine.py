@@ -164,7 +164,7 @@ class Engine:
             parts = [part.to(self.device) for part in cut(share, self.batch_size)]
         with self.ledger.part("forward"), torch.no_grad():
             # Of the mean over ranks, so that images weigh alike where shares are not equal.
-            mean_share = self.global_batch / self.num_ranks
+            mean_share = self.global_batch / self.num_ranks or len(share)
             return [MicroBatch(self.recipe.prepare(part), len(part) / mean_share) for part in parts]
 
     def compute_gradients(
