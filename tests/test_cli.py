@@ -30,6 +30,14 @@ def test_a_wrong_setting_of_evaluate_is_refused_before_a_cluster_starts(capsys: 
     assert "goals: Input should be 'none', 'paired' or 'unpaired'" in line
 
 
+def test_a_wrong_setting_of_tune_is_refused_before_a_cluster_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--output", "out", "trials=1", "space={a: {choice: [1, 2]}}"]) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("fusionray tune: the command line: ")
+    assert "train: Field required" in line
+    assert "trials: Input should be greater than or equal to 2" in line
+
+
 @pytest.mark.parametrize("line", ["export run --output b --naem a", "fuse a b c.png --bundle d extra"])
 def test_unknown_arguments_are_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -116,6 +116,10 @@ FORBIDDEN = {
     "training/schedule.py": ["ray", "mlflow", "torch"],
     "training/checkpoint/info.py": ["ray", "mlflow", "torch"],
     **{f"training/checkpoint/{name}.py": ["ray", "mlflow"] for name in ("table", "tensors", "staging", "writer")},
+    **{
+        f"tuning/{name}.py": ["ray", "mlflow"]
+        for name in ("drawing", "importance", "plan", "proposals", "records", "report", "settings", "space")
+    },
     "runtime": ["ray", "mlflow", "torch", *(f"fusionray.{room}" for room in ("nets", "recipes", "training", "tuning"))],
 }
 

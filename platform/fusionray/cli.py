@@ -76,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     add_prepare(verbs.add_parser("prepare", help="pictures -> aligned, sharded crops"))
     add_train(verbs.add_parser("train", help="shards -> checkpoints; the same command goes on where it stopped"))
+    add_tune(verbs.add_parser("tune", help="search for better settings; the same command goes on where it stopped"))
     add_evaluate(verbs.add_parser("evaluate", help="judge a model on people that nothing was learned from"))
     add_export(verbs.add_parser("export", help="checkpoint -> checked ONNX bundle"))
     add_fuse(verbs.add_parser("fuse", help="fuse two picture files with a bundle"))
@@ -150,6 +151,27 @@ def run_train(options: argparse.Namespace) -> None:
         result = train(config)
     figures = ", ".join(f"{key} {value:.4g}" for key, value in sorted(result.metrics.items()))
     print(f"{result.checkpoint}: {result.images_seen} images in {result.seconds:.0f} s; {figures}")
+
+
+def add_tune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", metavar="DIR", help="local folder that holds the search (output)")
+    parser.add_argument("--register", metavar="NAME", help="register the best trial's bundle as NAME (register_as)")
+    add_common(parser)
+    parser.set_defaults(run=run_tune)
+
+
+def run_tune(options: argparse.Namespace) -> None:
+    from fusionray.ops.cluster import cluster
+    from fusionray.tuning.settings import TuneConfig
+
+    wishes = {"output": options.output, "register_as": options.register}
+    places = [f"{key}={value}" for key, value in wishes.items() if value]
+    config = load_config(TuneConfig, file=options.config, overrides=[*options.overrides, *places])
+    with cluster(options.address):
+        from fusionray.tuning.driver import tune
+
+        result = tune(config)
+    print(result.summary)
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:

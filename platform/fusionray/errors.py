@@ -81,7 +81,7 @@ class TrackerFailed(FusionRayError):
 
 
 class RunStopped(FusionRayError):
-    """A run was told to end, and did, with a checkpoint; the same command goes on."""
+    """A run, or a search, was told to end, and did, with a checkpoint; the same command goes on."""
 
 
 class TrainingFailed(FusionRayError):

@@ -26,6 +26,13 @@ def test_a_file_uri_names_the_same_file_as_its_path(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.bin"]
 
 
+def test_a_file_is_copied_whole_from_a_path_to_a_uri(tmp_path: Path) -> None:
+    data = os.urandom(2 * storage.OUTPUT_BUFFER_BYTES + 17)
+    storage.write_atomic(str(tmp_path / "a"), data)
+    storage.copy(str(tmp_path / "a"), (tmp_path / "deep" / "b").as_uri())
+    assert (tmp_path / "deep" / "b").read_bytes() == data
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
     target = tmp_path / "occupied"
     (target / "inside").mkdir(parents=True)

@@ -107,6 +107,14 @@ def delete(location: str) -> None:
         filesystem.delete_file(path)
 
 
+def copy(source: str, target: str) -> None:
+    """Copy a file piece by piece, between any two stores."""
+    filesystem, path = open_filesystem(source)
+    with filesystem.open_input_stream(path) as stream, open_output(target) as file:
+        while piece := stream.read(OUTPUT_BUFFER_BYTES):
+            file.write(piece)
+
+
 def join(location: str, *parts: str) -> str:
     """Append path parts to a local path or URI."""
     return "/".join([location.rstrip("/"), *parts])

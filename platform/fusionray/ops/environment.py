@@ -21,6 +21,15 @@ QUIET_DEFAULTS = {
     # Notices come as SIGTERM (training/notice.py); the watcher would poll the head beside.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    # Of a search, its own records are kept: Tune's tables, loggers and snapshots would only stand beside them.
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    # A trial that is halted has nothing new to report; and Ctrl-C is the search's own to answer.
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # A relative PYTHONPATH means the folder that the command was started in.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
     # What they report at INFO and WARNING while all is well would lie between our lines and bars.
     "RAY_DATA_LOGGING_CONFIG": str(Path(__file__).with_name("ray_data_logging.yaml")),
     "MLFLOW_LOGGING_LEVEL": "WARNING",

@@ -17,6 +17,7 @@ from fusionray.training.checkpoint.info import (
     INFO_NAME,
     CheckpointInfo,
     checkpoint_name,
+    copy_checkpoint,
     find_checkpoint,
     newest_checkpoint,
     read_info,
@@ -64,6 +65,22 @@ def test_a_file_cut_anywhere_is_refused_and_the_checkpoint_before_is_used(tmp_pa
     else:
         with pytest.warns(RuntimeWarning, match="passed over for"):
             assert find_checkpoint(str(tmp_path)) == whole
+
+
+def test_a_copied_checkpoint_is_the_newest_of_the_other_run_and_holds_the_same(tmp_path: Path) -> None:
+    giver = save_plain(tmp_path / "giver", 64)
+    copy = copy_checkpoint(giver, str(tmp_path / "taker"))
+    assert newest_checkpoint(str(tmp_path / "taker")) == copy
+    assert read_info(copy) == read_info(giver)
+    assert_equal(load_tensors(copy), load_tensors(giver))
+
+
+def test_a_damaged_checkpoint_is_not_copied(tmp_path: Path) -> None:
+    giver = save_plain(tmp_path / "giver", 64)
+    file_of(giver, ".bin").write_bytes(b"short")
+    with pytest.raises(CheckpointMissing, match="is damaged"):
+        copy_checkpoint(giver, str(tmp_path / "taker"))
+    assert newest_checkpoint(str(tmp_path / "taker")) is None
 
 
 @pytest.mark.parametrize("change", [{"colour": 1}, {"images_seen": "many"}, {"files": {"x": "y"}}])

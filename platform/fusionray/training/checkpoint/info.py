@@ -177,6 +177,22 @@ def checkpoint_name(images_seen: int) -> str:
     return f"{FOLDER_PREFIX}{images_seen:012d}"
 
 
+def copy_checkpoint(checkpoint: str, run_folder: str) -> str:
+    """Copy a checkpoint into another run, which then goes on from it; return the copy's folder.
+
+    The description comes last: a copy that was cut short is none.
+
+    Raises: CheckpointMissing if there is none, or a file of it is not there in full length.
+    """
+    info = read_info(checkpoint)
+    check_whole(checkpoint, info)
+    copy = storage.join(run_folder, checkpoint_name(info.images_seen))
+    for name in info.files:
+        storage.copy(storage.join(checkpoint, name), storage.join(copy, name))
+    storage.write_atomic(storage.join(copy, INFO_NAME), storage.read_bytes(storage.join(checkpoint, INFO_NAME)))
+    return copy
+
+
 def take_over(run_folder: str) -> str:
     """Make the caller's start of a run the one that counts; returns its token.
 

@@ -1,0 +1,168 @@
+"""What a search came to: the best trial beside the default one, its preset, the figures, the report, the bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fusionray.config import merge_trees
+from fusionray.data import storage
+from fusionray.errors import TrainingFailed
+from fusionray.evaluation.report.figures import FIGURES_NAME, Figure, Figures, write_figures
+from fusionray.ops.tracking import RunTracker, close_run
+from fusionray.tuning.importance import measure_importance
+from fusionray.tuning.plan import Plan
+from fusionray.tuning.proposals import MODE_SIGNS
+from fusionray.tuning.records import Records, TrialRecord, repeated_images, trained_images
+from fusionray.tuning.report import PICTURES, write_search_report
+from fusionray.tuning.settings import TuneConfig
+from fusionray.tuning.space import Settings, nest, write_settings
+
+PRESET_NAME = "best.yaml"
+BUNDLE_FOLDER = "bundle"
+REPORT_FILES = ("report.html", "report.md", FIGURES_NAME, PRESET_NAME)
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found, and where; `registered` is `models:/name@alias`, empty unless it was asked for."""
+
+    folder: str
+    preset: str
+    best: TrialRecord
+    default: TrialRecord
+    figures: Figures
+    registered: str
+
+    @property
+    def summary(self) -> str:
+        """Say it in two lines."""
+        assert self.best.last is not None
+        gain = self.figures.figures.get("gain_over_default")
+        verdict = "the default was not finished" if gain is None else f"{gain.value:.4g} better than the default"
+        if self.best.number == 0:
+            verdict = "the default stays the best"
+        registered = f", registered as {self.registered}" if self.registered else ""
+        return (
+            f"{self.preset}: {self.best.name} has {self.best.last.value:.4g}, {verdict}"
+            f" ({write_settings(self.best.settings)}){registered}\n{self.folder}/report.html"
+        )
+
+
+def conclude(plan: Plan) -> SearchResult:
+    """Write figures, report and preset from the records, close the search's run, register the bundle if it is wanted.
+
+    Raises: TrainingFailed if no trial was finished.
+    """
+    records = Records(plan.folder)
+    trials = records.trials()
+    uri = plan.train.tracking.uri
+    assert uri is not None, "open_search names the store"
+    best = choose_best(trials, plan.config.mode)
+    if best is None:
+        close_run(uri, plan.parent_run, failed=True)
+        raise TrainingFailed(f"search '{plan.config.name}': {explain_nothing(trials, records)}")
+    folder = Path(plan.folder)
+    importance = measure_importance(plan.config.space, plan.config.mode, trials, seed=plan.config.seed)
+    measured = measure(plan, records, trials, best)
+    figures = write_figures(folder, "tune", measured, explain_missing(measured, importance))
+    preset = storage.join(plan.folder, PRESET_NAME)
+    storage.write_atomic(preset, write_preset(plan.config, best).encode())
+    write_search_report(plan, records, trials, best=best, importance=importance, figures=figures)
+    registered = register(plan, best, uri) if plan.config.register_as else ""
+    track(plan, folder, figures, uri)
+    return SearchResult(plan.folder, preset, best, trials[0], figures, registered)
+
+
+def choose_best(trials: Sequence[TrialRecord], mode: str) -> TrialRecord | None:
+    """Find the finished trial whose last value is best; a stopped one was worse than others at its images."""
+    finished = [record for record in trials if record.status == "finished" and record.last is not None]
+    sign = MODE_SIGNS[mode]
+    return max(finished, key=lambda record: sign * record.last.value if record.last else 0.0, default=None)
+
+
+def explain_nothing(trials: Sequence[TrialRecord], records: Records) -> str:
+    """Say why there is no best trial."""
+    failed = [
+        f"{record.name} failed: {records.last_error(record.name)}" for record in trials if record.status == "failed"
+    ]
+    if failed:
+        return failed[0]
+    return "no trial was finished; give it more time (max_minutes), the same command goes on"
+
+
+def measure(plan: Plan, records: Records, trials: Sequence[TrialRecord], best: TrialRecord) -> dict[str, Figure]:
+    """Put the search into figures."""
+    config, default = plan.config, trials[0]
+    assert best.last is not None
+    attempts = {record.name: records.attempts(record.name) for record in trials}
+    trained = sum(trained_images(found) for found in attempts.values())
+    repeated = [images for found in attempts.values() for images in repeated_images(found)]
+    counts = {status: sum(record.status == status for record in trials) for status in ("finished", "stopped", "failed")}
+    figures = {"best_value": Figure(value=best.last.value, unit=config.metric)}
+    if default.status == "finished" and default.last is not None:
+        gain = MODE_SIGNS[config.mode] * (best.last.value - default.last.value)
+        figures["default_value"] = Figure(value=default.last.value, unit=config.metric)
+        figures["gain_over_default"] = Figure(value=gain, unit=config.metric, goal="> 0", holds=gain > 0)
+    figures |= {f"trials_{status}": Figure(value=count, unit="trials") for status, count in counts.items()}
+    # A copy that a member went on from was trained once, by whom it is of.
+    figures["images_trained"] = Figure(value=trained, unit="images")
+    figures["images_without_stopping"] = Figure(value=len(trials) * plan.images, unit="images")
+    figures["restarts"] = Figure(value=len(repeated), unit="restarts")
+    figures["repeated_images"] = Figure(value=max(repeated, default=0), unit="images, at most in one restart")
+    figures["search_minutes"] = Figure(value=records.spent_seconds() / 60, unit="minutes")
+    return figures
+
+
+def explain_missing(measured: Mapping[str, Figure], importance: Mapping[str, float]) -> dict[str, str]:
+    """Say why there is no importance, or nothing to compare with."""
+    reasons = {} if importance else {"importance": "fewer than four trials reported, or all of them the same"}
+    unfinished = "the first trial, which is the training as it stands, was not finished"
+    return reasons | {key: unfinished for key in ("default_value", "gain_over_default") if key not in measured}
+
+
+def write_preset(config: TuneConfig, best: TrialRecord) -> str:
+    """Write the best configuration as a file that `fusionray train --config` takes."""
+    assert best.last is not None
+    settings: Settings = best.settings
+    tree = merge_trees(config.train, nest(config.space, settings))
+    tree = merge_trees(tree, {"run": {"name": f"{config.name}-best", "output": config.output}})
+    ordered: dict[str, Any] = {"preset": tree.pop("preset")} if "preset" in tree else {}
+    text = yaml.safe_dump({**ordered, **tree}, sort_keys=False, allow_unicode=True, width=120)
+    return (
+        f"# The best of the search '{config.name}': {best.name}, {config.metric} {best.last.value:.6g} after "
+        f"{best.last.images} images.\n# fusionray train --config {PRESET_NAME}\n{text}"
+    )
+
+
+def register(plan: Plan, best: TrialRecord, uri: str) -> str:
+    """Export the best trial's checkpoint and register the bundle; return where it is to be found."""
+    from fusionray.export.onnx import ExportConfig, export
+
+    assert best.last is not None
+    name = plan.config.register_as
+    export(
+        ExportConfig(
+            checkpoint=best.last.run,
+            output=storage.join(plan.folder, BUNDLE_FOLDER),
+            name=name,
+            tracking_uri=uri,
+            tracking_run=best.tracking_run,
+            alias=plan.config.alias,
+        )
+    )
+    return f"models:/{name}@{plan.config.alias}"
+
+
+def track(plan: Plan, folder: Path, figures: Figures, uri: str) -> None:
+    """Leave figures and report with the search's run, and close it."""
+    tracker = RunTracker(uri, plan.parent_run)
+    tracker.log(0, {key: figure.value for key, figure in figures.figures.items()})
+    for name in (*REPORT_FILES, *(f"{picture}.png" for picture in PICTURES)):
+        if (folder / name).is_file():
+            tracker.log_file(folder / name)
+    close_run(uri, plan.parent_run, failed=False)

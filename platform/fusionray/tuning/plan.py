@@ -1,0 +1,54 @@
+"""What every trial of a search is told, and the training that it makes of its settings. Knows no Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusionray.data import storage
+from fusionray.training.settings import TrainConfig
+from fusionray.tuning.settings import TuneConfig
+from fusionray.tuning.space import Settings, configure
+
+TRIALS_FOLDER = "trials"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A search whose places are absolute, whose shards are prepared and whose encoders are trained."""
+
+    config: TuneConfig
+    train: TrainConfig
+    folder: str
+    parent_run: str
+
+    @property
+    def images(self) -> int:
+        """Give the images of a whole trial."""
+        return self.train.budget.images
+
+
+def search_folder(config: TuneConfig) -> str:
+    """Say where a search keeps its trials, records and report."""
+    return storage.join(config.output, config.name)
+
+
+def trial_name(search: str, number: int) -> str:
+    """Name a trial; the name is also that of its first run, in the folder of trials and in the tracker."""
+    return f"{search}-{number:03d}"
+
+
+def configure_trial(plan: Plan, run: str, settings: Settings) -> TrainConfig:
+    """Make the training of a trial: the plan's, with the settings, under a name of its own.
+
+    Raises: ConfigInvalid.
+    """
+    config = configure(plan.train, plan.config.space, settings, f"trial {run}")
+    return config.model_copy(update={"run": config.run.model_copy(update={"name": run})})
+
+
+def milestone(images: int, interval: int) -> int:
+    """Name a report by the multiple of the interval that it was due at.
+
+    Batches of other sizes pass a multiple at other images, and trials are compared where all of them report.
+    """
+    return images // interval * interval

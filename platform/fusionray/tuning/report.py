@@ -1,0 +1,115 @@
+"""The report of a search: what was found, what was tried, how it learned, what mattered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fusionray.evaluation.report.documents import Listing, Picture, Report, write_report
+from fusionray.evaluation.report.figures import Figures
+from fusionray.evaluation.report.goals import load_table
+from fusionray.tuning.drawing import draw_importance, draw_learning, draw_parallel
+from fusionray.tuning.importance import common_images
+from fusionray.tuning.plan import Plan
+from fusionray.tuning.records import Records, TrialRecord
+from fusionray.tuning.space import Space, short_names, write_value
+
+PICTURES = ("parallel", "learning", "importance")
+
+
+def write_search_report(
+    plan: Plan,
+    records: Records,
+    trials: Sequence[TrialRecord],
+    *,
+    best: TrialRecord,
+    importance: Mapping[str, float],
+    figures: Figures,
+) -> None:
+    """Write `report.html`, `report.md` and the pictures into the search's folder."""
+    config = plan.config
+    better = "lower" if config.mode == "min" else "higher"
+    notes = [
+        f"Searched by {config.metric} ({better} is better) of held-out people; {plan.images} images a trial. The first "
+        "trial is the training as it stands.",
+        f"One search with one seed: the best of {len(trials)} is flattered by chance. Train it again with another "
+        "run.seed before you believe the difference.",
+    ]
+    pictures = [
+        Picture(
+            "parallel",
+            "Settings and what they led to",
+            "A line a trial; dotted ones were stopped early, and end at the value that they had then.",
+            draw_parallel(config.space, config.metric, trials, best.name),
+        ),
+        Picture(
+            "learning",
+            "Learning curves",
+            "The metric at each evaluation.",
+            draw_learning(config.metric, trials, best.name),
+        ),
+    ]
+    if importance:
+        caption = (
+            f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw; from "
+            f"{len(trials)} trials, so coarse."
+        )
+        pictures.append(
+            Picture("importance", "What mattered", caption, draw_importance(config.space, importance)),
+        )
+    report = Report(
+        f"Search '{config.name}'",
+        figures,
+        load_table(),
+        notes,
+        command="fusionray train --config best.yaml",
+        listings=[
+            list_trials(plan, records, trials),
+            *list_failed(records, trials),
+            *list_handovers(records, trials, config.space),
+        ],
+        pictures=pictures,
+    )
+    write_report(Path(plan.folder), report)
+
+
+def list_trials(plan: Plan, records: Records, trials: Sequence[TrialRecord]) -> Listing:
+    """Make a listing of all trials."""
+    space = plan.config.space
+    rows = [
+        (
+            record.name,
+            record.status,
+            str(record.last.images if record.last else 0),
+            f"{record.last.value:.4g}" if record.last else "",
+            str(len(records.attempts(record.name))),
+            *(write_value(record.settings[key]) for key in space),
+        )
+        for record in trials
+    ]
+    head = ("trial", "status", "images", plan.config.metric, "starts", *short_names(space).values())
+    return Listing("trials", head, rows, "Finished: saw all images. Stopped: lagged behind others at the same image.")
+
+
+def list_failed(records: Records, trials: Sequence[TrialRecord]) -> list[Listing]:
+    """Make a listing of why trials failed, if any did."""
+    rows = [(record.name, records.last_error(record.name)) for record in trials if record.status == "failed"]
+    return [Listing("failed", ("trial", "why"), rows, "The same command tries them again.")] if rows else []
+
+
+def list_handovers(records: Records, trials: Sequence[TrialRecord], space: Space) -> list[Listing]:
+    """Make a listing of the checkpoints that members took over from others, if there were any."""
+    rows = [
+        (
+            record.name,
+            handover.giver,
+            str(handover.images),
+            *(write_value(handover.settings[key]) for key in space),
+        )
+        for record in trials
+        for handover in records.handovers(record.name)
+    ]
+    head = ("trial", "went on from", "images", *short_names(space).values())
+    return (
+        [Listing("handed over", head, rows, "Members that lagged went on from a copy of a better one.")] if rows else []
+    )

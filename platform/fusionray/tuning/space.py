@@ -1,0 +1,215 @@
+"""The search space: which settings of a training are tried, and in which range. Knows no Ray."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from fusionray.config import Section, merge_trees, validate
+from fusionray.errors import ConfigInvalid
+from fusionray.training.settings import TrainConfig
+
+# What makes trials incomparable, or belongs to the search itself.
+FIXED = ("run", "budget", "tracking", "validation", "workers", "data.shards", "data.validation_images")
+# Beyond so many combinations of extremes, each is tried on its own.
+MAX_CORNERS = 1024
+# Digits that a drawn number keeps: what is reported can be typed.
+DIGITS = 4
+
+Settings = dict[str, Any]
+
+
+class Range(Section):
+    """The values that one setting may take; exactly one kind of range."""
+
+    choice: tuple[Any, ...] | None = Field(None, min_length=2, description="one of these")
+    uniform: tuple[float, float] | None = Field(None, description="a number between two, all alike")
+    loguniform: tuple[float, float] | None = Field(None, description="a number between two, all magnitudes alike")
+    integer: tuple[int, int] | None = Field(None, description="a whole number between two, both included")
+    also: tuple[str, ...] = Field((), description="further keys that take the same value")
+
+    @model_validator(mode="after")
+    def check_kind(self) -> Range:
+        kinds = [name for name in ("choice", "uniform", "loguniform", "integer") if getattr(self, name) is not None]
+        if len(kinds) != 1:
+            raise ValueError("give one of choice, uniform, loguniform and integer")
+        if self.choice is None:
+            low, high = self.bounds
+            if not low < high:
+                raise ValueError(f"{kinds[0]}: {low:g} must lie below {high:g}")
+            if self.loguniform and low <= 0:
+                raise ValueError(f"loguniform: {low:g} has no logarithm; begin above 0")
+        return self
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Give the lowest and the highest value of a range of numbers."""
+        bounds = self.uniform or self.loguniform or self.integer
+        assert bounds is not None, "choices have no bounds"
+        return bounds
+
+    def ends(self) -> tuple[Any, ...]:
+        """List the values that a configuration must bear: all choices, or both bounds."""
+        return self.choice if self.choice is not None else self.bounds
+
+    def holds(self, value: Any) -> bool:
+        """Tell whether a value lies in the range."""
+        if self.choice is not None:
+            return value in self.choice
+        low, high = self.bounds
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and low <= value <= high and (self.integer is None or value == int(value))
+
+    def draw(self, random: np.random.Generator) -> Any:
+        """Draw a value."""
+        if self.choice is not None:
+            return self.choice[int(random.integers(len(self.choice)))]
+        low, high = self.bounds
+        if self.integer is not None:
+            return int(random.integers(self.integer[0], self.integer[1] + 1))
+        if self.loguniform is not None:
+            return self.settle(math.exp(random.uniform(math.log(low), math.log(high))))
+        return self.settle(random.uniform(low, high))
+
+    def change(self, value: Any, random: np.random.Generator) -> Any:
+        """Step from a value to one near it: a fifth more or less, or the choice beside it."""
+        up = bool(random.integers(2))
+        if self.choice is not None:
+            place = self.choice.index(value) + (1 if up else -1)
+            return self.choice[min(max(place, 0), len(self.choice) - 1)]
+        return self.settle(value * (1.2 if up else 0.8))
+
+    def settle(self, value: float) -> float | int:
+        """Round a number to what can be typed, within the range."""
+        low, high = self.bounds
+        if self.integer is not None:
+            return int(min(max(round(value), low), high))
+        return min(max(float(f"{value:.{DIGITS}g}"), low), high)
+
+    def place(self, value: Any) -> float:
+        """Say where in the range a value lies, 0 at the low end, 1 at the high one."""
+        if self.choice is not None:
+            return self.choice.index(value) / (len(self.choice) - 1)
+        low, high = self.bounds
+        if self.loguniform is not None:
+            return math.log(value / low) / math.log(high / low)
+        return float((value - low) / (high - low))
+
+
+Space = Mapping[str, Range]
+
+
+def check_space(space: Space, train: TrainConfig) -> None:
+    """Check that every key is a setting of the training, and that it bears every extreme of the space.
+
+    Raises: ConfigInvalid naming the key.
+    """
+    keys = [name for key, values in space.items() for name in (key, *values.also)]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigInvalid(f"space: {key} is named twice")
+        if fixed := next((name for name in FIXED if key == name or key.startswith(f"{name}.")), None):
+            raise ConfigInvalid(f"space: {key} cannot be searched: trials that differ in {fixed} cannot be compared")
+    for settings in corners(space):
+        configure(train, space, settings, f"space, at {write_settings(settings)}")
+    check_default(space, train)
+
+
+def corners(space: Space) -> Iterator[Settings]:
+    """Yield every combination of extremes, or, of a large space, each extreme beside the low ends of the others."""
+    ends = {key: values.ends() for key, values in space.items()}
+    if math.prod(len(values) for values in ends.values()) <= MAX_CORNERS:
+        for chosen in itertools.product(*ends.values()):
+            yield dict(zip(ends, chosen, strict=True))
+        return
+    lowest = {key: values[0] for key, values in ends.items()}
+    for key, values in ends.items():
+        yield from ({**lowest, key: value} for value in values)
+
+
+def check_default(space: Space, train: TrainConfig) -> None:
+    """Check that the training as it stands lies in the space: it is the first trial, which others are compared with.
+
+    Raises: ConfigInvalid naming the key.
+    """
+    tree = train.model_dump(mode="json")
+    for key, values in space.items():
+        default = look_up(tree, key)
+        if not values.holds(default):
+            raise ConfigInvalid(
+                f"space: {key} is {default} in the training as it stands, outside its range; widen the range, or set "
+                f"train.{key}"
+            )
+        for other in values.also:
+            if look_up(tree, other) != default:
+                raise ConfigInvalid(
+                    f"space: {other} is to follow {key}, and the training as it stands has {look_up(tree, other)} and "
+                    f"{default}; set both to one value in train"
+                )
+
+
+def default_settings(space: Space, train: TrainConfig) -> Settings:
+    """Read the searched settings of the training as it stands."""
+    tree = train.model_dump(mode="json")
+    return {key: look_up(tree, key) for key in space}
+
+
+def configure(train: TrainConfig, space: Space, settings: Settings, where: str) -> TrainConfig:
+    """Change a training to the settings of a trial.
+
+    Raises: ConfigInvalid naming `where` and the key.
+    """
+    return validate(TrainConfig, merge_trees(train.model_dump(mode="json"), nest(space, settings)), where)
+
+
+def nest(space: Space, settings: Settings) -> dict[str, Any]:
+    """Turn settings by dotted key into a tree, those that follow them included."""
+    tree: dict[str, Any] = {}
+    for key, value in settings.items():
+        for name in (key, *space[key].also):
+            nested: Any = value
+            for part in reversed(name.split(".")):
+                nested = {part: nested}
+            tree = merge_trees(tree, nested)
+    return tree
+
+
+def look_up(tree: Mapping[str, Any], key: str) -> Any:
+    """Read a setting of a tree by its dotted key.
+
+    Raises: ConfigInvalid where the tree has no such part.
+    """
+    value: Any = tree
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise ConfigInvalid(f"space: {key} is not part of the training as it stands; set train.{key} first")
+        value = value[part]
+    return value
+
+
+def short_names(space: Space) -> dict[str, str]:
+    """Name each key by as many of its last parts as tell it from the others."""
+    names = {}
+    for key in space:
+        parts = key.split(".")
+        for count in range(1, len(parts) + 1):
+            short = ".".join(parts[-count:])
+            if sum(other == short or other.endswith(f".{short}") for other in space) == 1:
+                break
+        names[key] = short
+    return names
+
+
+def write_value(value: Any) -> str:
+    """Write a setting as a person would."""
+    return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
+
+
+def write_settings(settings: Settings) -> str:
+    """Write settings in one line."""
+    return ", ".join(f"{key}={write_value(value)}" for key, value in settings.items())

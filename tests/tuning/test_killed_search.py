@@ -1,0 +1,170 @@
+"""A search as a real process that is killed, told to end, and started again by the same command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fusionray.training.checkpoint.info import find_checkpoint, read_info
+from fusionray.tuning.records import Attempt, Records, TrialRecord, repeated_images
+from tests.child_python import ROOT
+from tests.tuning.tiny_search import write_search
+
+VERB = ("-m", "fusionray.cli", "tune", "--config")
+DRIVER = ROOT / "jobs" / "tune_driver.py"
+START_SECONDS = 150
+INTERVAL = 256
+IMAGES = 20 * INTERVAL
+BATCH_IMAGES = 16
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search in a folder; `ray_folder` tells the processes of its Rays from all others."""
+
+    file: Path
+    ray_folder: str
+
+    @property
+    def records(self) -> Records:
+        return Records(str(self.file.parent / "runs" / "tiny"))
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        environment = {**inherited, "PYTHONPATH": str(ROOT / "platform"), "RAY_TMPDIR": self.ray_folder}
+        arguments = [sys.executable, *command, str(self.file)]
+        return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+    def wait(self, driver: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not condition():
+            assert driver.poll() is None, driver.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def newest(self, trial: str) -> int:
+        """Count the images of a trial's newest checkpoint; 0 before the first."""
+        folders = (Path(self.records.folder).parent / "trials" / trial).glob("checkpoint-*/info.json")
+        return max((int(folder.parent.name.removeprefix("checkpoint-")) for folder in folders), default=0)
+
+    def got_on(self) -> bool:
+        """Tell whether the second start of the second trial has written a checkpoint."""
+        attempts = self.records.attempts("tiny-001")
+        return len(attempts) == 2 and self.newest("tiny-001") > attempts[1].first_images
+
+    def processes(self) -> list[int]:
+        """Find what still runs of the Rays of this search."""
+        mark = f"RAY_TMPDIR={self.ray_folder}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
+
+
+@dataclass(frozen=True)
+class Story:
+    """What three starts of the search left behind: killed, told to end, come to the end."""
+
+    finished_before: list[TrialRecord]
+    attempts_before: list[Attempt]
+    checkpoint_before: int
+    told_status: int
+    told_errors: str
+    checkpoint_told: int
+    last_output: str
+    search: Search
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    budget = {"images": IMAGES, "checkpoint_images": INTERVAL, "preview_images": IMAGES // 2}
+    file = write_search(tmp_path_factory.mktemp("killed"), train={"budget": budget})
+    # The path of a socket in it may have 107 characters: pytest's own folders are too deep.
+    with tempfile.TemporaryDirectory(prefix="fr-tune-", ignore_cleanup_errors=True) as ray_folder:
+        search = Search(file, ray_folder)
+        drivers = []
+        try:
+            drivers.append(search.start(*VERB))
+            search.wait(drivers[-1], lambda: search.newest("tiny-001") > 0)
+            drivers[-1].send_signal(signal.SIGKILL)
+            drivers[-1].communicate()
+            finished = [record for record in search.records.trials() if record.status == "finished"]
+            attempts = search.records.attempts("tiny-000")
+            before = search.newest("tiny-001")
+
+            drivers.append(search.start(*VERB))
+            search.wait(drivers[-1], search.got_on)
+            drivers[-1].send_signal(signal.SIGTERM)
+            _, errors = drivers[-1].communicate(timeout=START_SECONDS)
+            told = search.newest("tiny-001")
+
+            # The driver that users copy does what the verb does, and so goes on with its search.
+            drivers.append(search.start(str(DRIVER)))
+            output, complaints = drivers[-1].communicate(timeout=START_SECONDS)
+            assert drivers[-1].returncode == 0, complaints
+            status = drivers[1].returncode
+            yield Story(finished, attempts, before, status, errors, told, output, search)
+        finally:
+            for driver in drivers:
+                driver.kill()
+                driver.communicate()
+            # The Ray of a killed driver ends by itself, within a minute.
+            for process in search.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+
+def test_finished_trials_are_kept(story: Story) -> None:
+    (before,) = story.finished_before
+    after = story.search.records.trials()
+    assert before == after[0]
+    assert story.search.records.attempts("tiny-000") == story.attempts_before
+    assert [record.status for record in after] == ["finished", "finished"]
+
+
+def test_nothing_is_trained_twice_beyond_one_checkpoint_interval(story: Story) -> None:
+    killed, told, last = story.search.records.attempts("tiny-001")
+    assert killed.first_images == 0
+    assert killed.ended == ""
+    # What the driver leaves behind trains on until Ray notices: its checkpoints count, too.
+    assert told.first_images >= story.checkpoint_before > 0
+    assert last.first_images == story.checkpoint_told
+    repeated = repeated_images([killed, told, last])
+    assert repeated[0] <= INTERVAL + BATCH_IMAGES
+    assert repeated[1] == 0
+
+
+def test_a_search_that_is_told_to_end_halts_its_trials_with_a_checkpoint(story: Story) -> None:
+    _, told, _ = story.search.records.attempts("tiny-001")
+    assert story.told_status == 128 + signal.SIGTERM
+    assert told.ended == "halted"
+    assert told.last_images == story.checkpoint_told
+    assert "Traceback" not in story.told_errors
+    last = story.told_errors.strip().splitlines()[-1]
+    assert last.startswith("fusionray tune: search 'tiny' was told to end (SIGTERM) and did")
+
+
+def test_the_search_comes_to_its_end(story: Story) -> None:
+    trial = story.search.records.trials()[1]
+    assert read_info(find_checkpoint(story.search.records.attempts("tiny-001")[-1].run)).images_seen == IMAGES
+    assert trial.last is not None
+    assert trial.last.images == IMAGES
+    assert "best.yaml" in story.last_output
+    assert story.last_output.strip().endswith("report.html")
+
+
+def test_the_driver_to_copy_is_short() -> None:
+    assert len(DRIVER.read_text().splitlines()) < 40

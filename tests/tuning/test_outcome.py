@@ -1,0 +1,239 @@
+"""What a search comes to, from records alone: no trial has to run for it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fusionray.config import load_config
+from fusionray.errors import TrainingFailed
+from fusionray.evaluation.report.figures import Figures
+from fusionray.ops.tracking import make_client, open_run
+from fusionray.training.settings import TrainConfig
+from fusionray.tuning.outcome import SearchResult, conclude, write_preset
+from fusionray.tuning.plan import Plan
+from fusionray.tuning.records import Attempt, Handover, Records, TrialRecord
+from fusionray.tuning.search import Halving, Proposals, build_scheduler
+from fusionray.tuning.watch import changed, write_table
+from tests.tuning.tiny_search import BATCH, EVERY, RATE, build_plan, build_record, build_search
+
+TRIALS = [
+    build_record(0, "finished", [0.50, 0.60], {RATE: 1e-3, BATCH: 8}),
+    build_record(1, "finished", [0.55, 0.75], {RATE: 2e-3, BATCH: 16}),
+    build_record(2, "stopped", [0.90], {RATE: 1e-4, BATCH: 8}),
+    build_record(3, "failed", [], {RATE: 1e-2, BATCH: 8}),
+    build_record(4, "finished", [0.45, 0.55], {RATE: 5e-3, BATCH: 8}),
+]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    plan = build_plan(tmp_path_factory.mktemp("search"), trials=5)
+    uri = plan.train.tracking.uri
+    assert uri is not None
+    return replace(plan, parent_run=open_run(uri, "fusionray", "tiny", {}, key="search"))
+
+
+def write_trials(plan: Plan, trials: list[TrialRecord]) -> Records:
+    records = Records(plan.folder)
+    for record in trials:
+        records.write(record)
+        last = record.last.images if record.last else 0
+        records.write_attempt(record.name, 1, Attempt(run=record.name, first_images=0, last_images=last))
+    return records
+
+
+@pytest.fixture(scope="module")
+def result(plan: Plan) -> SearchResult:
+    records = write_trials(plan, TRIALS)
+    failed = Attempt(run=TRIALS[3].name, first_images=0, last_images=0, ended="failed", error="no such encoder")
+    records.write_attempt(TRIALS[3].name, 1, failed)
+    again = Attempt(run=TRIALS[1].name, first_images=64, last_images=128, ended="finished")
+    records.write_attempt(TRIALS[1].name, 2, again)
+    records.write_spent(90)
+    return conclude(plan)
+
+
+def test_the_best_is_the_finished_trial_whose_last_value_is_best(result: SearchResult) -> None:
+    assert result.best.name == "tiny-001"
+    figures = result.figures.figures
+    assert figures["best_value"].value == 0.75
+    assert figures["gain_over_default"].value == pytest.approx(0.15)
+    assert figures["gain_over_default"].holds is True
+    assert "0.15 better than the default" in result.summary
+    assert [figures[f"trials_{status}"].value for status in ("finished", "stopped", "failed")] == [3, 1, 1]
+
+
+def test_what_was_trained_and_trained_twice_is_told(result: SearchResult) -> None:
+    figures = result.figures.figures
+    assert figures["images_trained"].value == 128 + (128 + 64) + 64 + 0 + 128
+    assert figures["repeated_images"].value == 64
+    assert figures["restarts"].value == 1
+    assert figures["search_minutes"].value == 1.5
+
+
+def test_the_best_preset_is_a_training_with_its_settings(plan: Plan, result: SearchResult) -> None:
+    config = load_config(TrainConfig, file=result.preset)
+    assert config.recipe.optimizer.base_lr == 2e-3  # type: ignore[union-attr]
+    assert config.engine.global_batch == 16
+    assert config.run.name == "tiny-best"
+    assert config.budget == plan.train.budget
+    assert Path(result.preset).read_text().startswith("# The best of the search 'tiny': tiny-001")
+
+
+def test_followers_of_a_setting_are_in_the_preset(tmp_path: Path) -> None:
+    follower = "recipe.optimizer.weight_decay"
+    space = {RATE: {"loguniform": [1e-4, 1e-2], "also": [follower]}}
+    config = build_search(tmp_path, space=space)
+    (tmp_path / "best.yaml").write_text(write_preset(config, TRIALS[1]))
+    optimizer = load_config(TrainConfig, file=tmp_path / "best.yaml").recipe.optimizer  # type: ignore[union-attr]
+    assert optimizer.weight_decay == optimizer.base_lr == 2e-3
+
+
+def test_the_report_shows_trials_curves_and_importance(plan: Plan, result: SearchResult) -> None:
+    page = (Path(plan.folder) / "report.html").read_text()
+    assert "src='http" not in page
+    for name in ("parallel", "learning", "importance"):
+        with Image.open(Path(plan.folder) / f"{name}.png") as picture:
+            assert picture.width > 500
+            assert len(set(picture.convert("L").tobytes())) > 10, "something is drawn"
+    text = (Path(plan.folder) / "report.md").read_text()
+    rows = re.findall(r"^\| (tiny-\d+) \| (\w+) \| (\d+) \| (\S*) \| (\d+) \|", text, re.MULTILINE)
+    assert ("tiny-001", "finished", "128", "0.75", "2") in rows
+    assert ("tiny-002", "stopped", "64", "0.9", "1") in rows
+    assert len(rows) == 5
+    assert "| tiny-003 | no such encoder |" in text
+    written = Figures.model_validate_json((Path(plan.folder) / "figures.json").read_bytes())
+    assert written == result.figures
+
+
+def test_figures_and_report_lie_with_the_search_s_run(plan: Plan, result: SearchResult) -> None:
+    client = make_client(str(plan.train.tracking.uri))
+    run = client.get_run(plan.parent_run)
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["best_value"] == 0.75
+    names = {artifact.path for artifact in client.list_artifacts(plan.parent_run)}
+    assert {"report.html", "figures.json", "best.yaml", "parallel.png"} <= names
+
+
+def test_checkpoints_that_were_handed_over_are_listed(plan: Plan, result: SearchResult) -> None:
+    handover = Handover(run="/r", giver="tiny-001", checkpoint="/c", images=64, settings={RATE: 8e-4, BATCH: 8})
+    Records(plan.folder).write_handover("tiny-004", 1, handover)
+    conclude(plan)
+    text = (Path(plan.folder) / "report.md").read_text()
+    assert "| tiny-004 | tiny-001 | 64 | 8 | 0.0008 |" in text or "| tiny-004 | tiny-001 | 64 | 0.0008 | 8 |" in text
+
+
+def test_a_default_that_stays_the_best_is_said(tmp_path: Path, plan: Plan) -> None:
+    other = replace(plan, folder=str(tmp_path))
+    write_trials(other, [TRIALS[0], TRIALS[4]])
+    found = conclude(other)
+    assert found.best.number == 0
+    assert found.figures.figures["gain_over_default"].holds is False
+    assert "the default stays the best" in found.summary
+    assert found.figures.not_measured["importance"].startswith("fewer than four trials")
+
+
+def test_without_a_finished_default_there_is_nothing_to_compare_with(tmp_path: Path, plan: Plan) -> None:
+    other = replace(plan, folder=str(tmp_path))
+    write_trials(other, [TRIALS[0].model_copy(update={"status": "running"}), TRIALS[1]])
+    found = conclude(other)
+    assert "gain_over_default" not in found.figures.figures
+    assert "was not finished" in found.figures.not_measured["gain_over_default"]
+    assert "the default was not finished" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("trials", "words"),
+    [([TRIALS[3]], "tiny-003 failed: no such encoder"), ([TRIALS[2]], "no trial was finished; give it more time")],
+)
+def test_a_search_without_a_finished_trial_says_why(
+    tmp_path: Path, plan: Plan, trials: list[TrialRecord], words: str
+) -> None:
+    other = replace(plan, folder=str(tmp_path))
+    records = write_trials(other, trials)
+    failed = Attempt(run="r", first_images=0, last_images=0, ended="failed", error="no such encoder")
+    records.write_attempt(TRIALS[3].name, 1, failed)
+    with pytest.raises(TrainingFailed, match=words):
+        conclude(other)
+
+
+def test_the_table_has_a_line_for_each_trial(plan: Plan, result: SearchResult) -> None:
+    table = write_table(plan, Records(plan.folder), 90)
+    assert table[0] == "tune tiny: 5 of 5 trials ended, best 0.75 (tiny-001), 1.5 minutes"
+    assert table[1].split()[:4] == ["trial", "status", "images", "verification_auc"]
+    assert table[3].split()[:4] == ["tiny-001", "finished", "128/128", "0.75"]
+    assert len(table) == 7
+
+
+def test_the_table_is_printed_anew_when_a_trial_did_something() -> None:
+    former = ["tune: 0.1 minutes", "trial status", "a running 0/9", "b running 1/9"]
+    assert not changed(former, ["tune: 0.2 minutes", "trial status", "a running 5/9", "b running 1/9"])
+    assert changed(former, ["tune: 0.2 minutes", "trial status", "a finished 9/9", "b running 1/9"])
+    assert changed([], former)
+
+
+def test_a_new_start_keeps_what_ended_and_takes_up_the_rest(tmp_path: Path, plan: Plan) -> None:
+    other = replace(plan, folder=str(tmp_path))
+    write_trials(other, [*TRIALS[:4], build_record(4, "running", [0.5])])
+    proposals = Proposals(other)
+    assert proposals.unfinished == ["tiny-003", "tiny-004"]
+    assert proposals.number_left == 0
+    assert not proposals.is_finished()
+
+
+def test_a_default_that_fails_before_anybody_reports_ends_the_search(tmp_path: Path, plan: Plan) -> None:
+    proposals = Proposals(replace(plan, folder=str(tmp_path)))
+    first = proposals.propose(0)
+    proposals.update(first)
+    assert first.name == "tiny-000"
+    proposals.on_trial_complete("tiny-000", error=True)
+    assert proposals.is_finished()
+    assert [record.status for record in Records(str(tmp_path)).trials()] == ["failed"]
+    # The next start tries it again.
+    assert Proposals(replace(plan, folder=str(tmp_path))).unfinished == ["tiny-000"]
+
+
+def test_a_trial_that_ends_is_finished_stopped_or_only_halted(tmp_path: Path, plan: Plan) -> None:
+    proposals = Proposals(replace(plan, folder=str(tmp_path)))
+    report = {plan.config.metric: 0.5, "metrics/loss": 1.0, "images": EVERY, "run": "r"}
+    ends = {
+        "finished": {**report, "done": True, "whole": True, "tracking_run": "abc"},
+        "stopped": {**report, "done": True},
+        "waiting": {"done": True},
+    }
+    for number, result in enumerate(ends.values()):
+        proposals.update(proposals.propose(number))
+        proposals.on_trial_complete(f"tiny-{number:03d}", result)
+    records = Records(str(tmp_path)).trials()
+    assert [record.status for record in records] == list(ends)
+    assert records[0].tracking_run == "abc"
+    assert records[0].reports[0].metrics == {"loss": 1.0}
+    assert records[2].reports == ()
+
+
+def test_halving_goes_on_from_what_was_reported_before(tmp_path: Path) -> None:
+    plan = build_plan(tmp_path, halving={"grace_images": EVERY, "factor": 2}, trials=5)
+    write_trials(plan, [build_record(0, "finished", [0.2, 0.3]), build_record(1, "finished", [0.8, 0.9])])
+    scheduler = build_scheduler(plan)
+    assert isinstance(scheduler, Halving)
+    decisions = {}
+    for name, value in (("tiny-002", 0.4), ("tiny-003", 0.95)):
+        trial = type("Trial", (), {"trial_id": name})()
+        scheduler.on_trial_add(None, trial)
+        decisions[name] = scheduler.on_trial_result(None, trial, {"milestone": EVERY, plan.config.metric: value})
+    assert decisions == {"tiny-002": "STOP", "tiny-003": "CONTINUE"}
+
+
+def test_halving_spares_the_default_that_all_are_compared_with(tmp_path: Path) -> None:
+    plan = build_plan(tmp_path, halving={"grace_images": EVERY, "factor": 2}, trials=5)
+    write_trials(plan, [build_record(1, "finished", [0.8, 0.9]), build_record(2, "finished", [0.8, 0.9])])
+    scheduler = build_scheduler(plan)
+    for name, wanted in (("tiny-000", "CONTINUE"), ("tiny-003", "STOP")):
+        trial = type("Trial", (), {"trial_id": name})()
+        scheduler.on_trial_add(None, trial)
+        assert scheduler.on_trial_result(None, trial, {"milestone": EVERY, plan.config.metric: 0.1}) == wanted

@@ -1,0 +1,194 @@
+"""Searches on a real Ray: what becomes of their trials, seen in the records and the tracker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusionray.config import load_config
+from fusionray.export.bundle import read_bundle
+from fusionray.ops.tracking import make_client
+from fusionray.training.checkpoint.info import find_checkpoint, read_info
+from fusionray.training.settings import TrainConfig
+from fusionray.tuning.driver import tune
+from fusionray.tuning.outcome import SearchResult
+from fusionray.tuning.records import Records, repeated_images
+from fusionray.tuning.settings import TuneConfig
+from tests.tuning.tiny_search import EVERY, GENERATOR_RATE, RATE, build_fusion_search, build_search
+
+# What Tune makes of a trainable that is given parameters.
+TRIAL_PROCESS = "ray::_Inner"
+# Images between two evaluations where it matters what happens between them: a second or two.
+EVALUATED = 512
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> SearchResult:
+    """A search whose second trial learns next to nothing: TPE, ASHA, two at once."""
+    return tune(build_stopped(tmp_path_factory.mktemp("stopped")))
+
+
+def build_stopped(folder: Path) -> TuneConfig:
+    return build_fusion_search(
+        folder,
+        rate=1e-2,
+        # What this seed draws second lies five magnitudes below the default.
+        seed=3,
+        search="tpe",
+        startup_trials=2,
+        train={"budget": {"images": 4 * EVALUATED, "checkpoint_images": EVALUATED, "preview_images": EVALUATED}},
+        halving={"grace_images": EVALUATED, "factor": 2},
+        trials=3,
+        at_once=2,
+        metric="validation_l1_to_truth",
+        mode="min",
+        register_as="tiny-fusion",
+    )
+
+
+def test_halving_stops_what_lags(stopped: SearchResult) -> None:
+    records = Records(stopped.folder).trials()
+    assert [record.status for record in records[:2]] == ["finished", "stopped"]
+    assert len(records[0].reports) == 4
+    assert len(records[1].reports) < 4
+    assert stopped.best.number != 1
+    assert stopped.figures.figures["images_trained"].value < 3 * 4 * EVALUATED
+
+
+def test_a_stopped_trial_leaves_a_checkpoint_where_it_was_halted(stopped: SearchResult) -> None:
+    records = Records(stopped.folder)
+    (attempt,) = records.attempts("tiny-001")
+    assert attempt.ended == "halted"
+    assert read_info(find_checkpoint(attempt.run)).images_seen == attempt.last_images < 4 * EVALUATED
+
+
+def test_trials_are_nested_in_the_run_of_the_search(stopped: SearchResult) -> None:
+    client = make_client(f"sqlite:///{Path(stopped.folder).parent}/mlflow.db")
+    (experiment,) = client.search_experiments(filter_string="name = 'fusionray'")
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = [run for run in runs if run.info.run_name == "tiny"]
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert sorted(run.info.run_name for run in children) == ["tiny-000", "tiny-001", "tiny-002"]
+    assert "validation_l1_to_truth" in children[0].data.metrics
+
+
+def test_the_best_trial_s_preset_is_taken_and_its_bundle_registered(stopped: SearchResult) -> None:
+    config = load_config(TrainConfig, file=stopped.preset)
+    assert config.recipe.generator_optimizer.base_lr == stopped.best.settings[GENERATOR_RATE]  # type: ignore[union-attr]
+    assert stopped.registered == "models:/tiny-fusion@candidate"
+    bundle = read_bundle(stopped.registered, f"sqlite:///{Path(stopped.folder).parent}/mlflow.db")
+    assert bundle.description.lineage.config["run"]["name"] == stopped.best.name
+
+
+def test_the_same_call_again_trains_nothing(stopped: SearchResult) -> None:
+    records = Records(stopped.folder)
+    before = [records.attempts(record.name) for record in records.trials()]
+    again = tune(build_stopped(Path(stopped.folder).parents[1]))
+    assert again.best == stopped.best
+    assert [records.attempts(record.name) for record in records.trials()] == before
+    assert not (Path(stopped.folder) / "tune").exists()
+
+
+def test_a_population_copies_checkpoints_of_the_better_half(tmp_path: Path) -> None:
+    # Far enough apart that a member which pauses does not pass the next comparison on its way.
+    interval = 8 * EVERY
+    budget = {"images": 2 * interval, "checkpoint_images": interval, "preview_images": interval}
+    population = {"quantile": 0.5, "resample": 0.0}
+    config = build_search(tmp_path, search="pbt", trials=2, at_once=2, population=population, train={"budget": budget})
+    result = tune(config)
+    records = Records(result.folder)
+    trials = records.trials()
+    assert [record.status for record in trials] == ["finished", "finished"]
+    handovers = {record.name: records.handovers(record.name) for record in trials}
+    assert sum(map(len, handovers.values())) >= 1
+    for name, found in handovers.items():
+        for number, handover in enumerate(found, 1):
+            assert handover.giver != name
+            assert handover.run.endswith(f"{name}-g{number}")
+            giver = next(record for record in trials if record.name == handover.giver)
+            assert handover.settings[RATE] != giver.settings[RATE]
+            # What it began with is what the giver had learned, and the attempt says so.
+            attempt = next(one for one in records.attempts(name) if one.run == handover.run)
+            assert attempt.first_images == handover.images >= interval
+    for record in trials:
+        last = handovers[record.name][-1:]
+        assert not last or record.settings == last[0].settings
+        assert record.last is not None
+        assert record.last.images == 2 * interval
+
+
+@pytest.fixture
+def killer() -> Iterator[Any]:
+    """Kill processes of this session's Ray by name, once a condition holds."""
+    threads: list[threading.Thread] = []
+    over = threading.Event()
+
+    def start(title: str, condition: Any) -> list[int]:
+        killed: list[int] = []
+
+        def wait() -> None:
+            while not over.wait(0.1):
+                if condition() and (found := find_processes(title)):
+                    os.kill(found[0], signal.SIGKILL)
+                    killed.append(found[0])
+                    return
+
+        threads.append(threading.Thread(target=wait))
+        threads[-1].start()
+        return killed
+
+    yield start
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+def find_processes(title: str) -> list[int]:
+    """Find processes of this session's Ray by the name that Ray gives them."""
+    mark = f"RAY_TMPDIR={os.environ['RAY_TMPDIR']}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                ours = mark in (entry / "environ").read_bytes().split(b"\0")
+                if ours and title.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def test_a_trial_whose_process_or_worker_dies_goes_on_from_its_checkpoint(tmp_path: Path, killer: Any) -> None:
+    interval = 4 * EVERY
+    budget = {"images": 8 * interval, "checkpoint_images": interval, "preview_images": 4 * interval}
+    config = build_search(tmp_path, train={"budget": budget})
+    trials = tmp_path / "runs" / "tiny" / "trials"
+
+    def has_checkpoint(name: str) -> bool:
+        return any((trials / name).glob("checkpoint-*/info.json"))
+
+    trial_killed = killer(TRIAL_PROCESS, lambda: has_checkpoint("tiny-000"))
+    worker_killed = killer("RayTrainWorker", lambda: has_checkpoint("tiny-001"))
+    started = time.monotonic()
+    result = tune(config)
+    assert trial_killed
+    assert worker_killed
+    records = Records(result.folder)
+    assert [record.status for record in records.trials()] == ["finished", "finished"]
+    first, second = records.attempts("tiny-000")
+    assert second.first_images >= interval
+    assert second.ended == "finished"
+    # A worker that dies is started again inside its trial, by Ray Train.
+    (only,) = records.attempts("tiny-001")
+    assert only.last_images >= 8 * interval
+    assert max(repeated_images([first, second])) <= interval
+    assert time.monotonic() - started < 200
