@@ -7,34 +7,21 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 from fusionray.errors import ClusterUnavailable
+from fusionray.ops.processes import add_descendants, list_processes
 
 KILL_SECONDS = 15.0
 POLL_SECONDS = 0.05
 
 
-def list_processes(session: int) -> set[int]:
+def list_session(leader: int) -> set[int]:
     """Return the pids of the living processes of a session and of their descendants, in whatever session those are.
 
     A submitted job's driver, for one, leads a session of its own.
     """
-    found: set[int] = set()
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        # Between the listing and the reading a process may end.
-        with contextlib.suppress(OSError):
-            # A process's name stands in parentheses and may hold some; behind them: state, parent, group, session.
-            state, parent, _, leader = path.read_text().rpartition(")")[2].split()[:4]
-            if state in "ZX":
-                continue
-            parents[int(path.parent.name)] = int(parent)
-            if int(leader) == session:
-                found.add(int(path.parent.name))
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    living = list_processes()
+    return add_descendants({pid for pid, process in living.items() if process.session == leader}, living)
 
 
 def has_ended(leader: subprocess.Popen[bytes]) -> bool:
@@ -63,7 +50,7 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
         return
     deadline = time.monotonic() + KILL_SECONDS
     # Again and again: one may have been born while the others were counted.
-    while living := list_processes(leader.pid):
+    while living := list_session(leader.pid):
         # All stand still before the first dies: a raylet whose agent is gone would still take leave of the head.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in living:

@@ -22,6 +22,7 @@ sys.path[:0] = [str(ROOT / "platform")]
 
 from fusionray.config import load_config  # noqa: E402
 from fusionray.ops.environment import resolve_location  # noqa: E402
+from fusionray.ops.processes import add_descendants, list_processes  # noqa: E402
 from fusionray.training.checkpoint.info import newest_checkpoint, read_info  # noqa: E402
 from fusionray.tuning.driver import resolve_train  # noqa: E402
 from fusionray.tuning.plan import TRIALS_FOLDER, search_folder  # noqa: E402
@@ -53,9 +54,9 @@ def main() -> int:
     driver = search.start()
     search.wait_for(driver, finished=2)
     kept |= search.finished()
-    doomed = descendants(driver.pid)
-    tell(f"finished so far: {', '.join(kept)}. Now SIGKILL to the whole Ray, {len(doomed) + 1} processes")
-    for process in (driver.pid, *doomed):
+    doomed = add_descendants([driver.pid], list_processes())
+    tell(f"finished so far: {', '.join(kept)}. Now SIGKILL to the whole Ray, {len(doomed)} processes")
+    for process in sorted(doomed):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     driver.wait()
@@ -123,23 +124,6 @@ class Search:
         print(f"\nfinished trials that were touched again: {len(lost)} of {len(kept)}")
         print(f"images trained twice, at most in one restart: {worst} (checkpoints lie {self.interval} apart)")
         return int(bool(lost) or worst > self.interval)
-
-
-def descendants(process: int) -> list[int]:
-    """List the processes below one, by the parents that the kernel names."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The name of a process, in brackets, may hold anything; the parent stands second behind it.
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-    found: list[int] = []
-    layer = [process]
-    while layer:
-        layer = [child for child, parent in parents.items() if parent in layer]
-        found += layer
-    return found
 
 
 def tell(line: str) -> None:

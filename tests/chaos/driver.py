@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fusionray.ops.processes import find_processes, is_alive
+from fusionray.ops.processes import find_processes, list_processes
 from tests.tiny_run import count_images
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,7 +94,7 @@ class Driver:
     def kill(self, pid: int) -> None:
         """Kill one process that `find` has found."""
         os.kill(pid, signal.SIGKILL)
-        wait_until(f"the end of process {pid}", lambda: not is_alive(pid), 10)
+        wait_until(f"the end of process {pid}", lambda: pid not in list_processes(), 10)
 
     def close(self) -> None:
         """End what runs; then nothing may be left of it."""
@@ -105,7 +105,7 @@ class Driver:
 
     def list_processes(self) -> list[int]:
         """List all processes that belong to this driver."""
-        return find_processes("", variable=f"RAY_TMPDIR={self.ray_folder}")
+        return find_processes(variable=f"RAY_TMPDIR={self.ray_folder}")
 
 
 def read_log_lines(driver: Driver, needle: str) -> list[str]:

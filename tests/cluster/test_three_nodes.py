@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from cluster.namespaces import run_ip
-from cluster.sessions import list_processes
+from cluster.sessions import list_session
 from cluster.three_nodes import LocalNodes, can_make_namespaces
+from fusionray.ops.processes import list_processes
 from tests.child_python import ROOT, run_python
 
 NOTICE_SECONDS = 20.0
@@ -52,13 +53,6 @@ def nodes() -> Iterator[LocalNodes]:
         yield running
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def look(nodes: LocalNodes) -> dict[str, str]:
     found: dict[str, str] = json.loads(run_python("-c", LOOK, **nodes.environment))
     return found
@@ -73,14 +67,14 @@ def test_killed_node_is_noticed_and_comes_back(nodes: LocalNodes) -> None:
     lost = nodes.nodes[2]
     held = json.loads(run_python("-c", HOLD, lost.node_id, **nodes.environment))
     assert held["told"] == "every worker"
-    assert {lost.pid, held["actor"], held["child"]} <= list_processes(lost.pid)
-    others = {node.pid: list_processes(node.pid) for node in nodes.nodes[:2]}
+    assert {lost.pid, held["actor"], held["child"]} <= list_session(lost.pid)
+    others = {node.pid: list_session(node.pid) for node in nodes.nodes[:2]}
 
     nodes.kill(2)
-    assert not list_processes(lost.pid)
-    assert not is_alive(held["actor"])
-    assert not is_alive(held["child"])
-    assert {pid: list_processes(pid) & before for pid, before in others.items()} == others
+    assert not list_session(lost.pid)
+    assert held["actor"] not in list_processes()
+    assert held["child"] not in list_processes()
+    assert {pid: list_session(pid) & before for pid, before in others.items()} == others
     print(f"kill noticed after {nodes.states.wait_for(lost.node_id, 'DEAD', NOTICE_SECONDS):.1f} s")
 
     nodes.start(2)
@@ -94,10 +88,10 @@ def test_cables_are_only_where_namespaces_are(nodes: LocalNodes) -> None:
 
 
 def test_end_leaves_neither_process_nor_folder(nodes: LocalNodes) -> None:
-    running = {pid for node in nodes.nodes for pid in list_processes(node.pid)}
+    running = {pid for node in nodes.nodes for pid in list_session(node.pid)}
     assert len(running) > 3
     nodes.close()
-    assert [pid for pid in running if is_alive(pid)] == []
+    assert [pid for pid in running if pid in list_processes()] == []
     assert not nodes.folder.exists()
 
 
@@ -132,7 +126,7 @@ def test_node_that_is_cut_off_is_noticed_and_comes_back() -> None:
 
         nodes.cut(2)
         print(f"cut noticed after {nodes.states.wait_for(lost.node_id, 'DEAD', NOTICE_SECONDS):.1f} s")
-        assert lost.pid in list_processes(lost.pid)
+        assert lost.pid in list_session(lost.pid)
         with pytest.raises(ValueError, match="mend it"):
             nodes.start(2)
 

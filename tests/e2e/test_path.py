@@ -27,6 +27,7 @@ from PIL import Image
 from fusionray.cli import main
 from fusionray.data import synthetic
 from fusionray.data.shards import read_manifest
+from fusionray.ops.processes import find_processes
 from fusionray.ops.tracking import make_client
 from fusionray.safety.provenance import read_provenance
 from fusionray.training.checkpoint.info import find_checkpoint, read_info
@@ -108,18 +109,9 @@ class World:
         path.write_text(yaml.safe_dump(tree))
         return str(path)
 
-    def processes(self) -> list[str]:
+    def processes(self) -> list[int]:
         """List what still runs of the Rays that this module started."""
-        mark = f"RAY_TMPDIR={self.ray_folder}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-                except OSError:
-                    continue
-        return found
+        return find_processes(variable=f"RAY_TMPDIR={self.ray_folder}")
 
     def assert_nothing_runs(self) -> None:
         deadline = time.monotonic() + LINGER_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -39,7 +40,9 @@ def run_rank(rank: int, num_ranks: int, folder: Path, work: Callable[..., Any], 
     )
     try:
         torch.save(work(rank, *arguments), folder / f"{rank}.pt")
-        dist.barrier()  # gloo aborts a process whose peer leaves in mid-exchange
+        # gloo aborts a process whose peer leaves in mid-exchange; one that died is not waited for.
+        with contextlib.suppress(RuntimeError):
+            dist.barrier()
     finally:
         dist.destroy_process_group()
 

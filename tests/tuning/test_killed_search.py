@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fusionray.ops.processes import find_processes
 from fusionray.training.checkpoint.info import find_checkpoint, read_info
 from fusionray.tuning.records import Attempt, Records, TrialRecord, repeated_images
 from tests.child_python import ROOT
@@ -64,14 +65,7 @@ class Search:
 
     def processes(self) -> list[int]:
         """Find what still runs of the Rays of this search."""
-        mark = f"RAY_TMPDIR={self.ray_folder}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        found.append(int(entry.name))
-        return found
+        return find_processes(variable=f"RAY_TMPDIR={self.ray_folder}")
 
 
 @dataclass(frozen=True)

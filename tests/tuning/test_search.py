@@ -14,6 +14,7 @@ import pytest
 
 from fusionray.config import load_config
 from fusionray.export.bundle import read_bundle
+from fusionray.ops.processes import find_processes
 from fusionray.ops.tracking import make_client
 from fusionray.training.checkpoint.info import find_checkpoint, read_info
 from fusionray.training.settings import TrainConfig
@@ -137,7 +138,7 @@ def killer() -> Iterator[Any]:
 
         def wait() -> None:
             while not over.wait(0.1):
-                if condition() and (found := find_processes(title)):
+                if condition() and (found := find_processes(title, variable=f"RAY_TMPDIR={os.environ['RAY_TMPDIR']}")):
                     os.kill(found[0], signal.SIGKILL)
                     killed.append(found[0])
                     return
@@ -150,21 +151,6 @@ def killer() -> Iterator[Any]:
     over.set()
     for thread in threads:
         thread.join()
-
-
-def find_processes(title: str) -> list[int]:
-    """Find processes of this session's Ray by the name that Ray gives them."""
-    mark = f"RAY_TMPDIR={os.environ['RAY_TMPDIR']}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                ours = mark in (entry / "environ").read_bytes().split(b"\0")
-                if ours and title.encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
 
 
 def test_a_trial_whose_process_or_worker_dies_goes_on_from_its_checkpoint(tmp_path: Path, killer: Any) -> None:

@@ -30,6 +30,7 @@ from fusionray.data.storage import sha256_hex
 from fusionray.data.synthetic import neutral_attributes, render, sample_identities
 from fusionray.errors import ConfigInvalid, DetectorUnavailable, InputMissing, ShardMismatch
 from fusionray.faces.decode import decode_image, encode_image
+from fusionray.ops.processes import find_processes
 
 # Ray 2.60 warns of its own defaults whenever a DataContext is made.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
@@ -282,16 +283,6 @@ def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
         time.sleep(0.05)
 
 
-def processes_with(text: str) -> list[str]:
-    """List the live processes whose command line holds a text."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if text in path.read_bytes().decode(errors="replace"):
-                found.append(path.parent.name)
-    return found
-
-
 @pytest.mark.usefixtures("ray_session")
 def test_a_killed_run_is_continued_and_ends_as_if_it_had_not_been_killed(tmp_path: Path) -> None:
     address = "synthetic://people=24,images=4,size=128,seed=1"
@@ -318,7 +309,7 @@ def test_a_killed_run_is_continued_and_ends_as_if_it_had_not_been_killed(tmp_pat
             os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
         # Its Ray dies with it, but takes a moment, in which it may still write.
-        wait_until(lambda: not processes_with(str(ray_folder)), seconds=30)
+        wait_until(lambda: not find_processes(str(ray_folder)), seconds=30)
         shutil.rmtree(ray_folder)
     done = {path.name: path.stat().st_ino for path in output.glob("shard-*.parquet")}
     assert 2 <= len(done) < 12
