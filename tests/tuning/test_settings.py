@@ -8,9 +8,9 @@ import pytest
 from fusionray.config import list_presets, load_config
 from fusionray.errors import ConfigInvalid
 from fusionray.training.schedule import scale_lr
-from fusionray.training.settings import TrainConfig
+from fusionray.training.settings import TrainConfig, WorkersConfig
 from fusionray.tuning.driver import claim_search, resolve_train
-from fusionray.tuning.plan import configure_trial, milestone
+from fusionray.tuning.plan import configure_trial, milestone, share_cores
 from fusionray.tuning.settings import TuneConfig
 from fusionray.tuning.space import check_space
 from tests.child_python import ROOT
@@ -91,3 +91,22 @@ def test_the_search_of_the_repository_is_sound() -> None:
     assert config.metric.startswith("validation_")
     assert train.budget.images % train.budget.preview_images == 0
     assert isinstance(train, TrainConfig)
+
+
+@pytest.mark.parametrize(
+    ("changes", "at_once", "nodes", "threads"),
+    [
+        ({}, 1, 1, None),
+        ({}, 2, 1, 4),
+        ({"num_workers": 2}, 2, 1, 2),
+        ({}, 4, 2, 4),
+        ({}, 20, 1, 1),
+        ({"threads": 3}, 2, 1, 3),
+    ],
+)
+def test_trials_side_by_side_share_the_cores(
+    changes: dict[str, Any], at_once: int, nodes: int, threads: int | None
+) -> None:
+    workers = share_cores(WorkersConfig(**changes), at_once, cores=8, nodes=nodes)
+    assert workers.threads == threads
+    assert workers.bind == (at_once == 1 or "threads" in changes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import uuid
 import warnings
@@ -30,7 +31,7 @@ from fusionray.training.claim import CHANGEABLE, first_difference, without
 from fusionray.training.settings import TrainConfig
 from fusionray.training.train import find_beside, resolve_output, resolve_shards
 from fusionray.tuning.outcome import SearchResult, conclude
-from fusionray.tuning.plan import TRIALS_FOLDER, Plan, search_folder
+from fusionray.tuning.plan import TRIALS_FOLDER, Plan, search_folder, share_cores
 from fusionray.tuning.records import DONE, Records
 from fusionray.tuning.search import Proposals, build_scheduler
 from fusionray.tuning.settings import TuneConfig
@@ -139,8 +140,14 @@ def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str) -> Train
             "validation": validation.model_copy(update=judges),
             "budget": budget,
             "tracking": train.tracking.model_copy(update={"uri": uri}),
+            "workers": share_cores(train.workers, config.at_once, len(os.sched_getaffinity(0)), count_nodes()),
         }
     )
+
+
+def count_nodes() -> int:
+    """Count the nodes of the cluster."""
+    return sum(bool(node["Alive"]) for node in ray.nodes())
 
 
 def is_over(plan: Plan) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusionray.data import storage
-from fusionray.training.settings import TrainConfig
+from fusionray.training.settings import TrainConfig, WorkersConfig
 from fusionray.tuning.settings import TuneConfig
 from fusionray.tuning.space import Settings, configure
 
@@ -44,6 +44,18 @@ def configure_trial(plan: Plan, run: str, settings: Settings) -> TrainConfig:
     """
     config = configure(plan.train, plan.config.space, settings, f"trial {run}")
     return config.model_copy(update={"run": config.run.model_copy(update={"name": run})})
+
+
+def share_cores(workers: WorkersConfig, at_once: int, cores: int, nodes: int) -> WorkersConfig:
+    """Give each of the trials that train side by side its part of a node's cores, where nobody said how many.
+
+    Each would take all of them: two trials of two threads on two cores wait for each other more than they compute.
+    """
+    beside = -(-at_once * workers.num_workers // nodes)
+    if workers.threads is not None or at_once == 1:
+        return workers
+    # Bound, they would all sit on the same cores: no trial knows of the others.
+    return workers.model_copy(update={"threads": max(1, cores // beside), "bind": False})
 
 
 def milestone(images: int, interval: int) -> int:
