@@ -20,10 +20,12 @@ import pytest
 
 from fusionray.evaluation.report.figures import Figures
 from fusionray.ops.processes import find_processes
+from fusionray.tuning.records import Records, repeated_images
 from tests.chaos.driver import wait_until
 from tests.tiny_fusion import TINY_SOURCE, save_encoder
 from tests.tiny_run import LOG_IMAGES, count_images, read_steps, write_run
 from tests.tiny_world import save_fusion, write_world
+from tests.tuning.tiny_search import write_search
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -159,6 +161,41 @@ def test_stopped_job_leaves_no_process_and_the_same_job_goes_on(head: dict[str, 
     assert count_images(settings.parent) == goal
     steps = read_steps(f"sqlite:///{settings.parent}/mlflow.db")
     assert steps == list(range(LOG_IMAGES, goal + 1, LOG_IMAGES))
+
+
+def test_stopped_search_halts_its_trials_and_the_same_job_goes_on(head: dict[str, str], tmp_path: Path) -> None:
+    budget = {"images": 4096, "checkpoint_images": 256, "preview_images": 2048}
+    search = write_search(tmp_path, train={"budget": budget})
+    job = ("python", "jobs/tune.py", "--config", str(search))
+    assert submit(head, *job, options=("--no-wait", "--submission-id", "search")).returncode == 0
+    records = Records(str(tmp_path / "runs" / "tiny"))
+    trials = tmp_path / "runs" / "tiny" / "trials"
+    wait_until("a checkpoint of a trial", lambda: any(trials.glob("*/checkpoint-*/info.json")))
+    assert ray_job(head, "stop", "search").returncode == 0
+    mark = f"RAY_TMPDIR={head['RAY_TMPDIR']}"
+    for title in ("ray::RayTrainWorker", "ray::_Inner", "jobs/tune.py"):
+        wait_until(f"the end of {title}", lambda title=title: not find_processes(title, variable=mark), 30)  # type: ignore[misc]
+
+    again = submit(head, *job)
+    assert again.returncode == 0, again.stdout[-4000:] + again.stderr[-2000:]
+    assert [record.status for record in records.trials()] == ["finished", "finished"]
+    stopped, *_, last = records.attempts("tiny-000")
+    assert last.first_images >= 256
+    # Ray gives a stopped job three seconds: a trial that could not save in them goes on from the checkpoint before.
+    assert max(repeated_images(records.attempts("tiny-000"))) <= 256 + 16
+    assert stopped.run == last.run
+
+
+def test_pictures_are_prepared_and_a_bundle_is_exported_as_jobs(head: dict[str, str], tmp_path: Path) -> None:
+    shards, bundle = tmp_path / "shards", tmp_path / "bundle"
+    world = "synthetic://people=6,images=4,size=96,seed=5"
+    prepared = submit(head, "python", "jobs/prepare.py", world, str(shards), "size=64")
+    assert prepared.returncode == 0, prepared.stdout[-4000:] + prepared.stderr[-2000:]
+    assert (shards / "manifest.json").is_file()
+    save_fusion(tmp_path / "fusion")
+    exported = submit(head, "python", "jobs/export.py", str(tmp_path / "fusion"), "--output", str(bundle))
+    assert exported.returncode == 0, exported.stdout[-4000:] + exported.stderr[-2000:]
+    assert (bundle / "bundle.json").is_file()
 
 
 def test_job_without_the_token_is_turned_away(head: dict[str, str], tmp_path: Path) -> None:
