@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tqdm import tqdm
 
 POLL_SECONDS = 0.5
+# `ray job stop` gives a run three seconds to save what it has.
+NOTICE_SECONDS = 0.1
 ANSWER_SECONDS = 5.0
 
 
@@ -139,10 +142,13 @@ class ProgressBoard:
 
         def draw() -> None:
             with tqdm(total=total, desc=title, unit=unit, smoothing=0.05, mininterval=POLL_SECONDS) as bar:
-                while not stop.wait(POLL_SECONDS):
+                drawn = time.monotonic()
+                while not stop.wait(NOTICE_SECONDS):
                     if ending is not None and ending.is_set():
                         self.halt()
-                    self.update(bar, total)
+                    if time.monotonic() - drawn > POLL_SECONDS:
+                        self.update(bar, total)
+                        drawn = time.monotonic()
                 self.update(bar, total)
 
         thread = threading.Thread(target=draw, name="progress", daemon=True)

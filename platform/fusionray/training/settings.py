@@ -159,7 +159,7 @@ class WorkersConfig(Section):
     )
     standby: bool = Field(
         True,
-        description="keep a process in wait for each worker (0.3 GiB), imports done: restarts are quicker",
+        description="keep a process in wait for each worker (0.5 GiB), imports done: restarts are quicker",
     )
 
     @model_validator(mode="after")
