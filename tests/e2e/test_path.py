@@ -184,6 +184,14 @@ def test_killed_driver_goes_on_from_its_last_checkpoint(world: World, saved: lis
     # The second driver came again past what the first had logged after its last checkpoint: no entry is there twice.
     step = TINY["budget"]["log_images"]
     assert positions == list(range(step, IMAGES + 1, step))
+    # Evaluations stand where they were made, with the values that the checkpoint has of them.
+    newest = read_info(find_checkpoint(str(world.runs / "fusion")))
+    looked = [name for name in newest.metrics if name.startswith("validation_")]
+    assert looked
+    for name in looked:
+        (entry,) = client.get_metric_history(run_id, name)
+        assert entry.step == IMAGES
+        assert entry.value == pytest.approx(newest.metrics[name])
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ def test_a_run_that_comes_past_an_entry_again_does_not_make_it_twice(store: tupl
     uri, _ = store
     run = open_run(uri, "faces", "again", {})
     for start in (32, 64):  # killed after 96, from a checkpoint at 32 images
-        tracker = RunTracker(uri, run)
+        tracker = RunTracker(uri, run, once=True)
         for images in range(start, start + 96, 32):
             tracker.log(images, {"loss": 1.0, "bad": math.nan})
     # What was not measured before is no second entry.
@@ -104,6 +104,14 @@ def test_a_run_that_comes_past_an_entry_again_does_not_make_it_twice(store: tupl
     assert [images for images, _ in metric_history(uri, run, "loss")] == [32, 64, 96, 128]
     assert metric_history(uri, run, "bad") == []
     assert metric_history(uri, run, "rare") == [(128, 2.0)]
+
+
+def test_what_is_measured_anew_takes_the_place_of_what_was(store: tuple[str, Path]) -> None:
+    uri, _ = store
+    run = open_run(uri, "faces", "anew", {})
+    for value in (1.0, 2.0):
+        RunTracker(uri, run).log(0, {"best_value": value})
+    assert make_client(uri).get_run(run).data.metrics["best_value"] == 2.0
 
 
 def test_a_store_that_does_not_answer_is_told_in_one_line(tmp_path: Path) -> None:

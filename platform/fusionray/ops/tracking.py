@@ -87,16 +87,18 @@ def close_run(uri: str, run_id: str, *, failed: bool) -> None:
 class RunTracker:
     """Write metrics and pictures of one run.
 
-    A run that goes on from a checkpoint comes again past what was logged after it: no entry is made twice.
+    `once`: make no entry of a metric at or before its newest one. A training that goes on from a checkpoint comes again
+    past what was logged after it; whoever measures the same thing anew wants the new value.
     """
 
-    def __init__(self, uri: str, run_id: str) -> None:
+    def __init__(self, uri: str, run_id: str, *, once: bool = False) -> None:
         self.client = make_client(uri)
         self.run_id = run_id
+        self.once = once
         self.last: dict[str, int] | None = None
 
     def log(self, images_seen: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics at a position in images; non-finite values, and what is logged already, are left out.
+        """Log metrics at a position in images; non-finite values are left out.
 
         Raises: TrackerFailed if the store does not take them.
         """
@@ -104,14 +106,15 @@ class RunTracker:
 
         now = int(time.time() * 1000)
         with telling_failure():
-            last = self.last = self.read_last() if self.last is None else self.last
+            if self.last is None:
+                self.last = self.read_last() if self.once else {}
             entries = [
                 Metric(key, float(value), now, images_seen)
                 for key, value in metrics.items()
-                if np.isfinite(value) and images_seen > last.get(key, -1)
+                if np.isfinite(value) and not (self.once and images_seen <= self.last.get(key, -1))
             ]
             self.client.log_batch(self.run_id, metrics=entries)
-        last |= {entry.key: images_seen for entry in entries}
+        self.last |= {entry.key: images_seen for entry in entries}
 
     def read_last(self) -> dict[str, int]:
         """Read the position of the newest entry of each metric."""

@@ -35,7 +35,7 @@ class Journal:
         self.shown = 0.0
         self.told: set[str] = set()
         self.logged = False
-        self.tracker = RunTracker(task.tracking_uri, task.tracking_run) if engine.rank == 0 else None
+        self.tracker = RunTracker(task.tracking_uri, task.tracking_run, once=True) if engine.rank == 0 else None
         self.validation = Validation(task.config, task.manifest, decoder, engine.device, board.say, judges=task.judges)
 
     def say(self, line: str) -> None:
@@ -63,7 +63,8 @@ class Journal:
             replaced = self.count_replaced()
             if self.tracker is not None:
                 self.log(self.tracker, report, replaced)
-        if crossed(before, images, budget.preview_images):
+        # After the last step comes the final look.
+        if crossed(before, images, budget.preview_images) and images < budget.images:
             self.look(final=False)
 
     def count_replaced(self) -> int:
@@ -75,7 +76,7 @@ class Journal:
 
     def log(self, tracker: RunTracker, report: StepReport, replaced_rows: int) -> None:
         """Write figures of the steps since the last entry, and warn once of what takes too long."""
-        self.metrics |= {f"loss_{name}": value for name, value in report.losses.items()}
+        found = {f"loss_{name}": value for name, value in report.losses.items()}
         extra = {f"lr_{name}": value for name, value in report.learning_rates.items()}
         extra |= {f"grad_norm_{name}": value for name, value in report.grad_norms.items()}
         extra["skipped_steps"] = self.engine.skipped_steps
@@ -84,13 +85,15 @@ class Journal:
         extra["replaced_rows"] = replaced_rows
         summary = self.engine.ledger.take() if self.engine.ledger.num_steps else None
         if summary is not None:
-            self.metrics["images_per_second"] = summary.images_per_second * self.engine.num_ranks
+            found["images_per_second"] = summary.images_per_second * self.engine.num_ranks
             extra |= summary.metrics()
             # The first entry holds the start of readers and kernels, which says nothing of the run.
             if self.logged:
                 self.tell_once("ledger", summary.warning(self.config))
             self.logged = True
-        tracker.log(self.engine.images_seen, {**extra, **self.metrics})
+        self.metrics |= found
+        # What looks found is theirs to log: here it would stand at a position that it was not measured at.
+        tracker.log(self.engine.images_seen, {**extra, **found})
 
     def look(self, *, final: bool) -> None:
         """Evaluate on held-out people and draw a preview; rank 0 does, all gather the networks."""
@@ -102,7 +105,7 @@ class Journal:
             found, picture = self.validation.look(self.engine.recipe, networks)
             self.metrics |= found
             self.board.report(images, found)
-            self.tracker.log(images, self.metrics)
+            self.tracker.log(images, found)
             if picture is not None:
                 self.tracker.log_preview(images, picture, final=final)
 
