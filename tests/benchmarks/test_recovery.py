@@ -17,7 +17,8 @@ def test_a_killed_worker_is_measured_until_its_successors_have_made_a_step(tmp_p
         train=tiny.train,
         world=tiny.world,
         kills=1,
-        pause_seconds=(0.5, 1.0),
+        # Long enough for successors to be asked for and to get ready.
+        pause_seconds=(12.0, 13.0),
         checkpoint_images=200,
     )
     result = bench_recovery(config)
@@ -26,6 +27,7 @@ def test_a_killed_worker_is_measured_until_its_successors_have_made_a_step(tmp_p
     assert figures["recovery_seconds_worst"].value == figures["recovery_seconds_median"].value
     assert figures["recovery_seconds_median"].goal == "<= 8"
     assert figures["images_repeated_worst"].value >= 0
+    assert figures["successors_in_wait"].value == 1
     assert Figures.model_validate_json((tmp_path / "out" / "figures.json").read_bytes()) == result.figures
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "figures.json",

@@ -28,6 +28,7 @@ from fusionray.data.reading import list_people
 from fusionray.data.shards import read_manifest
 from fusionray.errors import ClusterUnavailable, TrainingFailed
 from fusionray.ops.environment import resolve_location
+from fusionray.ops.processes import list_processes
 from fusionray.ops.tracking import open_run, tracking_uri
 
 POLL_SECONDS = 0.02
@@ -52,10 +53,11 @@ class RecoveryBenchConfig(Section):
 
 @dataclass(frozen=True)
 class Recovery:
-    """One kill: seconds to the next step, and images that were computed again."""
+    """One kill: seconds to the next step, images that were computed again, share of successors that were in wait."""
 
     seconds: float
     images_repeated: int
+    waited: float
 
 
 def bench_recovery(config: RecoveryBenchConfig, *, address: str | None = None) -> BenchResult:
@@ -78,6 +80,7 @@ def bench_recovery(config: RecoveryBenchConfig, *, address: str | None = None) -
             "recovery_seconds_worst": [max(seconds)],
             "images_repeated_worst": [max(images)],
             "intervals_repeated_worst": [max(images) / config.checkpoint_images],
+            "successors_in_wait": [each.waited for each in recoveries],
         },
         notes=[
             f"{len(recoveries)} kills of one of {config.num_workers} workers of {config.preset}, "
@@ -175,10 +178,13 @@ class Killer:
         victim = seats[self.random.choice(sorted(seats))]
         if victim.node != self.here:
             raise ClusterUnavailable("bench recovery kills processes: it measures workers on this machine only")
+        there = list_processes()
         started = time.monotonic()
         os.kill(victim.pid, signal.SIGKILL)
         began = self.wait_for_step(former={seat.pid for seat in seats.values()})
-        return Recovery(time.monotonic() - started, max(0, standing.position - began))
+        seconds = time.monotonic() - started
+        waited = [seat.pid in there for seat in self.look().seats.values()]
+        return Recovery(seconds, max(0, standing.position - began), statistics.mean(waited))
 
     def wait_for_step(self, former: set[int]) -> int:
         """Wait until workers other than the former have made a step; return the images that they began with.

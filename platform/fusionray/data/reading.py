@@ -180,7 +180,7 @@ class RayReader:
     process: Any = None
 
     def start(self) -> None:
-        """Start the process, which takes a second; `read` does it where nobody has."""
+        """Start the process; `read` does it where nobody has."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

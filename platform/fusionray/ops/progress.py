@@ -14,6 +14,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tqdm import tqdm
 
+from fusionray.ops.beside import beside
+
 POLL_SECONDS = 0.5
 # `ray job stop` gives a run three seconds to save what it has.
 NOTICE_SECONDS = 0.1
@@ -138,9 +140,8 @@ class ProgressBoard:
     @contextlib.contextmanager
     def shown(self, title: str, total: int, unit: str, *, ending: threading.Event | None = None) -> Iterator[None]:
         """Draw the bar while the block runs; once `ending` is set the work is asked to end."""
-        stop = threading.Event()
 
-        def draw() -> None:
+        def draw(stop: threading.Event) -> None:
             with tqdm(total=total, desc=title, unit=unit, smoothing=0.05, mininterval=POLL_SECONDS) as bar:
                 drawn = time.monotonic()
                 while not stop.wait(NOTICE_SECONDS):
@@ -151,13 +152,8 @@ class ProgressBoard:
                         drawn = time.monotonic()
                 self.update(bar, total)
 
-        thread = threading.Thread(target=draw, name="progress", daemon=True)
-        thread.start()
-        try:
+        with beside(draw, "progress"):
             yield
-        finally:
-            stop.set()
-            thread.join(timeout=10)
 
     def update(self, bar: tqdm[Any], total: int) -> None:
         # The board is a convenience: work goes on where it does not answer.

@@ -1,7 +1,7 @@
 """Imports ahead: what a training worker will need, taken in before the process is given anything to do.
 
 Ray imports this module in every process that it starts (RAY_preload_python_modules, ops/environment.py); it does
-something in those that are to train. Two seconds of a restart are imports: a process in wait has them behind it.
+something in those that are to train. A process in wait has its imports behind it.
 """
 
 import os

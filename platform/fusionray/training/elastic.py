@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 
 # How often Ray Train compares its workers with the cluster, and how often the cluster is counted for it: Ray's own
 # 60 s and 20 s would be most of the time that a lost node costs.
 RESIZE_SECONDS = 5.0
 COUNT_SECONDS = 2.0
-
-
-@contextlib.contextmanager
-def counted_often() -> Iterator[None]:
-    """Let Ray count the cluster's nodes often while the block runs."""
-    stop = threading.Event()
-    thread = threading.Thread(target=keep_counting, args=(stop,), name="count-nodes", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(timeout=10)
 
 
 def keep_counting(stop: threading.Event) -> None:

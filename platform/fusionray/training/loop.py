@@ -86,7 +86,7 @@ def train_worker(loop_config: Mapping[str, Any]) -> None:
 
 
 def open_reader(task: WorkerTask) -> RayReader:
-    """Start the reading process, which takes as long as the networks do: they are built meanwhile."""
+    """Start the reading process; networks are built meanwhile."""
     data = task.config.data
     regions = task.config.needs_regions(synthetic=task.manifest.synthetic)
     files = list_files(data.shards, task.manifest, "train", with_regions=regions)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import replace
 from typing import Any
 
 from fusionray.errors import ClusterUnavailable, RunStopped, TrainingFailed
+from fusionray.ops.beside import beside
 from fusionray.ops.cluster import require_cpus
 from fusionray.ops.progress import ProgressBoard
-from fusionray.training.checkpoint.info import newest_checkpoint, read_info
-from fusionray.training.elastic import RESIZE_SECONDS, counted_often
+from fusionray.training.checkpoint.info import newest_checkpoint, read_info, take_over
+from fusionray.training.elastic import RESIZE_SECONDS, keep_counting
 from fusionray.training.failures import FailureTeller, root_cause
 from fusionray.training.loop import train_worker
 from fusionray.training.notice import expect_notice
@@ -64,6 +66,8 @@ def fit_on(task: WorkerTask, board: ProgressBoard) -> None:
             if after <= before or not task.config.workers.max_failures:
                 raise
             board.say(f"train {task.config.run.name}: {error}; workers start anew after {after} images")
+            # Workers that a killed controller left behind must not publish any more.
+            task = replace(task, owner=take_over(task.run_folder))
 
 
 def fit(task: WorkerTask, board: ProgressBoard) -> None:
@@ -93,7 +97,7 @@ def fit(task: WorkerTask, board: ProgressBoard) -> None:
             worker_runtime_env=WORKER_ENVIRONMENT,
         ),
     )
-    with counted_often() if is_elastic(workers) else contextlib.nullcontext():
+    with beside(keep_counting, "count-nodes") if is_elastic(workers) else contextlib.nullcontext():
         try:
             trainer.fit()
         except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
