@@ -38,13 +38,7 @@ class FuserReplica:
         cv2.setNumThreads(1)
         self.config = config
         bundle = read_bundle(config.bundle, config.tracking_uri)
-        self.fuser = Fuser(
-            bundle,
-            build_detector(config.detector),
-            providers=config.providers,
-            allow_fallback=config.allow_fallback,
-            intra_op_threads=config.threads,
-        )
+        self.fuser = Fuser(bundle, build_detector(config.detector), config.runtime)
         self.fuser.warm_up()
         self.limits = ImageLimits(max_bytes=config.max_body_bytes, max_pixels=config.max_pixels, max_side=LONGEST_SIDE)
         self.provenance = Provenance(bundle.description.name, bundle_hash(bundle))
@@ -55,7 +49,7 @@ class FuserReplica:
 
     async def describe(self) -> ModelCard:
         """Tell what is loaded and what it runs on."""
-        description, report = self.fuser.bundle.description, self.fuser.describe()
+        description, report = self.fuser.bundle.description, self.fuser.crop_fuser.report
         return ModelCard(
             name=description.name,
             size=description.size,
@@ -65,7 +59,7 @@ class FuserReplica:
             provider=report.provider,
             providers=report.providers,
             threads=report.threads,
-            runtime=f"onnxruntime {report.runtime_version}",
+            runtime=report.library,
         )
 
     async def fuse(self, source: bytes, target: bytes, options: FuseOptions) -> FuseReply | Problem:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fusionray.config import Section, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.errors import ConfigInvalid
+from fusionray.runtime.settings import RuntimeSettings
 from fusionray.safety.provenance import PictureFormat
 
 Faces = Literal["largest", "all"]
@@ -29,11 +30,7 @@ class ServeConfig(Section):
     bundle: str = Field(description="Folder of the bundle, or models:/name@alias in the registry.")
     tracking_uri: str | None = Field(default=None, description="MLflow server or store that holds the registry.")
     detector: str = Field(default="default", description="'default', or the path of a YuNet or SCRFD ONNX file.")
-    providers: tuple[str, ...] | Literal["auto"] = Field(
-        default="auto", description="Execution providers of ONNX Runtime, the first preferred."
-    )
-    allow_fallback: bool = Field(default=False, description="Go on with a warning if a provider does not start.")
-    threads: int | None = Field(default=None, ge=1, description="CPU threads of a model; all CPUs if not given.")
+    runtime: RuntimeSettings = Field(default=RuntimeSettings(), description="On what the models run.")
     num_replicas: int = Field(default=1, ge=1, description="Copies of the model that are always there.")
     max_replicas: int | None = Field(default=None, ge=1, description="Scale up to this many under load.")
     cpus_per_replica: float = Field(default=1.0, ge=0, description="CPUs that Ray reserves for a copy.")
@@ -46,13 +43,6 @@ class ServeConfig(Section):
     max_pixels: int = Field(default=25_000_000, ge=1024, description="A larger picture is answered 413, undecoded.")
     default_format: PictureFormat = Field(default="png", description="Format of the answer if none is asked for.")
     jpeg_quality: int = Field(default=92, ge=1, le=100, description="Quality of JPEG and WebP answers.")
-
-    @field_validator("providers")
-    @classmethod
-    def check_providers(cls, value: tuple[str, ...] | str) -> tuple[str, ...] | str:
-        if not value:
-            raise ValueError("name at least one provider, or write auto")
-        return value
 
     @model_validator(mode="after")
     def check_replicas(self) -> ServeConfig:

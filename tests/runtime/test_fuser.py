@@ -12,8 +12,12 @@ from fusionray.faces.align import estimate_alignment, load_template
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Face, Image
 from fusionray.faces.paste import affected_region
-from fusionray.runtime.fuser import MAX_BATCH, Fuser, denormalize_crops, normalize_source
+from fusionray.runtime.crop_fuser import MAX_BATCH
+from fusionray.runtime.face_reader import normalize_source
+from fusionray.runtime.fuser import Fuser
+from fusionray.runtime.pixels import denormalize_crops
 from fusionray.runtime.session import CPU
+from fusionray.runtime.settings import RuntimeSettings
 from tests.pictures import draw_empty, draw_group, draw_person
 from tests.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny, write_tiny_bundle
 
@@ -21,7 +25,7 @@ from tests.tiny_bundle import TINY_SIZE, build_generator, build_identity, descri
 def build_fuser(folder: Path, description: BundleDescription | None = None, generator: bytes | None = None) -> Fuser:
     files = {"generator.onnx": generator or build_generator(), "identity.onnx": build_identity()}
     bundle = write_bundle(folder, files, description or describe_tiny())
-    return Fuser(bundle, build_detector("default"), providers=[CPU], intra_op_threads=1)
+    return Fuser(bundle, build_detector("default"), RuntimeSettings(providers=(CPU,), threads=1))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +58,7 @@ def test_pixels_outside_of_the_face_keep_their_bytes(fuser: Fuser) -> None:
     fused = fuser.fuse(draw_person(1), target)
     assert fused.image.shape == target.shape
     assert fused.image.dtype == np.uint8
-    left, top, right, bottom = region_of(fuser.detect(target, "target")[0], target)
+    left, top, right, bottom = region_of(fuser.reader.detect(target, "target")[0], target)
     changed = changed_pixels(target, fused.image)
     assert changed[top:bottom, left:right].mean() > 0.3
     # The model's mask is 1 everywhere: that the rim keeps its bytes as well is the soft box's work.
@@ -85,19 +89,19 @@ def test_every_face_or_only_the_largest_is_replaced(fuser: Fuser) -> None:
 
 def test_the_models_see_the_range_that_the_bundle_states(tmp_path: Path, fuser: Fuser) -> None:
     rng = np.random.default_rng(0)
-    crops = [rng.integers(0, 256, (TINY_SIZE, TINY_SIZE, 3), dtype=np.uint8) for _ in range(2)]
-    embedding = np.full(512, 512**-0.5, np.float32)
+    crops = rng.integers(0, 256, (2, TINY_SIZE, TINY_SIZE, 3), dtype=np.uint8)
+    embeddings = np.full((2, 512), 512**-0.5, np.float32)
     tint = 0.5 * 512**-0.5
-    output, mask = fuser.fuse_crops(embedding, crops)
-    expected = np.rint(np.clip((1 - np.stack(crops) / 255.0 + tint) * 255, 0, 255))
-    assert np.abs(output - expected).max() <= 1
-    assert np.array_equal(mask, np.ones((2, TINY_SIZE, TINY_SIZE), np.float32))
+    fused = fuser.crop_fuser.fuse(embeddings, crops)
+    expected = np.rint(np.clip((1 - crops / 255.0 + tint) * 255, 0, 255))
+    assert np.abs(fused.crops - expected).max() <= 1
+    assert np.array_equal(fused.masks, np.ones((2, TINY_SIZE, TINY_SIZE), np.float32))
 
     signed = describe_tiny().model_copy(update={"tensors": describe_tensors(TINY_SIZE, -1.0, 1.0)})
-    output, _ = build_fuser(tmp_path / "bundle", signed).fuse_crops(embedding, crops)
-    seen = np.stack(crops) / 127.5 - 1
+    fused = build_fuser(tmp_path / "bundle", signed).crop_fuser.fuse(embeddings, crops)
+    seen = crops / 127.5 - 1
     expected = np.rint(np.clip((1 - seen + tint + 1) * 127.5, 0, 255))
-    assert np.abs(output - expected).max() <= 1
+    assert np.abs(fused.crops - expected).max() <= 1
 
 
 def test_the_embedding_of_a_source_gets_unit_length_and_what_follows_it_stays() -> None:
@@ -110,16 +114,16 @@ def test_the_embedding_of_a_source_gets_unit_length_and_what_follows_it_stays() 
 
 def test_more_faces_than_a_batch_give_the_same_as_one_by_one(fuser: Fuser) -> None:
     rng = np.random.default_rng(1)
-    crops = [rng.integers(0, 256, (TINY_SIZE, TINY_SIZE, 3), dtype=np.uint8) for _ in range(MAX_BATCH + 3)]
-    embedding = fuser.read_source(draw_person(1))
-    together, _ = fuser.fuse_crops(embedding, crops)
-    alone = np.concatenate([fuser.fuse_crops(embedding, [crop])[0] for crop in crops])
+    crops = rng.integers(0, 256, (MAX_BATCH + 3, TINY_SIZE, TINY_SIZE, 3), dtype=np.uint8)
+    sources = np.stack([fuser.read_source(draw_person(seed)) for seed in range(len(crops))])
+    together = fuser.crop_fuser.fuse(sources, crops).crops
+    alone = [fuser.crop_fuser.fuse(sources[k : k + 1], crops[k : k + 1]).crops[0] for k in range(len(crops))]
     assert np.array_equal(together, alone)
 
 
 def test_numbers_that_are_not_finite_become_pixels(fuser: Fuser) -> None:
     broken = np.array([np.nan, np.inf, -np.inf, 0.5], np.float32).reshape(1, 1, 2, 2).repeat(3, axis=1)
-    assert denormalize_crops(broken, fuser.output_range)[0, :, :, 0].tolist() == [[0, 255], [0, 128]]
+    assert denormalize_crops(broken, fuser.crop_fuser.output_range)[0, :, :, 0].tolist() == [[0, 255], [0, 128]]
 
 
 def test_a_picture_without_a_face_is_named(fuser: Fuser) -> None:
@@ -141,11 +145,11 @@ class FixedDetector:
 def test_landmarks_that_give_no_crop_count_as_no_face(tmp_path: Path, value: float) -> None:
     detector = FixedDetector(np.full((5, 2), value, np.float32))
     with pytest.raises(NoFaceFound):
-        Fuser(write_tiny_bundle(tmp_path / "bundle"), detector, providers=[CPU]).read_source(draw_empty())
+        Fuser(write_tiny_bundle(tmp_path / "bundle"), detector).read_source(draw_empty())
 
 
 def test_what_is_loaded_is_reported(fuser: Fuser) -> None:
-    assert (fuser.describe().provider, fuser.describe().threads) == (CPU, 1)
+    assert (fuser.crop_fuser.report.provider, fuser.crop_fuser.report.threads) == (CPU, 1)
 
 
 @pytest.mark.parametrize(

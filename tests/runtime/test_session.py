@@ -5,19 +5,24 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from fusionray.errors import BundleInvalid, ProviderUnavailable
+from fusionray.config import validate
+from fusionray.errors import BundleInvalid, ConfigInvalid, ProviderUnavailable
+from fusionray.runtime.engine import open_engine
 from fusionray.runtime.session import (
     CPU,
     CUDA,
-    build_session,
     choose_providers,
     count_cpus,
-    describe,
     has_nvidia_device,
 )
+from fusionray.runtime.settings import RuntimeSettings
 from tests.tiny_bundle import build_identity
 
 without_gpu = pytest.mark.skipif(has_nvidia_device(), reason="this machine has a GPU: CUDA would not be refused")
+
+
+def on(*providers: str) -> RuntimeSettings:
+    return RuntimeSettings(providers=providers)
 
 
 @pytest.fixture
@@ -28,47 +33,47 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_auto_takes_what_the_machine_has(model: Path) -> None:
-    report = describe(build_session(model))
+    report = open_engine(model).report
     assert report.provider == choose_providers()[0]
     assert report.threads == count_cpus()
-    assert report.runtime_version == ort.__version__
+    assert report.library == f"onnxruntime {ort.__version__}"
 
 
 def test_threads_are_set_on_purpose_whatever_the_environment_says(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert describe(build_session(model, [CPU])).threads == count_cpus()
-    assert describe(build_session(model, [CPU], intra_op_threads=3)).threads == 3
+    assert open_engine(model, on(CPU)).report.threads == count_cpus()
+    assert open_engine(model, RuntimeSettings(providers=(CPU,), threads=3)).report.threads == 3
 
 
 def test_a_provider_that_does_not_exist_is_refused_by_name(model: Path) -> None:
     with pytest.raises(ProviderUnavailable, match=r"AbacusExecutionProvider: this build of ONNX Runtime has .*CPU"):
-        build_session(model, ["AbacusExecutionProvider", CPU])
+        open_engine(model, on("AbacusExecutionProvider", CPU))
 
 
 @without_gpu
 @pytest.mark.skipif(CUDA not in ort.get_available_providers(), reason="this build of ONNX Runtime knows no CUDA")
 def test_a_provider_that_silently_fell_to_the_cpu_is_refused(model: Path) -> None:
     with pytest.raises(ProviderUnavailable, match="CUDAExecutionProvider: it could not start"):
-        build_session(model, [CUDA, CPU])
+        open_engine(model, on(CUDA, CPU))
 
 
 @without_gpu
 def test_falling_back_is_possible_and_warns(model: Path) -> None:
     with pytest.warns(RuntimeWarning, match="CUDAExecutionProvider.*continuing without") as caught:
-        session = build_session(model, [CUDA, CPU], allow_fallback=True)
+        engine = open_engine(model, RuntimeSettings(providers=(CUDA, CPU), allow_fallback=True))
     assert len(caught) == 1
-    assert describe(session).provider == CPU
+    assert engine.report.provider == CPU
 
 
 @pytest.mark.parametrize("providers", [[], "CPUExecutionProvider"])
-def test_providers_that_are_no_list_are_refused(model: Path, providers: list[str]) -> None:
-    with pytest.raises(ValueError, match="providers"):
-        build_session(model, providers)
+def test_providers_that_are_no_list_are_refused(providers: object) -> None:
+    with pytest.raises(ConfigInvalid, match="providers"):
+        validate(RuntimeSettings, {"providers": providers}, "here")
 
 
 def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
     with pytest.raises(BundleInvalid, match=r"broken\.onnx: ONNX Runtime cannot load it"):
-        build_session(tmp_path / "broken.onnx")
+        open_engine(tmp_path / "broken.onnx")
     with pytest.raises(BundleInvalid, match="no such model"):
-        build_session(tmp_path / "absent.onnx")
+        open_engine(tmp_path / "absent.onnx")

@@ -18,6 +18,7 @@ from ray import serve
 from fusionray.errors import BundleInvalid, ConfigInvalid, ServiceFailed
 from fusionray.export.bundle import bundle_hash
 from fusionray.faces.decode import decode_image
+from fusionray.runtime.settings import RuntimeSettings
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
 from serve.app import build_application, run, wait_until_running
 from serve.guards import KEY_VARIABLE
@@ -59,7 +60,12 @@ def find_free_port() -> int:
 @pytest.fixture(scope="module")
 def service(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     bundle = write_tiny_bundle(tmp_path_factory.mktemp("serve") / "bundle")
-    config = ServeConfig(bundle=str(bundle.folder), threads=1, max_body_bytes=MAX_BODY_BYTES, max_pixels=MAX_PIXELS)
+    config = ServeConfig(
+        bundle=str(bundle.folder),
+        runtime=RuntimeSettings(threads=1),
+        max_body_bytes=MAX_BODY_BYTES,
+        max_pixels=MAX_PIXELS,
+    )
     port = find_free_port()
     with pytest.MonkeyPatch.context() as environment:
         environment.delenv(KEY_VARIABLE, raising=False)

@@ -28,9 +28,11 @@ from fusionray.nets.generator import Fused
 from fusionray.ops.environment import resolve_location
 from fusionray.recipes.identity import FaceWindow
 from fusionray.recipes.recipe import to_float, to_uint8
-from fusionray.runtime.fuser import denormalize_crops, normalize_source
-from fusionray.runtime.session import build_session
-from fusionray.runtime.signature import check_models
+from fusionray.runtime.engine import open_engine
+from fusionray.runtime.face_reader import normalize_source
+from fusionray.runtime.pixels import denormalize_crops
+from fusionray.runtime.settings import RuntimeSettings
+from fusionray.runtime.signature import check_generator, check_identity
 from fusionray.training.build import face_view, load_fusion
 from fusionray.training.checkpoint.info import find_checkpoint
 
@@ -76,10 +78,11 @@ class BundleSubject:
     """
 
     def __init__(self, bundle: Bundle, window: nn.Module, threads: int | None = None) -> None:
-        self.generator, self.identity = (
-            build_session(path, intra_op_threads=threads) for path in (bundle.generator_path, bundle.identity_path)
-        )
-        check_models(bundle, self.generator, self.identity)
+        settings = RuntimeSettings(threads=threads)
+        self.generator = open_engine(bundle.generator_path, settings)
+        self.identity = open_engine(bundle.identity_path, settings)
+        check_generator(bundle, self.generator)
+        check_identity(bundle, self.identity)
         self.window = window
         self.face_range = bundle.tensor(IDENTITY_NAME, "input")
         self.target_range = bundle.tensor(GENERATOR_NAME, "target")

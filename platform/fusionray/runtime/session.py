@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from fusionray.errors import BundleInvalid, ProviderUnavailable
-
-Providers = Sequence[str] | Literal["auto"]
+from fusionray.runtime.settings import RuntimeSettings
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -34,31 +30,16 @@ LOAD_ERRORS = (
 )
 
 
-@dataclass(frozen=True)
-class SessionReport:
-    """What a session really runs on: the provider that takes the graph, all that are active, and CPU threads."""
+def build_session(path: str | Path, settings: RuntimeSettings) -> ort.InferenceSession:
+    """Open a model on the providers of the settings, the first preferred, with every graph optimisation.
 
-    provider: str
-    providers: tuple[str, ...]
-    threads: int
-    runtime_version: str
-
-
-def build_session(
-    path: str | Path,
-    providers: Providers = "auto",
-    *,
-    allow_fallback: bool = False,
-    intra_op_threads: int | None = None,
-) -> ort.InferenceSession:
-    """Open a model on the given providers, the first preferred, with every graph optimisation.
-
-    `auto` takes the GPU if there is one, else the CPU. `intra_op_threads` defaults to the CPUs of this process.
+    `auto` takes the GPU if there is one, else the CPU. Threads are those of the settings, or the CPUs of this process.
 
     Raises: ProviderUnavailable if a provider is not there or does not become active, unless `allow_fallback`, which
         warns instead; BundleInvalid if the file is not a model that ONNX Runtime can read.
     """
-    wanted = choose_providers() if providers == "auto" else check_names(providers)
+    allow_fallback = settings.allow_fallback
+    wanted = choose_providers() if settings.providers == "auto" else list(dict.fromkeys(settings.providers))
     known = ort.get_available_providers()
     refused = [name for name in wanted if name not in known]
     if refused:
@@ -68,7 +49,7 @@ def build_session(
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     # Ray gives its workers OMP_NUM_THREADS=1; ONNX Runtime would take that one thread however many CPUs there are.
-    options.intra_op_num_threads = intra_op_threads or count_cpus()
+    options.intra_op_num_threads = settings.threads or count_cpus()
     options.inter_op_num_threads = 1
     options.log_severity_level = ERRORS_ONLY
     # Idle threads that spin would take the CPU from the other session, the detector and the other replicas.
@@ -87,12 +68,6 @@ def open_model(path: Path, options: ort.SessionOptions, providers: list[str]) ->
         return ort.InferenceSession(str(path), options, providers=providers)
     except LOAD_ERRORS as error:
         raise BundleInvalid(f"{path}: ONNX Runtime cannot load it ({first_line(error)}); export it again") from None
-
-
-def check_names(providers: Sequence[str]) -> list[str]:
-    if isinstance(providers, str) or not providers:
-        raise ValueError(f"providers: {providers!r} is neither 'auto' nor a list of provider names")
-    return list(dict.fromkeys(providers))
 
 
 def choose_providers() -> list[str]:
@@ -122,7 +97,8 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def describe(session: ort.InferenceSession) -> SessionReport:
-    """Report what a session runs on."""
+def list_active(session: ort.InferenceSession) -> tuple[str, tuple[str, ...], int, str]:
+    """List what a session runs on: first provider, all of them, CPU threads, library."""
     active = tuple(session.get_providers())
-    return SessionReport(active[0], active, session.get_session_options().intra_op_num_threads, ort.__version__)
+    threads = session.get_session_options().intra_op_num_threads
+    return active[0], active, threads, f"onnxruntime {ort.__version__}"

@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import onnxruntime as ort
+from collections.abc import Mapping
 
 from fusionray.errors import BundleInvalid
 from fusionray.export.bundle import GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE, Bundle
+from fusionray.runtime.engine import Engine, Port
 
 
-def check_models(bundle: Bundle, generator: ort.InferenceSession, identity: ort.InferenceSession) -> None:
-    """Compare the models' inputs and outputs with what this runtime drives.
+def check_generator(bundle: Bundle, generator: Engine) -> None:
+    """Compare the generator's inputs and outputs with what this runtime drives.
 
     Raises: BundleInvalid naming the file and the input or output that differs.
     """
     size = bundle.description.size
-    wanted: dict[str, tuple[ort.InferenceSession, dict[str, list[int]], dict[str, list[int]]]] = {
-        GENERATOR_NAME: (
-            generator,
-            {"source": [bundle.source_length], "target": [3, size, size]},
-            {"output": [3, size, size], "mask": [1, size, size]},
-        ),
-        IDENTITY_NAME: (
-            identity,
-            {"input": [3, IDENTITY_SIZE, IDENTITY_SIZE]},
-            {"source": [bundle.source_length]},
-        ),
-    }
-    for file, (session, inputs, outputs) in wanted.items():
-        check_ports(bundle, file, "input", session.get_inputs(), inputs)
-        check_ports(bundle, file, "output", session.get_outputs(), outputs)
+    inputs = {"source": [bundle.source_length], "target": [3, size, size]}
+    check_ports(bundle, GENERATOR_NAME, "input", generator.inputs, inputs)
+    outputs = {"output": [3, size, size], "mask": [1, size, size]}
+    check_ports(bundle, GENERATOR_NAME, "output", generator.outputs, outputs)
 
 
-def check_ports(bundle: Bundle, file: str, kind: str, found: Sequence[Any], wanted: dict[str, list[int]]) -> None:
+def check_identity(bundle: Bundle, identity: Engine) -> None:
+    """Compare the identity encoder's input and output with what this runtime drives.
+
+    Raises: BundleInvalid naming the file and the input or output that differs.
+    """
+    check_ports(bundle, IDENTITY_NAME, "input", identity.inputs, {"input": [3, IDENTITY_SIZE, IDENTITY_SIZE]})
+    check_ports(bundle, IDENTITY_NAME, "output", identity.outputs, {"source": [bundle.source_length]})
+
+
+def check_ports(bundle: Bundle, file: str, kind: str, found: Mapping[str, Port], wanted: dict[str, list[int]]) -> None:
     """Compare one model's inputs or outputs, by name, with the shapes wanted behind the batch.
 
     Raises: BundleInvalid.
     """
     where = f"{bundle.folder}/{file}"
-    shapes = {port.name: list(port.shape) for port in found}
+    shapes = {name: list(port.shape) for name, port in found.items()}
     for name, shape in wanted.items():
         if name not in shapes:
             raise BundleInvalid(f"{where}: has no {kind} '{name}' (it has {', '.join(shapes)}); export it again")
@@ -52,8 +48,8 @@ def check_ports(bundle: Bundle, file: str, kind: str, found: Sequence[Any], want
             raise BundleInvalid(
                 f"{where}: {kind} '{name}' has the fixed batch {batch}; this version runs models with a dynamic batch"
             )
-    for port in found:
-        if port.name in wanted and port.type != "tensor(float)":
-            raise BundleInvalid(f"{where}: {kind} '{port.name}' is {port.type}; this version runs float32 inputs")
-        if kind == "input" and port.name not in wanted:
-            raise BundleInvalid(f"{where}: wants an input '{port.name}' that this version does not know")
+    for name, port in found.items():
+        if name in wanted and port.dtype != "tensor(float)":
+            raise BundleInvalid(f"{where}: {kind} '{name}' is {port.dtype}; this version runs float32 inputs")
+        if kind == "input" and name not in wanted:
+            raise BundleInvalid(f"{where}: wants an input '{name}' that this version does not know")

@@ -1,0 +1,124 @@
+"""From a picture to what the generator is fed: faces found, sources read, crops cut. All of it runs on a CPU too.
+
+N faces, S crop size, L length of what stands for a source, E of the embedding that it begins with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusionray.errors import BundleInvalid, NoFaceFound
+from fusionray.export.bundle import EMBEDDING_LENGTH, IDENTITY_NAME, IDENTITY_SIZE, Bundle
+from fusionray.faces.align import Template, estimate_alignment, load_template, warp_crop
+from fusionray.faces.face import Detector, Face, Image, Matrix, largest_face
+from fusionray.runtime.engine import open_engine
+from fusionray.runtime.pixels import FloatArray, normalize_crops
+from fusionray.runtime.settings import RuntimeSettings
+from fusionray.runtime.signature import check_identity
+
+Faces = Literal["largest", "all"]
+Role = Literal["source", "target"]
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class CutFaces:
+    """The faces of a picture, cut out: `crops` uint8 [N,S,S,3], the map [2,3] that cut each, and each face's box.
+
+    A box is left, top, width, height in picture pixels.
+    """
+
+    crops: NDArray[np.uint8]
+    matrices: tuple[Matrix, ...]
+    boxes: tuple[Box, ...]
+
+
+class FaceReader:
+    """Find, align and read faces as a bundle wants them.
+
+    One call at a time: the detector keeps state while it works.
+
+    Raises: BundleInvalid if the identity encoder is not of the kind that this runtime drives; ProviderUnavailable.
+    """
+
+    def __init__(self, bundle: Bundle, detector: Detector, settings: RuntimeSettings | None = None) -> None:
+        self.detector = detector
+        self.size = bundle.description.size
+        self.template = find_template(bundle, bundle.description.template)
+        self.identity_template = find_template(bundle, bundle.description.identity_template)
+        self.identity = open_engine(bundle.identity_path, settings)
+        check_identity(bundle, self.identity)
+        self.crop_range = bundle.tensor(IDENTITY_NAME, "input")
+
+    def warm_up(self) -> None:
+        """Run detector and encoder once, so that the first request does not pay for lazy allocation."""
+        self.detector.detect(np.zeros((self.size, self.size, 3), np.uint8))
+        self.forward_identity(np.zeros((1, 3, IDENTITY_SIZE, IDENTITY_SIZE), np.float32))
+
+    def detect(self, image: Image, role: Role) -> list[Face]:
+        """Find the faces of a picture, at least one.
+
+        Raises: NoFaceFound naming the picture by its role.
+        """
+        faces = [face for face in self.detector.detect(image) if has_extent(face)]
+        if not faces:
+            raise NoFaceFound(f"no face was found in the {role} picture; use one that shows a face larger and clearer")
+        return faces
+
+    def read_source(self, image: Image) -> FloatArray:
+        """Read the largest face of a source picture: [L] float32, of which the first [E] are its unit-length embedding.
+
+        Raises: NoFaceFound naming the source picture.
+        """
+        return self.read_face(image, largest_face(self.detect(image, "source")))
+
+    def read_face(self, image: Image, face: Face) -> FloatArray:
+        """Read one face of a picture: [L] float32."""
+        matrix = estimate_alignment(face.landmarks, self.identity_template, IDENTITY_SIZE)
+        crop = warp_crop(image, matrix, IDENTITY_SIZE)
+        source: FloatArray = self.forward_identity(normalize_crops(crop[None], self.crop_range))[0]
+        return source
+
+    def cut(self, image: Image, faces: Faces = "largest") -> CutFaces:
+        """Cut the largest or every face out of a target picture.
+
+        Raises: NoFaceFound naming the target picture.
+        """
+        found = self.detect(image, "target")
+        chosen = found if faces == "all" else [largest_face(found)]
+        matrices = tuple(estimate_alignment(face.landmarks, self.template, self.size) for face in chosen)
+        crops = np.stack([warp_crop(image, matrix, self.size) for matrix in matrices])
+        return CutFaces(crops, matrices, tuple(box_of(face) for face in chosen))
+
+    def forward_identity(self, input_NCHW: FloatArray) -> FloatArray:
+        """Run the identity encoder: crops to what stands for sources [N,L]."""
+        (source,) = self.identity.run(["source"], {"input": input_NCHW})
+        return normalize_source(source)
+
+
+def normalize_source(source_NL: FloatArray) -> FloatArray:
+    """Give the embedding that a source begins with unit length: not every model's last layer does."""
+    embedding = source_NL[:, :EMBEDDING_LENGTH]
+    length = np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-12)
+    return np.concatenate([embedding / length, source_NL[:, EMBEDDING_LENGTH:]], axis=1)
+
+
+def box_of(face: Face) -> Box:
+    left, top, width, height = (float(value) for value in face.box)
+    return left, top, width, height
+
+
+def has_extent(face: Face) -> bool:
+    """Tell whether the landmarks are numbers that lie apart, so that a crop can be cut by them."""
+    return bool(np.isfinite(face.landmarks).all() and np.ptp(face.landmarks, axis=0).max() > 1.0)
+
+
+def find_template(bundle: Bundle, name: str) -> Template:
+    try:
+        return load_template(name)
+    except ValueError as error:
+        raise BundleInvalid(f"{bundle.folder}: {error}; export the model with one of these") from None
