@@ -124,7 +124,7 @@ def answer_over_http(bundle: str) -> float:
     from fusionray.data import synthetic
     from fusionray.faces.decode import encode_image
     from fusionray.recipes.recipe import to_uint8
-    from serve.schema import ServeConfig
+    from serve.settings import ModelSettings, ServeConfig
 
     people = synthetic.sample_identities(2, seed=99)
     looks = synthetic.sample_attributes(2, seed=99)
@@ -135,7 +135,7 @@ def answer_over_http(bundle: str) -> float:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with stage("serve", 3, "step") as bar:
-        serve.app.run(ServeConfig(bundle=bundle), port=port, blocking=False)
+        serve.app.run(ServeConfig(models=(ModelSettings(bundle=bundle),)), port=port, blocking=False)
         bar.update()
         fuse_request(port)  # the first request of a connection pays for what later ones find ready
         bar.update()

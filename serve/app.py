@@ -8,21 +8,23 @@ import time
 from typing import Any
 
 from ray import serve
-from ray.serve import Application
+from ray.serve import Application, Deployment
 from ray.serve.schema import ApplicationStatus
 
 from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ServiceFailed
 from fusionray.export.bundle import read_bundle
 from fusionray.ops.environment import resolve_location
-from serve.fuser_deployment import FuserReplica
+from serve.fuser_stage import FuserStage
 from serve.guards import check_exposure, read_key_digest
-from serve.ingress import Ingress, find_address
-from serve.schema import ServeConfig
+from serve.ingress import FacesReplica, Ingress, find_address
+from serve.settings import ServeConfig, StageSettings
+from serve.versions import REGISTRY_PREFIX, VersionBook
 
 APP_NAME = "fusionray"
 POLL_SECONDS = 0.2
-SPARE_REQUESTS = 16
+# The ingress itself says who comes in (CrowdGuard): those whom Ray Serve kept waiting would not be told at once.
+LET_IN = 100_000
 # How a traceback that Serve hands over names our errors.
 ERROR_PREFIX = "fusionray.errors."
 
@@ -36,44 +38,57 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def build_application(config: ServeConfig) -> Application:
-    """Bind the two deployments: a light ingress, and the fuser with copies and hardware of its own."""
-    fuser = serve.deployment(
-        FuserReplica,
-        name="Fuser",
-        max_ongoing_requests=config.max_ongoing_requests,
-        max_queued_requests=config.max_queued_requests,
-        ray_actor_options={"num_cpus": config.cpus_per_replica, "num_gpus": config.gpus_per_replica},
-        **scale(config),
+    """Bind the deployments: the ingress, and those parts that the settings place in replicas of their own."""
+    parts: dict[str, Application] = {}
+    if config.fuser.apart:
+        parts["fuser"] = deploy(FuserStage, "Fuser", config.fuser, config.fuser.max_ongoing_requests).bind(config)
+    if config.faces.apart:
+        faces = deploy(FacesReplica, "Faces", config.faces, config.faces.max_ongoing_requests)
+        parts = {"faces": faces.bind(config, **parts)}
+    ingress = deploy(serve.ingress()(Ingress), "Ingress", config.ingress, LET_IN)
+    return ingress.bind(config, read_key_digest(), **parts)
+
+
+def deploy(part: type, name: str, stage: StageSettings, max_ongoing_requests: int) -> Deployment:
+    """Make a deployment of a part as its settings say."""
+    return serve.deployment(
+        part,
+        name=name,
+        max_ongoing_requests=max_ongoing_requests,
+        ray_actor_options={"num_cpus": stage.cpus, "num_gpus": stage.gpus},
+        **scale(stage),
     )
-    # The ingress only moves bytes, so it reserves no CPU. It holds what runs, what waits, and some that ask for health.
-    num_replicas = config.max_replicas or config.num_replicas
-    ingress = serve.deployment(
-        serve.ingress()(Ingress),
-        name="Ingress",
-        max_ongoing_requests=num_replicas * config.max_ongoing_requests + config.max_queued_requests + SPARE_REQUESTS,
-        ray_actor_options={"num_cpus": 0},
-    )
-    return ingress.bind(fuser.bind(config), config, read_key_digest())
 
 
 def with_absolute_paths(config: ServeConfig) -> ServeConfig:
     """Make local paths absolute: replicas may have another working folder."""
-    paths: dict[str, str] = {}
-    if not config.bundle.startswith("models:/"):
-        paths["bundle"] = resolve_location(config.bundle)
-    if config.detector != "default":
-        paths["detector"] = resolve_location(config.detector)
-    return config.model_copy(update=paths)
+    models = tuple(
+        model.model_copy(
+            update={
+                "bundle": place(model.bundle),
+                "canary": model.canary and model.canary.model_copy(update={"bundle": place(model.canary.bundle)}),
+            }
+        )
+        for model in config.models
+    )
+    detector = config.detector if config.detector == "default" else resolve_location(config.detector)
+    return config.model_copy(update={"models": models, "detector": detector})
 
 
-def scale(config: ServeConfig) -> dict[str, Any]:
-    if config.max_replicas is None or config.max_replicas == config.num_replicas:
-        return {"num_replicas": config.num_replicas}
+def place(bundle: str) -> str:
+    return bundle if bundle.startswith(REGISTRY_PREFIX) else resolve_location(bundle)
+
+
+def scale(stage: StageSettings) -> dict[str, Any]:
+    if stage.max_replicas is None or stage.max_replicas == stage.num_replicas:
+        return {"num_replicas": stage.num_replicas}
     return {
         "autoscaling_config": {
-            "min_replicas": config.num_replicas,
-            "max_replicas": config.max_replicas,
-            "target_ongoing_requests": max(1, config.max_ongoing_requests // 2),
+            "min_replicas": stage.num_replicas,
+            "max_replicas": stage.max_replicas,
+            "target_ongoing_requests": stage.target_ongoing_requests,
+            "upscale_delay_s": stage.upscale_delay_seconds,
+            "downscale_delay_s": stage.downscale_delay_seconds,
         }
     }
 
@@ -87,7 +102,8 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     # Serve reports each of its steps at INFO, also those that do not concern this service.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     config = with_absolute_paths(config)
-    read_bundle(config.bundle, config.tracking_uri)
+    for version in VersionBook(config).versions():
+        read_bundle(version.location, config.tracking_uri)
     serve.start(http_options={"host": host, "port": port})
     found_host, found_port = find_address()
     if (found_host, found_port) != (host, port):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -12,7 +13,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from fusionray.errors import ConfigInvalid
-from serve.schema import PROBLEM_TYPE, Problem
+from serve.measures import RequestMeasures
+from serve.schema import PROBLEM_TYPE, Problem, unavailable
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -23,7 +25,7 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 KEY_VARIABLE = "FUSIONRAY_API_KEY"
 SHORTEST_KEY = 16
 # Probes of an orchestrator carry no key, and the answer tells nothing.
-OPEN_PATHS = frozenset({"/healthz"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 
 def read_key_digest() -> bytes | None:
@@ -101,12 +103,44 @@ class KeyGuard:
         return scheme.lower() == b"bearer" and hmac.compare_digest(given, self.key_digest)
 
 
-class BodyGuard:
-    """Refuse bodies that are too long: by their stated length at once, else as soon as they have grown too long."""
+class CrowdGuard:
+    """Let only so many requests in; the others are told at once to come again, before their bodies are read."""
 
-    def __init__(self, app: AsgiApp, max_body_bytes: int) -> None:
+    def __init__(self, app: AsgiApp, max_requests: int, measures: RequestMeasures) -> None:
+        self.app = app
+        self.max_requests = max_requests
+        self.measures = measures
+        self.num_inside = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] != "http" or path in OPEN_PATHS:
+            await self.app(scope, receive, send)
+            return
+        if self.num_inside >= self.max_requests:
+            problem = unavailable("busy", f"{self.num_inside} requests are being worked on")
+            self.measures.count_end(problem.status, problem.reason, "")
+            await send_problem(problem, send)
+            return
+        self.num_inside += 1
+        self.measures.inside.set(self.num_inside)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.num_inside -= 1
+            self.measures.inside.set(self.num_inside)
+
+
+class BodyGuard:
+    """Refuse bodies that are too long: by their stated length at once, else as soon as they have grown too long.
+
+    Those that trickle in are refused as well, after `timeout_seconds`.
+    """
+
+    def __init__(self, app: AsgiApp, max_body_bytes: int, timeout_seconds: float = 30.0) -> None:
         self.app = app
         self.max_body_bytes = max_body_bytes
+        self.timeout_seconds = timeout_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -117,10 +151,21 @@ class BodyGuard:
             await send_problem(self.refusal(), send)
             return
         num_bytes = 0
+        complete = False
+        deadline = asyncio.get_running_loop().time() + self.timeout_seconds
 
         async def receive_counted() -> Message:
-            nonlocal num_bytes
-            message = await receive()
+            nonlocal num_bytes, complete
+            if complete:
+                # What comes behind the body is the client's going away, for which one may wait long.
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                detail = f"the request took longer than {self.timeout_seconds:g} seconds to arrive; send it faster"
+                raise HTTPException(408, detail, {"Connection": "close"}) from None
+            complete = not message.get("more_body", False)
             num_bytes += len(message.get("body", b""))
             if num_bytes > self.max_body_bytes:
                 # The one exception that the form parser lets pass; its handler answers with the same problem.

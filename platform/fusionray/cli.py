@@ -269,7 +269,7 @@ def run_serve(options: argparse.Namespace) -> None:
 
     import serve.app
     from fusionray.ops.cluster import cluster
-    from serve.schema import load_service
+    from serve.settings import load_service
 
     places = [f"bundle={options.bundle}"] if options.bundle else []
     service = load_service(options.config, [*options.overrides, *places], options.host, options.port)
@@ -277,7 +277,8 @@ def run_serve(options: argparse.Namespace) -> None:
         # Before the service starts: a signal during the start ends it as one after it does.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         serve.app.run(service.config, service.host, service.port, blocking=False)
-        print(f"serving {service.config.bundle} on http://{service.host}:{service.port}; stop with Ctrl-C", flush=True)
+        served = ", ".join(model.bundle for model in service.config.models)
+        print(f"serving {served} on http://{service.host}:{service.port}; stop with Ctrl-C", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
         ray_serve.shutdown()

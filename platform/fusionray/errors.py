@@ -92,5 +92,9 @@ class ClusterUnavailable(FusionRayError):
     """The Ray cluster that was named does not answer, or is too small for what was asked."""
 
 
+class Overloaded(FusionRayError):
+    """More waits than will be done in good time."""
+
+
 class ServiceFailed(FusionRayError):
     """The service did not start."""

@@ -21,7 +21,7 @@ from serve.guards import (
     is_loopback,
     read_key_digest,
 )
-from serve.schema import ServeConfig
+from serve.settings import ServeConfig, StageSettings
 
 KEY = "a-key-of-good-length"
 DIGEST = hashlib.sha256(KEY.encode()).digest()
@@ -96,17 +96,17 @@ def test_the_key_comes_from_the_environment_as_a_digest(monkeypatch: pytest.Monk
 
 
 def test_unknown_settings_are_refused_by_name() -> None:
-    with pytest.raises(ConfigInvalid, match="unknown key 'num_replica'"):
-        build({"bundle": "b", "num_replica": 2})
-    with pytest.raises(ConfigInvalid, match="bundle"):
+    with pytest.raises(ConfigInvalid, match=r"unknown key 'ingress\.num_replica'"):
+        build({"bundle": "b", "ingress": {"num_replica": 2}})
+    with pytest.raises(ConfigInvalid, match="models"):
         build({})
     with pytest.raises(ConfigInvalid, match="max_replicas 1 is below num_replicas 2"):
-        build({"bundle": "b", "num_replicas": 2, "max_replicas": 1})
+        build({"bundle": "b", "fuser": {"num_replicas": 2, "max_replicas": 1}})
 
 
 def test_copies_are_fixed_or_follow_the_load() -> None:
-    assert scale(ServeConfig(bundle="b", num_replicas=2)) == {"num_replicas": 2}
-    follow = scale(ServeConfig(bundle="b", num_replicas=1, max_replicas=4))["autoscaling_config"]
+    assert scale(StageSettings(num_replicas=2)) == {"num_replicas": 2}
+    follow = scale(StageSettings(num_replicas=1, max_replicas=4))["autoscaling_config"]
     assert (follow["min_replicas"], follow["max_replicas"]) == (1, 4)
 
 

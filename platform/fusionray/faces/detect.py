@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from queue import SimpleQueue
 
 from fusionray.errors import DetectorUnavailable
 from fusionray.faces.default_detector import DefaultDetector
-from fusionray.faces.face import Detector, Face, largest_face
+from fusionray.faces.face import Detector, Face, Image, largest_face
 from fusionray.faces.scrfd import ScrfdDetector, open_on_cpu
 from fusionray.faces.yunet import YuNetDetector
 
-__all__ = ["Detector", "Face", "build_detector", "largest_face"]
+__all__ = ["Detector", "DetectorPool", "Face", "build_detector", "largest_face"]
 
 
 def build_detector(name_or_path: str | Path) -> Detector:
@@ -37,3 +38,23 @@ def build_detector(name_or_path: str | Path) -> Detector:
         f"{path}: its outputs ({', '.join(names)}) are those of no known face detector; "
         "YuNet (cls/obj/bbox/kps at strides 8, 16, 32) and SCRFD (three scores, boxes, key points) are understood"
     )
+
+
+class DetectorPool:
+    """A detector for many threads: detectors keep state while they work, so that each call borrows one.
+
+    Raises: DetectorUnavailable, as `build_detector`.
+    """
+
+    def __init__(self, name_or_path: str | Path, size: int) -> None:
+        self.free: SimpleQueue[Detector] = SimpleQueue()
+        for _ in range(size):
+            self.free.put(build_detector(name_or_path))
+
+    def detect(self, image: Image) -> list[Face]:
+        """Find the faces of a uint8 RGB [H, W, 3] picture; waits while all detectors are at work."""
+        detector = self.free.get()
+        try:
+            return detector.detect(image)
+        finally:
+            self.free.put(detector)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fusionray.errors import ClusterUnavailable
-from fusionray.ops.environment import cluster_address
+from fusionray.ops.environment import cluster_address, keep_proxy_files
 
 # Ray counts logical CPUs: two more than there are cores keep its data tasks alive beside one worker a core.
 SPARE_CPUS = 2
@@ -61,6 +61,7 @@ def connect(address: str, runtime_env: dict[str, Any]) -> None:
 def start_local(runtime_env: dict[str, Any]) -> None:
     import ray
 
+    keep_proxy_files()
     cores = len(os.sched_getaffinity(0))
     ray.init(
         address="local",

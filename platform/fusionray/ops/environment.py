@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
+import tempfile
 from pathlib import Path
 
 # Set before Ray or MLflow is imported. Nothing is sent home; Ray's behaviour does not depend on what lies in ~/.ray.
@@ -39,6 +41,19 @@ QUIET_DEFAULTS = {
 }
 # What every node of a Ray is started with: processes in wait (training/standby.py) import ahead, and are kept.
 NODE_DEFAULTS = {"RAY_preload_python_modules": "fusionray.training.ahead", "RAY_num_workers_soft_limit": "32"}
+# Requests reach the replicas through HAProxy, which comes with ray[serve]: Ray's own proxy answers a fifth as many.
+SERVE_DEFAULTS = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # A replica that dies takes its requests with it: those that fit the buffer are sent to another one.
+    "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+    "RAY_SERVE_HAPROXY_RETRIES": "2",
+    "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(256 * 2**10),
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "75",
+    # A replica that ends is out of HAProxy's list within a second.
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "60",
+}
+HAPROXY_SCRIPT = "fusionray-haproxy"
 ROOT_VARIABLE = "FUSIONRAY_ROOT"
 # Set to 1 in processes that will train: they import what that takes before they are given anything to do.
 AHEAD_VARIABLE = "FUSIONRAY_WORKER"
@@ -50,11 +65,35 @@ def apply_defaults(address: str | None = None) -> None:
     Without an address a cluster of our own will be started: it gets a token that only this process and its children
     know. Ray reads its authentication once, at import, and left to itself decides it by what lies in the home folder.
     """
-    for name, value in (QUIET_DEFAULTS | NODE_DEFAULTS).items():
+    for name, value in (QUIET_DEFAULTS | NODE_DEFAULTS | serve_defaults()).items():
         os.environ.setdefault(name, value)
     if not cluster_address(address) and "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def serve_defaults() -> dict[str, str]:
+    """Choose how requests reach Ray Serve: through HAProxy, where it can be started with our stricter settings."""
+    script = Path(sys.executable).with_name(HAPROXY_SCRIPT)
+    if not script.is_file():
+        return {}
+    return {**SERVE_DEFAULTS, "RAY_SERVE_HAPROXY_BINARY_PATH": str(script)}
+
+
+def keep_proxy_files() -> None:
+    """Let HAProxy keep its files beside those of the Ray that is about to be started.
+
+    Names are short: a socket's path may have 107 characters, of which Ray Serve takes 57 for the node.
+    """
+    folder = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / "ray-ha"
+    names = {
+        "CONFIG_FILE_LOC": folder / "haproxy.cfg",
+        "SOCKET_PATH": folder / "a.sock",
+        "SERVER_STATE_BASE": folder,
+        "SERVER_STATE_FILE": folder / "server-state",
+        "METRICS_SOCKET_PATH": folder / "m.sock",
+    }
+    os.environ.update({f"RAY_SERVE_HAPROXY_{name}": str(path) for name, path in names.items()})
 
 
 def cluster_address(address: str | None) -> str | None:

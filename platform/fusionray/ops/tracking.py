@@ -177,6 +177,15 @@ def register_bundle(uri: str, folder: Path, name: str, alias: str, run_id: str) 
     return f"models:/{name}@{alias}"
 
 
+def pin_bundle(location: str, uri: str | None) -> str:
+    """Turn `models:/name@alias` into `models:/name/version`, which never changes; one call of the registry.
+
+    Raises: BundleInvalid if the registry has no such model.
+    """
+    version = find_version(location, uri)
+    return f"models:/{version.name}/{version.version}"
+
+
 def resolve_bundle(location: str, uri: str | None) -> Path:
     """Turn `models:/name@alias` or `models:/name/version` into a local bundle folder.
 
@@ -185,19 +194,35 @@ def resolve_bundle(location: str, uri: str | None) -> Path:
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
 
+    version = find_version(location, uri)
+    try:
+        return Path(download_artifacts(artifact_uri=version.source, tracking_uri=uri))
+    except MlflowException as error:
+        raise BundleInvalid(f"{location}: its files cannot be had from {uri} ({first_line(error)})") from None
+
+
+def find_version(location: str, uri: str | None) -> Any:
+    """Ask the registry which version a location means.
+
+    Raises: BundleInvalid if the registry has no such model.
+    """
+    from mlflow.exceptions import MlflowException
+
     if uri is None:
         raise BundleInvalid(f"{location}: name the registry that holds it (tracking_uri)")
     client = make_client(uri)
     name, at, alias = location.removeprefix("models:/").partition("@")
     try:
         if at:
-            version = client.get_model_version_by_alias(name, alias)
-        else:
-            name, _, number = name.partition("/")
-            version = client.get_model_version(name, number)
-        return Path(download_artifacts(artifact_uri=version.source, tracking_uri=uri))
+            return client.get_model_version_by_alias(name, alias)
+        name, _, number = name.partition("/")
+        return client.get_model_version(name, number)
     except MlflowException as error:
-        raise BundleInvalid(f"{location}: not in the registry at {uri} ({str(error).splitlines()[0]})") from None
+        raise BundleInvalid(f"{location}: not in the registry at {uri} ({first_line(error)})") from None
+
+
+def first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -40,7 +40,7 @@ class CutFaces:
 class FaceReader:
     """Find, align and read faces as a bundle wants them.
 
-    One call at a time: the detector keeps state while it works.
+    One call at a time, unless the detector is a `DetectorPool`: a detector keeps state while it works.
 
     Raises: BundleInvalid if the identity encoder is not of the kind that this runtime drives; ProviderUnavailable.
     """

@@ -1,0 +1,204 @@
+"""The part that works on pictures: decode, find, align and read faces; later put them back and encode."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import cv2
+import numpy as np
+from ray.serve.handle import DeploymentHandle
+
+from fusionray.errors import ImageRejected
+from fusionray.faces.decode import ImageLimits, decode_image
+from fusionray.faces.detect import DetectorPool
+from fusionray.faces.face import Image
+from fusionray.runtime.crop_fuser import FusedCrops
+from fusionray.runtime.face_reader import CutFaces, FaceReader, Role
+from fusionray.runtime.fuser import put_back
+from fusionray.runtime.pixels import FloatArray
+from fusionray.safety.provenance import Provenance, encode_marked
+from serve.fuser_stage import CropService
+from serve.schema import LONGEST_SIDE, FuseReply, FuseTask, ModelCard, ModelVersion, Problem
+from serve.settings import ServeConfig
+from serve.shelf import ModelShelf, open_bundle
+
+# What is wrong with a picture -> status and title.
+VERDICTS: dict[str, tuple[int, str]] = {
+    "not_an_image": (415, "Not a picture"),
+    "damaged": (422, "Damaged picture"),
+    "too_large": (413, "Picture too large"),
+    "too_small": (422, "Picture too small"),
+    "no_face": (422, "No face found"),
+    "too_many_faces": (413, "Too many faces"),
+}
+
+
+class PictureService(Protocol):
+    """What makes pictures, in this replica or in another."""
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Load a version, warm it up, and tell what it runs on."""
+        ...
+
+    async def fuse(self, task: FuseTask) -> FuseReply | Problem:
+        """Make one picture. A picture at fault is an answer, not an exception."""
+        ...
+
+
+class Stopwatch:
+    """Milliseconds by stage, in the order in which stages began."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+
+    @contextmanager
+    def over(self, stage: str) -> Iterator[None]:
+        """Add the time of a block to a stage."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.times[stage] = self.times.get(stage, 0.0) + (time.perf_counter() - started) * 1000.0
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A target picture, its faces, and who shall be seen in them."""
+
+    target: Image
+    cut: CutFaces
+    source: FloatArray
+
+
+class LoadedReader:
+    """What a version wants from pictures: its crops and what it reads of a source."""
+
+    def __init__(self, version: ModelVersion, config: ServeConfig, detectors: DetectorPool) -> None:
+        bundle = open_bundle(version, config.tracking_uri)
+        self.reader = FaceReader(bundle, detectors, config.runtime)
+        self.reader.warm_up()
+        self.provenance = Provenance(bundle.description.name, version.bundle)
+
+
+class FacesStage:
+    """Work on pictures in threads; the libraries that do it leave the interpreter to others meanwhile."""
+
+    def __init__(self, config: ServeConfig, fuser: CropService) -> None:
+        cv2.setNumThreads(1)
+        self.config = config
+        self.fuser = fuser
+        num_threads = config.faces.threads or len(os.sched_getaffinity(0)) + 1
+        self.threads = ThreadPoolExecutor(num_threads, "faces")
+        self.detectors = DetectorPool(config.detector, num_threads)
+        self.shelf = ModelShelf(
+            lambda version: LoadedReader(version, config, self.detectors), config.models_per_replica
+        )
+        limits = config.limits
+        self.limits = ImageLimits(max_bytes=limits.max_body_bytes, max_pixels=limits.max_pixels, max_side=LONGEST_SIDE)
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Load a version, here and where crops are fused, and tell what it runs on."""
+        await self.shelf.get(version)
+        return await self.fuser.prepare(version)
+
+    async def fuse(self, task: FuseTask) -> FuseReply | Problem:
+        """Make one picture. A picture at fault is an answer, not an exception.
+
+        Raises: Overloaded; TimeoutError if the deadline passed before the work was begun.
+        """
+        loop = asyncio.get_running_loop()
+        watch = Stopwatch()
+        loaded = await self.shelf.get(task.version)
+        with watch.over("total"):
+            prepared = await loop.run_in_executor(self.threads, self.analyse, task, loaded, watch)
+            if isinstance(prepared, Problem):
+                return prepared
+            sources = np.repeat(prepared.source[None], len(prepared.cut.crops), axis=0)
+            with watch.over("fuse"):
+                fused, waited = await self.fuser.fuse(task.version, sources, prepared.cut.crops)
+            watch.times["queue"] = waited * 1000.0
+            watch.times["fuse"] -= watch.times["queue"]
+            data = await loop.run_in_executor(self.threads, self.finish, task, prepared, fused, loaded, watch)
+        return FuseReply(
+            data=data,
+            media_type=f"image/{task.options.picture_format}",
+            boxes=prepared.cut.boxes,
+            model=loaded.provenance.model,
+            bundle=loaded.provenance.bundle,
+            timing=watch.times,
+        )
+
+    def analyse(self, task: FuseTask, loaded: LoadedReader, watch: Stopwatch) -> Prepared | Problem:
+        """Decode both pictures and read them, on the calling thread.
+
+        Raises: TimeoutError if nobody waits any more.
+        """
+        if time.time() > task.deadline:
+            raise TimeoutError
+        role: Role = "source"
+        try:
+            with watch.over("decode"):
+                source_image = decode_image(task.source, self.limits)
+                role = "target"
+                target_image = decode_image(task.target, self.limits)
+            role = "source"
+            with watch.over("read"):
+                source = loaded.reader.read_source(source_image)
+            role = "target"
+            with watch.over("detect"):
+                cut = loaded.reader.cut(target_image, task.options.faces)
+            if len(cut.crops) > self.config.limits.max_faces:
+                reason = f"it shows {len(cut.crops)} faces; {self.config.limits.max_faces} are the limit"
+                raise ImageRejected("too_many_faces", reason)
+        except ImageRejected as error:
+            return judge(error, role)
+        return Prepared(target_image, cut, source)
+
+    def finish(
+        self, task: FuseTask, prepared: Prepared, fused: FusedCrops, loaded: LoadedReader, watch: Stopwatch
+    ) -> bytes:
+        """Put fused crops back and encode the picture, on the calling thread."""
+        with watch.over("paste"):
+            picture = put_back(prepared.target, prepared.cut, fused)
+        with watch.over("encode"):
+            return encode_marked(
+                picture.image, loaded.provenance, task.options.picture_format, self.config.jpeg_quality
+            )
+
+
+class RemotePictures:
+    """The same in replicas of their own."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self.handle = handle
+        self.handles: dict[str, DeploymentHandle] = {}
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Load a version in one replica, and tell what it runs on."""
+        card: ModelCard = await self.find(version).prepare.remote(version)
+        return card
+
+    async def fuse(self, task: FuseTask) -> FuseReply | Problem:
+        """Make one picture in one of the replicas.
+
+        Raises: Overloaded, TimeoutError; RayActorError if the replica was lost meanwhile.
+        """
+        reply: FuseReply | Problem = await self.find(task.version).fuse.remote(task)
+        return reply
+
+    def find(self, version: ModelVersion) -> DeploymentHandle:
+        return self.handles.setdefault(version.id, self.handle.options(multiplexed_model_id=version.id))
+
+
+def judge(error: ImageRejected, role: Role) -> Problem:
+    """Turn what is wrong with a picture into a problem that names the picture."""
+    status, title = VERDICTS.get(error.reason, (422, "Picture refused"))
+    detail = str(error) if role in str(error) else f"{role} picture: {error}"
+    return Problem(status, error.reason, title, detail, picture=role)

@@ -1,0 +1,117 @@
+"""The part that holds the generators: crops of many requests in, fused crops out, in common batches."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.serve.handle import DeploymentHandle
+
+from fusionray.runtime.batching import CropBatcher
+from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
+from fusionray.runtime.pixels import FloatArray
+from serve.measures import BatchMeasures
+from serve.schema import ModelCard, ModelVersion
+from serve.settings import ServeConfig
+from serve.shelf import ModelShelf, open_bundle
+
+
+class CropService(Protocol):
+    """What fuses crops, in this replica or in another."""
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Load a version, warm it up, and tell what it runs on."""
+        ...
+
+    async def fuse(
+        self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
+    ) -> tuple[FusedCrops, float]:
+        """Fuse crops uint8 [N,S,S,3], each with its source; gives them and the seconds that they waited."""
+        ...
+
+
+class LoadedGenerator:
+    """A generator with its batches."""
+
+    def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
+        bundle = open_bundle(version, config.tracking_uri)
+        fuser = CropFuser(bundle, config.runtime, max_batch=config.fuser.max_batch)
+        fuser.warm_up()
+        self.batcher = CropBatcher(
+            fuser,
+            num_lanes=config.fuser.lanes,
+            max_waiting=config.fuser.max_waiting_faces,
+            observer=BatchMeasures(version.name),
+        )
+        described, report = bundle.description, fuser.report
+        self.card = ModelCard(
+            name=version.name,
+            title=described.name,
+            size=described.size,
+            template=described.template,
+            bundle=version.bundle,
+            licence=described.licence,
+            provider=report.provider,
+            providers=report.providers,
+            threads=report.threads,
+            runtime=report.library,
+            share=version.share,
+        )
+
+    def __del__(self) -> None:
+        # Ray Serve calls this when it puts the model away: what waits is finished first.
+        if hasattr(self, "batcher"):
+            self.batcher.close()
+
+
+class FuserStage:
+    """Hold generators resident and fuse crops with them."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+        self.shelf = ModelShelf(lambda version: LoadedGenerator(version, config), config.models_per_replica)
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Load a version, warm it up, and tell what it runs on."""
+        return (await self.shelf.get(version)).card
+
+    async def fuse(
+        self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
+    ) -> tuple[FusedCrops, float]:
+        """Fuse crops uint8 [N,S,S,3], each with its source; gives them and the seconds that they waited.
+
+        Raises: Overloaded if too much waits already.
+        """
+        loaded = await self.shelf.get(version)
+        while loaded.batcher.closed:
+            # It was put away between the two lines.
+            loaded = await self.shelf.get(version)
+        return await asyncio.wrap_future(loaded.batcher.submit(sources, crops))
+
+
+class RemoteFuser:
+    """The same in replicas of their own; requests for a model go where it is loaded."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self.handle = handle
+        self.handles: dict[str, DeploymentHandle] = {}
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Load a version in one replica, and tell what it runs on."""
+        card: ModelCard = await self.find(version).prepare.remote(version)
+        return card
+
+    async def fuse(
+        self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
+    ) -> tuple[FusedCrops, float]:
+        """Fuse crops in one of the replicas.
+
+        Raises: Overloaded; RayActorError if the replica was lost meanwhile.
+        """
+        fused: tuple[FusedCrops, float] = await self.find(version).fuse.remote(version, sources, crops)
+        return fused
+
+    def find(self, version: ModelVersion) -> DeploymentHandle:
+        return self.handles.setdefault(version.id, self.handle.options(multiplexed_model_id=version.id))

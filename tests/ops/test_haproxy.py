@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
+
+from fusionray.ops.haproxy import ERRORS, find_binary, harden, rewrite
+
+LOOSE = """global
+    stats socket /run/a.sock mode 666 level admin expose-fd listeners
+    stats timeout 30s
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 75s
+    timeout server 75s
+    errorfile 502 /run/500.http
+    errorfile 503 /run/500.http
+    errorfile 504 /run/500.http
+    retry-on conn-failure empty-response
+    retries 2
+frontend prometheus
+    bind :29101
+    mode http
+frontend http_frontend
+    bind 127.0.0.1:28000
+    default_backend app
+backend app
+    server a 127.0.0.1:28001
+listen stats
+    bind *:28404
+    stats enable
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "haproxy.cfg"
+    path.write_text(LOOSE.replace("/run", str(tmp_path)))
+    rewrite(path)
+    return path
+
+
+def test_the_stricter_configuration_is_one_that_haproxy_takes(written: Path) -> None:
+    found = subprocess.run(
+        [find_binary(), "-c", "-f", str(written)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert found.returncode == 0, found.stderr
+
+
+def test_what_is_not_for_clients_listens_on_loopback_only(written: Path) -> None:
+    binds = [line.split()[1] for line in written.read_text().splitlines() if line.strip().startswith("bind ")]
+    assert binds == ["127.0.0.1:29101", "127.0.0.1:28000", "127.0.0.1:28404"]
+    assert "mode 600 level admin" in written.read_text()
+
+
+def test_where_the_service_itself_listens_is_left_alone() -> None:
+    assert "    bind 0.0.0.0:8000\n" in harden("frontend http_frontend\n    bind 0.0.0.0:8000\n", Path("/x"))
+
+
+def test_refusals_are_problem_documents_and_never_a_500(written: Path) -> None:
+    assert "500.http" not in written.read_text()
+    for status, (shown, reason, _) in ERRORS.items():
+        head, _, body = (written.parent / f"{status}.http").read_bytes().partition(b"\r\n\r\n")
+        document = json.loads(body)
+        assert head.startswith(f"HTTP/1.1 {shown} ".encode())
+        assert f"Content-Length: {len(body)}".encode() in head
+        assert (document["status"], document["reason"]) == (shown, reason)
+
+
+def test_heads_that_trickle_in_are_given_up_and_jobs_are_not_sent_twice(written: Path) -> None:
+    assert "timeout http-request 15s" in written.read_text()
+    assert "disable-l7-retry if METH_POST { path /v1/jobs }" in written.read_text()
+
+
+def test_doing_it_again_changes_nothing(written: Path) -> None:
+    once = written.read_text()
+    rewrite(written)
+    assert written.read_text() == once
+
+
+def test_what_ray_writes_still_looks_as_we_expect() -> None:
+    for line in (
+        "bind :{{ config.metrics_port }}",
+        "bind *:{{ config.stats_port }}",
+        "errorfile 503 ",
+        "mode 666 level admin",
+    ):
+        assert line in HAPROXY_CONFIG_TEMPLATE
+    assert "frontend http_frontend\n    bind {{ config.frontend_host }}" in HAPROXY_CONFIG_TEMPLATE

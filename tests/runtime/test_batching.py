@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fusionray.errors import Overloaded
+from fusionray.runtime.batching import CropBatcher
+from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
+
+
+class SteppedFuser(CropFuser):
+    """Adds each crop's source to its pixels, when it is let; notes what came together."""
+
+    def __init__(self, max_batch: int) -> None:
+        self.max_batch = max_batch
+        self.batches: list[list[int]] = []
+        self.gate = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
+        self.fault: Exception | None = None
+
+    def fuse(self, source_NL: NDArray[np.float32], crops_NSS3: NDArray[np.uint8]) -> FusedCrops:
+        self.entered.release()
+        self.gate.acquire()
+        if self.fault is not None:
+            raise self.fault
+        self.batches.append([int(crop[0, 0, 0]) for crop in crops_NSS3])
+        sums = crops_NSS3 + source_NL[:, :1, None, None].astype(np.uint8)
+        return FusedCrops(sums, np.ones(crops_NSS3.shape[:3], np.float32))
+
+
+def crops(*values: int) -> NDArray[np.uint8]:
+    return np.stack([np.full((2, 2, 3), value, np.uint8) for value in values])
+
+
+def sources(*values: float) -> NDArray[np.float32]:
+    return np.array(values, np.float32)[:, None]
+
+
+def firsts(found: tuple[FusedCrops, float]) -> list[int]:
+    return [int(crop[0, 0, 0]) for crop in found[0].crops]
+
+
+@pytest.fixture
+def fuser() -> SteppedFuser:
+    return SteppedFuser(4)
+
+
+@pytest.fixture
+def batcher(fuser: SteppedFuser) -> Iterator[CropBatcher]:
+    batcher = CropBatcher(fuser, max_waiting=12)
+    yield batcher
+    fuser.gate.release(100)
+    batcher.close()
+    assert not any(lane.is_alive() for lane in batcher.lanes)
+
+
+def test_what_arrives_while_the_model_works_goes_together(fuser: SteppedFuser, batcher: CropBatcher) -> None:
+    first = batcher.submit(sources(100), crops(1))
+    fuser.entered.acquire()
+    others = [batcher.submit(sources(100 + k), crops(k)) for k in (2, 3, 4)]
+    fuser.gate.release(2)
+    assert firsts(first.result(5)) == [101]
+    assert [firsts(other.result(5)) for other in others] == [[104], [106], [108]]
+    assert fuser.batches == [[1], [2, 3, 4]]
+
+
+def test_faces_of_a_crowd_share_batches_with_those_of_others(fuser: SteppedFuser, batcher: CropBatcher) -> None:
+    batcher.submit(sources(0), crops(1))
+    fuser.entered.acquire()
+    crowd = batcher.submit(sources(*range(10, 16)), crops(2, 3, 4, 5, 6, 7))
+    single = batcher.submit(sources(50), crops(8))
+    fuser.gate.release(3)
+    assert firsts(crowd.result(5)) == [12, 14, 16, 18, 20, 22]
+    assert firsts(single.result(5)) == [58]
+    assert fuser.batches == [[1], [2, 3, 4, 5], [6, 7, 8]]
+
+
+def test_what_nobody_waits_for_any_more_is_not_computed(fuser: SteppedFuser, batcher: CropBatcher) -> None:
+    batcher.submit(sources(0), crops(1))
+    fuser.entered.acquire()
+    gone, kept = batcher.submit(sources(0), crops(2)), batcher.submit(sources(0), crops(3))
+    assert gone.cancel()
+    fuser.gate.release(2)
+    kept.result(5)
+    assert fuser.batches == [[1], [3]]
+    assert batcher.num_waiting == 0
+
+
+def test_too_much_waiting_is_refused_at_once_and_a_crowd_alone_is_not(
+    fuser: SteppedFuser, batcher: CropBatcher
+) -> None:
+    batcher.submit(sources(0), crops(1))
+    fuser.entered.acquire()
+    crowd = batcher.submit(np.zeros((20, 1), np.float32), crops(*range(20)))
+    with pytest.raises(Overloaded, match="20 faces wait"):
+        batcher.submit(sources(0), crops(2))
+    fuser.gate.release(6)
+    assert len(crowd.result(5)[0].crops) == 20
+
+
+def test_a_fault_reaches_those_whose_crops_were_in_the_batch_and_nobody_else(
+    fuser: SteppedFuser, batcher: CropBatcher
+) -> None:
+    fuser.fault = ValueError("broken")
+    first = batcher.submit(sources(0), crops(1))
+    fuser.entered.acquire()
+    crowd = batcher.submit(np.zeros((6, 1), np.float32), crops(*range(6)))
+    fuser.gate.release()
+    with pytest.raises(ValueError, match="broken"):
+        first.result(5)
+    fuser.entered.acquire()
+    fuser.gate.release()
+    with pytest.raises(ValueError, match="broken"):
+        crowd.result(5)
+    fuser.fault = None
+    fuser.gate.release(2)
+    assert firsts(batcher.submit(sources(1), crops(7)).result(5)) == [8]
+
+
+def test_closing_finishes_what_waits_and_refuses_what_comes_later(fuser: SteppedFuser) -> None:
+    batcher = CropBatcher(fuser)
+    waiting = [batcher.submit(sources(0), crops(k)) for k in range(6)]
+    fuser.gate.release(10)
+    batcher.close()
+    assert [firsts(one.result(0)) for one in waiting] == [[k] for k in range(6)]
+    with pytest.raises(Overloaded):
+        batcher.submit(sources(0), crops(1))
+
+
+def test_two_lanes_put_the_parts_of_a_crowd_in_their_places() -> None:
+    fuser = SteppedFuser(2)
+    batcher = CropBatcher(fuser, num_lanes=2)
+    crowd = batcher.submit(np.zeros((7, 1), np.float32), crops(*range(7)))
+    fuser.gate.release(10)
+    assert firsts(crowd.result(5)) == list(range(7))
+    batcher.close()

@@ -1,0 +1,159 @@
+"""Several models, versions that change under load, and parts of the service in replicas of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+from ray import serve
+
+from fusionray.export.bundle import Bundle, bundle_hash, write_bundle
+from fusionray.ops.processes import add_descendants, find_processes, list_processes
+from serve.app import APP_NAME, build_application, run, wait_until_running
+from serve.guards import KEY_VARIABLE
+from serve.settings import CanarySettings, FacesSettings, FuserSettings, ModelSettings, ServeConfig, StageSettings
+from tests.pictures import draw_person
+from tests.serving import encode, find_free_port
+from tests.tiny_bundle import build_generator, build_identity, describe_tiny
+
+SOURCE, TARGET = encode(draw_person(1)), encode(draw_person(2))
+
+
+def write_variant(folder: Path, seed: int) -> Bundle:
+    files = {"generator.onnx": build_generator(), "identity.onnx": build_identity(seed)}
+    return write_bundle(folder, files, describe_tiny())
+
+
+@dataclass
+class Load:
+    """Requests one after the other on several connections, until told to stop."""
+
+    url: str
+    model: str | None = None
+    stopping: threading.Event = field(default_factory=threading.Event)
+    answers: list[tuple[int, str]] = field(default_factory=list)
+
+    def work(self) -> None:
+        with httpx.Client(base_url=self.url, timeout=60) as client:
+            while not self.stopping.is_set():
+                data = {"model": self.model} if self.model else {}
+                found = client.post("/v1/fuse", files={"source": SOURCE, "target": TARGET}, data=data)
+                self.answers.append((found.status_code, found.headers.get("x-fusionray-bundle", found.text)))
+
+    @contextmanager
+    def running(self, num_clients: int = 3) -> Iterator[None]:
+        clients = [threading.Thread(target=self.work) for _ in range(num_clients)]
+        for client in clients:
+            client.start()
+        try:
+            yield
+        finally:
+            self.stopping.set()
+            for client in clients:
+                client.join()
+
+
+@pytest.fixture(scope="module")
+def port(ray_session: object) -> Iterator[int]:
+    port = find_free_port()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv(KEY_VARIABLE, raising=False)
+        yield port
+    serve.shutdown()
+
+
+def wait_for(condition: object, timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_bundle_that_is_replaced_answers_without_a_failed_request(port: int, tmp_path: Path) -> None:
+    old = write_variant(tmp_path / "bundle", 0)
+    run(ServeConfig(models=(ModelSettings(bundle=str(old.folder)),), alias_poll_seconds=0.3), port=port, blocking=False)
+    load = Load(f"http://127.0.0.1:{port}")
+    with load.running():
+        wait_for(lambda: len(load.answers) >= 5)
+        new = write_variant(tmp_path / "bundle", 1)
+        wait_for(lambda: load.answers[-1][1] == bundle_hash(new))
+    assert {status for status, _ in load.answers} == {200}
+    assert {bundle for _, bundle in load.answers} == {bundle_hash(old), bundle_hash(new)}
+
+
+def test_a_new_configuration_is_deployed_without_a_failed_request(port: int, tmp_path: Path) -> None:
+    old, new = write_variant(tmp_path / "old", 0), write_variant(tmp_path / "new", 1)
+    run(ServeConfig(models=(ModelSettings(bundle=str(old.folder)),)), port=port, blocking=False)
+    load = Load(f"http://127.0.0.1:{port}")
+    with load.running():
+        wait_for(lambda: len(load.answers) >= 5)
+        config = ServeConfig(models=(ModelSettings(bundle=str(new.folder)),))
+        target = serve.RunTarget(target=build_application(config), name=APP_NAME, route_prefix="/")
+        serve.run_many([target], wait_for_applications_running=False)
+        wait_until_running(APP_NAME, 60)
+        wait_for(lambda: load.answers[-1][1] == bundle_hash(new))
+    assert {status for status, _ in load.answers} == {200}
+
+
+def test_a_killed_replica_costs_no_request_while_another_is_there(port: int, tmp_path: Path) -> None:
+    bundle = write_variant(tmp_path / "bundle", 0)
+    config = ServeConfig(
+        models=(ModelSettings(bundle=str(bundle.folder)),), ingress=StageSettings(num_replicas=2, cpus=0.5)
+    )
+    run(config, port=port, blocking=False)
+    load = Load(f"http://127.0.0.1:{port}")
+    with load.running():
+        wait_for(lambda: len(load.answers) >= 20)
+        os.kill(min(find_replicas("Ingress")), signal.SIGKILL)
+        count = len(load.answers)
+        wait_for(lambda: len(load.answers) >= count + 50)
+    assert Counter(status for status, _ in load.answers) == {200: len(load.answers)}
+
+
+def find_replicas(part: str) -> set[int]:
+    """Find the processes of this session's Ray that hold a part of the service."""
+    ours = add_descendants({os.getpid()}, list_processes())
+    return ours & set(find_processes(f"ray::ServeReplica:{APP_NAME}:{part}"))
+
+
+def test_models_stand_side_by_side_and_a_canary_takes_its_share(port: int, tmp_path: Path) -> None:
+    bundles = [write_variant(tmp_path / str(seed), seed) for seed in range(3)]
+    config = ServeConfig(
+        models=(
+            ModelSettings(
+                name="first",
+                bundle=str(bundles[0].folder),
+                canary=CanarySettings(bundle=str(bundles[1].folder), share=0.4),
+            ),
+            ModelSettings(name="second", bundle=str(bundles[2].folder)),
+        ),
+        faces=FacesSettings(apart=True, cpus=0.5),
+        fuser=FuserSettings(apart=True, cpus=0.5, num_replicas=1),
+    )
+    run(config, port=port, blocking=False)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        cards = client.get("/v1/models").json()["models"]
+        assert [(card["name"], card["default"], card["share"]) for card in cards] == [
+            ("first", True, 1.0),
+            ("first", True, 0.4),
+            ("second", False, 1.0),
+        ]
+        files = {"source": SOURCE, "target": TARGET}
+        found = Counter(client.post("/v1/fuse", files=files).headers["x-fusionray-bundle"] for _ in range(60))
+        assert set(found) == {bundle_hash(bundles[0]), bundle_hash(bundles[1])}
+        assert 8 <= found[bundle_hash(bundles[1])] <= 42
+        second = client.post("/v1/fuse", files=files, data={"model": "second"})
+        assert second.headers["x-fusionray-bundle"] == bundle_hash(bundles[2])
+        missing = client.post("/v1/fuse", files=files, data={"model": "third"})
+        assert (missing.status_code, missing.json()["reason"]) == (404, "unknown_model")
+        assert "first, second" in missing.json()["detail"]
+        assert [len(find_replicas(part)) for part in ("Ingress", "Faces", "Fuser")] == [1, 1, 1]
