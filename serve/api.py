@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Depends, FastAPI, Form, Query, Request, Response, UploadFile
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
 
 from fusionray import __version__
 from fusionray.runtime.face_reader import Faces
 from fusionray.safety.provenance import PictureFormat
+from serve.metrics_page import CONTENT_TYPE, collect_metrics
 from serve.schema import PROBLEM_TYPE, FuseOptions, FuseReply, Problem
 from serve.settings import NAME_PATTERN
 
@@ -89,6 +91,10 @@ def build_api(service: Ingress) -> FastAPI:
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"models": [asdict(card) for card in service.list_models()]}
+
+    @api.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        return Response(await collect_metrics(), media_type=CONTENT_TYPE)
 
     return api
 

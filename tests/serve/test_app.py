@@ -4,6 +4,7 @@ import io
 import random
 import socket
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -243,6 +244,21 @@ def test_a_service_whose_model_cannot_be_loaded_is_not_healthy_and_says_why(serv
     with pytest.raises(ServiceFailed, match=r"did not start: .*no-bundle: is not a bundle"):
         wait_until_running("broken", timeout_seconds=30)
     assert "broken" not in serve.status().applications
+
+
+def test_what_was_measured_is_exported_for_prometheus(service: Service) -> None:
+    assert service.fuse(SOURCE, TARGET).status_code == 200
+    deadline = time.monotonic() + 60
+    while "ray_fusionray_stage_ms_count{" not in (page := service.client.get("/metrics").text):
+        # Ray gathers the series of its processes every few seconds.
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    for family in ("fusionray_requests_total", "fusionray_faces_total", "fusionray_batch_faces_bucket"):
+        assert f"ray_{family}" in page
+    for stage in ("decode", "detect", "read", "queue", "fuse", "paste", "encode", "total"):
+        assert f'stage="{stage}"' in page
+    assert page.count("# TYPE ray_fusionray_stage_ms ") == 1
+    assert "fusionray_silent_nodes 0" in page
 
 
 def test_a_second_address_is_refused_while_the_first_is_served(service: Service, tmp_path: Path) -> None:
