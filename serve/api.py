@@ -32,15 +32,18 @@ def answer(problem: Problem) -> Response:
 
 def read_options(
     request: Request,
+    *,
     faces_in_form: Annotated[Faces | None, Form(alias="faces")] = None,
     faces_in_query: Annotated[Faces | None, Query(alias="faces")] = None,
     format_in_form: Annotated[PictureFormat | None, Form(alias="format")] = None,
     format_in_query: Annotated[PictureFormat | None, Query(alias="format")] = None,
+    mark: Annotated[bool, Form()] = False,
 ) -> FuseOptions:
     """Read the choices of a client from the form or the query; the form wins."""
     return FuseOptions(
         faces=faces_in_form or faces_in_query or "largest",
         picture_format=format_in_form or format_in_query or request.app.state.default_format,
+        mark=mark,
     )
 
 
@@ -53,6 +56,7 @@ def describe_reply(reply: FuseReply) -> dict[str, str]:
         "X-FusionRay-Bundle": reply.bundle,
         "X-FusionRay-Faces": str(len(reply.boxes)),
         "X-FusionRay-Boxes": boxes,
+        "X-FusionRay-Provenance": "c2pa; test-key" if reply.test_key else "c2pa",
         "Server-Timing": timing,
     }
 

@@ -14,12 +14,11 @@ from ray.serve.schema import ApplicationStatus
 from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ServiceFailed
 from fusionray.export.bundle import read_bundle
-from fusionray.ops.environment import resolve_location
 from serve.fuser_stage import FuserStage
 from serve.guards import check_exposure, read_key_digest
 from serve.ingress import FacesReplica, Ingress, find_address
-from serve.settings import ServeConfig, StageSettings
-from serve.versions import REGISTRY_PREFIX, VersionBook
+from serve.settings import ServeConfig, StageSettings, with_absolute_paths
+from serve.versions import VersionBook
 
 APP_NAME = "fusionray"
 POLL_SECONDS = 0.2
@@ -58,25 +57,6 @@ def deploy(part: type, name: str, stage: StageSettings, max_ongoing_requests: in
         ray_actor_options={"num_cpus": stage.cpus, "num_gpus": stage.gpus},
         **scale(stage),
     )
-
-
-def with_absolute_paths(config: ServeConfig) -> ServeConfig:
-    """Make local paths absolute: replicas may have another working folder."""
-    models = tuple(
-        model.model_copy(
-            update={
-                "bundle": place(model.bundle),
-                "canary": model.canary and model.canary.model_copy(update={"bundle": place(model.canary.bundle)}),
-            }
-        )
-        for model in config.models
-    )
-    detector = config.detector if config.detector == "default" else resolve_location(config.detector)
-    return config.model_copy(update={"models": models, "detector": detector})
-
-
-def place(bundle: str) -> str:
-    return bundle if bundle.startswith(REGISTRY_PREFIX) else resolve_location(bundle)
 
 
 def scale(stage: StageSettings) -> dict[str, Any]:

@@ -23,7 +23,10 @@ from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_reader import CutFaces, FaceReader, Role
 from fusionray.runtime.fuser import put_back
 from fusionray.runtime.pixels import FloatArray
-from fusionray.safety.provenance import Provenance, encode_marked
+from fusionray.safety.mark import Mark
+from fusionray.safety.output import encode_output
+from fusionray.safety.provenance import Provenance
+from fusionray.safety.signing import build_signer
 from serve.fuser_stage import CropService
 from serve.schema import LONGEST_SIDE, FuseReply, FuseTask, ModelCard, ModelVersion, Problem
 from serve.settings import ServeConfig
@@ -100,6 +103,8 @@ class FacesStage:
         self.shelf = ModelShelf(
             lambda version: LoadedReader(version, config, self.detectors), config.models_per_replica
         )
+        self.signer = build_signer(config.signing)
+        self.mark = Mark(config.mark)
         limits = config.limits
         self.limits = ImageLimits(max_bytes=limits.max_body_bytes, max_pixels=limits.max_pixels, max_side=LONGEST_SIDE)
 
@@ -132,6 +137,8 @@ class FacesStage:
             boxes=prepared.cut.boxes,
             model=loaded.provenance.model,
             bundle=loaded.provenance.bundle,
+            signer=self.signer.name,
+            test_key=self.signer.is_test,
             timing=watch.times,
         )
 
@@ -168,8 +175,13 @@ class FacesStage:
         with watch.over("paste"):
             picture = put_back(prepared.target, prepared.cut, fused)
         with watch.over("encode"):
-            return encode_marked(
-                picture.image, loaded.provenance, task.options.picture_format, self.config.jpeg_quality
+            return encode_output(
+                picture.image,
+                loaded.provenance,
+                task.options.picture_format,
+                self.config.jpeg_quality,
+                signer=self.signer,
+                mark=self.mark if self.config.mark.enabled or task.options.mark else None,
             )
 
 

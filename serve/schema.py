@@ -53,6 +53,7 @@ class FuseOptions:
 
     faces: Faces = "largest"
     picture_format: PictureFormat = "png"
+    mark: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,15 @@ class FuseTask:
 
 @dataclass(frozen=True)
 class FuseReply:
-    """A finished picture, encoded. `timing` are milliseconds by stage, in the order of the work."""
+    """A finished picture, encoded and signed. `timing` are milliseconds by stage, in the order of the work."""
 
     data: bytes
     media_type: str
     boxes: tuple[Box, ...]
     model: str
     bundle: str
+    signer: str
+    test_key: bool
     timing: dict[str, float]
 
 

@@ -11,10 +11,16 @@ from pydantic import Field, field_validator, model_validator
 
 from fusionray.config import Section, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.errors import ConfigInvalid
+from fusionray.ops.environment import resolve_location
 from fusionray.runtime.crop_fuser import MAX_BATCH
 from fusionray.runtime.settings import RuntimeSettings
+from fusionray.safety.keys import SigningSettings
+from fusionray.safety.mark import MarkSettings
 from fusionray.safety.provenance import PictureFormat
 
+REGISTRY_PREFIX = "models:/"
+# Sections of the settings, and which of their values are paths.
+PATHS = (("signing", "certificate", "key", "test_key_folder"),)
 IMPORT_PATH = "serve.app:build"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
@@ -105,6 +111,8 @@ class ServeConfig(Section):
     faces: FacesSettings = Field(default=FacesSettings(), description="The copies that work on pictures.")
     fuser: FuserSettings = Field(default=FuserSettings(), description="The copies that hold the generator.")
     limits: LimitSettings = Field(default=LimitSettings(), description="What requests may take.")
+    signing: SigningSettings = Field(default=SigningSettings(), description="Whose key signs the outputs.")
+    mark: MarkSettings = Field(default=MarkSettings(), description="A visible mark on every output.")
     start_timeout_seconds: float = Field(default=300.0, gt=0, description="Give up if it is not ready by then.")
     default_format: PictureFormat = Field(default="png", description="Format of the answer if none is asked for.")
     jpeg_quality: int = Field(default=92, ge=1, le=100, description="Quality of JPEG and WebP answers.")
@@ -125,6 +133,19 @@ class ServeConfig(Section):
         if len(set(names)) < len(names):
             raise ValueError(f"two models bear the same name ({', '.join(names)})")
         return models
+
+
+def with_absolute_paths(config: ServeConfig) -> ServeConfig:
+    """Make local paths absolute: replicas may have another working folder."""
+    tree = config.model_dump()
+    bundles = [(holder, "bundle") for model in tree["models"] for holder in (model, model["canary"])]
+    others = [(tree[section], name) for section, *names in PATHS for name in names]
+    if tree["detector"] != "default":
+        others.append((tree, "detector"))
+    for holder, name in (*bundles, *others):
+        if holder is not None and holder[name] is not None and not holder[name].startswith(REGISTRY_PREFIX):
+            holder[name] = resolve_location(holder[name])
+    return ServeConfig.model_validate(tree)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from pathlib import Path
 from fusionray.errors import BundleInvalid, FusionRayError
 from fusionray.export.bundle import bundle_hash, read_description
 from serve.schema import ModelVersion
-from serve.settings import ModelSettings, ServeConfig
-
-REGISTRY_PREFIX = "models:/"
+from serve.settings import REGISTRY_PREFIX, ModelSettings, ServeConfig
 
 
 class UnknownModel(FusionRayError):

@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # Before anything imports Ray: it reads its authentication once.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+# A test key is made where a user's data lies: not in the home folder of whoever runs the tests.
+DATA_FOLDER = tempfile.TemporaryDirectory(prefix="fr-data-", ignore_cleanup_errors=True)
+os.environ["XDG_DATA_HOME"] = DATA_FOLDER.name
 
 from fusionray.ops.environment import apply_defaults  # noqa: E402
 

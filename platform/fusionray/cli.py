@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusionray import __version__
-from fusionray.config import list_presets, load_config
+from fusionray.config import list_presets, load_config, validate
 from fusionray.errors import FusionRayError, ImageRejected, InputMissing, RunStopped
 from fusionray.ops.environment import apply_defaults, resolve_location
 from fusionray.training.notice import EXIT_STATUS
@@ -80,6 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_evaluate(verbs.add_parser("evaluate", help="judge a model on people that nothing was learned from"))
     add_export(verbs.add_parser("export", help="checkpoint -> checked ONNX bundle"))
     add_fuse(verbs.add_parser("fuse", help="fuse two picture files with a bundle"))
+    add_verify(verbs.add_parser("verify", help="say what a picture proves about its making"))
     add_serve(verbs.add_parser("serve", help="serve a bundle over HTTP"))
     add_bench(verbs.add_parser("bench", help="measure what is promised about speed and recovery"))
     return parser
@@ -219,6 +220,9 @@ def add_fuse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faces", choices=("largest", "all"), default="largest", help="faces of the target to change")
     parser.add_argument("--detector", default="default", help="'default', or the path of a YuNet or SCRFD ONNX file")
     parser.add_argument("--tracking-uri", help="MLflow store behind models:/ locations")
+    parser.add_argument("--certificate", metavar="PEM", help="signing certificate and its chain; default: a test key")
+    parser.add_argument("--key", metavar="PEM", help="private key of the certificate")
+    parser.add_argument("--mark", action="store_true", help="draw a small plate that says AI into a corner")
     parser.set_defaults(run=run_fuse)
 
 
@@ -226,20 +230,33 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.export.bundle import bundle_hash, read_bundle
     from fusionray.faces.detect import build_detector
     from fusionray.runtime.fuser import Fuser
-    from fusionray.safety.provenance import Provenance, encode_marked
+    from fusionray.safety.keys import SigningSettings
+    from fusionray.safety.mark import Mark, MarkSettings
+    from fusionray.safety.output import encode_output
+    from fusionray.safety.provenance import Provenance
+    from fusionray.safety.signing import build_signer
 
     formats = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
     output = Path(options.output)
     if output.suffix.lower() not in formats:
         raise ValueError(f"{output}: name the result .png, .jpg or .webp")
     source, target = read_picture(options.source), read_picture(options.target)
+    signing = {"certificate": options.certificate, "key": options.key}
+    settings = validate(SigningSettings, signing, "--certificate, --key")
     bundle = read_bundle(options.bundle, options.tracking_uri)
+    signer = build_signer(settings)
     fused = Fuser(bundle, build_detector(options.detector)).fuse(source, target, options.faces)
     provenance = Provenance(bundle.description.name, bundle_hash(bundle))
-    data = encode_marked(fused.image, provenance, formats[output.suffix.lower()])  # type: ignore[arg-type]
+    data = encode_output(
+        fused.image,
+        provenance,
+        formats[output.suffix.lower()],  # type: ignore[arg-type]
+        signer=signer,
+        mark=Mark(MarkSettings(enabled=True)) if options.mark else None,
+    )
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(data)
-    print(f"{output}: {fused.num_faces} face(s) fused with {bundle.description.name}; marked as AI-generated")
+    print(f"{output}: {fused.num_faces} face(s) fused with {bundle.description.name}; signed as AI-made")
 
 
 def read_picture(place: str) -> Image:
@@ -252,6 +269,19 @@ def read_picture(place: str) -> Image:
         raise InputMissing(f"{place}: cannot be read ({error.strerror}); check the path") from None
     except ImageRejected as error:
         raise ImageRejected(error.reason, f"{place}: {error}") from None
+
+
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", help="picture, or MP4 film")
+    parser.add_argument("--trust", metavar="PEM", help="certificates of the CAs whose signers are believed")
+    parser.add_argument("--json", action="store_true", help="print all that was found, as a JSON list")
+    parser.set_defaults(run=run_verify)
+
+
+def run_verify(options: argparse.Namespace) -> None:
+    from fusionray.safety.verify_files import verify_files
+
+    verify_files(options.files, trust=options.trust, as_json=options.json)
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:

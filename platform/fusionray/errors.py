@@ -98,3 +98,30 @@ class Overloaded(FusionRayError):
 
 class ServiceFailed(FusionRayError):
     """The service did not start."""
+
+
+class SigningKeyInvalid(FusionRayError):
+    """A certificate or private key cannot sign manifests that anybody would accept."""
+
+
+class SigningFailed(FusionRayError):
+    """A finished output could not be signed, so it is not handed out."""
+
+
+class ProvenanceInvalid(FusionRayError):
+    """A file does not prove that it is AI-made: no manifest, a broken one, or one of a stranger."""
+
+
+class ConsentRefused(FusionRayError):
+    """The policy does not permit this source. `reason` is a short stable key."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[ConsentRefused], tuple[str, str]]:
+        return type(self), (self.reason, str(self))
+
+
+class AuditFailed(FusionRayError):
+    """The line about a request could not be written."""

@@ -21,6 +21,7 @@ from fusionray.export.bundle import bundle_hash
 from fusionray.faces.decode import decode_image
 from fusionray.runtime.settings import RuntimeSettings
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
+from fusionray.safety.verify import verify
 from serve.app import build_application, run, wait_until_running
 from serve.guards import KEY_VARIABLE
 from serve.settings import LimitSettings, ModelSettings, ServeConfig
@@ -116,6 +117,24 @@ def test_the_answer_has_the_asked_format_and_says_that_it_is_made(service: Servi
     assert provenance is not None
     assert provenance.bundle == service.bundle
     assert provenance.digital_source_type == DIGITAL_SOURCE_TYPE
+
+
+def test_an_answer_is_signed_and_a_changed_byte_is_noticed(service: Service) -> None:
+    response = service.fuse(SOURCE, TARGET, format="jpeg")
+    assert response.headers["x-fusionray-provenance"] == "c2pa; test-key"
+    found = verify(response.content)
+    assert found.holds
+    assert found.ai_made
+    changed = bytearray(response.content)
+    changed[-200] ^= 1
+    assert not verify(bytes(changed)).holds
+
+
+def test_a_visible_mark_is_drawn_if_asked_for(service: Service) -> None:
+    plain, marked = (decode_image(service.fuse(SOURCE, TARGET, **form).content) for form in ({}, {"mark": "true"}))
+    changed = (plain != marked).any(axis=2)
+    assert changed[150:, 120:].any()
+    assert not changed[:140].any()
 
 
 def test_all_faces_are_replaced_if_asked_in_form_or_query(service: Service) -> None:
@@ -229,9 +248,15 @@ def test_no_mutilated_request_is_answered_500(service: Service) -> None:
 
 def test_requests_at_the_same_time_get_their_own_answers(service: Service) -> None:
     targets = [encode(draw_person(seed)) for seed in range(10, 14)]
-    alone = [service.fuse(SOURCE, target).content for target in targets]
+
+    def fuse(target: bytes) -> bytes:
+        return decode_image(service.fuse(SOURCE, target).content).tobytes()
+
+    alone = [fuse(target) for target in targets]
     with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda target: service.fuse(SOURCE, target).content, targets * 3))
+        together = list(
+            pool.map(lambda target: decode_image(service.fuse(SOURCE, target).content).tobytes(), targets * 3)
+        )
     assert together == alone * 3
     assert len(set(alone)) == 4
 

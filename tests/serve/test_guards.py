@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fusionray.errors import ConfigInvalid
-from serve.app import build, scale
+from serve.app import build, scale, with_absolute_paths
 from serve.guards import (
     KEY_VARIABLE,
     BodyGuard,
@@ -102,6 +102,19 @@ def test_unknown_settings_are_refused_by_name() -> None:
         build({})
     with pytest.raises(ConfigInvalid, match="max_replicas 1 is below num_replicas 2"):
         build({"bundle": "b", "fuser": {"num_replicas": 2, "max_replicas": 1}})
+
+
+def test_paths_of_the_settings_hold_in_the_folder_of_any_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSIONRAY_ROOT", str(tmp_path))
+    tree = {"bundle": "b", "signing": {"certificate": "signing.pem", "key": "/keys/signing.key"}}
+    config = with_absolute_paths(ServeConfig.model_validate(tree))
+    assert config.models[0].bundle == str(tmp_path / "b")
+    assert config.signing.certificate == str(tmp_path / "signing.pem")
+    assert config.signing.key == "/keys/signing.key"
+    plain = ServeConfig.model_validate({"bundle": "models:/m@prod"})
+    assert with_absolute_paths(plain) == plain
 
 
 def test_copies_are_fixed_or_follow_the_load() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,6 +88,23 @@ def _decode_jpeg(data: bytes) -> Image | None:
     except ValueError:
         return None
     return pixels
+
+
+@contextmanager
+def open_picture(data: bytes, limits: ImageLimits) -> Iterator[ImageFile.ImageFile]:
+    """Open a picture for what stands beside its pixels (`info`); none of them is decoded.
+
+    Raises:
+        ImageRejected: with the reason "not_an_image", "damaged", "too_large" or "too_small".
+    """
+    header = read_header(data)
+    _check_size(header, limits)
+    try:
+        with _PILLOW_READERS[header.kind](io.BytesIO(data)) as picture:
+            yield picture
+    except (*_READ_FAULTS, PillowImage.DecompressionBombError) as error:
+        # A WebP frame may be larger than the header said, which only its reader finds out.
+        raise ImageRejected("damaged", f"the {header.kind} picture cannot be read: {error}") from error
 
 
 def _decode_with_pillow(data: bytes, header: Header) -> Image:

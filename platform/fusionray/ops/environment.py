@@ -55,6 +55,8 @@ SERVE_DEFAULTS = {
 }
 HAPROXY_SCRIPT = "fusionray-haproxy"
 ROOT_VARIABLE = "FUSIONRAY_ROOT"
+# Where programs keep what is a user's own, as the XDG base directory specification has it.
+DATA_VARIABLE = "XDG_DATA_HOME"
 # Set to 1 in processes that will train: they import what that takes before they are given anything to do.
 AHEAD_VARIABLE = "FUSIONRAY_WORKER"
 
@@ -111,3 +113,12 @@ def resolve_location(location: str) -> str:
         return location
     root = Path(os.environ.get(ROOT_VARIABLE) or ".").expanduser()
     return str((root / Path(location).expanduser()).resolve())
+
+
+def find_data_folder() -> Path:
+    """Name the folder for what this user keeps: $XDG_DATA_HOME/fusionray, else ~/.local/share/fusionray.
+
+    Not under FUSIONRAY_ROOT: that may be a checkout, which `ray job submit --working-dir` uploads, keys and all.
+    """
+    home = os.environ.get(DATA_VARIABLE) or "~/.local/share"
+    return Path(home).expanduser() / "fusionray"

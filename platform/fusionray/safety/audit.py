@@ -1,0 +1,144 @@
+"""The audit log: one JSON line a request, without pictures, embeddings, file names or keys.
+
+Source and target appear as their sha256: whoever holds a picture can find its lines, nobody can read it from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+
+from pydantic import Field
+
+from fusionray.config import Section
+from fusionray.errors import AuditFailed
+from fusionray.ops.environment import resolve_location
+
+ANONYMOUS = "anonymous"
+# Of what a client chooses freely, a line keeps so many characters.
+LONGEST_TEXT = 200
+
+
+class AuditSettings(Section):
+    """Where the audit log lies and how much of it is kept."""
+
+    path: str | None = Field(default=None, description="File of JSON lines; no log is kept if none is given.")
+    required: bool = Field(default=True, description="Refuse a request whose line cannot be written.")
+    max_bytes: int = Field(default=64 * 2**20, ge=1024, description="A file that would grow longer is put aside.")
+    keep: int = Field(default=10, ge=1, description="Files put aside that are kept, as PATH.1 (newest) to PATH.N.")
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """One request. Hashes are hexadecimal sha256 of the bytes received and sent; None for what did not come about."""
+
+    request: str
+    status: int
+    reason: str
+    duration_ms: float
+    model: str
+    bundle: str
+    who: str = ANONYMOUS
+    source_sha256: str | None = None
+    target_sha256: str | None = None
+    output_sha256: str | None = None
+    num_faces: int | None = None
+
+
+class AuditLog:
+    """Append to one file, from any thread of any process on this machine. `num_lost` counts lines that did not fit."""
+
+    def __init__(self, settings: AuditSettings) -> None:
+        """Open the log once, so that a place that cannot be written is found at the start.
+
+        Raises: AuditFailed, required or not; ValueError if the settings name no path.
+        """
+        if settings.path is None:
+            raise ValueError("audit.path: name the file of the log")
+        self.settings = settings
+        self.path = Path(resolve_location(settings.path))
+        self.num_lost = 0
+        self.counting = Lock()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.append(b"")
+        except OSError as error:
+            raise self.describe(error) from None
+
+    def write(self, entry: AuditEntry) -> None:
+        """Write the line of a request, stamped with the time.
+
+        Raises: AuditFailed if it cannot be written and lines are required; else it is counted as lost.
+        """
+        line = {"when": datetime.now(UTC).isoformat(timespec="milliseconds")} | asdict(entry)
+        bounded = {key: value[:LONGEST_TEXT] if isinstance(value, str) else value for key, value in line.items()}
+        try:
+            self.append(json.dumps(bounded).encode() + b"\n")
+        except OSError as error:
+            with self.counting:
+                self.num_lost += 1
+            if self.settings.required:
+                raise self.describe(error) from None
+
+    def append(self, line: bytes) -> None:
+        """Append a whole line or nothing; put the file aside first if it would grow too long.
+
+        Raises: OSError.
+        """
+        with self.alone():
+            if line and self.path.exists() and self.path.stat().st_size + len(line) > self.settings.max_bytes:
+                self.rotate()
+            descriptor = open_private(self.path)
+            try:
+                size = os.fstat(descriptor).st_size
+                if os.write(descriptor, line) != len(line):
+                    # The disk ran full within the line: the next one must not be glued to a part of it.
+                    os.ftruncate(descriptor, size)
+                    raise OSError(f"only a part of the line fits on the disk of {self.path}")
+            finally:
+                os.close(descriptor)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other writers out. The lock is a file of its own, since the log itself is renamed; it dies with us."""
+        descriptor = open_private(self.path.with_name(f"{self.path.name}.lock"))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def rotate(self) -> None:
+        """Rename PATH to PATH.1, PATH.1 to PATH.2 and so on; the oldest is overwritten."""
+        places = [self.path, *(self.path.with_name(f"{self.path.name}.{n}") for n in range(1, self.settings.keep + 1))]
+        for newer, older in reversed(list(pairwise(places))):
+            if newer.exists():
+                newer.replace(older)
+
+    def describe(self, error: OSError) -> AuditFailed:
+        said = error.strerror or str(error)
+        return AuditFailed(f"{self.path}: the audit line cannot be written ({said}); free space or mend the access")
+
+
+def open_private(path: Path) -> int:
+    """Open a file to append to, that only its owner can read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) and stat.S_IMODE(mode) & 0o077:
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def hash_bytes(data: bytes) -> str:
+    """Name bytes by their sha256, hexadecimal."""
+    return hashlib.sha256(data).hexdigest()

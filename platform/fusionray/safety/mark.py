@@ -1,0 +1,90 @@
+"""An optional visible mark: a small plate in a corner that says AI."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+from pydantic import Field
+
+from fusionray.config import Section
+
+Corner = Literal["top-left", "top-right", "bottom-left", "bottom-right"]
+Point = tuple[float, float]
+
+# Below this the letters run together.
+SMALLEST_HEIGHT = 13
+MARGIN = 0.35
+# Drawn once at this height, pixels, and scaled down for each picture: edges come out smooth.
+DRAWN_HEIGHT = 192
+# The plate and its letters in units of its height. A dark plate with a light rim stands out on any ground.
+ASPECT = 1.5
+RADIUS = 0.28
+RIM = 0.07
+PLATE_RGBA = (16, 18, 24, 205)
+LIGHT_RGBA = (255, 255, 255, 255)
+STROKE = 0.135
+TOP, BOTTOM = 0.25, 0.75
+FEET_OF_A: tuple[float, float] = (0.34, 0.86)
+CROSSBAR = 0.61
+STEM_OF_I = 1.08
+
+
+class MarkSettings(Section):
+    """A visible mark on every output."""
+
+    enabled: bool = Field(default=False, description="Draw a plate that says AI.")
+    corner: Corner = Field(default="bottom-right", description="Where it stands.")
+    share: float = Field(default=0.07, ge=0.03, le=0.3, description="Its height as a share of the short side.")
+
+
+class Mark:
+    """Hold the plate ready. Made once, used from any thread."""
+
+    def __init__(self, settings: MarkSettings) -> None:
+        self.settings = settings
+        self.plate = draw_plate()
+
+    def draw(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return a copy of a uint8 RGB [H, W, 3] picture with the mark; a picture too small for it as it is."""
+        height, width = image.shape[:2]
+        tall = max(SMALLEST_HEIGHT, round(min(height, width) * self.settings.share))
+        wide = round(tall * ASPECT)
+        margin = max(2, round(tall * MARGIN))
+        if tall + margin > height or wide + margin > width:
+            return image
+        top = margin if self.settings.corner.startswith("top") else height - tall - margin
+        left = margin if self.settings.corner.endswith("left") else width - wide - margin
+        plate = np.asarray(self.plate.resize((wide, tall), Image.Resampling.LANCZOS, reducing_gap=3.0), np.float32)
+        colour, alpha = plate[..., :3], plate[..., 3:] / 255
+        marked = image.copy()
+        ground = marked[top : top + tall, left : left + wide]
+        ground[:] = np.rint(ground * (1 - alpha) + colour * alpha).astype(np.uint8)
+        return marked
+
+
+def draw_plate() -> Image.Image:
+    """Draw the plate, RGBA, `DRAWN_HEIGHT` pixels high."""
+    plate = Image.new("RGBA", (round(DRAWN_HEIGHT * ASPECT), DRAWN_HEIGHT), (255, 255, 255, 0))
+    pencil = ImageDraw.Draw(plate)
+    box = (0, 0, plate.width - 1, plate.height - 1)
+    rim = round(RIM * DRAWN_HEIGHT)
+    pencil.rounded_rectangle(box, round(RADIUS * DRAWN_HEIGHT), PLATE_RGBA, LIGHT_RGBA, rim)
+    left, right = FEET_OF_A
+    middle, half = (left + right) / 2, STROKE / 2
+    # The slanted strokes of the A are parallelograms: their ends lie flat on the line.
+    for foot in (left, right):
+        fill(pencil, (foot - half, BOTTOM), (middle - half, TOP), (middle + half, TOP), (foot + half, BOTTOM))
+    inset = (right - left) / 2 * (BOTTOM - CROSSBAR) / (BOTTOM - TOP)
+    bar = 0.8 * half
+    fill(pencil, (left + inset, CROSSBAR - bar), (right - inset, CROSSBAR - bar),
+         (right - inset, CROSSBAR + bar), (left + inset, CROSSBAR + bar))  # fmt: skip
+    left, right = STEM_OF_I - half, STEM_OF_I + half
+    fill(pencil, (left, TOP), (right, TOP), (right, BOTTOM), (left, BOTTOM))
+    return plate
+
+
+def fill(pencil: ImageDraw.ImageDraw, *corners: Point) -> None:
+    pencil.polygon([(x * DRAWN_HEIGHT, y * DRAWN_HEIGHT) for x, y in corners], LIGHT_RGBA)

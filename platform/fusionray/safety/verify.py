@@ -1,0 +1,199 @@
+"""Read what a file proves about its making: who signed it, whether it is as it was signed, and which model made it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import c2pa
+from cryptography import x509
+from pydantic import BaseModel, ValidationError
+
+from fusionray.errors import ConfigInvalid, ImageRejected
+from fusionray.faces.image_header import recognise
+from fusionray.safety.made_key import TEST_ORGANISATION
+from fusionray.safety.provenance import Provenance, read_provenance
+from fusionray.safety.signing import MODEL_LABEL, OFFLINE, TRUST
+from fusionray.safety.verdict import Verdict
+
+MAX_BYTES = 256 * 2**20
+MAX_MANIFEST_MEBIBYTES = 16
+ACTION_LABELS = ("c2pa.actions", "c2pa.actions.v2")
+LONGEST_TEXT = 200
+# A certificate that nobody vouches for is a matter of trust, not of damage.
+UNTRUSTED = "signingCredential.untrusted"
+FAULTS = {
+    "assertion.dataHash.mismatch": "changed after it was signed",
+    "assertion.bmffHash.mismatch": "changed after it was signed",
+    "assertion.hashedURI.mismatch": "its manifest was changed",
+    "claimSignature.mismatch": "the signature does not fit",
+    "claimSignature.missing": "the signature is missing",
+    "claimSignature.outsideValidity": "the certificate has expired",
+    "signingCredential.expired": "the certificate has expired",
+    "signingCredential.invalid": "the certificate does not suit C2PA",
+    UNTRUSTED: "the signer is not trusted",
+}
+ALTERATIONS = ("assertion.dataHash.", "assertion.bmffHash.", "assertion.hashedURI.", "claimSignature.mismatch")
+
+
+class SignatureInfo(BaseModel):
+    """Who signed, as the reader tells it."""
+
+    alg: str | None = None
+    issuer: str | None = None
+    common_name: str | None = None
+    cert_serial_number: str | None = None
+
+
+class Assertion(BaseModel):
+    """A statement of a manifest; `data` may be anything, since a stranger wrote it."""
+
+    label: str
+    data: Any = None
+
+
+class Manifest(BaseModel):
+    """The part of a manifest that is judged here."""
+
+    claim_generator_info: list[dict[str, Any]] = []
+    signature_info: SignatureInfo = SignatureInfo()
+    assertions: list[Assertion] = []
+
+
+class StatusCode(BaseModel):
+    """One finding of the validation."""
+
+    code: str
+
+
+class ManifestFindings(BaseModel):
+    """What is wrong with a manifest."""
+
+    failure: list[StatusCode] = []
+
+
+class Findings(BaseModel):
+    """What was found, by manifest."""
+
+    activeManifest: ManifestFindings = ManifestFindings()  # noqa: N815 - the reader's own spelling
+
+
+class Report(BaseModel):
+    """What the reader of C2PA says about a file."""
+
+    active_manifest: str
+    manifests: dict[str, Manifest]
+    validation_state: str
+    validation_results: Findings = Findings()
+
+
+def verify(data: bytes, trust: str | None = None, max_bytes: int = MAX_BYTES) -> Verdict:
+    """Judge a JPEG, PNG or WebP picture, or an MP4 film. `trust` is PEM: the CAs whose signers are believed.
+
+    No pixel is decoded, nothing is fetched.
+
+    Raises: ImageRejected if it is none of these or too large; ConfigInvalid if `trust` holds no certificate.
+    """
+    if len(data) > max_bytes:
+        raise ImageRejected("too_large", f"the file has {len(data)} bytes, over the limit of {max_bytes}")
+    film = data[4:8] == b"ftyp"
+    media_type = "video/mp4" if film else f"image/{recognise(data)}"
+    xmp = None if film else read_xmp(data)
+    settings: dict[str, Any] = {
+        "version": 1,
+        "core": {"max_decompressed_manifest_size_in_mb": MAX_MANIFEST_MEBIBYTES},
+        "trust": TRUST if trust is None else TRUST | {"trust_anchors": check_trust(trust)},
+        "verify": OFFLINE | {"verify_trust": True},
+    }
+    try:
+        context = c2pa.Context.from_dict(settings)
+        with c2pa.Reader(media_type, io.BytesIO(data), context=context) as reader:
+            report = Report.model_validate_json(reader.json())
+            manifest = report.manifests[report.active_manifest]
+    except (c2pa.C2paError.ManifestNotFound, c2pa.C2paError.NotSupported):
+        return Verdict(xmp=xmp)
+    except (c2pa.C2paError, ValidationError, KeyError, ValueError):
+        # The words of a parser that broke off in the middle help nobody.
+        return Verdict(faults=("its manifest cannot be read",), xmp=xmp, signed=True)
+    return judge(report, manifest, xmp, with_trust=trust is not None)
+
+
+def read_xmp(data: bytes) -> Provenance | None:
+    """Read the XMP of a picture; None also where the picture is damaged: of that its manifest tells more.
+
+    Raises: ImageRejected for a picture that is too large.
+    """
+    try:
+        return read_provenance(data)
+    except ImageRejected as error:
+        if error.reason != "damaged":
+            raise
+        return None
+
+
+def judge(report: Report, manifest: Manifest, xmp: Provenance | None, *, with_trust: bool) -> Verdict:
+    """Condense the report of a readable manifest."""
+    codes = [finding.code for finding in report.validation_results.activeManifest.failure]
+    intact = report.validation_state in {"Valid", "Trusted"}
+    serious = [code for code in codes if code != UNTRUSTED or (with_trust and intact)]
+    if not intact and not serious:
+        serious = ["something that it was made from does not hold"]
+    info = manifest.signature_info
+    software = manifest.claim_generator_info[0] if manifest.claim_generator_info else {}
+    made = find_model(manifest)
+    return Verdict(
+        signed=True,
+        intact=intact,
+        altered=any(code.startswith(ALTERATIONS) for code in codes),
+        trusted=report.validation_state == "Trusted" if with_trust else None,
+        test_key=info.issuer == TEST_ORGANISATION,
+        signer=clean(info.common_name),
+        organisation=clean(info.issuer),
+        certificate_serial=clean(info.cert_serial_number),
+        algorithm=clean(info.alg),
+        generator=clean(software.get("name")),
+        generator_version=clean(software.get("version")),
+        digital_source_type=find_source_type(manifest),
+        model=clean(made.get("model")),
+        bundle=clean(made.get("bundle")),
+        faults=tuple(dict.fromkeys(FAULTS.get(code, clean(code) or "unknown") for code in serious)),
+        xmp=xmp,
+    )
+
+
+def find_source_type(manifest: Manifest) -> str | None:
+    """Find the digital source type that the first action with one names."""
+    for assertion in manifest.assertions:
+        if assertion.label not in ACTION_LABELS or not isinstance(assertion.data, dict):
+            continue
+        actions = assertion.data.get("actions")
+        for action in actions if isinstance(actions, list) else []:
+            if isinstance(action, dict) and "digitalSourceType" in action:
+                return clean(action["digitalSourceType"])
+    return None
+
+
+def find_model(manifest: Manifest) -> dict[str, Any]:
+    for assertion in manifest.assertions:
+        if assertion.label == MODEL_LABEL and isinstance(assertion.data, dict):
+            return assertion.data
+    return {}
+
+
+def clean(text: object) -> str | None:
+    """Make a stranger's text fit for a terminal: one line, bounded, no control characters."""
+    if not isinstance(text, str):
+        return None
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:LONGEST_TEXT])
+
+
+def check_trust(pem: str) -> str:
+    """Check that PEM text holds certificates.
+
+    Raises: ConfigInvalid.
+    """
+    try:
+        x509.load_pem_x509_certificates(pem.encode())
+    except ValueError:
+        raise ConfigInvalid("trust: holds no PEM certificate that can be read; name the file of the CA chain") from None
+    return pem

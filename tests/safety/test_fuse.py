@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from PIL import Image
+
+from fusionray.cli import main
+from fusionray.export.bundle import bundle_hash, read_bundle
+from fusionray.safety.verify import verify
+from tests.pictures import draw_person
+from tests.safety.certificates import Authority, write_files
+from tests.tiny_bundle import write_tiny_bundle
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    """`fusionray fuse` of two pictures with a small bundle, into fused.jpg."""
+    write_tiny_bundle(tmp_path / "bundle")
+    for seed, name in enumerate(("source.png", "target.png"), 1):
+        Image.fromarray(draw_person(seed)).save(tmp_path / name)
+    files = [str(tmp_path / name) for name in ("source.png", "target.png", "fused.jpg")]
+    return ["fuse", *files, "--bundle", str(tmp_path / "bundle")]
+
+
+def test_fuse_signs_with_the_key_of_the_operator(arguments: list[str], authority: Authority, tmp_path: Path) -> None:
+    key = generate_private_key(SECP256R1())
+    settings = write_files(tmp_path / "operator", key, authority.issue(key))
+    assert main([*arguments, "--certificate", str(settings.certificate), "--key", str(settings.key), "--mark"]) == 0
+    data = (tmp_path / "fused.jpg").read_bytes()
+    verdict = verify(data, authority.pem)
+    assert verdict.holds
+    bundle = read_bundle(str(tmp_path / "bundle"))
+    assert (verdict.model, verdict.bundle) == (bundle.description.name, bundle_hash(bundle))
+    with Image.open(tmp_path / "fused.jpg") as marked:
+        plate = marked.crop((160, 170, 190, 190)).convert("L")
+    assert max(plate.tobytes()) - min(plate.tobytes()) > 180
+
+
+def test_fuse_without_a_key_signs_with_a_test_key_and_says_so(arguments: list[str], tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="TEST KEY"):
+        assert main(arguments) == 0
+    assert verify((tmp_path / "fused.jpg").read_bytes()).test_key
+
+
+def test_fuse_with_half_a_key_leaves_no_picture(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--key", "key.pem"]) == 1
+    assert "certificate and key belong together" in capsys.readouterr().err
+    assert main([*arguments, "--certificate", "none.pem", "--key", "none.key"]) == 1
+    assert "none.pem: cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "fused.jpg").exists()
