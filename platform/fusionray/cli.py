@@ -82,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_fuse(verbs.add_parser("fuse", help="fuse two picture files with a bundle"))
     add_verify(verbs.add_parser("verify", help="say what a picture proves about its making"))
     add_serve(verbs.add_parser("serve", help="serve a bundle over HTTP"))
+    add_keys(verbs.add_parser("keys", help="make, list and remove the API keys of the service"))
     add_bench(verbs.add_parser("bench", help="measure what is promised about speed and recovery"))
     return parser
 
@@ -312,6 +313,38 @@ def run_serve(options: argparse.Namespace) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
         ray_serve.shutdown()
+
+
+def add_keys(parser: argparse.ArgumentParser) -> None:
+    acts = parser.add_subparsers(dest="act", required=True, metavar="ACT")
+    add = acts.add_parser("add", help="make a key and print it, this once; the file keeps its digest")
+    for act in (add, acts.add_parser("remove", help="take a key out of the file; the service follows within a second")):
+        act.add_argument("name", metavar="NAME", help="whose key it is")
+    listing = acts.add_parser("list", help="say what each key is good for")
+    for act in (add, acts.choices["remove"], listing):
+        act.add_argument("--file", required=True, metavar="FILE", help="YAML file of keys (keys.file of the service)")
+    add.add_argument("--expires", metavar="DATE", help="refuse the key from then on: 2027-01-31, or with time and zone")
+    add.add_argument("--requests-per-minute", type=int, metavar="N", help="answer more requests 429")
+    add.add_argument("--images-per-day", type=int, metavar="N", help="answer more images 429, until midnight UTC")
+    add.add_argument("--models", metavar="A,B", help="models that the key may use; all if left out")
+    parser.set_defaults(run=run_keys)
+
+
+def run_keys(options: argparse.Namespace) -> None:
+    sys.path.insert(0, str(find_serve_root()))
+    from serve.keys import add_key, describe, read_keys, remove_key
+
+    file = Path(options.file)
+    if options.act == "list":
+        print("\n".join(describe(key) for key in read_keys(file)) or f"{file}: holds no keys")
+    elif options.act == "remove":
+        remove_key(file, options.name)
+        print(f"{file}: {options.name} is removed", file=sys.stderr)
+    else:
+        limits = {"requests_per_minute": options.requests_per_minute, "images_per_day": options.images_per_day}
+        models = tuple(options.models.split(",")) if options.models else None
+        print(add_key(file, options.name, expires=options.expires, models=models, **limits))
+        print(f"{file}: {options.name} is added; the key above is shown this once", file=sys.stderr)
 
 
 def add_bench(parser: argparse.ArgumentParser) -> None:

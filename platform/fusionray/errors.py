@@ -125,3 +125,31 @@ class ConsentRefused(FusionRayError):
 
 class AuditFailed(FusionRayError):
     """The line about a request could not be written."""
+
+
+class StoreFull(FusionRayError):
+    """A store of the service holds as much as its settings allow, or its disk does."""
+
+
+class UnknownIdentity(FusionRayError):
+    """No face lies under a handle: never stored, expired, removed, damaged or another owner's; nobody is told which."""
+
+
+class UnknownJob(FusionRayError):
+    """There is no such job: never made, expired, removed or another owner's; nobody is told which."""
+
+
+class JobNotFinished(FusionRayError):
+    """A job has no result: it has not ended, or did not end well."""
+
+
+class QuotaExceeded(FusionRayError):
+    """An API key has used up what it is granted. `quota` names it; more is there after `retry_after_seconds`."""
+
+    def __init__(self, quota: str, retry_after_seconds: float, detail: str) -> None:
+        super().__init__(detail)
+        self.quota = quota
+        self.retry_after_seconds = retry_after_seconds
+
+    def __reduce__(self) -> tuple[type[QuotaExceeded], tuple[str, float, str]]:
+        return type(self), (self.quota, self.retry_after_seconds, str(self))
