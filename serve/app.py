@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from ray import serve
@@ -17,6 +18,7 @@ from fusionray.export.bundle import read_bundle
 from serve.fuser_stage import FuserStage
 from serve.guards import check_exposure, read_key_digest
 from serve.ingress import FacesReplica, Ingress, find_address
+from serve.quotas import QuotaLedger
 from serve.settings import ServeConfig, StageSettings, with_absolute_paths
 from serve.versions import VersionBook
 
@@ -44,6 +46,11 @@ def build_application(config: ServeConfig) -> Application:
     if config.faces.apart:
         faces = deploy(FacesReplica, "Faces", config.faces, config.faces.max_ongoing_requests)
         parts = {"faces": faces.bind(config, **parts)}
+    if config.keys.file is not None:
+        ledger = serve.deployment(
+            QuotaLedger, name="Quotas", ray_actor_options={"num_cpus": 0}, max_ongoing_requests=LET_IN
+        )
+        parts["quotas"] = ledger.bind(Path(config.keys.spent) if config.keys.spent else None)
     ingress = deploy(serve.ingress()(Ingress), "Ingress", config.ingress, LET_IN)
     return ingress.bind(config, read_key_digest(), **parts)
 
@@ -78,7 +85,7 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
 
     Raises: ConfigInvalid, BundleInvalid before anything is started; ServiceFailed with the reason.
     """
-    check_exposure(host, read_key_digest())
+    check_exposure(host, read_key_digest() is not None or config.keys.file is not None)
     # Serve reports each of its steps at INFO, also those that do not concern this service.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     config = with_absolute_paths(config)

@@ -17,18 +17,22 @@ from ray.serve.handle import DeploymentHandle
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, decode_image
-from fusionray.faces.detect import DetectorPool
+from fusionray.faces.detect import DetectorPool, largest_face
 from fusionray.faces.face import Image
 from fusionray.runtime.crop_fuser import FusedCrops
-from fusionray.runtime.face_reader import CutFaces, FaceReader, Role
+from fusionray.runtime.face_reader import CutFaces, FaceReader, Role, box_of, find_faces
 from fusionray.runtime.fuser import put_back
 from fusionray.runtime.pixels import FloatArray
+from fusionray.safety.audit import hash_bytes
+from fusionray.safety.consent import build_policy
 from fusionray.safety.mark import Mark
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import build_signer
 from serve.fuser_stage import CropService
-from serve.schema import LONGEST_SIDE, FuseReply, FuseTask, ModelCard, ModelVersion, Problem
+from serve.identities import open_vault
+from serve.schema import LONGEST_SIDE, FuseReply, FuseTask, IdentityReply, ModelCard, ModelVersion, Problem
+from serve.sealed_face import cut_region
 from serve.settings import ServeConfig
 from serve.shelf import ModelShelf, open_bundle
 
@@ -52,6 +56,10 @@ class PictureService(Protocol):
 
     async def fuse(self, task: FuseTask) -> FuseReply | Problem:
         """Make one picture. A picture at fault is an answer, not an exception."""
+        ...
+
+    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+        """Keep the largest face of a picture under a handle."""
         ...
 
 
@@ -103,6 +111,8 @@ class FacesStage:
         self.shelf = ModelShelf(
             lambda version: LoadedReader(version, config, self.detectors), config.models_per_replica
         )
+        self.policy = build_policy(config.consent)
+        self.vault = open_vault(config.identities)
         self.signer = build_signer(config.signing)
         self.mark = Mark(config.mark)
         limits = config.limits
@@ -116,7 +126,8 @@ class FacesStage:
     async def fuse(self, task: FuseTask) -> FuseReply | Problem:
         """Make one picture. A picture at fault is an answer, not an exception.
 
-        Raises: Overloaded; TimeoutError if the deadline passed before the work was begun.
+        Raises: Overloaded, ConsentRefused, UnknownIdentity, SigningFailed; TimeoutError if the deadline passed before
+            the work was begun.
         """
         loop = asyncio.get_running_loop()
         watch = Stopwatch()
@@ -151,14 +162,10 @@ class FacesStage:
             raise TimeoutError
         role: Role = "source"
         try:
-            with watch.over("decode"):
-                source_image = decode_image(task.source, self.limits)
-                role = "target"
-                target_image = decode_image(task.target, self.limits)
-            role = "source"
-            with watch.over("read"):
-                source = loaded.reader.read_source(source_image)
+            source = self.read_source(task, loaded, watch)
             role = "target"
+            with watch.over("decode"):
+                target_image = decode_image(task.target, self.limits)
             with watch.over("detect"):
                 cut = loaded.reader.cut(target_image, task.options.faces)
             if len(cut.crops) > self.config.limits.max_faces:
@@ -167,6 +174,47 @@ class FacesStage:
         except ImageRejected as error:
             return judge(error, role)
         return Prepared(target_image, cut, source)
+
+    def read_source(self, task: FuseTask, loaded: LoadedReader, watch: Stopwatch) -> FloatArray:
+        """Read who shall be seen: from a picture, or from an identity that was kept, once for each version.
+
+        Raises: ImageRejected, ConsentRefused, UnknownIdentity.
+        """
+        if isinstance(task.source, bytes):
+            with watch.over("decode"):
+                image = decode_image(task.source, self.limits)
+            with watch.over("read"):
+                source = loaded.reader.read_source(image)
+            self.policy.check(hash_bytes(task.source), source, task.options.consent, task.owner)
+            return source
+        with watch.over("read"):
+            kept = self.vault.get(task.source, task.owner)
+            known = kept.readings.get(task.version.bundle)
+            if known is None:
+                known = loaded.reader.read_face(kept.decode_region(), kept.face)
+                self.vault.remember(task.source, task.version.bundle, known)
+        return known
+
+    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+        """Keep the largest face of a picture under a handle.
+
+        Raises: ConsentRefused, StoreFull.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.threads, self.keep_identity_now, source, owner, consent)
+
+    def keep_identity_now(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+        """Find the face, cut it out with a margin, and seal it, on the calling thread."""
+        try:
+            image = decode_image(source, self.limits)
+            face = largest_face(find_faces(self.detectors, image, "source"))
+        except ImageRejected as error:
+            return judge(error, "source")
+        self.policy.check(hash_bytes(source), None, consent, owner)
+        box = box_of(face)
+        region, landmarks = cut_region(image, face)
+        handle, expires_at = self.vault.put(owner, region, landmarks, box)
+        return IdentityReply(handle, expires_at, box)
 
     def finish(
         self, task: FuseTask, prepared: Prepared, fused: FusedCrops, loaded: LoadedReader, watch: Stopwatch
@@ -203,6 +251,14 @@ class RemotePictures:
         Raises: Overloaded, TimeoutError; RayActorError if the replica was lost meanwhile.
         """
         reply: FuseReply | Problem = await self.find(task.version).fuse.remote(task)
+        return reply
+
+    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+        """Keep the largest face of a picture under a handle.
+
+        Raises: ConsentRefused, StoreFull; RayActorError if the replica was lost meanwhile.
+        """
+        reply: IdentityReply | Problem = await self.handle.keep_identity.remote(source, owner, consent)
         return reply
 
     def find(self, version: ModelVersion) -> DeploymentHandle:

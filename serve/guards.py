@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import ipaddress
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -24,8 +23,8 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 KEY_VARIABLE = "FUSIONRAY_API_KEY"
 SHORTEST_KEY = 16
-# Probes of an orchestrator carry no key, and the answer tells nothing.
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+# What an orchestrator asks must be answered also when all others are refused.
+PROBE_PATHS = frozenset({"/healthz", "/readyz"})
 
 
 def read_key_digest() -> bytes | None:
@@ -54,14 +53,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_exposure(host: str, key_digest: bytes | None) -> None:
+def check_exposure(host: str, has_keys: bool) -> None:
     """Refuse to listen beyond this machine without a key.
 
     Raises: ConfigInvalid.
     """
-    if key_digest is None and not is_loopback(host):
+    if not has_keys and not is_loopback(host):
         raise ConfigInvalid(
-            f"host {host}: serving beyond loopback needs an API key; set {KEY_VARIABLE}, or listen on 127.0.0.1"
+            f"host {host}: serving beyond loopback needs API keys; set {KEY_VARIABLE} or keys.file, or listen on "
+            "127.0.0.1"
         )
 
 
@@ -78,31 +78,6 @@ def find_header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key.lower() == name), None)
 
 
-class KeyGuard:
-    """Let a request through only with `Authorization: Bearer KEY`, if a key is set."""
-
-    def __init__(self, app: AsgiApp, key_digest: bytes | None) -> None:
-        self.app = app
-        self.key_digest = key_digest
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        if scope["type"] != "http" or path in OPEN_PATHS or self.admits(scope):
-            await self.app(scope, receive, send)
-            return
-        detail = "this service wants the header `Authorization: Bearer KEY` with its API key"
-        challenge = {"WWW-Authenticate": "Bearer", "Connection": "close"}
-        await send_problem(Problem(401, "unauthorized", "API key needed", detail, headers=challenge), send)
-
-    def admits(self, scope: Scope) -> bool:
-        """Compare the given key with the expected one in constant time."""
-        if self.key_digest is None:
-            return True
-        scheme, _, key = (find_header(scope, b"authorization") or b"").partition(b" ")
-        given = hashlib.sha256(key.strip()).digest()
-        return scheme.lower() == b"bearer" and hmac.compare_digest(given, self.key_digest)
-
-
 class CrowdGuard:
     """Let only so many requests in; the others are told at once to come again, before their bodies are read."""
 
@@ -114,7 +89,7 @@ class CrowdGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        if scope["type"] != "http" or path in OPEN_PATHS:
+        if scope["type"] != "http" or path in PROBE_PATHS:
             await self.app(scope, receive, send)
             return
         if self.num_inside >= self.max_requests:

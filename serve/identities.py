@@ -226,6 +226,17 @@ class IdentityVault:
             self.held = (held + 1, held_bytes + num_bytes)
 
 
+def open_vault(settings: IdentitySettings) -> IdentityVault:
+    """Open the vault that the settings describe."""
+    return IdentityVault(
+        Path(settings.folder),
+        settings.ttl_seconds,
+        settings.max_bytes,
+        settings.max_identities,
+        memory_entries=settings.memory_entries,
+    )
+
+
 def load_readings(seal: Seal, folder: Path) -> dict[str, FloatArray]:
     """Open what models have read from a face; one that is damaged is read anew."""
     readings = {}

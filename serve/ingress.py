@@ -1,35 +1,46 @@
-"""What takes requests: it holds the routes, knows which models answer, and lets pictures be made."""
+"""The replica that takes requests: it puts the parts together, follows the models, and works on jobs between."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-import time
 from dataclasses import replace
+from pathlib import Path
 
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
-from fusionray.errors import BundleInvalid, FusionRayError, Overloaded
+from fusionray.errors import FusionRayError, Overloaded
 from serve.api import build_api
+from serve.callers import Caller, KeyGuard
 from serve.faces_stage import FacesStage, PictureService, RemotePictures
 from serve.fuser_stage import CropService, FuserStage, RemoteFuser
-from serve.guards import AsgiApp, BodyGuard, CrowdGuard, KeyGuard, check_exposure
-from serve.measures import RequestMeasures
-from serve.schema import FuseOptions, FuseReply, FuseTask, ModelCard, ModelVersion, Problem, unavailable
+from serve.guards import AsgiApp, BodyGuard, CrowdGuard, check_exposure
+from serve.identities import open_vault
+from serve.job_items import JobItem, JobOutcome
+from serve.job_runner import JobRunner
+from serve.job_store import JobStore
+from serve.keys import KeyRing
+from serve.quotas import QuotaClient
+from serve.schema import FuseOptions, ModelCard, ModelVersion, Problem, unavailable
+from serve.service import FusionService, Wish
 from serve.settings import ServeConfig
-from serve.versions import UnknownModel, VersionBook
+from serve.versions import VersionBook
 
 logger = logging.getLogger("ray.serve")
 
 HEALTH_TIMEOUT_SECONDS = 2.0
+# An item of a job that meets a full house waits so long, so often, before it counts as tried.
+PATIENCE_SECONDS, MOST_WAITS = 1.0, 60
 
 
 class Ingress:
     """Take requests. Ray Serve calls `__serve_build_asgi_app__` once per replica, and asks for its health.
 
-    `fuser` and `faces` are the parts that run in replicas of their own; what is missing runs in here.
+    `fuser` and `faces` are the parts that run in replicas of their own; what is missing runs in here. `quotas` is the
+    ledger that all replicas share.
     """
 
     def __init__(
@@ -38,20 +49,46 @@ class Ingress:
         key_digest: bytes | None,
         faces: DeploymentHandle | None = None,
         fuser: DeploymentHandle | None = None,
+        quotas: DeploymentHandle | None = None,
     ) -> None:
-        check_exposure(find_address()[0], key_digest)
+        self.ring = KeyRing(Path(config.keys.file) if config.keys.file else None, key_digest)
+        check_exposure(find_address()[0], not self.ring.is_empty)
         self.config = config
-        self.key_digest = key_digest
         self.book = VersionBook(config)
         self.pictures = build_pictures(config, faces, fuser)
-        self.measures = RequestMeasures()
+        self.vault = open_vault(config.identities)
+        self.service = FusionService(
+            config, self.book, self.pictures, QuotaClient(quotas.grant.remote) if quotas is not None else None
+        )
+        self.jobs, self.runner = self.open_jobs()
         self.cards: dict[str, ModelCard] = {}
         self.watch: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> AsgiApp:
         limits = self.config.limits
         guarded = BodyGuard(build_api(self), limits.max_body_bytes, limits.body_timeout_seconds)
-        return KeyGuard(CrowdGuard(guarded, limits.max_requests, self.measures), self.key_digest)
+        return KeyGuard(CrowdGuard(guarded, limits.max_requests, self.service.measures), self.ring)
+
+    def open_jobs(self) -> tuple[JobStore, JobRunner]:
+        """Open the folder of the jobs, and prepare to work on them."""
+        wished = self.config.jobs
+        store = JobStore(
+            Path(wished.folder),
+            wished.ttl_seconds,
+            wished.max_jobs,
+            max_open_jobs=wished.max_open_jobs,
+            max_bytes=wished.max_bytes,
+        )
+        runner = JobRunner(
+            store,
+            self.work_on,
+            parallel_jobs=wished.parallel_jobs,
+            parallel_items=wished.parallel_items,
+            lease_seconds=wished.lease_seconds,
+            poll_seconds=wished.poll_seconds,
+            max_attempts=wished.max_attempts,
+        )
+        return store, runner
 
     async def check_health(self) -> None:
         """Load what is to be served; a replica takes requests only after that. Ray Serve asks again and again.
@@ -61,11 +98,20 @@ class Ingress:
         if self.watch is None:
             for version in self.book.versions():
                 await self.prepare(version)
+            self.loop = asyncio.get_running_loop()
             self.watch = asyncio.create_task(self.follow())
+            self.runner.start()
+        elif not self.runner.is_alive:
+            raise RuntimeError("the threads that work on jobs have ended")
+
+    def __del__(self) -> None:
+        # Ray Serve calls this when it ends a replica: jobs go to others at once.
+        if hasattr(self, "runner"):
+            self.runner.drain()
 
     async def prepare(self, version: ModelVersion) -> None:
         card = await self.pictures.prepare(version)
-        self.cards[version.id] = replace(card, default=version.name == self.book.default)
+        self.cards[version.id] = replace(card, default=version.name == self.book.default, share=version.share)
 
     async def follow(self) -> None:
         """Notice aliases that moved and bundles that were replaced; they answer once they are loaded and warm."""
@@ -78,6 +124,7 @@ class Ingress:
                     for version in (found.main, found.canary):
                         if version is not None:
                             await self.prepare(version)
+                await loop.run_in_executor(None, self.vault.sweep)
             except (FusionRayError, OSError, RayActorError) as error:
                 # What answers now goes on answering.
                 logger.warning("models: %s; the versions in use stay", error)
@@ -86,40 +133,40 @@ class Ingress:
                 logger.warning("models: %s answers from now on", found.main.id)
             self.book.adopt(changed)
 
-    async def fuse(self, source: bytes, target: bytes, options: FuseOptions, model: str | None) -> FuseReply | Problem:
-        """Let a picture be made; overload, lost replicas and lateness become problems."""
-        timeout = self.config.limits.request_timeout_seconds
-        try:
-            version = self.book.choose(model)
-        except UnknownModel as error:
-            return self.end(Problem(404, "unknown_model", "No such model", str(error)), "")
-        task = FuseTask(source, target, version, options, time.time() + timeout)
-        try:
-            return self.end(await asyncio.wait_for(self.pictures.fuse(task), timeout), version.name)
-        except (BackPressureError, Overloaded):
-            problem = unavailable("busy", "too many requests are waiting")
-        except (RayActorError, DeploymentUnavailableError):
-            problem = unavailable("model_lost", "the model was lost while it worked on this request and is coming back")
-        except BundleInvalid as error:
-            problem = unavailable("not_ready", f"the model cannot be loaded now ({error})")
-        except TimeoutError:
-            detail = f"no answer within {timeout:g} seconds; try again later"
-            problem = Problem(504, "timeout", "Took too long", detail)
-        return self.end(problem, version.name)
-
-    def end(self, reply: FuseReply | Problem, model: str) -> FuseReply | Problem:
-        """Count how a request ended."""
+    async def make_outcome(self, wish: Wish) -> JobOutcome:
+        """Make one picture of many."""
+        reply = await self.service.fuse(wish)
         if isinstance(reply, Problem):
-            self.measures.count_end(reply.status, reply.reason, model)
-        else:
-            self.measures.count_end(200, "", model)
-            self.measures.count_stages(reply.timing, model)
-            self.measures.faces.inc(len(reply.boxes), {"model": model})
-        return reply
+            return JobOutcome(problem=json.loads(reply.body()))
+        boxes = [[round(value) for value in box] for box in reply.boxes]
+        extension = reply.media_type.removeprefix("image/").replace("jpeg", "jpg")
+        return JobOutcome(reply.data, extension, {"boxes": boxes, "model": reply.model, "bundle": reply.bundle})
+
+    def work_on(self, item: JobItem) -> JobOutcome:
+        """Make one picture of a job, on the calling thread; a house that is full now is waited for.
+
+        Raises: Overloaded if it stays full.
+        """
+        source = item.source if item.source is not None else str(item.identity)
+        caller = Caller(item.owner, request=f"{item.job}-{item.index}")
+        wish = Wish(caller, source, item.target, FuseOptions(**item.options["fuse"]), item.options["model"])
+        for _ in range(MOST_WAITS):
+            outcome = asyncio.run_coroutine_threadsafe(self.make_outcome(wish), self.loop).result()
+            if outcome.problem is None or outcome.problem["status"] != 503:
+                return outcome
+            if self.runner.stop.wait(PATIENCE_SECONDS):
+                break
+        raise Overloaded("the service stayed full")
 
     def list_models(self) -> list[ModelCard]:
-        """Describe what is served, the default first."""
-        return [self.cards[version.id] for version in self.book.versions() if version.id in self.cards]
+        """Describe what is served, the default first, each with its canary."""
+        cards = []
+        for found in self.book.found.values():
+            card = self.cards.get(found.main.id)
+            if card is not None:
+                canary = self.cards.get(found.canary.id) if found.canary is not None else None
+                cards.append(replace(card, canary=canary))
+        return cards
 
     async def find_model(self) -> Problem | None:
         """Ask the part that holds the default model for it: a problem unless it is loaded and answers."""

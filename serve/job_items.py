@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 RESULTS_NAME = "results.json"
 # So that the same results make the same archive.
@@ -48,10 +48,10 @@ class JobOutcome:
         return cls(picture=picture, **json.loads(line))
 
 
-def write_archive(path: Path, outcomes: Iterable[tuple[int, JobOutcome]]) -> None:
+def write_archive(place: Path | IO[bytes], outcomes: Iterable[tuple[int, JobOutcome]]) -> None:
     """Write `0001.png`, ... and `results.json` into a zip; pictures are compressed as they are."""
     entries: list[dict[str, Any]] = []
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(place, "w") as archive:
         for index, outcome in outcomes:
             if outcome.problem is not None:
                 entries.append({"index": index, "status": "failed", "problem": outcome.problem})

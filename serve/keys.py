@@ -45,6 +45,7 @@ class KeySettings(Section):
     """Where the keys of the service stand."""
 
     file: str | None = Field(default=None, description="YAML file of keys, as `fusionray keys add` writes it.")
+    spent: str | None = Field(default=None, description="File in which the images of the day outlive a restart.")
 
 
 class Key(Section):

@@ -31,7 +31,7 @@ class ModelVersion:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What `GET /v1/models` tells about a model in use. `share` is that of a canary, 1 without one."""
+    """What `GET /v1/models` tells about a model in use. `share` is the part of its requests that a canary answers."""
 
     name: str
     title: str
@@ -43,8 +43,10 @@ class ModelCard:
     providers: tuple[str, ...]
     threads: int
     runtime: str
+    precision: str = "fp32"
     default: bool = False
     share: float = 1.0
+    canary: ModelCard | None = None
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,32 @@ class FuseOptions:
     faces: Faces = "largest"
     picture_format: PictureFormat = "png"
     mark: bool = False
+    consent: str | None = None
 
 
 @dataclass(frozen=True)
 class FuseTask:
     """One picture to make: encoded pictures in, the version that makes it, what the client chose.
 
-    `deadline` is a time of `time.time()`, so that it holds in other processes of synchronised machines.
+    A source may be the handle of an identity that `owner` keeps. `deadline` is a time of `time.time()`, so that it
+    holds in other processes of synchronised machines.
     """
 
-    source: bytes
+    source: bytes | str
     target: bytes
     version: ModelVersion
     options: FuseOptions
     deadline: float
+    owner: str
+
+
+@dataclass(frozen=True)
+class IdentityReply:
+    """A face that is kept: its handle, when it is forgotten (seconds since 1970), and where it was in its picture."""
+
+    identity: str
+    expires_at: float
+    box: Box
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,11 @@ class StoredFace:
     box: Box
     readings: dict[str, FloatArray]
 
+    @property
+    def face(self) -> Face:
+        """Give the face in the region's pixels; only its landmarks are known there."""
+        return Face(np.zeros(4, np.float32), self.landmarks, 1.0)
+
     def decode_region(self) -> Image:
         """Decode the region: uint8 RGB HWC."""
         return decode_image(self.region_png)

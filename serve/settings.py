@@ -14,13 +14,25 @@ from fusionray.errors import ConfigInvalid
 from fusionray.ops.environment import resolve_location
 from fusionray.runtime.crop_fuser import MAX_BATCH
 from fusionray.runtime.settings import RuntimeSettings
+from fusionray.safety.audit import AuditSettings
+from fusionray.safety.consent import ConsentSettings
 from fusionray.safety.keys import SigningSettings
 from fusionray.safety.mark import MarkSettings
 from fusionray.safety.provenance import PictureFormat
+from serve.identities import IdentitySettings
+from serve.job_store import JobSettings
+from serve.keys import KeySettings
 
 REGISTRY_PREFIX = "models:/"
 # Sections of the settings, and which of their values are paths.
-PATHS = (("signing", "certificate", "key", "test_key_folder"),)
+PATHS = (
+    ("signing", "certificate", "key", "test_key_folder"),
+    ("consent", "file"),
+    ("audit", "path"),
+    ("keys", "file", "spent"),
+    ("identities", "folder"),
+    ("jobs", "folder"),
+)
 IMPORT_PATH = "serve.app:build"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
@@ -91,6 +103,8 @@ class LimitSettings(Section):
     )
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024, description="A longer request is answered 413.")
     max_pixels: int = Field(default=25_000_000, ge=1024, description="A larger picture is answered 413, undecoded.")
+    max_batch_targets: int = Field(default=32, ge=1, description="Targets of one batch; jobs take more.")
+    max_job_targets: int = Field(default=1000, ge=1, le=9999, description="Targets of one job.")
     max_faces: int = Field(default=64, ge=1, description="Faces of one picture that are fused; more are answered 413.")
     request_timeout_seconds: float = Field(default=60.0, gt=0, description="A longer request is answered 504.")
     body_timeout_seconds: float = Field(default=30.0, gt=0, description="A body that takes longer to come: 408.")
@@ -112,6 +126,11 @@ class ServeConfig(Section):
     fuser: FuserSettings = Field(default=FuserSettings(), description="The copies that hold the generator.")
     limits: LimitSettings = Field(default=LimitSettings(), description="What requests may take.")
     signing: SigningSettings = Field(default=SigningSettings(), description="Whose key signs the outputs.")
+    consent: ConsentSettings = Field(default=ConsentSettings(), description="What a request needs besides pictures.")
+    audit: AuditSettings = Field(default=AuditSettings(), description="Where requests are written down.")
+    keys: KeySettings = Field(default=KeySettings(), description="Who may ask, and how much.")
+    identities: IdentitySettings = Field(default=IdentitySettings(), description="Where source faces are kept.")
+    jobs: JobSettings = Field(default=JobSettings(), description="Where long work is kept.")
     mark: MarkSettings = Field(default=MarkSettings(), description="A visible mark on every output.")
     start_timeout_seconds: float = Field(default=300.0, gt=0, description="Give up if it is not ready by then.")
     default_format: PictureFormat = Field(default="png", description="Format of the answer if none is asked for.")

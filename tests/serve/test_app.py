@@ -19,6 +19,7 @@ from ray import serve
 from fusionray.errors import BundleInvalid, ConfigInvalid, ServiceFailed
 from fusionray.export.bundle import bundle_hash
 from fusionray.faces.decode import decode_image
+from fusionray.ops.environment import ROOT_VARIABLE
 from fusionray.runtime.settings import RuntimeSettings
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
 from fusionray.safety.verify import verify
@@ -62,6 +63,7 @@ def service(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> It
     port = find_free_port()
     with pytest.MonkeyPatch.context() as environment:
         environment.delenv(KEY_VARIABLE, raising=False)
+        environment.setenv(ROOT_VARIABLE, str(tmp_path_factory.mktemp("root")))
         run(config, port=port, blocking=False)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         yield Service(client, port, bundle_hash(bundle))

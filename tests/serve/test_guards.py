@@ -10,10 +10,10 @@ import yaml
 
 from fusionray.errors import ConfigInvalid
 from serve.app import build, scale, with_absolute_paths
+from serve.callers import KeyGuard
 from serve.guards import (
     KEY_VARIABLE,
     BodyGuard,
-    KeyGuard,
     Receive,
     Scope,
     Send,
@@ -21,10 +21,12 @@ from serve.guards import (
     is_loopback,
     read_key_digest,
 )
+from serve.keys import KeyRing
 from serve.settings import ServeConfig, StageSettings
 
 KEY = "a-key-of-good-length"
 DIGEST = hashlib.sha256(KEY.encode()).digest()
+RING = KeyRing(None, DIGEST)
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,25 +45,25 @@ def ask(app: KeyGuard | BodyGuard, path: str = "/v1/fuse", **headers: str) -> ht
 
 @pytest.mark.parametrize("authorization", [f"Bearer {KEY}", f"bearer  {KEY}"])
 def test_the_right_key_is_let_through(authorization: str) -> None:
-    assert ask(KeyGuard(hello, DIGEST), authorization=authorization).text == "hello"
+    assert ask(KeyGuard(hello, RING), authorization=authorization).text == "hello"
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", KEY, f"Basic {KEY}", f"Bearer {KEY}x"])
 def test_any_other_key_is_401(authorization: str) -> None:
-    response = ask(KeyGuard(hello, DIGEST), authorization=authorization)
+    response = ask(KeyGuard(hello, RING), authorization=authorization)
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
     assert response.json()["reason"] == "unauthorized"
 
 
 def test_no_key_is_401_but_health_stays_open() -> None:
-    assert ask(KeyGuard(hello, DIGEST)).status_code == 401
-    assert ask(KeyGuard(hello, DIGEST), "/healthz").status_code == 200
-    assert ask(KeyGuard(hello, DIGEST), "/healthz/../v1/fuse").status_code == 401
+    assert ask(KeyGuard(hello, RING)).status_code == 401
+    assert ask(KeyGuard(hello, RING), "/healthz").status_code == 200
+    assert ask(KeyGuard(hello, RING), "/healthz/../v1/fuse").status_code == 401
 
 
 def test_without_a_key_set_nothing_is_asked() -> None:
-    assert ask(KeyGuard(hello, None)).status_code == 200
+    assert ask(KeyGuard(hello, KeyRing())).status_code == 200
 
 
 @pytest.mark.parametrize("length", ["11", "-1", "ten", "9" * 5000])
@@ -74,14 +76,14 @@ def test_a_stated_length_that_is_too_long_or_no_number_is_413(length: str) -> No
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_needs_no_key(host: str) -> None:
     assert is_loopback(host)
-    check_exposure(host, None)
+    check_exposure(host, False)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
 def test_beyond_loopback_a_key_is_required(host: str) -> None:
     with pytest.raises(ConfigInvalid, match=KEY_VARIABLE):
-        check_exposure(host, None)
-    check_exposure(host, DIGEST)
+        check_exposure(host, False)
+    check_exposure(host, True)
 
 
 def test_the_key_comes_from_the_environment_as_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +116,8 @@ def test_paths_of_the_settings_hold_in_the_folder_of_any_replica(
     assert config.signing.certificate == str(tmp_path / "signing.pem")
     assert config.signing.key == "/keys/signing.key"
     plain = ServeConfig.model_validate({"bundle": "models:/m@prod"})
-    assert with_absolute_paths(plain) == plain
+    assert with_absolute_paths(plain).models == plain.models
+    assert with_absolute_paths(plain).jobs.folder == str(tmp_path / "runs" / "jobs")
 
 
 def test_copies_are_fixed_or_follow_the_load() -> None:

@@ -17,6 +17,7 @@ import pytest
 from ray import serve
 
 from fusionray.export.bundle import Bundle, bundle_hash, write_bundle
+from fusionray.ops.environment import ROOT_VARIABLE
 from fusionray.ops.processes import add_descendants, find_processes, list_processes
 from serve.app import APP_NAME, build_application, run, wait_until_running
 from serve.guards import KEY_VARIABLE
@@ -63,10 +64,11 @@ class Load:
 
 
 @pytest.fixture(scope="module")
-def port(ray_session: object) -> Iterator[int]:
+def port(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     port = find_free_port()
     with pytest.MonkeyPatch.context() as environment:
         environment.delenv(KEY_VARIABLE, raising=False)
+        environment.setenv(ROOT_VARIABLE, str(tmp_path_factory.mktemp("root")))
         yield port
     serve.shutdown()
 
@@ -142,10 +144,10 @@ def test_models_stand_side_by_side_and_a_canary_takes_its_share(port: int, tmp_p
     run(config, port=port, blocking=False)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         cards = client.get("/v1/models").json()["models"]
-        assert [(card["name"], card["default"], card["share"]) for card in cards] == [
-            ("first", True, 1.0),
-            ("first", True, 0.4),
-            ("second", False, 1.0),
+        assert [(card["name"], card["default"]) for card in cards] == [("first", True), ("second", False)]
+        assert [card["canary"] and (card["canary"]["bundle"], card["canary"]["share"]) for card in cards] == [
+            (bundle_hash(bundles[1]), 0.4),
+            None,
         ]
         files = {"source": SOURCE, "target": TARGET}
         found = Counter(client.post("/v1/fuse", files=files).headers["x-fusionray-bundle"] for _ in range(60))

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serve.page import FILES, FOLDER, page_headers, page_routes
 from serve.schema import Problem
+from serve.web_page import FILES, FOLDER, page_headers, page_routes
 from tests.pictures import draw_empty, draw_group, draw_person
 from tests.stand_in_api import StandIn, encode, serve_beside
 

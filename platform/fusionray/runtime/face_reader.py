@@ -64,10 +64,7 @@ class FaceReader:
 
         Raises: NoFaceFound naming the picture by its role.
         """
-        faces = [face for face in self.detector.detect(image) if has_extent(face)]
-        if not faces:
-            raise NoFaceFound(f"no face was found in the {role} picture; use one that shows a face larger and clearer")
-        return faces
+        return find_faces(self.detector, image, role)
 
     def read_source(self, image: Image) -> FloatArray:
         """Read the largest face of a source picture: [L] float32, of which the first [E] are its unit-length embedding.
@@ -98,6 +95,17 @@ class FaceReader:
         """Run the identity encoder: crops to what stands for sources [N,L]."""
         (source,) = self.identity.run(["source"], {"input": input_NCHW})
         return normalize_source(source)
+
+
+def find_faces(detector: Detector, image: Image, role: Role) -> list[Face]:
+    """Find the faces of a picture that a crop can be cut by, at least one.
+
+    Raises: NoFaceFound naming the picture by its role.
+    """
+    faces = [face for face in detector.detect(image) if has_extent(face)]
+    if not faces:
+        raise NoFaceFound(f"no face was found in the {role} picture; use one that shows a face larger and clearer")
+    return faces
 
 
 def normalize_source(source_NL: FloatArray) -> FloatArray:
