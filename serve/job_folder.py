@@ -1,7 +1,8 @@
 """The files of one job. Each change is one rename, so that it has happened or has not, whoever dies.
 
     job.json              whose it is and what is asked; never changes
-    source, targets/0001  what was sent, until the job ends
+    source or identity    the picture or the handle that was sent, until the job ends
+    targets/0001          the pictures that were sent, until the job ends
     results/0001.done     one outcome (serve/job_items.py); .failed if it is a problem
     attempts/0001         a byte for each try that may have ended a process
     lease-000001          who works on it (fusionray/ops/lease.py)
@@ -32,6 +33,7 @@ EndState = Literal["done", "failed", "cancelled"]
 DRAFTS_NAME = "making"
 RECORD_NAME = "job.json"
 SOURCE_NAME = "source"
+IDENTITY_NAME = "identity"
 OUTCOME_NAME = "outcome"
 RESERVE_NAME = "reserve"
 ENDED_NAME = "ended.json"
@@ -48,7 +50,6 @@ class JobRecord:
     job: str
     owner: str
     options: dict[str, Any]
-    identity: str | None
     total: int
     num_bytes: int
     created_at: float
@@ -110,15 +111,18 @@ class JobFolder:
         """Tell whether the job is there and has not ended."""
         return self.ended is None and (self.path / RECORD_NAME).exists()
 
-    def read_source(self) -> bytes | None:
-        """Read the source picture, if the job has one and not a handle."""
-        return None if self.record.identity is not None else (self.path / SOURCE_NAME).read_bytes()
+    def read_source(self) -> bytes | str:
+        """Read the source picture, or the handle of an identity."""
+        try:
+            return (self.path / IDENTITY_NAME).read_text()
+        except FileNotFoundError:
+            return (self.path / SOURCE_NAME).read_bytes()
 
-    def read_item(self, index: int, source: bytes | None) -> JobItem:
+    def read_item(self, index: int, source: bytes | str) -> JobItem:
         """Gather what the work on an item needs."""
         target = (self.path / "targets" / f"{index:04d}").read_bytes()
-        record = self.record
-        return JobItem(record.job, record.owner, index, record.options, target, source, record.identity)
+        picture, identity = (None, source) if isinstance(source, str) else (source, None)
+        return JobItem(self.record.job, self.record.owner, index, self.record.options, target, picture, identity)
 
     def progress(self) -> Progress:
         """Look which items are finished."""
@@ -208,10 +212,11 @@ class JobFolder:
         return True
 
     def clean(self) -> None:
-        """Remove the pictures of a job that has ended: what is left of them is in its archive."""
+        """Remove what was sent for a job that has ended: what is left of it is in the archive."""
         for name in ("targets", "results", "attempts", RESERVE_NAME):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        (self.path / SOURCE_NAME).unlink(missing_ok=True)
+        for name in (SOURCE_NAME, IDENTITY_NAME):
+            (self.path / name).unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:

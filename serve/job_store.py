@@ -32,6 +32,7 @@ from serve.job_folder import (
     ARCHIVE_NAME,
     DRAFTS_NAME,
     FULL_ERRORS,
+    IDENTITY_NAME,
     OUTCOME_NAME,
     RECORD_NAME,
     SOURCE_NAME,
@@ -110,8 +111,7 @@ class JobStore:
         num_bytes += len(source)
         self.check_room(owner, num_bytes)
         job = f"job_{secrets.token_hex(16)}"
-        identity = source if isinstance(source, str) else None
-        record = JobRecord(job, owner, options, identity, len(targets), num_bytes, self.wall_clock())
+        record = JobRecord(job, owner, options, len(targets), num_bytes, self.wall_clock())
         draft = make_private_folder(self.making / job)
         try:
             self.fill(draft, record, source, targets)
@@ -130,7 +130,9 @@ class JobStore:
             make_private_folder(draft / name)
         for index, target in enumerate(targets, 1):
             write_new(draft / "targets" / f"{index:04d}", target if isinstance(target, bytes) else target.read_bytes())
-        if isinstance(source, bytes):
+        if isinstance(source, str):
+            write_new(draft / IDENTITY_NAME, source.encode())
+        else:
             write_new(draft / SOURCE_NAME, source)
         write_new(draft / RECORD_NAME, json.dumps(asdict(record)).encode())
         JobFolder(draft, record).reserve()

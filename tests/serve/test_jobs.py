@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +150,8 @@ def test_a_job_of_a_handle_and_of_files_is_given_both(
     start(store, work)
     assert wait_until_ended(store, job).state == "done"
     assert seen == [(None, "id_handle", b"from a file")]
+    wait_for(lambda: not (store.jobs / job / "identity").exists())
+    assert not any(b"id_handle" in path.read_bytes() for path in (store.jobs / job).rglob("*") if path.is_file())
 
 
 def test_another_ends_the_job_of_a_runner_that_was_killed(
@@ -213,6 +217,18 @@ def test_two_runners_share_the_jobs_and_no_item_is_worked_on_twice(
         assert wait_until_ended(store, job).done == 4
     assert all(read_log(log) for log in logs)
     assert len(read_log(logs[0]) + read_log(logs[1])) == 20
+
+
+def test_of_two_outcomes_at_the_same_time_the_first_stays(store: JobStore) -> None:
+    folder = JobFolder.read(store.jobs / make(store))
+    drafts = [store.making / name for name in ("first", "second")]
+    for draft in drafts:
+        draft.mkdir()
+        (draft / "ended.json").write_text(json.dumps({"state": "done", "done": 1, "failed": 0, "ended_at": 1.0}))
+        (draft / draft.name).touch()
+    assert [folder.publish(draft) for draft in drafts] == [True, False]
+    assert (folder.path / "outcome" / "first").exists()
+    assert list(store.making.iterdir()) == []
 
 
 def test_a_picture_that_kills_its_process_again_and_again_fails_alone(
@@ -327,7 +343,7 @@ def test_of_many_who_take_a_job_exactly_one_gets_it(store: JobStore) -> None:
 def test_what_was_finished_first_stays(store: JobStore) -> None:
     folders = [JobFolder.read(store.jobs / make(store)) for _ in range(3)]
     for folder in folders:
-        folder.write_result(1, copy_target(folder.read_item(1, None)))
+        folder.write_result(1, copy_target(folder.read_item(1, b"source")))
         folder.write_result(1, JobOutcome(problem={}))
         assert (folder.progress().done, folder.progress().failed) == ({1}, frozenset())
     assert [folders[0].finish(), folders[0].end("failed", "x"), folders[0].finish()] == [True, False, False]
@@ -336,6 +352,13 @@ def test_what_was_finished_first_stays(store: JobStore) -> None:
     assert folders[2].end("failed", "y" * 5000)
     ended = [folder.ended for folder in folders]
     assert [end and end.state for end in ended] == ["done", "cancelled", "failed"]
+
+
+def fill(path: Path) -> None:
+    """Write until nothing more fits."""
+    with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
 
 
 def test_a_full_disk_fails_the_job_with_one_clear_reason(tmp_path: Path, start: Callable[..., JobRunner]) -> None:
@@ -348,11 +371,21 @@ def test_a_full_disk_fails_the_job_with_one_clear_reason(tmp_path: Path, start: 
     try:
         store = JobStore(disk / "store", 3600.0)
         job = make(store)
-        runner = start(store, lambda item: JobOutcome(bytes(100_000)))
+        filler = disk / "filler"
+
+        def work(item: JobItem) -> JobOutcome:
+            if not ended.is_set():
+                fill(filler)
+            return JobOutcome(bytes(100_000))
+
+        ended = threading.Event()
+        runner = start(store, work)
         status = wait_until_ended(store, job)
         assert (status.state, status.reason) == ("failed", "the disk of the service is full; try again later")
         with pytest.raises(JobNotFinished, match="disk"):
             store.result(job, "ann")
+        ended.set()
+        filler.unlink()
         with pytest.raises(StoreFull, match="No space left"):
             store.create("ann", {}, b"source", [bytes(700_000)])
         assert list(store.making.iterdir()) == []
@@ -370,6 +403,14 @@ def test_an_id_that_was_never_given_is_unknown(store: JobStore, job: str) -> Non
     for act in (store.status, store.result, store.cancel, store.remove):
         with pytest.raises(UnknownJob):
             act(job, "ann")
+
+
+def test_an_id_leads_nowhere_but_to_jobs(store: JobStore) -> None:
+    job = make(store)
+    shutil.copytree(store.jobs / job, store.making / "planted")
+    for strange in ("../making/planted", f"../jobs/{job}", f"{job}/", f"./{job}"):
+        with pytest.raises(UnknownJob):
+            store.status(strange, "ann")
 
 
 def test_another_owner_sees_and_touches_nothing(store: JobStore) -> None:
@@ -421,7 +462,7 @@ def test_too_many_jobs_are_refused(tmp_path: Path) -> None:
 
 def test_thousands_of_jobs_are_listed_fast(store: JobStore) -> None:
     for number in range(3000):
-        record = JobRecord(f"job_{number:032x}", "ann" if number % 10 else "bob", {}, None, 5, 9, 1.0 + time.time())
+        record = JobRecord(f"job_{number:032x}", "ann" if number % 10 else "bob", {}, 5, 9, 1.0 + time.time())
         folder = store.jobs / record.job
         (folder / "results").mkdir(parents=True)
         (folder / "job.json").write_text(json.dumps(asdict(record)))
