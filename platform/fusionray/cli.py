@@ -79,6 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_tune(verbs.add_parser("tune", help="search for better settings; the same command goes on where it stopped"))
     add_evaluate(verbs.add_parser("evaluate", help="judge a model on people that nothing was learned from"))
     add_export(verbs.add_parser("export", help="checkpoint -> checked ONNX bundle"))
+    add_compile(verbs.add_parser("compile", help="bundle -> engines in a cache, so that no replica has to build them"))
     add_fuse(verbs.add_parser("fuse", help="fuse two picture files with a bundle"))
     add_verify(verbs.add_parser("verify", help="say what a picture proves about its making"))
     add_serve(verbs.add_parser("serve", help="serve a bundle over HTTP"))
@@ -212,6 +213,31 @@ def run_export(options: argparse.Namespace) -> None:
     bundle = export(load_config(ExportConfig, file=options.config, overrides=[*options.overrides, *places]))
     parity = bundle.description.parity
     print(f"{bundle.folder}: differs from torch by {parity.largest_difference:.1e} (tolerance {parity.tolerance:g})")
+
+
+def add_compile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", metavar="BUNDLE", help="bundle folder, or models:/name@alias")
+    parser.add_argument("--cache", metavar="DIR", required=True, help="folder of the engines, best on shared storage")
+    parser.add_argument("--batches", metavar="N,...", help="batch sizes to prepare for (batches)")
+    parser.add_argument(
+        "--precision", action="append", choices=("fp32", "bf16", "fp16"), help="build for this one; may be repeated"
+    )
+    parser.add_argument("--tracking-uri", help="MLflow store behind models:/ locations")
+    add_common(parser, cluster=False)
+    parser.set_defaults(run=run_compile)
+
+
+def run_compile(options: argparse.Namespace) -> None:
+    from fusionray.export.bundle import read_bundle
+    from fusionray.runtime.compile import compile_bundle
+    from fusionray.runtime.settings import RuntimeSettings
+
+    wishes = [f"batches=[{options.batches}]"] if options.batches else []
+    overrides = [*options.overrides, *wishes, f"cache={resolve_location(options.cache)}"]
+    settings = load_config(RuntimeSettings, file=options.config, overrides=overrides)
+    bundle = read_bundle(options.bundle, options.tracking_uri)
+    for compiled in compile_bundle(bundle, settings, options.precision or ()):
+        print(compiled.describe())
 
 
 def add_fuse(parser: argparse.ArgumentParser) -> None:

@@ -58,6 +58,17 @@ def test_a_provider_that_silently_fell_to_the_cpu_is_refused(model: Path) -> Non
 
 
 @without_gpu
+@pytest.mark.skipif(CUDA not in ort.get_available_providers(), reason="this build of ONNX Runtime knows no CUDA")
+def test_a_gpu_whose_driver_does_not_answer_is_not_computed_around(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fusionray.runtime.device.has_nvidia_device", lambda: True)
+    assert choose_providers() == (CUDA, CPU)
+    with pytest.raises(ProviderUnavailable, match="CUDAExecutionProvider: it could not start"):
+        open_engine(model)
+
+
+@without_gpu
 def test_falling_back_is_possible_and_warns(model: Path) -> None:
     with pytest.warns(RuntimeWarning, match="CUDAExecutionProvider.*continuing without") as caught:
         engine = open_engine(model, RuntimeSettings(providers=(CUDA, CPU), allow_fallback=True))

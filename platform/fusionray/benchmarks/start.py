@@ -1,0 +1,129 @@
+"""How long a replica takes from its start to its first answer: without a cache, into an empty one, and from a full one.
+
+Every start is a process of its own. The clock begins after the imports: they cost the same whatever the cache holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusionray.errors import ServiceFailed
+from fusionray.export.bundle import read_bundle
+from fusionray.runtime.engine import Port, choose_engine, open_engine
+from fusionray.runtime.settings import RuntimeSettings
+
+CHILD = "import sys; from fusionray.benchmarks.start import answer; answer(*sys.argv[1:])"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Seconds of one start: to check the bundle's files, to open both models, and to the first answer of both."""
+
+    check_seconds: float
+    open_seconds: float
+    answer_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Sum up."""
+        return self.check_seconds + self.open_seconds + self.answer_seconds
+
+
+@dataclass(frozen=True)
+class StartFigures:
+    """Medians over the rounds. `plain` knows no cache, `cold` builds into an empty one, `warm` finds everything."""
+
+    plain: Start
+    cold: Start
+    warm: Start
+    rounds: int
+
+    @property
+    def warm_start_ratio(self) -> float:
+        """Divide the warm start by the cold one."""
+        return self.warm.seconds / self.cold.seconds
+
+
+def measure_start(bundle: str | Path, settings: RuntimeSettings | None = None, *, rounds: int = 3) -> StartFigures:
+    """Start fresh processes in turns, plain, cold, warm; the cache lies in a temporary folder.
+
+    Raises: ServiceFailed with what a process said that did not answer.
+    """
+    settings = settings or RuntimeSettings()
+    starts: dict[str, list[Start]] = {"plain": [], "cold": [], "warm": []}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="fusionray-start-") as folder:
+            for kind, found in starts.items():
+                found.append(start_once(bundle, settings, cache=None if kind == "plain" else folder))
+    return StartFigures(**{kind: median_of(found) for kind, found in starts.items()}, rounds=rounds)
+
+
+def start_once(bundle: str | Path, settings: RuntimeSettings, cache: str | None) -> Start:
+    """Let a new process answer once.
+
+    Raises: ServiceFailed.
+    """
+    wanted = settings.model_copy(update={"cache": cache}).model_dump_json()
+    # The child finds the package where this process found it.
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", CHILD, str(bundle), wanted],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    if done.returncode != 0:
+        raise ServiceFailed(f"{bundle}: a start failed: {done.stderr.strip().splitlines()[-1:]}")
+    return Start(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def answer(location: str, settings_json: str) -> None:
+    """Start as a replica does, answer once, and print the seconds as JSON: the work of the new process."""
+    settings = RuntimeSettings.model_validate_json(settings_json)
+    import_library(settings)
+    clock = [time.perf_counter()]
+    bundle = read_bundle(location)
+    clock.append(time.perf_counter())
+    paths = (bundle.identity_path, bundle.generator_path)
+    engines = [open_engine(path, settings, digest=bundle.description.files[path.name]) for path in paths]
+    clock.append(time.perf_counter())
+    for engine in engines:
+        engine.run(list(engine.outputs), {name: example(port) for name, port in engine.inputs.items()})
+    clock.append(time.perf_counter())
+    parts = [later - earlier for earlier, later in itertools.pairwise(clock)]
+    print(json.dumps(asdict(Start(*parts))))
+
+
+def example(port: Port) -> NDArray[np.float32]:
+    """Make zeros for one input, batch 1."""
+    return np.zeros([size if isinstance(size, int) else 1 for size in port.shape], np.float32)
+
+
+def import_library(settings: RuntimeSettings) -> None:
+    """Import what the settings run on, which `open_engine` leaves until it is needed."""
+    if choose_engine(settings) == "openvino":
+        from fusionray.runtime.openvino_engine import load_openvino
+
+        load_openvino()
+    else:
+        import fusionray.runtime.onnx_engine  # noqa: F401
+
+
+def median_of(starts: Sequence[Start]) -> Start:
+    """Take the start whose sum is the median, so that its parts belong together."""
+    middle = statistics.median_low(start.seconds for start in starts)
+    return next(start for start in starts if start.seconds == middle)

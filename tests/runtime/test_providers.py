@@ -1,0 +1,118 @@
+"""What is chosen for which device: asked of pure functions, so that a GPU need not be there."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusionray.errors import ProviderUnavailable
+from fusionray.runtime.device import Gpu, describe_cpu, parse_cpu
+from fusionray.runtime.providers import (
+    CPU,
+    CUDA,
+    TENSORRT,
+    choose_options,
+    decide_precision,
+    order_providers,
+    profile_shapes,
+)
+from fusionray.runtime.session import count_cpus, tune
+from fusionray.runtime.settings import RuntimeSettings
+
+ALL = (TENSORRT, CUDA, CPU)
+PASCAL, TURING, ADA = (Gpu("card", capability, 13000) for capability in ((6, 1), (7, 5), (8, 9)))
+SHAPES = {"source": ("N", 512), "target": ("N", 3, 64, 64)}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "known", "has_tensorrt", "wanted"),
+    [
+        (ADA, ALL, True, (TENSORRT, CUDA, CPU)),
+        (ADA, ALL, False, (CUDA, CPU)),
+        (ADA, (CUDA, CPU), True, (CUDA, CPU)),
+        (PASCAL, ALL, True, (CUDA, CPU)),
+        (ADA, (CPU,), True, (CPU,)),
+        (None, ALL, True, (CPU,)),
+    ],
+)
+def test_providers_are_ordered_by_what_can_run(
+    gpu: Gpu | None, known: tuple[str, ...], has_tensorrt: bool, wanted: tuple[str, ...]
+) -> None:
+    assert order_providers(gpu, known, has_tensorrt=has_tensorrt) == wanted
+
+
+@pytest.mark.parametrize(
+    ("provider", "gpu", "asked", "stored", "computed"),
+    [
+        (TENSORRT, ADA, "auto", "fp32", "fp16"),
+        (TENSORRT, PASCAL, "auto", "fp32", "fp32"),
+        (TENSORRT, ADA, "fp32", "fp32", "fp32"),
+        (TENSORRT, ADA, "bf16", "fp32", "bf16"),
+        (TENSORRT, ADA, "auto", "fp16", "fp16"),
+        (CUDA, ADA, "auto", "fp32", "tf32"),
+        (CUDA, ADA, "fp32", "fp32", "fp32"),
+        (CUDA, TURING, "auto", "fp32", "fp32"),
+        (CUDA, ADA, "auto", "fp16", "fp16"),
+        (CPU, None, "auto", "fp32", "fp32"),
+    ],
+)
+def test_precision_is_what_the_device_has(
+    provider: str, gpu: Gpu | None, asked: str, stored: str, computed: str
+) -> None:
+    assert decide_precision(RuntimeSettings(precision=asked), provider, gpu, stored) == computed
+
+
+@pytest.mark.parametrize(
+    ("provider", "gpu", "asked"), [(TENSORRT, TURING, "bf16"), (CUDA, ADA, "fp16"), (CPU, None, "bf16")]
+)
+def test_a_precision_that_cannot_be_had_is_refused(provider: str, gpu: Gpu | None, asked: str) -> None:
+    with pytest.raises(ProviderUnavailable, match=rf"{provider}.*{asked}"):
+        decide_precision(RuntimeSettings(precision=asked), provider, gpu, "fp32")
+
+
+def test_tensorrt_is_told_workspace_precision_profile_and_where_it_keeps_engines() -> None:
+    settings = RuntimeSettings(workspace_gib=3, batches=(4, 1))
+    options = choose_options(TENSORRT, settings, "fp16", SHAPES, "/somewhere")
+    assert options == {
+        "trt_max_workspace_size": str(3 * 2**30),
+        "trt_fp16_enable": "1",
+        "trt_bf16_enable": "0",
+        "trt_profile_min_shapes": "source:1x512,target:1x3x64x64",
+        "trt_profile_opt_shapes": "source:4x512,target:4x3x64x64",
+        "trt_profile_max_shapes": "source:4x512,target:4x3x64x64",
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": "/somewhere",
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": "/somewhere",
+    }
+
+
+def test_no_profile_is_given_where_more_than_the_batch_varies() -> None:
+    assert profile_shapes({"target": ("N", 3, "H", "W")}, (1,)) == {}
+
+
+def test_cuda_searches_exhaustively_and_keeps_to_its_memory() -> None:
+    options = choose_options(CUDA, RuntimeSettings(device_memory_gib=1.5), "fp32", {})
+    assert options["cudnn_conv_algo_search"] == "EXHAUSTIVE"
+    assert options["gpu_mem_limit"] == str(3 * 2**29)
+    assert options["use_tf32"] == "0"
+    assert "gpu_mem_limit" not in choose_options(CUDA, RuntimeSettings(), "tf32", {})
+
+
+def test_options_of_the_settings_win() -> None:
+    settings = RuntimeSettings(provider_options={CUDA: {"cudnn_conv_algo_search": "HEURISTIC", "use_tf32": True}})
+    options = choose_options(CUDA, settings, "fp32", {})
+    assert (options["cudnn_conv_algo_search"], options["use_tf32"]) == ("HEURISTIC", "1")
+
+
+def test_beside_a_gpu_one_thread_is_enough_unless_more_are_asked_for() -> None:
+    assert tune(RuntimeSettings(), [CUDA, CPU]).intra_op_num_threads == 1
+    assert tune(RuntimeSettings(), [CPU]).intra_op_num_threads == count_cpus()
+    assert tune(RuntimeSettings(threads=3), [CUDA, CPU]).intra_op_num_threads == 3
+
+
+def test_a_cpu_is_described_by_its_first_processor() -> None:
+    x86 = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: sse avx\n\nprocessor\t: 1\nmodel name\t: other\n"
+    arm = "processor\t: 0\nFeatures\t: fp asimd\nCPU part\t: 0xd40\n"
+    assert parse_cpu("x86_64", x86) == type(describe_cpu())("x86_64", "AMD EPYC", ("avx", "sse"))
+    assert parse_cpu("aarch64", arm) == type(describe_cpu())("aarch64", "0xd40", ("asimd", "fp"))
+    assert describe_cpu().flags
