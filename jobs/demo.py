@@ -62,6 +62,8 @@ def run_stages(started: float) -> None:
         )
         bar.update()
     judged = judge(config, bundle.folder)
+    parity = bundle.description.parity
+    assert parity is not None, "what was exported here was compared with torch"
     milliseconds = answer_over_http(str(bundle.folder))
     figures = sum_up(
         judged,
@@ -69,7 +71,7 @@ def run_stages(started: float) -> None:
             "train_seconds": (fusion.seconds, "s"),
             "train_images": (fusion.images_seen, "images"),
             "images_per_second": (fusion.images_seen / fusion.seconds, "images/s"),
-            "parity_difference": (bundle.description.parity.largest_difference, "absolute"),
+            "parity_difference": (parity.largest_difference, "absolute"),
             "http_milliseconds": (milliseconds, "ms"),
             "total_seconds": (time.monotonic() - started, "s"),
         },

@@ -37,7 +37,7 @@ class LoadedGenerator:
 
     def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
         bundle = open_bundle(version, config.tracking_uri)
-        fuser = CropFuser(bundle, config.runtime, max_batch=config.fuser.max_batch)
+        fuser = CropFuser(bundle, config.runtime, precision=version.precision, max_batch=config.fuser.max_batch)
         fuser.warm_up()
         self.batcher = CropBatcher(
             fuser,
@@ -57,6 +57,7 @@ class LoadedGenerator:
             providers=report.providers,
             threads=report.threads,
             runtime=report.library,
+            precision=version.precision if version.precision != "fp32" else report.precision,
             share=version.share,
         )
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusionray.export.description import Precision
 from fusionray.runtime.face_reader import Box, Faces, Role
 from fusionray.safety.provenance import PictureFormat
 
@@ -16,17 +17,21 @@ LONGEST_SIDE = 16_383
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """One bundle, found at one time under a model's name. `id` is the same wherever it is loaded."""
+    """One bundle, found at one time under a model's name, and which of its generators runs.
+
+    `id` is the same wherever it is loaded.
+    """
 
     name: str
     location: str
     bundle: str
     share: float = 0.0
+    precision: Precision = "fp32"
 
     @property
     def id(self) -> str:
-        """Identify the version: name and hash of its bundle."""
-        return f"{self.name}@{self.bundle[:16]}"
+        """Identify the version: name, hash of its bundle, precision."""
+        return f"{self.name}@{self.bundle[:16]}-{self.precision}"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fusionray.config import Section, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.errors import ConfigInvalid
+from fusionray.export.description import Precision
 from fusionray.ops.environment import resolve_location
 from fusionray.runtime.crop_fuser import MAX_BATCH
 from fusionray.runtime.settings import RuntimeSettings
@@ -32,6 +33,7 @@ PATHS = (
     ("keys", "file", "spent"),
     ("identities", "folder"),
     ("jobs", "folder"),
+    ("runtime", "cache"),
 )
 IMPORT_PATH = "serve.app:build"
 DEFAULT_HOST = "127.0.0.1"
@@ -52,6 +54,7 @@ class ModelSettings(Section):
     name: str = Field(default="default", pattern=NAME_PATTERN, description="What clients ask for.")
     bundle: str = Field(description="Folder of the bundle, or models:/name@alias in the registry.")
     canary: CanarySettings | None = Field(default=None, description="A second bundle on trial.")
+    precision: Precision = Field(default="fp32", description="Which of the bundle's generators runs.")
 
 
 class StageSettings(Section):

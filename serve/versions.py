@@ -32,7 +32,7 @@ class VersionBook:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        self.pinned: dict[str, tuple[str, ModelVersion]] = {}
+        self.pinned: dict[tuple[str, str], ModelVersion] = {}
         self.found = {model.name: self.find(model) for model in config.models}
 
     @property
@@ -68,25 +68,25 @@ class VersionBook:
         self.found = self.found | changed
 
     def find(self, model: ModelSettings) -> Found:
-        main = self.find_version(model.name, model.bundle, 1.0)
+        main = self.find_version(model, model.bundle, 1.0)
         if model.canary is None:
             return Found(main)
-        return Found(main, self.find_version(model.name, model.canary.bundle, model.canary.share))
+        return Found(main, self.find_version(model, model.canary.bundle, model.canary.share))
 
-    def find_version(self, name: str, location: str, share: float) -> ModelVersion:
+    def find_version(self, model: ModelSettings, location: str, share: float) -> ModelVersion:
         """Find the bundle that a location means; a version of the registry is fetched once."""
         if not location.startswith(REGISTRY_PREFIX):
-            return ModelVersion(name, location, hash_of(Path(location)), share)
+            return ModelVersion(model.name, location, hash_of(Path(location)), share, model.precision)
         # Only a registry location needs the tracker.
         from fusionray.ops.tracking import pin_bundle, resolve_bundle
 
         pinned = pin_bundle(location, self.config.tracking_uri)
-        known = self.pinned.get(location)
-        if known is not None and known[0] == pinned:
-            return known[1]
+        known = self.pinned.get((model.name, location))
+        if known is not None and known.location == pinned:
+            return known
         folder = resolve_bundle(pinned, self.config.tracking_uri)
-        version = ModelVersion(name, pinned, hash_of(folder), share)
-        self.pinned[location] = (pinned, version)
+        version = ModelVersion(model.name, pinned, hash_of(folder), share, model.precision)
+        self.pinned[model.name, location] = version
         return version
 
 

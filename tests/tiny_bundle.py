@@ -11,14 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from fusionray.export.bundle import (
-    Bundle,
-    BundleDescription,
-    Lineage,
-    Parity,
-    describe_tensors,
-    write_bundle,
-)
+from fusionray.export.bundle import Bundle, write_bundle
+from fusionray.export.description import BundleDescription, Lineage, Parity, describe_tensors
 
 FLOAT = TensorProto.FLOAT
 TINY_SIZE = 64

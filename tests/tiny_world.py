@@ -72,11 +72,11 @@ def write_world(folder: Path, *, pictures: int = 4, photographs: bool = False, s
     return manifest
 
 
-def save_fusion(folder: Path, *, seed: int = 5, generator: GeneratorConfig | None = None) -> None:
+def save_fusion(folder: Path, *, seed: int = 5, generator: GeneratorConfig | None = None, shards: str = "x") -> None:
     """Write the only checkpoint of a fusion run, its encoder another one than `save_encoder` makes."""
     torch.manual_seed(seed)
     recipe = build_config(**({"generator": generator} if generator else {}))
-    data = DataConfig(shards="x", size=recipe.generator.size)
+    data = DataConfig(shards=shards, size=recipe.generator.size)
     config = TrainConfig(run=RunConfig(name="tiny"), data=data, recipe=recipe)
     # Batch statistics of a network that learned nothing would map every face to one point.
     encoder, network = IdentityEncoder(ENCODER), FusionNetwork(recipe.generator, face_view(TEMPLATE))

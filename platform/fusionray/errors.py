@@ -64,6 +64,10 @@ class BundleInvalid(FusionRayError):
     """A bundle is incomplete, damaged or not the one its description promises."""
 
 
+class ModelRejected(FusionRayError):
+    """An ONNX file that was made elsewhere cannot be taken as it is, or not without being told more."""
+
+
 class ParityFailed(FusionRayError):
     """The exported model does not compute what the trained one computes."""
 

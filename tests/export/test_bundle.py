@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fusionray.errors import BundleInvalid
-from fusionray.export.bundle import BundleDescription, bundle_hash, describe_tensors, read_bundle, write_bundle
+from fusionray.export.bundle import bundle_hash, read_bundle, write_bundle
+from fusionray.export.description import BundleDescription, describe_tensors
 from tests.tiny_bundle import build_generator, build_identity, describe_tiny, write_tiny_bundle
 
 
@@ -55,7 +56,7 @@ def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [
-        ("format_version", 2, "format_version"),
+        ("format_version", 3, "format_version"),
         ("colour", "green", "colour"),
         ("size", 0, "size"),
         ("files", {"generator.onnx": "0"}, "lists no identity.onnx"),

@@ -18,7 +18,7 @@ from fusionray.faces.align import (
 )
 from fusionray.faces.face import Matrix
 
-TEMPLATES = ("arcface_112", "arcface_128", "ffhq_512")
+TEMPLATES = ("arcface_112", "arcface_112_v1", "arcface_128", "ffhq_512", "mtcnn_512")
 
 
 def similarity(scale: float, degrees: float, shift: tuple[float, float]) -> Matrix:
@@ -39,14 +39,20 @@ def test_templates_give_their_published_points_at_the_native_size(name: str) -> 
     points = template.points(template.native_size)
     assert points.shape == (5, 2)
     assert points.dtype == np.float32
-    first = {"arcface_112": (38.2946, 51.6963), "arcface_128": (46.2946, 51.6963), "ffhq_512": (192.98138, 239.94708)}
+    first = {
+        "arcface_112": (38.2946, 51.6963),
+        "arcface_112_v1": (39.73, 51.138),
+        "arcface_128": (46.2946, 51.6963),
+        "ffhq_512": (192.98138, 239.94708),
+        "mtcnn_512": (187.20187, 239.27705),
+    }
     assert points[0] == pytest.approx(first[name], abs=1e-3)
     assert points[0, 0] < points[1, 0]
     assert points[3, 0] < points[4, 0]
 
 
 def test_an_unknown_template_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"'mouth_64'.*arcface_112, arcface_128, ffhq_512"):
+    with pytest.raises(ValueError, match=r"'mouth_64'.*arcface_112, arcface_112_v1, arcface_128, ffhq_512, mtcnn_512"):
         load_template("mouth_64")
 
 

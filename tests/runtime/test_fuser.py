@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 
 from fusionray.errors import BundleInvalid, NoFaceFound
-from fusionray.export.bundle import BundleDescription, describe_tensors, write_bundle
+from fusionray.export.bundle import write_bundle
+from fusionray.export.description import BundleDescription, describe_tensors
 from fusionray.faces.align import estimate_alignment, load_template
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Face, Image
 from fusionray.faces.paste import affected_region
 from fusionray.runtime.crop_fuser import MAX_BATCH
-from fusionray.runtime.face_reader import normalize_source
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import denormalize_crops
 from fusionray.runtime.session import CPU
 from fusionray.runtime.settings import RuntimeSettings
+from fusionray.runtime.sources import normalize_source
 from tests.pictures import draw_empty, draw_group, draw_person
 from tests.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny, write_tiny_bundle
 
@@ -123,7 +124,7 @@ def test_more_faces_than_a_batch_give_the_same_as_one_by_one(fuser: Fuser) -> No
 
 def test_numbers_that_are_not_finite_become_pixels(fuser: Fuser) -> None:
     broken = np.array([np.nan, np.inf, -np.inf, 0.5], np.float32).reshape(1, 1, 2, 2).repeat(3, axis=1)
-    assert denormalize_crops(broken, fuser.crop_fuser.output_range)[0, :, :, 0].tolist() == [[0, 255], [0, 128]]
+    assert denormalize_crops(broken, fuser.crop_fuser.described["output"])[0, :, :, 0].tolist() == [[0, 255], [0, 128]]
 
 
 def test_a_picture_without_a_face_is_named(fuser: Fuser) -> None:

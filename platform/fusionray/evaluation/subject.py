@@ -13,26 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fusionray.data import storage
+from fusionray.errors import BundleInvalid
 from fusionray.evaluation.meter import Subject
-from fusionray.export.bundle import (
-    DESCRIPTION_NAME,
-    EMBEDDING_LENGTH,
-    GENERATOR_NAME,
-    IDENTITY_NAME,
-    Bundle,
-    TensorDescription,
-    bundle_hash,
-    read_bundle,
-)
+from fusionray.export.bundle import DESCRIPTION_NAME, Bundle, bundle_hash, read_bundle
+from fusionray.export.description import EMBEDDING_LENGTH
 from fusionray.nets.generator import Fused
 from fusionray.ops.environment import resolve_location
 from fusionray.recipes.identity import FaceWindow
 from fusionray.recipes.recipe import to_float, to_uint8
-from fusionray.runtime.engine import open_engine
-from fusionray.runtime.face_reader import normalize_source
-from fusionray.runtime.pixels import denormalize_crops
+from fusionray.runtime.crop_fuser import CropFuser
+from fusionray.runtime.pixels import levels_of
 from fusionray.runtime.settings import RuntimeSettings
-from fusionray.runtime.signature import check_generator, check_identity
+from fusionray.runtime.sources import EmbeddingReader, normalize_source
 from fusionray.training.build import face_view, load_fusion
 from fusionray.training.checkpoint.info import find_checkpoint
 
@@ -74,45 +66,39 @@ class TorchSubject:
 class BundleSubject:
     """The two models of a bundle on ONNX Runtime, fed with crops that are aligned already.
 
-    Raises: BundleInvalid if the models are not of the kind that the runtime drives; ProviderUnavailable.
+    Raises: BundleInvalid if the models are not what the bundle says, or the generator sees sources as pictures;
+        ProviderUnavailable.
     """
 
     def __init__(self, bundle: Bundle, window: nn.Module, threads: int | None = None) -> None:
+        if bundle.description.takes_picture:
+            raise BundleInvalid(
+                f"{bundle.folder}: its generator sees the source as a picture; a model is judged by what its identity "
+                "encoder reads, and this bundle has none"
+            )
         settings = RuntimeSettings(threads=threads)
-        self.generator = open_engine(bundle.generator_path, settings)
-        self.identity = open_engine(bundle.identity_path, settings)
-        check_generator(bundle, self.generator)
-        check_identity(bundle, self.identity)
+        self.generator = CropFuser(bundle, settings)
+        self.reader = EmbeddingReader(bundle, settings)
         self.window = window
-        self.face_range = bundle.tensor(IDENTITY_NAME, "input")
-        self.target_range = bundle.tensor(GENERATOR_NAME, "target")
-        self.output_range = bundle.tensor(GENERATOR_NAME, "output")
 
     @torch.no_grad()
     def fuse(self, source: Tensor, target: Tensor) -> Tensor:
         """Fuse crops, uint8 [N,3,S,S] RGB in and out."""
-        source_NL = self.read(self.window(to_float(source)))
-        inputs = {"source": source_NL, "target": rescale(to_float(target), self.target_range)}
-        (output,) = self.generator.run(["output"], inputs)
-        pixels_NHWC = denormalize_crops(output, self.output_range)
-        return torch.from_numpy(pixels_NHWC).permute(0, 3, 1, 2).contiguous().to(target.device)
+        crops_NHWC = target.permute(0, 2, 3, 1).cpu().numpy()
+        fused = self.generator.fuse(self.reader.forward(self.rescale(self.window(to_float(source)))), crops_NHWC)
+        return torch.from_numpy(fused.crops.copy()).permute(0, 3, 1, 2).contiguous().to(target.device)
 
     @torch.no_grad()
     def embed(self, face: Tensor) -> Tensor:
         """Embed faces [N,3,112,112] in [-1,1], [N,512] of unit length."""
-        return torch.from_numpy(self.read(face)[:, :EMBEDDING_LENGTH]).to(face.device)
+        source_NE = normalize_source(self.reader.encode(self.rescale(face)))
+        return torch.from_numpy(source_NE[:, :EMBEDDING_LENGTH]).to(face.device)
 
-    def read(self, face: Tensor) -> NDArray[np.float32]:
-        """Read source faces as what the generator takes, [N,L]."""
-        (source_NL,) = self.identity.run(["source"], {"input": rescale(face, self.face_range)})
-        return normalize_source(source_NL)
-
-
-def rescale(image_NCHW: Tensor, described: TensorDescription) -> NDArray[np.float32]:
-    """Map pictures in [-1,1] to the range that a bundle describes."""
-    half = (described.maximum - described.minimum) / 2
-    scaled: NDArray[np.float32] = ((image_NCHW.float() + 1) * half + described.minimum).cpu().numpy()
-    return scaled
+    def rescale(self, image_NCHW: Tensor) -> NDArray[np.float32]:
+        """Map pictures in [-1,1], RGB, to the levels and order that the encoder takes."""
+        black_C11, span_C11 = levels_of(self.reader.crop_range)
+        ordered = image_NCHW.flip(1) if self.reader.crop_range.order == "bgr" else image_NCHW
+        return np.asarray((ordered.float() + 1).cpu().numpy() * (span_C11 / 2) + black_C11, np.float32)
 
 
 def resolve_model(location: str) -> str:

@@ -1,11 +1,13 @@
 """Contract 4, the bundle: the folder that leaves training and enters serving.
 
-    generator.onnx   source [N,L], target [N,3,S,S] -> output [N,3,S,S], mask [N,1,S,S]
-    identity.onnx    input [N,3,112,112] -> source [N,L]
-    bundle.json      what the two compute, where they come from, and the sha256 of each file
+    generator.onnx   source [N,L] or [N,3,s,s], target [N,3,S,S] -> output [N,3,S,S], mask [N,1,S,S]
+    identity.onnx    input [N,3,112,112] -> source [N,L]; not there if the generator sees the source as a picture
+    generator.fp16.onnx, generator.int8.onnx    the generator in fewer bits, where it was exported so
+    bundle.json      how the models are driven, where they come from, and the sha256 of each file
 
-A source is read once and drawn from as often as one likes. Its first 512 values are the identity embedding, of unit
-length; what follows, if anything, is what the generator of the same bundle looks up in the source's picture.
+A source is read once and drawn from as often as one likes. Of a bundle made here, its first 512 values are the identity
+embedding, of unit length; what follows, if anything, is what the generator of the same bundle looks up in the source's
+picture. A model made elsewhere may take another source: `description.py` has what can be said of it.
 
 A bundle appears under its name whole or not at all, and is read only after every hash has been checked.
 """
@@ -20,75 +22,21 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError
 
-from fusionray.config import Section
 from fusionray.errors import BundleInvalid
+from fusionray.export.description import (
+    EMBEDDING_LENGTH,
+    FORMAT_VERSION,
+    GENERATOR_NAME,
+    IDENTITY_NAME,
+    BundleDescription,
+    Precision,
+    TensorDescription,
+)
 
-FORMAT_VERSION: Literal[1] = 1
 DESCRIPTION_NAME = "bundle.json"
-GENERATOR_NAME = "generator.onnx"
-IDENTITY_NAME = "identity.onnx"
-REQUIRED_FILES = (GENERATOR_NAME, IDENTITY_NAME)
-EMBEDDING_LENGTH = 512
-IDENTITY_SIZE = 112
-
-Meaning = Literal["source", "picture", "mask"]
-
-
-class TensorDescription(Section):
-    """What one input or output of a model holds.
-
-    `shape` uses names for sizes that vary. A `picture` is RGB, a `source` begins with a unit-length embedding;
-    values lie in `minimum..maximum`.
-    """
-
-    meaning: Meaning
-    shape: tuple[int | str, ...]
-    minimum: float
-    maximum: float
-
-    @model_validator(mode="after")
-    def check_range(self) -> TensorDescription:
-        if not self.minimum < self.maximum:
-            raise ValueError(f"minimum {self.minimum} must lie below maximum {self.maximum}")
-        return self
-
-
-class Lineage(Section):
-    """Where a model comes from: the digest of its data, its resolved configuration, the code, and how it scored."""
-
-    data_manifest: str
-    config: dict[str, Any]
-    code_version: str
-    metrics: dict[str, float] = Field(default_factory=dict)
-
-
-class Parity(Section):
-    """How far the exported models are from the trained ones: largest absolute difference, and what was allowed."""
-
-    tolerance: float
-    largest_difference: float
-
-
-class BundleDescription(Section):
-    """The content of `bundle.json`. `tensors` maps file name, then input or output name, to its description.
-
-    `name` travels in HTTP headers and registry entries, so it is plain ASCII without spaces.
-    """
-
-    format_version: Literal[1] = FORMAT_VERSION
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
-    size: int = Field(gt=0)
-    template: str
-    identity_template: Literal["arcface_112"] = "arcface_112"
-    tensors: dict[str, dict[str, TensorDescription]]
-    licence: str
-    lineage: Lineage
-    parity: Parity
-    files: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,45 +56,69 @@ class Bundle:
         """Locate the identity encoder."""
         return self.folder / IDENTITY_NAME
 
+    def generator_path_for(self, precision: Precision) -> Path:
+        """Locate the generator in a precision.
+
+        Raises: BundleInvalid if the bundle has none of that precision.
+        """
+        if precision == "fp32":
+            return self.generator_path
+        variants = self.description.variants
+        if precision not in variants:
+            known = ", ".join(("fp32", *variants))
+            raise BundleInvalid(
+                f"{self.folder}: has no {precision} generator (it has {known}); choose one of these, or export the "
+                f"checkpoint with --precision fp32,{precision}"
+            )
+        return self.folder / variants[precision].file
+
+    @property
+    def source_shape(self) -> tuple[int, ...]:
+        """Give the shape of what stands for one source: [L], or [3,s,s] of a picture.
+
+        Raises: BundleInvalid if the description gives no numbers, or fewer than an embedding has.
+        """
+        shape = self.tensor(GENERATOR_NAME, "source").shape[1:]
+        sizes = tuple(size for size in shape if isinstance(size, int) and size > 0)
+        # What a matrix or converter makes of an embedding may be shorter; tokens that follow it make it longer.
+        shortest = 1 if self.description.takes_picture or self.description.embedding.file else EMBEDDING_LENGTH
+        if len(sizes) != len(shape) or not sizes or sizes[-1] < shortest:
+            last = shape[-1] if shape else "nothing"
+            raise BundleInvalid(
+                f"{self.folder}/{DESCRIPTION_NAME}: 'source' of {GENERATOR_NAME} ends in {last}, not in a number "
+                f"from {shortest} on; export it again"
+            )
+        return sizes
+
     @property
     def source_length(self) -> int:
         """Count the values that stand for a source.
 
-        Raises: BundleInvalid if the description gives no number, or fewer than an embedding has.
+        Raises: BundleInvalid as `source_shape` does.
         """
-        length = self.tensor(GENERATOR_NAME, "source").shape[-1]
-        if not isinstance(length, int) or length < EMBEDDING_LENGTH:
-            raise BundleInvalid(
-                f"{self.folder}/{DESCRIPTION_NAME}: 'source' of {GENERATOR_NAME} ends in {length}, not in a number "
-                f"from {EMBEDDING_LENGTH} on; export it again"
-            )
+        length = 1
+        for size in self.source_shape:
+            length *= size
         return length
 
-    def tensor(self, file: str, name: str) -> TensorDescription:
+    def tensor(self, file: str, role: str) -> TensorDescription:
         """Look up what an input or output holds.
 
         Raises: BundleInvalid if the description does not mention it.
         """
         try:
-            return self.description.tensors[file][name]
+            return self.description.tensors[file][role]
         except KeyError:
             raise BundleInvalid(
-                f"{self.folder}/{DESCRIPTION_NAME}: `tensors` does not describe '{name}' of {file}; export it again"
+                f"{self.folder}/{DESCRIPTION_NAME}: `tensors` does not describe '{role}' of {file}; export it again"
             ) from None
 
+    def port(self, file: str, role: str) -> str:
+        """Name an input or output as the model does.
 
-def describe_tensors(
-    size: int, minimum: float, maximum: float, source_length: int = EMBEDDING_LENGTH
-) -> dict[str, dict[str, TensorDescription]]:
-    """Describe the tensors of a bundle made here; the generator's pictures lie in `minimum..maximum`."""
-    source = TensorDescription(meaning="source", shape=("N", source_length), minimum=-1.0, maximum=1.0)
-    picture = TensorDescription(meaning="picture", shape=("N", 3, size, size), minimum=minimum, maximum=maximum)
-    mask = TensorDescription(meaning="mask", shape=("N", 1, size, size), minimum=0.0, maximum=1.0)
-    crop = TensorDescription(meaning="picture", shape=("N", 3, IDENTITY_SIZE, IDENTITY_SIZE), minimum=-1.0, maximum=1.0)
-    return {
-        GENERATOR_NAME: {"source": source, "target": picture, "output": picture, "mask": mask},
-        IDENTITY_NAME: {"input": crop, "source": source},
-    }
+        Raises: BundleInvalid if the description does not mention it.
+        """
+        return self.tensor(file, role).port or role
 
 
 def write_bundle(folder: str | Path, files: Mapping[str, bytes | Path], description: BundleDescription) -> Bundle:
@@ -158,7 +130,7 @@ def write_bundle(folder: str | Path, files: Mapping[str, bytes | Path], descript
     Raises: BundleInvalid if a required file is not given, a name is a path, or `folder` holds something else.
     """
     target = Path(folder).expanduser().absolute()
-    missing = [name for name in REQUIRED_FILES if name not in files]
+    missing = [name for name in description.required_files if name not in files]
     if missing:
         raise BundleInvalid(f"{target}: a bundle needs {' and '.join(missing)}; hand over what the export made")
     for name in files:
@@ -171,7 +143,7 @@ def write_bundle(folder: str | Path, files: Mapping[str, bytes | Path], descript
     try:
         hashes = {name: store_file(staging / name, content) for name, content in sorted(files.items())}
         complete = description.model_copy(update={"files": hashes})
-        text = json.dumps(complete.model_dump(mode="json"), indent=1, sort_keys=True)
+        text = json.dumps(complete.tree(), indent=1, sort_keys=True)
         store_file(staging / DESCRIPTION_NAME, f"{text}\n".encode())
         replace_folder(staging, target)
     finally:
@@ -235,7 +207,7 @@ def read_bundle(location: str | Path, tracking_uri: str | None = None) -> Bundle
         location = resolve_bundle(str(location), tracking_uri)
     folder = Path(location).expanduser().absolute()
     description = read_description(folder)
-    for name in REQUIRED_FILES:
+    for name in description.required_files:
         if name not in description.files:
             raise BundleInvalid(f"{folder}/{DESCRIPTION_NAME}: lists no {name}; export the model again")
     for name, promised in description.files.items():
@@ -266,11 +238,11 @@ def read_description(folder: Path) -> BundleDescription:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"])
         raise BundleInvalid(
-            f"{path}: not a description of format {FORMAT_VERSION} ({key}: {fault['msg']}); export the model again"
+            f"{path}: not a description of format 1 to {FORMAT_VERSION} ({key}: {fault['msg']}); export the model again"
         ) from None
 
 
 def bundle_hash(bundle: Bundle) -> str:
     """Identify a bundle by what it holds, wherever it lies: the sha256 of its description, which hashes every file."""
-    tree = bundle.description.model_dump(mode="json")
+    tree = bundle.description.tree()
     return hashlib.sha256(json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

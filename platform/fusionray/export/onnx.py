@@ -19,16 +19,19 @@ from torch import Tensor, nn
 from fusionray import __version__
 from fusionray.config import Section
 from fusionray.errors import ParityFailed
-from fusionray.export.bundle import (
+from fusionray.export.bundle import Bundle, write_bundle
+from fusionray.export.description import (
     GENERATOR_NAME,
     IDENTITY_NAME,
-    Bundle,
     BundleDescription,
     Lineage,
     Parity,
+    Precision,
+    Variant,
     describe_tensors,
-    write_bundle,
 )
+from fusionray.export.specimens import draw_specimens
+from fusionray.export.variants import Gates, build_variant
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE
 from fusionray.ops.tracking import register_bundle
@@ -45,6 +48,9 @@ class ExportConfig(Section):
     checkpoint: str = Field(description="checkpoint or run folder of a face-fusion run")
     output: str = Field(description="folder of the bundle")
     name: str | None = Field(None, description="name of the model; default: the name of its run")
+    precisions: tuple[Precision, ...] = Field(("fp32",), description="generators besides the float32 one: fp16, int8")
+    shards: str | None = Field(None, description="crops to calibrate and judge variants by; default: those of the run")
+    gates: Gates = Field(Gates(), description="what a variant has to reach to be exported")
     tolerance: float = Field(1e-3, gt=0, description="largest difference allowed between torch and ONNX outputs")
     licence: str = Field("unspecified", description="licence of the weights, as an SPDX identifier where there is one")
     tracking_uri: str | None = Field(None, description="MLflow store to register in")
@@ -90,14 +96,34 @@ def export(config: ExportConfig) -> Bundle:
                 f"{config.checkpoint}: ONNX and torch differ by {difference:.2e}, more than "
                 f"tolerance={config.tolerance:g}; nothing was exported"
             )
-        bundle = write_bundle(config.output, files, describe(config, trained, difference))
+        variants = build_variants(config, trained, files)
+        bundle = write_bundle(config.output, files, describe(config, trained, difference, variants))
     if config.tracking_uri and config.tracking_run:
         name = bundle.description.name
         register_bundle(config.tracking_uri, bundle.folder, name, config.alias, config.tracking_run)
     return bundle
 
 
-def describe(config: ExportConfig, trained: TrainedFusion, difference: float) -> BundleDescription:
+def build_variants(config: ExportConfig, trained: TrainedFusion, files: dict[str, Path]) -> dict[Precision, Variant]:
+    """Write the variants that are asked for beside the generator, and add them to the files.
+
+    Raises: ParityFailed, ShardMismatch, ShardCorrupt, InputMissing.
+    """
+    wanted = [precision for precision in dict.fromkeys(config.precisions) if precision != "fp32"]
+    if not wanted:
+        return {}
+    generator, specimens = files[GENERATOR_NAME], draw_specimens(trained, config.shards)
+    variants: dict[Precision, Variant] = {}
+    for precision in wanted:
+        gate = config.gates.int8 if precision == "int8" else config.gates.fp16
+        path, variants[precision] = build_variant(precision, generator, generator.parent, specimens, gate)
+        files[path.name] = path
+    return variants
+
+
+def describe(
+    config: ExportConfig, trained: TrainedFusion, difference: float, variants: dict[Precision, Variant]
+) -> BundleDescription:
     """Say what the bundle is and where it comes from."""
     return BundleDescription(
         name=config.name or trained.config.run.name,
@@ -114,6 +140,7 @@ def describe(config: ExportConfig, trained: TrainedFusion, difference: float) ->
             metrics={key: value for key, value in trained.info.metrics.items() if np.isfinite(value)},
         ),
         parity=Parity(tolerance=config.tolerance, largest_difference=difference),
+        variants=variants,
     )
 
 

@@ -1,6 +1,6 @@
 """The generator: sources and crops in, fused crops and masks out. The part of the work that a GPU is for.
 
-N faces, S crop size, L length of what stands for a source.
+N faces, S crop size. What stands for a source is [L] values or a picture [3,s,s], as the bundle's `source_shape` says.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.export.bundle import EMBEDDING_LENGTH, GENERATOR_NAME, Bundle
+from fusionray.export.bundle import Bundle
+from fusionray.export.description import EMBEDDING_LENGTH, GENERATOR_NAME, Precision
+from fusionray.runtime.batches import run_batches
 from fusionray.runtime.engine import EngineReport, open_engine
-from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_crops
+from fusionray.runtime.pixels import FloatArray, denormalize_crops, denormalize_masks, normalize_crops
+from fusionray.runtime.settings import Precision as Stored
 from fusionray.runtime.settings import RuntimeSettings
-from fusionray.runtime.signature import check_generator
+from fusionray.runtime.signature import check_generator, fixed_batch, has_mask
 
 # More faces than this are computed in turns, so that a picture of a crowd does not decide how much memory is needed.
 MAX_BATCH = 8
@@ -29,19 +32,31 @@ class FusedCrops:
 
 
 class CropFuser:
-    """Hold the generator of a bundle ready. Calls from several threads at the same time are allowed.
+    """Hold the generator of a bundle ready, in one of its precisions. Calls from several threads are allowed.
 
-    Raises: BundleInvalid if the model is not of the kind that this runtime drives; ProviderUnavailable.
+    Raises: BundleInvalid if the model is not what the bundle says or is not there in that precision;
+        ProviderUnavailable.
     """
 
-    def __init__(self, bundle: Bundle, settings: RuntimeSettings | None = None, *, max_batch: int = MAX_BATCH) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        settings: RuntimeSettings | None = None,
+        *,
+        precision: Precision = "fp32",
+        max_batch: int = MAX_BATCH,
+    ) -> None:
         self.size = bundle.description.size
-        self.source_length = bundle.source_length
+        self.source_shape = bundle.source_shape
         self.max_batch = max_batch
-        self.engine = open_engine(bundle.generator_path, settings)
+        self.batch = fixed_batch(bundle, GENERATOR_NAME)
+        path = bundle.generator_path_for(precision)
+        stored: Stored = "fp16" if precision == "fp16" else "fp32"
+        self.engine = open_engine(path, settings, digest=bundle.description.files[path.name], stored=stored)
         check_generator(bundle, self.engine)
-        self.target_range = bundle.tensor(GENERATOR_NAME, "target")
-        self.output_range = bundle.tensor(GENERATOR_NAME, "output")
+        self.roles = ("output", "mask") if has_mask(bundle) else ("output",)
+        self.described = {role: bundle.tensor(GENERATOR_NAME, role) for role in ("source", "target", *self.roles)}
+        self.ports = {role: bundle.port(GENERATOR_NAME, role) for role in self.described}
 
     @property
     def report(self) -> EngineReport:
@@ -50,20 +65,26 @@ class CropFuser:
 
     def warm_up(self) -> None:
         """Run once, so that the first request does not pay for lazy allocation and kernel choice."""
-        source = np.full((1, self.source_length), EMBEDDING_LENGTH**-0.5, np.float32)
-        self.forward(source, np.zeros((1, 3, self.size, self.size), np.float32))
+        source = np.full((1, *self.source_shape), EMBEDDING_LENGTH**-0.5, np.float32)
+        self.fuse(source, np.zeros((1, self.size, self.size, 3), np.uint8))
 
-    def fuse(self, source_NL: FloatArray, crops_NSS3: NDArray[np.uint8]) -> FusedCrops:
-        """Fuse aligned crops, each with its source, in batches."""
+    def fuse(self, sources: FloatArray, crops_NSS3: NDArray[np.uint8]) -> FusedCrops:
+        """Fuse aligned crops, each with what stands for its source [N,...], in batches."""
         outputs, masks = [], []
         for start in range(0, len(crops_NSS3), self.max_batch):
             batch = slice(start, start + self.max_batch)
-            output, mask = self.forward(source_NL[batch], normalize_crops(crops_NSS3[batch], self.target_range))
-            outputs.append(denormalize_crops(output, self.output_range))
-            masks.append(np.clip(np.nan_to_num(mask[:, 0]), 0.0, 1.0))
+            found = self.forward(sources[batch], normalize_crops(crops_NSS3[batch], self.described["target"]))
+            crops = denormalize_crops(found["output"], self.described["output"])
+            outputs.append(crops)
+            # A model that does not say where its picture holds means: everywhere.
+            whole = np.ones(crops.shape[:3], np.float32)
+            masks.append(denormalize_masks(found["mask"], self.described["mask"]) if "mask" in found else whole)
         return FusedCrops(np.concatenate(outputs), np.concatenate(masks))
 
-    def forward(self, source_NL: FloatArray, target_NCHW: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Run the generator: fused crops [N,3,S,S] in the bundle's range and masks [N,1,S,S]."""
-        output, mask = self.engine.run(["output", "mask"], {"source": source_NL, "target": target_NCHW})
-        return output, mask
+    def forward(self, sources: FloatArray, target_NCHW: FloatArray) -> dict[str, FloatArray]:
+        """Run the generator on what the model itself takes; give what it gives by role, in the model's levels."""
+        inputs = {self.ports["source"]: sources, self.ports["target"]: target_NCHW}
+        wanted = [self.ports[role] for role in self.roles]
+        step = self.batch or self.max_batch
+        found = run_batches(self.engine, wanted, inputs, step, fixed=self.batch is not None)
+        return dict(zip(self.roles, found, strict=True))

@@ -1,6 +1,6 @@
 """From a picture to what the generator is fed: faces found, sources read, crops cut. All of it runs on a CPU too.
 
-N faces, S crop size, L length of what stands for a source, E of the embedding that it begins with.
+N faces, S crop size. What stands for a source is [L] values or a picture [3,s,s], as the bundle's `source_shape` says.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.errors import BundleInvalid, NoFaceFound
-from fusionray.export.bundle import EMBEDDING_LENGTH, IDENTITY_NAME, IDENTITY_SIZE, Bundle
+from fusionray.export.bundle import Bundle
 from fusionray.faces.align import Template, estimate_alignment, load_template, warp_crop
 from fusionray.faces.face import Detector, Face, Image, Matrix, largest_face
-from fusionray.runtime.engine import open_engine
-from fusionray.runtime.pixels import FloatArray, normalize_crops
+from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.settings import RuntimeSettings
-from fusionray.runtime.signature import check_identity
+from fusionray.runtime.sources import open_source_reader
 
 Faces = Literal["largest", "all"]
 Role = Literal["source", "target"]
@@ -42,7 +41,7 @@ class FaceReader:
 
     One call at a time, unless the detector is a `DetectorPool`: a detector keeps state while it works.
 
-    Raises: BundleInvalid if the identity encoder is not of the kind that this runtime drives; ProviderUnavailable.
+    Raises: BundleInvalid if what reads sources is not what the bundle says; ProviderUnavailable.
     """
 
     def __init__(self, bundle: Bundle, detector: Detector, settings: RuntimeSettings | None = None) -> None:
@@ -50,14 +49,12 @@ class FaceReader:
         self.size = bundle.description.size
         self.template = find_template(bundle, bundle.description.template)
         self.identity_template = find_template(bundle, bundle.description.identity_template)
-        self.identity = open_engine(bundle.identity_path, settings)
-        check_identity(bundle, self.identity)
-        self.crop_range = bundle.tensor(IDENTITY_NAME, "input")
+        self.sources = open_source_reader(bundle, settings)
 
     def warm_up(self) -> None:
         """Run detector and encoder once, so that the first request does not pay for lazy allocation."""
         self.detector.detect(np.zeros((self.size, self.size, 3), np.uint8))
-        self.forward_identity(np.zeros((1, 3, IDENTITY_SIZE, IDENTITY_SIZE), np.float32))
+        self.sources.read(np.zeros((1, self.sources.size, self.sources.size, 3), np.uint8))
 
     def detect(self, image: Image, role: Role) -> list[Face]:
         """Find the faces of a picture, at least one.
@@ -67,17 +64,16 @@ class FaceReader:
         return find_faces(self.detector, image, role)
 
     def read_source(self, image: Image) -> FloatArray:
-        """Read the largest face of a source picture: [L] float32, of which the first [E] are its unit-length embedding.
+        """Read the largest face of a source picture as what stands for it, float32.
 
         Raises: NoFaceFound naming the source picture.
         """
         return self.read_face(image, largest_face(self.detect(image, "source")))
 
     def read_face(self, image: Image, face: Face) -> FloatArray:
-        """Read one face of a picture: [L] float32."""
-        matrix = estimate_alignment(face.landmarks, self.identity_template, IDENTITY_SIZE)
-        crop = warp_crop(image, matrix, IDENTITY_SIZE)
-        source: FloatArray = self.forward_identity(normalize_crops(crop[None], self.crop_range))[0]
+        """Read one face of a picture as what stands for it, float32."""
+        matrix = estimate_alignment(face.landmarks, self.identity_template, self.sources.size)
+        source: FloatArray = self.sources.read(warp_crop(image, matrix, self.sources.size)[None])[0]
         return source
 
     def cut(self, image: Image, faces: Faces = "largest") -> CutFaces:
@@ -91,11 +87,6 @@ class FaceReader:
         crops = np.stack([warp_crop(image, matrix, self.size) for matrix in matrices])
         return CutFaces(crops, matrices, tuple(box_of(face) for face in chosen))
 
-    def forward_identity(self, input_NCHW: FloatArray) -> FloatArray:
-        """Run the identity encoder: crops to what stands for sources [N,L]."""
-        (source,) = self.identity.run(["source"], {"input": input_NCHW})
-        return normalize_source(source)
-
 
 def find_faces(detector: Detector, image: Image, role: Role) -> list[Face]:
     """Find the faces of a picture that a crop can be cut by, at least one.
@@ -106,13 +97,6 @@ def find_faces(detector: Detector, image: Image, role: Role) -> list[Face]:
     if not faces:
         raise NoFaceFound(f"no face was found in the {role} picture; use one that shows a face larger and clearer")
     return faces
-
-
-def normalize_source(source_NL: FloatArray) -> FloatArray:
-    """Give the embedding that a source begins with unit length: not every model's last layer does."""
-    embedding = source_NL[:, :EMBEDDING_LENGTH]
-    length = np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-12)
-    return np.concatenate([embedding / length, source_NL[:, EMBEDDING_LENGTH:]], axis=1)
 
 
 def box_of(face: Face) -> Box:

@@ -1,6 +1,7 @@
 """From picture to picture: find the faces, carry the identity over, put the new faces back.
 
-Pictures are uint8 RGB HWC at any size. N faces, S crop size, L length of what stands for a source.
+Pictures are uint8 RGB HWC at any size. N faces, S crop size. What stands for a source is [L] values or a picture
+[3,s,s], as the bundle's `source_shape` says.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.export.bundle import Bundle
+from fusionray.export.description import Precision
 from fusionray.faces.face import Detector, FloatMap, Image, Matrix
 from fusionray.faces.mask import soft_box_mask
 from fusionray.faces.paste import paste_crop
@@ -34,13 +36,22 @@ class FusedPicture:
 class Fuser:
     """Hold the models of a bundle ready and fuse pictures with them. One call at a time, as its reader says.
 
-    Raises: BundleInvalid if the models are not of the kind that this runtime drives; ProviderUnavailable.
+    `precision` chooses among the generators of the bundle.
+
+    Raises: BundleInvalid if the models are not what the bundle says; ProviderUnavailable.
     """
 
-    def __init__(self, bundle: Bundle, detector: Detector, settings: RuntimeSettings | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        detector: Detector,
+        settings: RuntimeSettings | None = None,
+        *,
+        precision: Precision = "fp32",
+    ) -> None:
         self.bundle = bundle
         self.reader = FaceReader(bundle, detector, settings)
-        self.crop_fuser = CropFuser(bundle, settings)
+        self.crop_fuser = CropFuser(bundle, settings, precision=precision)
 
     def warm_up(self) -> None:
         """Run every model once, so that the first request does not pay for lazy allocation and kernel choice."""
@@ -48,7 +59,7 @@ class Fuser:
         self.crop_fuser.warm_up()
 
     def read_source(self, image: Image) -> FloatArray:
-        """Read the largest face of a source picture: [L] float32.
+        """Read the largest face of a source picture as what stands for it, float32.
 
         Raises: NoFaceFound naming the source picture.
         """
@@ -61,13 +72,13 @@ class Fuser:
         """
         return self.fuse_source(self.read_source(source_image), target_image, faces)
 
-    def fuse_source(self, source_L: FloatArray, target_image: Image, faces: Faces = "largest") -> FusedPicture:
+    def fuse_source(self, source: FloatArray, target_image: Image, faces: Faces = "largest") -> FusedPicture:
         """Give the faces of a picture the identity of a source that was read.
 
         Raises: NoFaceFound naming the target picture.
         """
         cut = self.reader.cut(target_image, faces)
-        fused = self.crop_fuser.fuse(np.repeat(source_L[None], len(cut.crops), axis=0), cut.crops)
+        fused = self.crop_fuser.fuse(np.repeat(source[None], len(cut.crops), axis=0), cut.crops)
         return put_back(target_image, cut, fused)
 
 

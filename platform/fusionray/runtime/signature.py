@@ -1,55 +1,86 @@
-"""Check that models have the inputs and outputs that this runtime drives, before the first picture meets them."""
+"""Check that models have the inputs and outputs that their bundle describes, before the first picture meets them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fusionray.errors import BundleInvalid
-from fusionray.export.bundle import GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE, Bundle
+from fusionray.export.bundle import DESCRIPTION_NAME, Bundle
+from fusionray.export.description import GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE
 from fusionray.runtime.engine import Engine, Port
 
 
 def check_generator(bundle: Bundle, generator: Engine) -> None:
-    """Compare the generator's inputs and outputs with what this runtime drives.
+    """Compare the generator's inputs and outputs with what the bundle says of them.
 
     Raises: BundleInvalid naming the file and the input or output that differs.
     """
     size = bundle.description.size
-    inputs = {"source": [bundle.source_length], "target": [3, size, size]}
+    inputs = {"source": bundle.source_shape, "target": (3, size, size)}
     check_ports(bundle, GENERATOR_NAME, "input", generator.inputs, inputs)
-    outputs = {"output": [3, size, size], "mask": [1, size, size]}
+    outputs: dict[str, tuple[int, ...]] = {"output": (3, size, size)}
+    if has_mask(bundle):
+        outputs["mask"] = (1, size, size)
     check_ports(bundle, GENERATOR_NAME, "output", generator.outputs, outputs)
 
 
 def check_identity(bundle: Bundle, identity: Engine) -> None:
-    """Compare the identity encoder's input and output with what this runtime drives.
+    """Compare the identity encoder's input and output with what the bundle says of them.
 
     Raises: BundleInvalid naming the file and the input or output that differs.
     """
-    check_ports(bundle, IDENTITY_NAME, "input", identity.inputs, {"input": [3, IDENTITY_SIZE, IDENTITY_SIZE]})
-    check_ports(bundle, IDENTITY_NAME, "output", identity.outputs, {"source": [bundle.source_length]})
+    crop = (3, IDENTITY_SIZE, IDENTITY_SIZE)
+    check_ports(bundle, IDENTITY_NAME, "input", identity.inputs, {"input": crop})
+    length = bundle.tensor(IDENTITY_NAME, "source").shape[-1]
+    wanted = (length,) if isinstance(length, int) else bundle.source_shape
+    check_ports(bundle, IDENTITY_NAME, "output", identity.outputs, {"source": wanted})
+    if not bundle.description.embedding.file and wanted != bundle.source_shape:
+        raise BundleInvalid(
+            f"{bundle.folder}/{DESCRIPTION_NAME}: {IDENTITY_NAME} gives {wanted[0]} values and {GENERATOR_NAME} takes "
+            f"{bundle.source_shape[0]}; name a matrix or converter, or bring the encoder that belongs to the generator"
+        )
 
 
-def check_ports(bundle: Bundle, file: str, kind: str, found: Mapping[str, Port], wanted: dict[str, list[int]]) -> None:
-    """Compare one model's inputs or outputs, by name, with the shapes wanted behind the batch.
+def check_ports(
+    bundle: Bundle, file: str, kind: str, found: Mapping[str, Port], wanted: Mapping[str, Sequence[int]]
+) -> None:
+    """Compare one model's inputs or outputs, by role, with the shapes wanted behind the batch.
 
     Raises: BundleInvalid.
     """
     where = f"{bundle.folder}/{file}"
-    shapes = {name: list(port.shape) for name, port in found.items()}
-    for name, shape in wanted.items():
-        if name not in shapes:
-            raise BundleInvalid(f"{where}: has no {kind} '{name}' (it has {', '.join(shapes)}); export it again")
-        batch, *rest = shapes[name]
+    roles = {bundle.port(file, role): role for role in wanted}
+    for name, role in roles.items():
+        if name not in found:
+            raise BundleInvalid(f"{where}: has no {kind} '{name}' (it has {', '.join(found)}); export it again")
+        port, shape = found[name], tuple(wanted[role])
+        if port.dtype != "tensor(float)":
+            raise BundleInvalid(f"{where}: {kind} '{name}' is {port.dtype}; this version runs float32 inputs")
+        if kind == "output" and not port.shape:
+            # Some exporters leave out what an output looks like; a run tells.
+            continue
+        batch, *rest = port.shape
         # Sizes that the model leaves open have names instead of numbers.
         if len(rest) != len(shape) or any(isinstance(a, int) and a != b for a, b in zip(rest, shape, strict=False)):
-            raise BundleInvalid(f"{where}: {kind} '{name}' is {[batch, *rest]}, not [N, {str(shape)[1:]}")
-        if isinstance(batch, int):
+            text = ", ".join(map(str, shape))
+            raise BundleInvalid(f"{where}: {kind} '{name}' is {list(port.shape)}, not [N, {text}]")
+        promised = bundle.tensor(file, role).shape[0]
+        if isinstance(batch, int) and batch != promised:
             raise BundleInvalid(
-                f"{where}: {kind} '{name}' has the fixed batch {batch}; this version runs models with a dynamic batch"
+                f"{where}: {kind} '{name}' has the fixed batch {batch} and {DESCRIPTION_NAME} says {promised}; import "
+                "the model again"
             )
-    for name, port in found.items():
-        if name in wanted and port.dtype != "tensor(float)":
-            raise BundleInvalid(f"{where}: {kind} '{name}' is {port.dtype}; this version runs float32 inputs")
-        if kind == "input" and name not in wanted:
-            raise BundleInvalid(f"{where}: wants an input '{name}' that this version does not know")
+    unknown = [name for name in found if name not in roles]
+    if kind == "input" and unknown:
+        raise BundleInvalid(f"{where}: wants an input '{unknown[0]}' that {DESCRIPTION_NAME} does not describe")
+
+
+def has_mask(bundle: Bundle) -> bool:
+    """Tell whether the generator says where its picture holds."""
+    return "mask" in bundle.description.tensors.get(GENERATOR_NAME, {})
+
+
+def fixed_batch(bundle: Bundle, file: str) -> int | None:
+    """Give the only number of rows that a model takes, or None where any will do."""
+    sizes = [described.shape[0] for described in bundle.description.tensors[file].values() if described.shape]
+    return next((size for size in sizes if isinstance(size, int)), None)

@@ -1,0 +1,104 @@
+"""Variants of a generator in fewer bits, each behind a gate of its own: what misses it is not delivered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from fusionray.config import Section
+from fusionray.errors import ParityFailed
+from fusionray.evaluation.measures.similarity import region_psnr, region_ssim
+from fusionray.export.description import Precision, Variant
+from fusionray.export.narrowing import LADDER, write_float16, write_int8
+from fusionray.export.specimens import Pairs, Specimens
+from fusionray.runtime.batches import run_batches
+from fusionray.runtime.engine import open_engine
+from fusionray.runtime.pixels import FloatArray
+from fusionray.runtime.session import CPU
+from fusionray.runtime.settings import RuntimeSettings
+
+BATCH = 8
+OUTPUTS = ("output", "mask")
+# Equal pictures would be infinitely alike: what rounding to eight bits alone leaves, 10 log10(12 x 255^2).
+HIGHEST_PSNR = 58.9
+
+
+class Gate(Section):
+    """What a variant has to reach against `generator.onnx`."""
+
+    tolerance: float = Field(gt=0, description="largest difference of output and mask, in 0..1")
+    ssim: float = Field(ge=0, le=1, description="least mean SSIM of the outputs")
+
+
+class Gates(Section):
+    """The gates of the variants."""
+
+    fp16: Gate = Gate(tolerance=0.01, ssim=0.999)
+    int8: Gate = Gate(tolerance=0.25, ssim=0.98)
+
+
+def build_variant(
+    precision: Precision, generator: Path, folder: Path, specimens: Specimens, gate: Gate
+) -> tuple[Path, Variant]:
+    """Write a variant of a generator into a folder and measure it.
+
+    Raises: ParityFailed with its figures if it misses its gate.
+    """
+    path = folder / f"generator.{precision}.onnx"
+    expected = compute(generator, specimens.held_out)
+    measured: Variant | None = None
+    for operators in LADDER if precision == "int8" else ((),):
+        if precision == "int8":
+            write_int8(generator, path, specimens.calibration.inputs(), operators)
+        else:
+            write_float16(generator, path)
+        measured = measure(path, expected, specimens, gate, operators)
+        if holds(measured, gate):
+            return path, measured
+    assert measured is not None
+    path.unlink()
+    raise ParityFailed(
+        f"the {precision} generator misses its gate: largest difference {measured.largest_difference:.3g} (allowed: "
+        f"{gate.tolerance:g}), SSIM {measured.ssim:.4f} (asked: {gate.ssim:g}), PSNR {measured.psnr_decibels:.1f} dB "
+        f"on {measured.crops} {measured.judged_on}; nothing was exported: leave {precision} out of --precision, or set "
+        f"gates.{precision}.tolerance and gates.{precision}.ssim"
+    )
+
+
+def holds(measured: Variant, gate: Gate) -> bool:
+    """Tell whether a variant passes; what is not a number does not."""
+    return measured.largest_difference <= gate.tolerance and measured.ssim >= gate.ssim
+
+
+def compute(model: Path, pairs: Pairs) -> tuple[FloatArray, FloatArray]:
+    """Run a generator: outputs [N,3,S,S] in [-1,1] and masks [N,1,S,S]."""
+    engine = open_engine(model, RuntimeSettings(providers=(CPU,)))
+    output, mask = run_batches(engine, OUTPUTS, pairs.inputs(), BATCH, fixed=False)
+    return output, mask
+
+
+def measure(
+    path: Path, expected: tuple[FloatArray, FloatArray], specimens: Specimens, gate: Gate, operators: tuple[str, ...]
+) -> Variant:
+    """Compare what a variant computes with what `generator.onnx` does."""
+    output, mask = compute(path, specimens.held_out)
+    wanted_output, wanted_mask = expected
+    # An output spans two, a mask one.
+    differences = [np.abs(output - wanted_output) / 2, np.abs(mask - wanted_mask)]
+    found, wanted = torch.from_numpy(output).clamp(-1, 1), torch.from_numpy(wanted_output).clamp(-1, 1)
+    everywhere = torch.ones_like(found[:, :1])
+    return Variant(
+        file=path.name,
+        bytes=path.stat().st_size,
+        tolerance=gate.tolerance,
+        largest_difference=float(max(values.max() for values in differences)),
+        mean_difference=float(differences[0].mean()),
+        psnr_decibels=float(region_psnr(found, wanted, everywhere).clamp(max=HIGHEST_PSNR).mean()),
+        ssim=float(region_ssim(found, wanted, everywhere).mean()),
+        crops=len(output),
+        judged_on=specimens.judged_on,
+        quantized=operators,
+    )
