@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 # What `train --profile` records; tracking.profile_steps=N records another number.
 PROFILE_STEPS = 5
+TEST_KEY_NOTE = (
+    "outputs are signed with a TEST KEY, which proves nothing to others: give one of your own with signing.certificate "
+    "and signing.key before anybody relies on it (docs/provenance.md)"
+)
 BENCHES = ("train", "recovery")
 
 
@@ -407,6 +411,8 @@ def run_serve(options: argparse.Namespace) -> None:
         serve.app.run(service.config, service.host, service.port, blocking=False)
         served = ", ".join(model.bundle for model in service.config.models)
         print(f"serving {served} on http://{service.host}:{service.port}; stop with Ctrl-C", flush=True)
+        if service.config.signing.certificate is None:
+            print(TEST_KEY_NOTE, file=sys.stderr, flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
         ray_serve.shutdown()
