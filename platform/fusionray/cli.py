@@ -415,6 +415,8 @@ def run_serve(options: argparse.Namespace) -> None:
             print(TEST_KEY_NOTE, file=sys.stderr, flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
+        # What is being answered is finished first; a shutdown alone would cut it off.
+        ray_serve.delete(serve.app.APP_NAME)
         ray_serve.shutdown()
 
 
