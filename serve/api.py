@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, FastAPI, Request, Response, UploadFile
 from starlette.responses import PlainTextResponse
 
 from fusionray import __version__
 from serve.answers import add_problem_handlers, answer, answer_picture, picture_responses
+from serve.contract import OF_PICTURES, complete_document, problems
 from serve.fields import Source, find_caller, read_model, read_options, read_source
 from serve.metrics_page import CONTENT_TYPE, collect_metrics
 from serve.routes_identities import add_identity_routes
 from serve.routes_many import add_many_routes
-from serve.schema import FuseOptions, Problem
+from serve.schema import FuseOptions, ModelList, Problem
 from serve.service import Wish
 from serve.web_page import page_routes
 
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 
 def build_api(ingress: Ingress) -> FastAPI:
-    """Build the routes. The interactive pages are off: they would load scripts from elsewhere."""
-    api = FastAPI(title="fusionray", version=__version__, docs_url=None, redoc_url=None)
+    """Build the routes.
+
+    The interactive pages are off: they would load scripts from elsewhere. So are redirects from a path with a slash at
+    its end: they would lead to whatever host a client names.
+    """
+    api = FastAPI(title="fusionray", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     api.state.default_format = ingress.config.default_format
     add_problem_handlers(api)
     add_picture_route(api, ingress)
@@ -32,13 +36,14 @@ def build_api(ingress: Ingress) -> FastAPI:
     add_many_routes(api, ingress)
     add_facts(api, ingress)
     api.router.routes.extend(page_routes())
+    complete_document(api)
     return api
 
 
 def add_picture_route(api: FastAPI, ingress: Ingress) -> None:
     """Add the route that makes one picture."""
 
-    @api.post("/v1/fuse", response_class=Response, responses=picture_responses())
+    @api.post("/v1/fuse", response_class=Response, responses=picture_responses() | problems(*OF_PICTURES))
     async def fuse(
         request: Request,
         source: Annotated[Source, Depends(read_source)],
@@ -60,14 +65,14 @@ def add_facts(api: FastAPI, ingress: Ingress) -> None:
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
-    @api.get("/readyz", response_model=None)
+    @api.get("/readyz", response_model=None, responses=problems(503))
     async def readyz() -> Response | dict[str, str]:
         problem = await ingress.find_model()
         return answer(problem) if problem else {"status": "ready"}
 
     @api.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        return {"models": [asdict(card) for card in ingress.list_models()]}
+    async def models() -> ModelList:
+        return ModelList(ingress.list_models())
 
     @api.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:

@@ -34,6 +34,10 @@ class KeyGuard:
         self.ring = ring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            # There are none here; and none that would come in without a key.
+            await send({"type": "websocket.close"})
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

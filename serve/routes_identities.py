@@ -9,6 +9,7 @@ from fastapi import FastAPI, Form, Request, Response, UploadFile
 
 from fusionray.errors import UnknownIdentity
 from serve.answers import answer, write_time
+from serve.contract import OF_PICTURES, problems
 from serve.fields import find_caller
 from serve.refusals import explain
 from serve.schema import Problem
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def add_identity_routes(api: FastAPI, ingress: Ingress) -> None:
     """Add the routes under /v1/identities."""
 
-    @api.post("/v1/identities", status_code=201, response_model=None)
+    @api.post("/v1/identities", status_code=201, response_model=None, responses=problems(*OF_PICTURES, 507))
     async def keep(
         request: Request,
         response: Response,
@@ -41,7 +42,7 @@ def add_identity_routes(api: FastAPI, ingress: Ingress) -> None:
             "box": [round(value) for value in reply.box],
         }
 
-    @api.get("/v1/identities/{identity}", response_model=None)
+    @api.get("/v1/identities/{identity}", response_model=None, responses=problems(404))
     async def look(request: Request, identity: str) -> Response | dict[str, Any]:
         loop = asyncio.get_running_loop()
         try:
@@ -50,7 +51,7 @@ def add_identity_routes(api: FastAPI, ingress: Ingress) -> None:
             return answer(explain(error))
         return {"identity": identity, "expires_at": write_time(kept.expires_at)}
 
-    @api.delete("/v1/identities/{identity}", status_code=204)
+    @api.delete("/v1/identities/{identity}", status_code=204, responses=problems(404))
     async def forget(request: Request, identity: str) -> Response:
         loop = asyncio.get_running_loop()
         try:

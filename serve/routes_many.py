@@ -12,6 +12,7 @@ from fastapi.responses import FileResponse
 
 from fusionray.errors import JobNotFinished, StoreFull, UnknownJob
 from serve.answers import answer, write_time
+from serve.contract import OF_PICTURES, problems
 from serve.fields import Source, find_caller, read_model, read_options, read_source
 from serve.job_items import write_archive
 from serve.job_store import JobStatus
@@ -38,7 +39,7 @@ def add_many_routes(api: FastAPI, ingress: Ingress) -> None:
 def add_batch_route(api: FastAPI, ingress: Ingress) -> None:
     """Add the route that answers a batch at once."""
 
-    @api.post("/v1/batches", response_class=Response, responses=ZIP_RESPONSE)
+    @api.post("/v1/batches", response_class=Response, responses=ZIP_RESPONSE | problems(*OF_PICTURES))
     async def batch(
         request: Request,
         source: Annotated[Source, Depends(read_source)],
@@ -63,7 +64,7 @@ def add_batch_route(api: FastAPI, ingress: Ingress) -> None:
 def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
     """Add the routes of long work."""
 
-    @api.post("/v1/jobs", status_code=202, response_model=None)
+    @api.post("/v1/jobs", status_code=202, response_model=None, responses=problems(*OF_PICTURES, 507))
     async def create(
         request: Request,
         response: Response,
@@ -92,7 +93,7 @@ def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
         response.headers["Location"] = f"/v1/jobs/{status.job}"
         return describe_job(status)
 
-    @api.get("/v1/jobs/{job}", response_model=None)
+    @api.get("/v1/jobs/{job}", response_model=None, responses=problems(404))
     async def look(request: Request, job: str) -> Response | dict[str, Any]:
         loop = asyncio.get_running_loop()
         try:
@@ -100,7 +101,7 @@ def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
         except UnknownJob as error:
             return answer(explain(error))
 
-    @api.get("/v1/jobs/{job}/result", response_class=Response, responses=ZIP_RESPONSE)
+    @api.get("/v1/jobs/{job}/result", response_class=Response, responses=ZIP_RESPONSE | problems(404, 409))
     async def fetch(request: Request, job: str) -> Response:
         loop = asyncio.get_running_loop()
         try:
@@ -111,7 +112,7 @@ def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
             return answer(Problem(409, "not_finished", "Not finished", str(error), headers={"Retry-After": "1"}))
         return FileResponse(path, headers={"Cache-Control": "no-store"}, media_type=ARCHIVE, filename=f"{job}.zip")
 
-    @api.delete("/v1/jobs/{job}", status_code=204)
+    @api.delete("/v1/jobs/{job}", status_code=204, responses=problems(404))
     async def remove(request: Request, job: str) -> Response:
         loop = asyncio.get_running_loop()
         try:

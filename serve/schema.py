@@ -55,6 +55,13 @@ class ModelCard:
 
 
 @dataclass(frozen=True)
+class ModelList:
+    """What `GET /v1/models` answers, the default first."""
+
+    models: list[ModelCard]
+
+
+@dataclass(frozen=True)
 class FuseOptions:
     """What a client may choose for one request."""
 

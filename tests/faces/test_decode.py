@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
+import time
 import zlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from PIL import ImageOps
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, decode_image, encode_image, turn_upright
+from tests.malformed_pictures import CLASSES, bombs
 
 
 def gradient(height: int = 48, width: int = 64) -> np.ndarray:
@@ -122,6 +125,76 @@ def test_scrambled_bytes_never_raise_anything_but_a_refusal(image_format: str) -
         scrambled[places] = generator.integers(0, 256, 6)
         with contextlib.suppress(ImageRejected):
             assert decode_image(scrambled.tobytes(), ImageLimits(max_pixels=10**6)).shape[2] == 3
+
+
+def test_a_jpeg_that_goes_over_its_pixels_again_and_again_is_refused_unread() -> None:
+    data = saved(PillowImage.fromarray(gradient()), "JPEG", progressive=True)
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    assert decode_image(data[:-2] + scan * 20 + b"\xff\xd9").shape == (48, 64, 3)
+    assert reason_of(data[:-2] + scan * 100_000 + b"\xff\xd9") == "damaged"
+    # What follows the picture, as in a motion photo, is none of its scans; a comment is no end.
+    assert decode_image(data + scan * 1000).shape == (48, 64, 3)
+    assert reason_of(data[:-2] + b"\xff\xfe\0\4\xff\xd9" + scan * 1000 + b"\xff\xd9") == "damaged"
+
+
+@pytest.mark.parametrize("filler", [b"\xff\x00", b"\xff\x02", b"\xff\xbf"])
+def test_a_jpeg_cannot_show_a_small_size_and_hide_a_large_one(filler: bytes) -> None:
+    data = saved(PillowImage.new("RGB", (400, 300)), "JPEG")
+    start = data.index(b"\xff\xda")
+    frame = b"\xff\xc0" + struct.pack(">HBHHB", 17, 8, 64, 64, 3) + b"\1\x11\0\2\x11\1\3\x11\1"
+    comment = b"\xff\xfe" + struct.pack(">H", 2 + len(frame)) + frame
+    hidden = filler + struct.pack(">H", 2 + start - 2 + 4) + data[2:start]
+    assert reason_of(data[:2] + hidden + comment + data[start:], ImageLimits(max_pixels=10_000)) == "damaged"
+
+
+@pytest.mark.parametrize("sampling", [0x14, 0x41, 0x24, 0x42, 0x33, 0x00])
+def test_a_jpeg_with_unheard_of_subsampling_is_decoded_or_refused(sampling: int) -> None:
+    data = bytearray(saved(PillowImage.fromarray(gradient()), "JPEG"))
+    data[data.index(b"\xff\xc0") + 11] = sampling
+    with contextlib.suppress(ImageRejected):
+        assert decode_image(bytes(data)).shape == (48, 64, 3)
+
+
+def test_countless_small_parts_are_refused_before_they_cost_seconds() -> None:
+    start = time.monotonic()
+    size = struct.pack(">IIBBBBB", 64, 64, 8, 2, 0, 0, 0)
+    header = (
+        b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + size + struct.pack(">I", zlib.crc32(b"IHDR" + size))
+    )
+    text = struct.pack(">I4sI", 0, b"tEXt", zlib.crc32(b"tEXt"))
+    assert reason_of(header + text * 2_000_000) == "damaged"
+    assert (
+        reason_of(b"RIFF\0\0\0\2WEBPVP8X\x0a" + bytes(7) + b"\x3f\0\0\x3f\0\0" + b"XMP \0\0\0\0" * 3_000_000)
+        == "damaged"
+    )
+    assert reason_of(b"\xff\xd8\xff" + b"\xd0\xff" * 10_000_000) == "damaged"
+    assert reason_of(b"\xff\xd8" + b"\xff" * 20_000_000) == "damaged"
+    assert time.monotonic() - start < 2.0
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP"])
+def test_an_exif_block_that_claims_gigabytes_costs_nothing(image_format: str) -> None:
+    entries = [struct.pack("<HHII", tag, 1, 50_000, 8) for tag in range(0x200, 0x1200)]
+    turned = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1 + len(entries)) + b"".join([turned, *entries]) + bytes(4)
+    for mode in ("RGB", "CMYK") if image_format == "JPEG" else ("RGB",):
+        data = saved(PillowImage.fromarray(gradient()).convert(mode), image_format, exif=exif)
+        assert decode_image(data).shape == (64, 48, 3)
+
+
+@pytest.mark.parametrize(
+    "tail", [b"", b"II*\0", b"MM\0*\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff", b"XX" + bytes(20)]
+)
+def test_an_exif_block_that_breaks_off_means_upright(tail: bytes) -> None:
+    data = saved(PillowImage.fromarray(gradient()), "JPEG", exif=b"Exif\0\0" + tail)
+    assert decode_image(data).shape == (48, 64, 3)
+
+
+@pytest.mark.parametrize("made", [*CLASSES.values(), bombs], ids=[*CLASSES, "bombs"])
+def test_a_malformed_picture_is_decoded_or_refused(made: Callable[[], Iterator[bytes]]) -> None:
+    for data in made():
+        with contextlib.suppress(ImageRejected):
+            assert decode_image(data, ImageLimits(max_pixels=10**6)).shape[2] == 3
 
 
 @pytest.mark.parametrize("image_format", ["jpeg", "png", "webp"])

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from ray.serve._private.constants import (
+    SERVE_HTTP_REQUEST_DISCONNECT_DISABLED_HEADER,
+    SERVE_HTTP_REQUEST_TIMEOUT_S_HEADER,
+    SERVE_MULTIPLEXED_MODEL_ID,
+    SERVE_SESSION_ID,
+)
 from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 
-from fusionray.ops.haproxy import ERRORS, find_binary, harden, rewrite
+from fusionray.ops.haproxy import ERRORS, STEERING, find_binary, harden, rewrite
 
 LOOSE = """global
     stats socket /run/a.sock mode 666 level admin expose-fd listeners
@@ -28,6 +35,8 @@ frontend prometheus
 frontend http_frontend
     bind 127.0.0.1:28000
     default_backend app
+backend default_backend
+    http-request return status 404 content-type text/plain lf-string "Path \\'%[path]\\' not found."
 backend app
     server a 127.0.0.1:28001
 listen stats
@@ -62,9 +71,10 @@ def test_where_the_service_itself_listens_is_left_alone() -> None:
 
 
 def test_refusals_are_problem_documents_and_never_a_500(written: Path) -> None:
-    assert "500.http" not in written.read_text()
+    assert "/500.http" not in written.read_text()
     for status, (shown, reason, _) in ERRORS.items():
-        head, _, body = (written.parent / f"{status}.http").read_bytes().partition(b"\r\n\r\n")
+        assert f"    errorfile {status} {written.parent}/problem-{status}.http\n" in written.read_text()
+        head, _, body = (written.parent / f"problem-{status}.http").read_bytes().partition(b"\r\n\r\n")
         document = json.loads(body)
         assert head.startswith(f"HTTP/1.1 {shown} ".encode())
         assert f"Content-Length: {len(body)}".encode() in head
@@ -74,6 +84,24 @@ def test_refusals_are_problem_documents_and_never_a_500(written: Path) -> None:
 def test_heads_that_trickle_in_are_given_up_and_jobs_are_not_sent_twice(written: Path) -> None:
     assert "timeout http-request 15s" in written.read_text()
     assert "disable-l7-retry if METH_POST { path /v1/jobs }" in written.read_text()
+
+
+def test_what_ray_would_say_in_plain_text_is_a_problem_document(written: Path) -> None:
+    assert "text/plain" not in written.read_text()
+    assert written.read_text().count("return status 404 default-errorfiles") == 2
+
+
+def test_words_that_would_steer_ray_serve_are_taken_off() -> None:
+    names = (
+        SERVE_MULTIPLEXED_MODEL_ID,
+        SERVE_SESSION_ID,
+        SERVE_HTTP_REQUEST_TIMEOUT_S_HEADER,
+        SERVE_HTTP_REQUEST_DISCONNECT_DISABLED_HEADER,
+    )
+    for name in names:
+        assert re.fullmatch(STEERING, name)
+        assert re.fullmatch(STEERING, name.replace("_", "-"))
+        assert re.fullmatch(STEERING, name.replace("-", "_"))
 
 
 def test_doing_it_again_changes_nothing(written: Path) -> None:
@@ -91,3 +119,8 @@ def test_what_ray_writes_still_looks_as_we_expect() -> None:
     ):
         assert line in HAPROXY_CONFIG_TEMPLATE
     assert "frontend http_frontend\n    bind {{ config.frontend_host }}" in HAPROXY_CONFIG_TEMPLATE
+
+
+def test_a_service_that_is_not_there_is_said_to_come_and_not_to_be_unknown(written: Path) -> None:
+    backend = written.read_text().partition("backend default_backend\n")[2]
+    assert backend.strip().startswith("http-request return status 503 default-errorfiles")

@@ -14,6 +14,7 @@ from serve.callers import KeyGuard
 from serve.guards import (
     KEY_VARIABLE,
     BodyGuard,
+    Message,
     Receive,
     Scope,
     Send,
@@ -60,6 +61,34 @@ def test_no_key_is_401_but_health_stays_open() -> None:
     assert ask(KeyGuard(hello, RING)).status_code == 401
     assert ask(KeyGuard(hello, RING), "/healthz").status_code == 200
     assert ask(KeyGuard(hello, RING), "/healthz/../v1/fuse").status_code == 401
+
+
+def test_a_websocket_is_closed_before_it_opens() -> None:
+    said: list[object] = []
+
+    async def send(message: Message) -> None:
+        said.append(message["type"])
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    asyncio.run(KeyGuard(hello, RING)({"type": "websocket", "path": "/v1/fuse", "headers": []}, receive, send))
+    assert said == ["websocket.close"]
+
+
+@pytest.mark.parametrize("key", [b"\xff\xfe", b"\xed\xa0\x80", "\u96ea".encode(), b"a" * 100_000])
+def test_a_key_that_is_no_text_is_401(key: bytes) -> None:
+    said: list[Message] = []
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    headers = [(b"authorization", b"Bearer " + key)]
+    asyncio.run(KeyGuard(hello, RING)({"type": "http", "path": "/v1/fuse", "headers": headers}, receive, send))
+    assert said[0]["status"] == 401
 
 
 def test_without_a_key_set_nothing_is_asked() -> None:

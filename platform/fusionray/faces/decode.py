@@ -19,13 +19,13 @@ from PIL import Image as PillowImage
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.face import Image, Plane
-from fusionray.faces.image_header import Header, Kind, read_header
+from fusionray.faces.image_header import Header, Kind, read_header, strip_jpeg
 
 ImageFormat = Literal["jpeg", "png", "webp"]
 
 # Everything that Pillow's readers were seen to raise on bytes that are not what they claim to be.
-_READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, EOFError, RuntimeError, struct.error,
-                zlib.error, OverflowError, MemoryError)  # fmt: skip
+_READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, RuntimeError, struct.error,
+                zlib.error, ArithmeticError, MemoryError, AssertionError, AttributeError)  # fmt: skip
 # Pillow's open() would warn of large pictures, and a warning filter is shared by all threads of a server; the limits
 # here are checked before, so its readers are called directly.
 _PILLOW_READERS: dict[Kind, type[ImageFile.ImageFile]] = {
@@ -60,7 +60,10 @@ def decode_image(data: bytes, limits: ImageLimits | None = None) -> Image:
         raise ImageRejected("too_large", f"the file has {len(data)} bytes, over the limit of {limits.max_bytes}")
     header = read_header(data)
     _check_size(header, limits)
-    pixels = _decode_jpeg(data) if header.kind == "jpeg" else None
+    if header.kind == "jpeg":
+        # What stands beside the pixels was read, and is not for a decoder to stumble over.
+        data = strip_jpeg(data)
+    pixels = _decode_jpeg(data, header) if header.kind == "jpeg" else None
     if pixels is None:
         pixels = _decode_with_pillow(data, header)
     return turn_upright(pixels, header.orientation)
@@ -78,14 +81,15 @@ def _check_size(header: Header, limits: ImageLimits) -> None:
         raise ImageRejected("too_small", f"the picture has {width} x {height} pixels; a side needs {limits.min_side}")
 
 
-def _decode_jpeg(data: bytes) -> Image | None:
+def _decode_jpeg(data: bytes, header: Header) -> Image | None:
     """Decode a grey or YCbCr JPEG; None where the slower and more forgiving reader has to judge."""
     try:
-        _, _, colour, _ = simplejpeg.decode_jpeg_header(data, strict=True)
-        if colour not in {"YCbCr", "Gray"}:
+        height, width, colour, _ = simplejpeg.decode_jpeg_header(data, strict=True)
+        if (width, height) != (header.width, header.height) or colour not in {"YCbCr", "Gray"}:
             return None
         pixels: Image = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
-    except ValueError:
+    except (ValueError, KeyError):
+        # Of a subsampling that it has no name for, simplejpeg gives the number as a KeyError.
         return None
     return pixels
 

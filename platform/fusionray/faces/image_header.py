@@ -5,18 +5,29 @@ A picture of a few kilobytes can unpack to gigabytes; whoever takes files from s
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
-
-from PIL import Image as PillowImage
 
 from fusionray.errors import ImageRejected
 
 Kind = Literal["jpeg", "png", "webp", "bmp"]
 _ORIENTATION_TAG = 0x0112
+_SHORT = 3
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD8)})
+_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
+# Between scans: what is no stuffed byte (FF 00), no restart (FF D0..D7) and no fill (FF FF).
+_NEXT_MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
+# A scan of 40 bytes goes through every block of the picture again: a file of a megabyte could cost hours. Encoders
+# write 10 scans, those that search for the smallest file some 20.
+MAX_SCANS = 64
+# Each costs a step of Python. Photographs have some 20, ICC profiles and large XMP blocks up to 255 more; a PNG has one
+# for each 8 KiB or so.
+MAX_SEGMENTS = 4096
+MAX_CHUNKS = 65_536
 
 
 class Header(NamedTuple):
@@ -64,42 +75,84 @@ def recognise(data: bytes) -> Kind:
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """List marker, start and end of the segments before the pixels."""
+    """List marker, start and end of the segments up to the start of the first scan, that one included."""
     position = 2
-    while True:
+    for _ in range(MAX_SEGMENTS):
         if data[position] != 0xFF:
             raise IndexError(f"no marker at byte {position}")
         marker = data[position + 1]
         if marker == 0xFF or marker in _JPEG_BARE:
             position += 1 if marker == 0xFF else 2
             continue
-        if marker in {0xD9, 0xDA}:
-            return
+        if marker < 0xC0 or marker == _END_OF_IMAGE:
+            # Decoders pass over what is no marker, each in its own way: they would see another picture than this.
+            raise IndexError(f"no segment at byte {position}")
         (length,) = struct.unpack_from(">H", data, position + 2)
+        if length < 2:
+            raise IndexError(f"a segment of {length} bytes at byte {position}")
         yield marker, position + 4, position + 2 + length
-        position += 2 + max(length, 2)
+        if marker == _START_OF_SCAN:
+            return
+        position += 2 + length
+    raise IndexError(f"more than {MAX_SEGMENTS} segments before the pixels")
 
 
 def _read_jpeg(data: bytes) -> tuple[int, int, bytes]:
-    exif = b""
+    exif, size, progressive = b"", None, False
     for marker, start, end in _jpeg_segments(data):
         if marker == 0xE1 and not exif and data[start : start + 6] == b"Exif\0\0":
             exif = data[start:end]
         if marker in _JPEG_FRAMES:
+            if size is not None:
+                raise IndexError("two frames")
             height, width = struct.unpack_from(">HH", data, start + 1)
-            return width, height, exif
+            size = width, height
+            progressive = marker in _JPEG_PROGRESSIVE
+        if marker == _START_OF_SCAN and size is not None:
+            if progressive:
+                _count_scans(data, end)
+            return *size, exif
     raise IndexError("no frame before the pixels")
+
+
+def _count_scans(data: bytes, position: int) -> None:
+    """Refuse a progressive picture with more scans than any encoder writes; `position` is behind the first's header."""
+    num_scans = 1
+    for _ in range(MAX_SEGMENTS):
+        found = _NEXT_MARKER.search(data, position)
+        if found is None or found[1][0] == _END_OF_IMAGE:
+            return
+        num_scans += found[1][0] == _START_OF_SCAN
+        if num_scans > MAX_SCANS:
+            raise IndexError(f"more than {MAX_SCANS} scans")
+        (length,) = struct.unpack_from(">H", data, found.end())
+        position = found.end() + length
+    raise IndexError(f"more than {MAX_SEGMENTS} segments among the pixels")
+
+
+def strip_jpeg(data: bytes) -> bytes:
+    """Leave out what a JPEG says beside its pixels: EXIF, XMP, ICC and comments; JFIF and Adobe's colour stay."""
+    kept, start_of_scan = [data[:2]], len(data)
+    for marker, start, end in _jpeg_segments(data):
+        if marker == _START_OF_SCAN:
+            start_of_scan = start - 4
+            break
+        if marker in {0xE0, 0xEE} or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
+            kept.append(data[start - 4 : end])
+    return b"".join(kept) + data[start_of_scan:]
 
 
 def _read_png(data: bytes) -> tuple[int, int, bytes]:
     width, height = struct.unpack_from(">II", data, 16)
     position, exif = 8, b""
-    while position + 8 <= len(data):
+    for _ in range(MAX_CHUNKS):
+        if position + 8 > len(data):
+            return width, height, exif
         length, name = struct.unpack_from(">I4s", data, position)
         if name == b"eXIf":
             exif = b"Exif\0\0" + data[position + 8 : position + 8 + length]
         position += 12 + length
-    return width, height, exif
+    raise IndexError(f"more than {MAX_CHUNKS} chunks")
 
 
 def _read_webp(data: bytes) -> tuple[int, int, bytes]:
@@ -114,12 +167,14 @@ def _read_webp(data: bytes) -> tuple[int, int, bytes]:
         raise IndexError(f"unknown first chunk {form!r}")
     width, height = (int.from_bytes(data[start : start + 3], "little") + 1 for start in (24, 27))
     position, exif = 12, b""
-    while position + 8 <= len(data):
+    for _ in range(MAX_CHUNKS):
+        if position + 8 > len(data):
+            return width, height, exif
         name, length = struct.unpack_from("<4sI", data, position)
         if name == b"EXIF":
             exif = data[position + 8 : position + 8 + length]
         position += 8 + length + length % 2
-    return width, height, exif
+    raise IndexError(f"more than {MAX_CHUNKS} chunks")
 
 
 def _read_bmp(data: bytes) -> tuple[int, int, bytes]:
@@ -135,13 +190,23 @@ _READERS = {"jpeg": _read_jpeg, "png": _read_png, "webp": _read_webp, "bmp": _re
 
 
 def _orientation(exif: bytes) -> int:
-    """Read the EXIF orientation; 1 (upright) where there is none, or where the block is beyond reading."""
-    if not exif:
+    """Read the EXIF orientation; 1 (upright) where there is none, or where the block is beyond reading.
+
+    Only the first directory is looked at, and in it only this tag: others may claim gigabytes.
+
+    Source: TIFF 6.0, section 2.
+    """
+    tiff = exif.removeprefix(b"Exif\0\0")
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
         return 1
-    block = PillowImage.Exif()
     try:
-        block.load(exif)
-        value = block.get(_ORIENTATION_TAG, 1)
-    except (SyntaxError, ValueError, OSError, KeyError, IndexError, TypeError, struct.error, RuntimeError):
+        (position,) = struct.unpack_from(order + "I", tiff, 4)
+        (num_entries,) = struct.unpack_from(order + "H", tiff, position)
+        for start in range(position + 2, position + 2 + 12 * num_entries, 12):
+            tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, start)
+            if tag == _ORIENTATION_TAG:
+                return int(value) if (kind, count) == (_SHORT, 1) and 1 <= value <= 8 else 1
+    except struct.error:
         return 1
-    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+    return 1
