@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test chaos bench check format lock wheel clean
+.PHONY: demo test chaos bench bench-serve bench-rivals check format lock wheel clean
 
 # Train and serve a small model on synthetic faces, from nothing to an HTTP answer, in runs/demo.
 demo: $(STAMP)
@@ -20,6 +20,19 @@ chaos: $(STAMP)
 # Measure what is promised about speed, into runs/bench; OPTIONS='rounds=3' changes settings.
 bench: $(STAMP)
 	$(BIN)/fusionray bench train --output runs/bench $(OPTIONS)
+
+bench-serve: $(STAMP)
+	$(BIN)/fusionray bench serve --output runs/bench-serve $(OPTIONS)
+
+# Other servers to measure ours against, in an environment of their own.
+RIVALS := .venv-rivals
+RIVALS_LIST := platform/fusionray/benchmarks/serve/rivals/requirements.txt
+bench-rivals: $(RIVALS)/.installed
+$(RIVALS)/.installed: $(RIVALS_LIST)
+	test -x $(RIVALS)/bin/python || $(PYTHON) -m venv $(RIVALS)
+	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(RIVALS_LIST)
+	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps mediapipe==0.10.21
+	touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -10,12 +11,17 @@ from numpy.typing import NDArray
 from ray.serve.handle import DeploymentHandle
 
 from fusionray.runtime.batching import CropBatcher
-from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
+from fusionray.runtime.crop_fuser import MAX_BATCH, CropFuser, FusedCrops
+from fusionray.runtime.engine import EngineReport
 from fusionray.runtime.pixels import FloatArray
+from fusionray.runtime.providers import CPU
 from serve.measures import BatchMeasures
 from serve.schema import ModelCard, ModelVersion
-from serve.settings import ServeConfig
+from serve.settings import FuserSettings, ServeConfig
 from serve.shelf import ModelShelf, open_bundle
+
+# More lanes than this leave too few threads to a face where not all of them are in use.
+MOST_LANES = 4
 
 
 class CropService(Protocol):
@@ -32,16 +38,45 @@ class CropService(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Lanes:
+    """How many batches are computed side by side, of how many faces; `threads` of each, None: those of the model."""
+
+    count: int
+    max_batch: int
+    threads: int | None = None
+
+
+def plan_lanes(settings: FuserSettings, report: EngineReport) -> Lanes:
+    """Plan by what the generator runs on: a GPU gains by batches, CPUs by single faces side by side.
+
+    Measured with fast-128 on two cores: 1.2 faces for one in the same time, on one thread each.
+    """
+    if report.provider != CPU:
+        return Lanes(settings.lanes or 1, settings.max_batch or MAX_BATCH)
+    count = settings.lanes or min(MOST_LANES, report.threads)
+    threads = max(1, report.threads // count)
+    return Lanes(count, settings.max_batch or 1, threads if threads < report.threads else None)
+
+
 class LoadedGenerator:
     """A generator with its batches."""
 
     def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
         bundle = open_bundle(version, config.tracking_uri)
-        fuser = CropFuser(bundle, config.runtime, precision=version.precision, max_batch=config.fuser.max_batch)
+        fuser = CropFuser(bundle, config.runtime, precision=version.precision)
         fuser.warm_up()
+        lanes = plan_lanes(config.fuser, fuser.report)
+        fuser.max_batch = lanes.max_batch
+        beside = None
+        if lanes.threads is not None:
+            narrow = config.runtime.model_copy(update={"threads": lanes.threads})
+            beside = CropFuser(bundle, narrow, precision=version.precision, max_batch=lanes.max_batch)
+            beside.warm_up()
         self.batcher = CropBatcher(
             fuser,
-            num_lanes=config.fuser.lanes,
+            beside=beside,
+            num_lanes=lanes.count,
             max_waiting=config.fuser.max_waiting_faces,
             observer=BatchMeasures(version.name),
         )

@@ -13,7 +13,6 @@ from fusionray.config import Section, merge_trees, parse_overrides, read_yaml, v
 from fusionray.errors import ConfigInvalid
 from fusionray.export.description import Precision
 from fusionray.ops.environment import resolve_location
-from fusionray.runtime.crop_fuser import MAX_BATCH
 from fusionray.runtime.settings import RuntimeSettings
 from fusionray.safety.audit import AuditSettings
 from fusionray.safety.consent import ConsentSettings
@@ -93,8 +92,12 @@ class FacesSettings(PartSettings):
 class FuserSettings(PartSettings):
     """The generator, whose batches hold the faces of many requests."""
 
-    max_batch: int = Field(default=MAX_BATCH, ge=1, description="Faces computed at once.")
-    lanes: int = Field(default=1, ge=1, description="Batches computed at the same time.")
+    max_batch: int | None = Field(
+        default=None, ge=1, description="Faces computed at once; if none, 8, or 1 where the CPU computes."
+    )
+    lanes: int | None = Field(
+        default=None, ge=1, description="Batches computed at the same time; if none, 1, or up to 4 that share the CPUs."
+    )
     max_waiting_faces: int = Field(default=256, ge=1, description="Faces that may wait in a copy; more get a 503.")
 
 

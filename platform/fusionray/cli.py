@@ -29,7 +29,7 @@ TEST_KEY_NOTE = (
     "outputs are signed with a TEST KEY, which proves nothing to others: give one of your own with signing.certificate "
     "and signing.key before anybody relies on it (docs/provenance.md)"
 )
-BENCHES = ("train", "recovery")
+BENCHES = ("train", "recovery", "serve")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_verify(verbs.add_parser("verify", help="say what a picture proves about its making"))
     add_serve(verbs.add_parser("serve", help="serve a bundle over HTTP"))
     add_keys(verbs.add_parser("keys", help="make, list and remove the API keys of the service"))
-    add_bench(verbs.add_parser("bench", help="measure what is promised about speed and recovery"))
+    add_bench(verbs.add_parser("bench", help="measure what is promised about speed, recovery and serving"))
     return parser
 
 
@@ -468,6 +468,11 @@ def run_bench(options: argparse.Namespace) -> None:
 
         recovery = load_config(RecoveryBenchConfig, file=options.config, overrides=overrides)
         result = bench_recovery(recovery, address=options.address)
+    elif options.name == "serve":
+        from fusionray.benchmarks.serve.config import ServeBenchConfig
+        from fusionray.benchmarks.serve.run import bench_serve
+
+        result = bench_serve(load_config(ServeBenchConfig, file=options.config, overrides=overrides), find_serve_root())
     else:
         from fusionray.benchmarks.subject import TrainBenchConfig
         from fusionray.benchmarks.train import bench_train

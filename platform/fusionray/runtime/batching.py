@@ -41,18 +41,22 @@ class Order:
 class CropBatcher:
     """Feed a generator from many threads. `num_lanes` batches are computed at the same time.
 
-    `max_waiting` bounds the crops that wait; more are refused at once.
+    `beside` computes what is not alone: on a CPU a batch on all threads is done soonest, but batches side by side on
+    a few threads each are more in the same time. `max_waiting` bounds the crops that wait; more are refused at once.
     """
 
     def __init__(
         self,
         fuser: CropFuser,
         *,
+        beside: CropFuser | None = None,
         num_lanes: int = 1,
         max_waiting: int = 256,
         observer: Observer | None = None,
     ) -> None:
         self.fuser = fuser
+        self.beside = beside or fuser
+        self.num_working = 0
         self.max_waiting = max_waiting
         self.observer = observer
         self.orders: deque[Order] = deque()
@@ -98,14 +102,21 @@ class CropBatcher:
             try:
                 sources = np.concatenate([order.sources[part] for order, part in batch])
                 crops = np.concatenate([order.crops[part] for order, part in batch])
-                fused = self.fuser.fuse(sources, crops)
+                fused = self.choose().fuse(sources, crops)
             except Exception as error:  # noqa: BLE001 - whatever it is belongs to those who wait for it
                 for order, _ in batch:
                     fail(order, error)
                 continue
+            finally:
+                with self.changed:
+                    self.num_working -= 1
             if self.observer is not None:
                 self.observer(len(crops), time.perf_counter() - started, self.num_waiting)
             self.hand_out(batch, fused)
+
+    def choose(self) -> CropFuser:
+        """Choose what computes a batch that was taken: everything for one that is alone."""
+        return self.fuser if self.num_working == 1 and not self.orders else self.beside
 
     def take(self) -> list[tuple[Order, slice]]:
         """Wait for work and take a batch of it, in the order in which it came; empty once closed and done."""
@@ -113,6 +124,7 @@ class CropBatcher:
             while True:
                 self.drop_cancelled()
                 if self.orders:
+                    self.num_working += 1
                     return self.fill()
                 if self.closed:
                     return []

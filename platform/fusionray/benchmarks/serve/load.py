@@ -1,0 +1,131 @@
+"""Load from a generator that costs next to nothing: h2load, with its record of every request."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from fusionray.benchmarks.serve.material import Body
+from fusionray.errors import InputMissing, ServiceFailed
+
+GENERATOR = "h2load"
+OK = 200
+# For the connections to come up and the last answers to come in.
+GRACE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """How clients ask: so many at the same time, each again as soon as it is answered."""
+
+    clients: int
+    seconds: float
+    warm_up_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """How one request went: when it began (seconds since 1970), its status, and the seconds until its answer."""
+
+    began: float
+    status: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a load found in its `seconds`. Latencies are of answers with status 200, in ms."""
+
+    requests: tuple[Request, ...]
+    seconds: float
+
+    @property
+    def answers(self) -> list[float]:
+        """List the seconds of those that were answered."""
+        return [request.seconds for request in self.requests if request.status == OK]
+
+    @property
+    def rate(self) -> float:
+        """Count answers a second."""
+        return len(self.answers) / self.seconds
+
+    @property
+    def failed(self) -> int:
+        """Count what was not answered with 200."""
+        return len(self.requests) - len(self.answers)
+
+    def latency_ms(self, percentile: float) -> float:
+        """Give a percentile of the latency.
+
+        Raises: ServiceFailed if nothing was answered.
+        """
+        return percentile_ms(self.answers, percentile)
+
+
+def percentile_ms(seconds: Sequence[float], percentile: float) -> float:
+    """Give a percentile in ms.
+
+    Raises: ServiceFailed if there is nothing to judge.
+    """
+    if not seconds:
+        raise ServiceFailed("no request was answered with 200; see the logs of the servers in the output folder")
+    return float(np.percentile(seconds, percentile)) * 1000.0
+
+
+def find_generator() -> str:
+    """Find the load generator.
+
+    Raises: InputMissing.
+    """
+    found = shutil.which(GENERATOR)
+    if found is None:
+        raise InputMissing(f"{GENERATOR} is not on PATH; install it (Debian and Ubuntu: apt install nghttp2-client)")
+    return found
+
+
+def apply_load(url: str, body: Body, load: Load) -> Turn:
+    """Send the same request again and again from many clients.
+
+    Raises: InputMissing, ServiceFailed if the server cannot be reached.
+    """
+    with TemporaryDirectory(prefix="fusionray-load-") as folder:
+        data, record = Path(folder, "body"), Path(folder, "record")
+        data.write_bytes(body.data)
+        command = [
+            find_generator(),
+            "--h1",
+            f"--clients={load.clients}",
+            f"--duration={round(load.seconds * 1000)}ms",
+            f"--warm-up-time={round(load.warm_up_seconds * 1000)}ms",
+            f"--data={data}",
+            f"--header=content-type: {body.media_type}",
+            f"--log-file={record}",
+            url,
+        ]
+        limit = load.seconds + load.warm_up_seconds + GRACE_SECONDS
+        try:
+            done = subprocess.run(  # noqa: S603 - its own settings, no shell
+                command, capture_output=True, text=True, timeout=limit, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ServiceFailed(f"{url}: the load did not end within {limit:g} s") from None
+        if done.returncode or not record.is_file():
+            said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
+            raise ServiceFailed(f"{url}: {GENERATOR} failed and said: {said[-1]}")
+        with record.open() as lines:
+            return Turn(tuple(parse_record(lines)), load.seconds)
+
+
+def parse_record(lines: Iterable[str]) -> list[Request]:
+    """Read the generator's record: microseconds since 1970, status, microseconds, by tabs; -1 is a lost request."""
+    found = []
+    for line in lines:
+        began, status, microseconds = line.split("\t")[:3]
+        found.append(Request(int(began) / 1e6, int(status), int(microseconds) / 1e6))
+    return found

@@ -1,0 +1,76 @@
+"""`fusionray bench serve`: measure every part that is asked for; figures.json, report.md and serve.png."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from fusionray.benchmarks.findings import Findings, Key, load_keys
+from fusionray.benchmarks.results import BenchResult, write_result
+from fusionray.benchmarks.serve.config import Part, ServeBenchConfig
+from fusionray.benchmarks.serve.door import measure_door
+from fusionray.benchmarks.serve.load import find_generator
+from fusionray.benchmarks.serve.material import find_bundle
+from fusionray.benchmarks.serve.overhead import measure_overhead
+from fusionray.benchmarks.serve.overload import measure_overload
+from fusionray.benchmarks.serve.scene import Scene
+from fusionray.benchmarks.serve.soak import measure_soak
+from fusionray.benchmarks.serve.throughput import measure_throughput
+from fusionray.benchmarks.serve.warm import measure_warm
+from fusionray.errors import ServiceFailed
+from fusionray.ops.environment import resolve_location
+
+MEASURES: dict[Part, Callable[[Scene, Callable[[], None]], Findings]] = {
+    "throughput": measure_throughput,
+    "overhead": measure_overhead,
+    "door": measure_door,
+    "start": measure_warm,
+    "overload": measure_overload,
+    "soak": measure_soak,
+}
+
+
+def bench_serve(config: ServeBenchConfig, root: Path) -> BenchResult:
+    """Measure what a serving benchmark is asked for; `root` is the checkout that holds the service.
+
+    Raises: InputMissing without a load generator; ConfigInvalid, BundleInvalid.
+    """
+    find_generator()
+    config = config.model_copy(update={"output": resolve_location(config.output)})
+    output = Path(config.output)
+    output.mkdir(parents=True, exist_ok=True)
+    keys = {name: key for name, key in load_keys("serve").items() if key.part in config.parts}
+    scene = Scene(config, find_bundle(config.bundle, config.preset, output), root)
+    until = time.monotonic() + config.seconds
+    findings = Findings()
+    for part in config.parts:
+        findings.add(run_part(part, scene, keys, until))
+        # What is known stays known, whatever becomes of the next part.
+        result = write_result(output, "serve", keys, findings)
+    return result
+
+
+def advance(bar: Any) -> None:
+    bar.update()
+
+
+def run_part(part: Part, scene: Scene, keys: dict[str, Key], until: float) -> Findings:
+    """Measure a part; what cannot be measured is left out, with the reason."""
+    own = [name for name, key in keys.items() if key.part == part]
+    if time.monotonic() > until:
+        reason = f"the limit of {scene.config.seconds:g} s was reached before; raise seconds"
+        return Findings(missing=dict.fromkeys(own, reason))
+    started = time.monotonic()
+    tqdm.write(f"bench {part}: begins", file=sys.stderr)
+    try:
+        with tqdm(desc=f"bench {part}", unit="round", leave=False) as bar:
+            found = MEASURES[part](scene, lambda: advance(bar))
+    except ServiceFailed as error:
+        found = Findings(missing=dict.fromkeys(own, str(error)))
+    tqdm.write(f"bench {part}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    return found

@@ -1,0 +1,123 @@
+"""How many pictures a second: the service beside the bare generator and beside other servers, in turns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+from fusionray.benchmarks.findings import Findings
+from fusionray.benchmarks.serve.alone import BareGenerator
+from fusionray.benchmarks.serve.contest import HOW_TO_GET, RIVALS, SERVERS, find_environment, start_rival
+from fusionray.benchmarks.serve.load import Load, Turn, apply_load
+from fusionray.benchmarks.serve.scene import Scene
+from fusionray.benchmarks.serve.servers import Server, start_service
+from fusionray.benchmarks.turns import divide
+from fusionray.errors import ServiceFailed
+
+OURS = "service"
+Turns = Mapping[str, list[Turn]]
+
+
+def measure_throughput(scene: Scene, tick: Callable[[], None]) -> Findings:
+    """Let all servers run side by side and load one after the other, round by round."""
+    config = scene.config
+    found = Findings()
+    bare = BareGenerator(scene.bundle)
+    with ExitStack() as stack:
+        servers = start_all(scene, stack, found)
+        turns: dict[str, list[Turn]] = {name: [] for name in servers}
+        loops: dict[int, list[float]] = {batch: [] for batch in config.batches}
+        for number in range(config.rounds):
+            # The order turns round with every round, so that drift favours nobody.
+            for name in list(servers)[:: 1 if number % 2 == 0 else -1]:
+                turns[name].append(take_turn(scene, servers[name]))
+            for batch in config.batches:
+                loops[batch].append(bare.measure(batch, config.turn_seconds / len(config.batches)))
+            tick()
+    best = max(loops, key=lambda batch: statistics.median(loops[batch]))
+    rates = [turn.rate for turn in turns[OURS]]
+    found.values |= {
+        "throughput": rates,
+        "p99_ms": [turn.latency_ms(99) for turn in turns[OURS]],
+        "vs_bare_runtime": divide(rates, loops[best]),
+    }
+    for server in SERVERS:
+        compare(server, turns, found)
+    found.notes += [
+        f"{config.clients} clients, turns of {config.turn_seconds:g} s, pictures of {config.picture_pixels} px as "
+        f"{config.picture_format}; bundle {scene.bundle.description.name}, {scene.bundle.description.size} px",
+        f"bare generator, faces/s by batch: {', '.join(f'{key}: {middle(loops[key]):.1f}' for key in loops)}",
+        *(describe(name, turns[name]) for name in turns),
+    ]
+    return found
+
+
+def start_all(scene: Scene, stack: ExitStack, found: Findings) -> dict[str, Server]:
+    """Start the service and every rival that can be started; why one could not is told."""
+    config = scene.config
+    service = start_service(OURS, scene.bundle.folder, scene.form, scene.logs, config.service)
+    servers = {OURS: stack.enter_context(service)}
+    if find_environment(config) is None:
+        found.missing |= {key: HOW_TO_GET for server in SERVERS for key in keys_of(server)}
+        return servers
+    for name, rival in RIVALS.items():
+        for workers in config.rival_workers:
+            running = start_rival(rival, workers, scene)
+            try:
+                servers[f"{name}-{workers}"] = stack.enter_context(running)
+            except ServiceFailed as error:
+                found.notes.append(str(error))
+                found.missing |= dict.fromkeys(keys_of(rival.server), str(error))
+    return servers
+
+
+def take_turn(scene: Scene, server: Server) -> Turn:
+    """Load a server, and look at one of its answers meanwhile.
+
+    Raises: ServiceFailed if it is wrong.
+    """
+    config = scene.config
+    load = Load(config.clients, config.turn_seconds, config.warm_up_seconds)
+    with ThreadPoolExecutor(1, "load") as thread:
+        turn = thread.submit(apply_load, server.url, server.body, load)
+        scene.check(server)
+        return turn.result()
+
+
+def keys_of(server: str) -> tuple[str, str]:
+    return f"vs_{server}_throughput", f"vs_{server}_p99"
+
+
+def compare(server: str, turns: Turns, found: Findings) -> None:
+    """Compare with the best that a server reached in any of its ways, in rate and in latency each."""
+    ways = {name: turns[name] for name, rival in named_ways(turns) if rival == server}
+    if not ways:
+        return
+    faster, sooner = keys_of(server)
+    found.missing = {key: reason for key, reason in found.missing.items() if key not in (faster, sooner)}
+    fastest = max(ways.values(), key=lambda way: middle([turn.rate for turn in way]))
+    soonest = min(ways.values(), key=lambda way: middle([turn.latency_ms(99) for turn in way]))
+    found.values[faster] = divide([turn.rate for turn in turns[OURS]], [turn.rate for turn in fastest])
+    found.values[sooner] = divide(
+        [turn.latency_ms(99) for turn in soonest], [turn.latency_ms(99) for turn in turns[OURS]]
+    )
+
+
+def named_ways(turns: Turns) -> list[tuple[str, str]]:
+    return [(name, RIVALS[name.rpartition("-")[0]].server) for name in turns if name != OURS]
+
+
+def describe(name: str, turns: list[Turn]) -> str:
+    """Say what a server reached."""
+    failed = sum(turn.failed for turn in turns)
+    return (
+        f"{name}: {middle([turn.rate for turn in turns]):.2f} pictures/s, p50 "
+        f"{middle([turn.latency_ms(50) for turn in turns]):.0f} ms, p99 "
+        f"{middle([turn.latency_ms(99) for turn in turns]):.0f} ms" + (f", {failed} requests failed" if failed else "")
+    )
+
+
+def middle(values: list[float]) -> float:
+    return statistics.median(values)
