@@ -121,7 +121,8 @@ class JobRunner:
                     folder.record.job, Lease(folder.path, timeout_seconds=self.lease_seconds)
                 )
                 try:
-                    if lease.try_take():
+                    # A job that may have killed two is not handed on at once to the next: they come back meanwhile.
+                    if lease.try_take(patient=lease.count_lost() >= SUSPICIOUS_DEATHS):
                         del self.watched[folder.record.job]
                         return folder, lease
                 except OSError as error:

@@ -56,7 +56,11 @@ class JobSettings(Section):
     max_bytes: int = Field(default=16 * 2**30, ge=1, description="Jobs whose pictures would need more are refused.")
     parallel_jobs: int = Field(default=1, ge=1, description="Jobs that a replica works on at a time.")
     parallel_items: int = Field(default=4, ge=1, description="Pictures of a job that it works on at a time.")
-    lease_seconds: float = Field(default=15.0, gt=0, description="After such a silence a job is given to another.")
+    lease_seconds: float = Field(
+        default=15.0,
+        gt=0,
+        description="After such a silence a job is given to another; at once if its process died on the same machine.",
+    )
     poll_seconds: float = Field(default=1.0, gt=0, description="How often a replica without work looks for some.")
     max_attempts: int = Field(default=3, ge=1, description="A picture on which the work breaks so often has failed.")
 

@@ -112,15 +112,18 @@ def test_of_processes_that_start_at_once_one_builds_and_the_others_load(tmp_path
 
 
 def test_a_killed_builder_is_taken_over_and_its_half_is_never_seen(tmp_path: Path) -> None:
-    builder, waiter = start(tmp_path, 600.0), start(tmp_path, 0.0)
+    builder, *waiters = start(tmp_path, 600.0), start(tmp_path, 0.5), start(tmp_path, 0.5)
     go(builder)
     wait_for(tmp_path / "log")
-    go(waiter)
+    for waiter in waiters:
+        go(waiter)
     time.sleep(0.3)
-    assert waiter.poll() is None
+    assert [waiter.poll() for waiter in waiters] == [None, None]
     builder.send_signal(signal.SIGKILL)
     assert builder.communicate(timeout=60)[0] == ""
-    assert waiter.communicate(timeout=120)[0].strip() == "built"
+    said = sorted(waiter.communicate(timeout=120)[0].strip() for waiter in waiters)
+    assert said == ["built", "found whole"]
+    assert (tmp_path / "log").read_text() == "begun\nbegun\n"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [KEY]
     assert sorted(path.name for path in (tmp_path / "cache" / KEY).iterdir()) == ["engine", ENTRY_NAME, "half"]
 
@@ -217,7 +220,8 @@ def test_what_dead_builders_left_is_removed_after_a_day(tmp_path: Path) -> None:
 
 
 def test_who_waits_too_long_goes_on_without_the_cache(tmp_path: Path) -> None:
-    tmp_path.joinpath(f"{KEY}.lock").write_text(
+    (tmp_path / f"{KEY}.lease").mkdir()
+    (tmp_path / f"{KEY}.lease" / "lease-000001").write_text(
         json.dumps({"token": "t", "host": "far", "machine": "another", "pid": 1, "started": "1"})
     )
     with pytest.warns(RuntimeWarning, match="another process has been building") as caught:

@@ -1,4 +1,4 @@
-"""The processes of this machine, as Linux lists them in /proc: which of them belong to something that was started."""
+"""The processes of this machine, as Linux lists them in /proc: which belong to what, and whether one still lives."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 PROC = Path("/proc")
+# PID_MAX_LIMIT of Linux.
+MAX_PID = 2**22
+
+Life = Literal["alive", "dead", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,62 @@ class Process:
 
     parent: int
     session: int
+
+
+@dataclass(frozen=True)
+class ProcessName:
+    """One process of all machines and times. A pid says something only within `machine`: a boot and a pid namespace."""
+
+    host: str
+    machine: str
+    pid: int
+    started: str
+
+    def life(self) -> Life:
+        """Tell whether the process lives: unknown if it is of another machine or container, or nothing can be read."""
+        if not self.machine or self.machine != find_machine() or not 0 < self.pid <= MAX_PID:
+            return "unknown"
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return "dead"
+        except PermissionError:
+            pass
+        try:
+            return "alive" if started_at(self.pid) == self.started else "dead"
+        except OSError:
+            # A /proc mounted with hidepid shows no processes of other users.
+            return "unknown"
+
+
+def name_this_process() -> ProcessName:
+    """Name the calling process. Where there is no /proc the name tells people something, but no program."""
+    pid = os.getpid()
+    try:
+        machine, started = find_machine(), started_at(pid)
+    except OSError:
+        machine, started = "", ""
+    return ProcessName(os.uname().nodename, machine, pid, started)
+
+
+def find_machine() -> str:
+    """Name the boot and the pid namespace of the calling process; empty where that cannot be read."""
+    try:
+        boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.readlink(PROC / 'self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def started_at(pid: int) -> str:
+    """Tell when a process started, so that another one with its number is not taken for it; empty for a zombie.
+
+    Raises: OSError if it is gone, or hidden.
+    """
+    text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    state, *fields = text.rpartition(")")[2].split()
+    # Field 22 of proc(5), of which two stand before the state.
+    return "" if state in "ZX" else fields[18]
 
 
 def list_processes() -> dict[int, Process]:

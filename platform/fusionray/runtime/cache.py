@@ -2,7 +2,7 @@
 
     <key>/entry.json   what the key stands for, and size and sha256 of each file
     <key>/...          what was built
-    <key>.lock         who builds it at the moment
+    <key>.lease/       who builds it at the moment (ops/lease.py)
 
 Entries appear whole or not at all and never change. What is loaded has been hashed through the same open file.
 The hashes tell damage, not malice: whoever may write to the folder decides what runs here.
@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from fusionray.export.bundle import hash_file, replace_folder, store_file
-from fusionray.runtime.lease import Lease
+from fusionray.ops.lease import Lease
 from fusionray.runtime.settings import RuntimeSettings
 
 ENTRY_NAME = "entry.json"
@@ -101,10 +101,12 @@ class EngineCache:
             return found
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with Lease(self.folder / f"{key}.lock", self.stale_seconds) as lease:
-                found = self.wait(key, lease)
-                if found is None and lease.mine is not None:
-                    found = self.make(key, parts, build)
+            lease = self.make_lease(key)
+            found = self.wait(key, lease)
+            if found is None and lease.number:
+                with lease.kept():
+                    # Whoever held the lease until now may just have finished.
+                    found = self.find(key) or self.make(key, parts, build)
         except OSError as error:
             warn(f"{self.folder}: cannot be used as engine cache ({error.strerror or error})")
             return None
@@ -112,18 +114,28 @@ class EngineCache:
             warn(f"{self.folder}: another process has been building {key} for {self.wait_seconds:g} s")
         return found
 
+    def make_lease(self, key: str) -> Lease:
+        """Prepare to ask for the right to build an entry. Others who share the folder may read who has it."""
+        return Lease(
+            self.folder / f"{key}.lease",
+            timeout_seconds=self.stale_seconds,
+            # Building may hold back every thread of a process for minutes, and costs that much again if done twice.
+            trust_living=True,
+            owns_folder=True,
+            file_mode=0o644,
+        )
+
     def wait(self, key: str, lease: Lease) -> Entry | None:
         """Wait until the entry is there or the lease is ours; neither if that takes too long."""
         deadline = time.monotonic() + self.wait_seconds
         rejected = self.identify(key)
-        while not lease.acquire():
+        while not lease.try_take():
             if self.identify(key) != rejected and (found := self.find(key)) is not None:
                 return found
             if time.monotonic() > deadline:
                 return None
             time.sleep(POLL_SECONDS)
-        # Whoever held the lease until now may just have finished.
-        return self.find(key)
+        return None
 
     def identify(self, key: str) -> int | None:
         """Tell one file that describes the entry from another one of its name; None if there is none."""
