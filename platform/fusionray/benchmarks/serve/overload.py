@@ -14,7 +14,7 @@ from fusionray.benchmarks.serve.servers import start_service
 TIMES = 4
 # Saturated is what more clients speed up by no more than this.
 ENOUGH = 0.95
-# As an operator is told to set it (docs/serving.md): the clients that saturate a copy, and half as many again.
+# As an operator is told to set it (docs/benchmarks.md): the clients that saturate a copy, and half as many again.
 ROOM = 1.5
 MAX_REQUESTS = "limits.max_requests"
 
