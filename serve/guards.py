@@ -106,6 +106,50 @@ class CrowdGuard:
             self.measures.inside.set(self.num_inside)
 
 
+class AbandonGuard:
+    """Give up the work on a request whose client has gone: others wait for the model."""
+
+    def __init__(self, app: AsgiApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        work = asyncio.current_task()
+        assert work is not None
+        watcher: asyncio.Task[Message] | None = None
+        abandoned = False
+
+        def give_up(watched: asyncio.Task[Message]) -> None:
+            nonlocal abandoned
+            abandoned = not watched.cancelled()
+            if abandoned:
+                work.cancel()
+
+        async def receive_watched() -> Message:
+            nonlocal watcher
+            if watcher is not None:
+                return await asyncio.shield(watcher)
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                # Behind the whole body comes one thing only: that the client is gone.
+                watcher = asyncio.create_task(receive())  # type: ignore[arg-type]
+                watcher.add_done_callback(give_up)
+            return message
+
+        try:
+            await self.app(scope, receive_watched, send)
+        except asyncio.CancelledError:
+            if not abandoned:
+                raise
+            work.uncancel()
+        finally:
+            if watcher is not None:
+                watcher.remove_done_callback(give_up)
+                watcher.cancel()
+
+
 class BodyGuard:
     """Refuse bodies that are too long: by their stated length at once, else as soon as they have grown too long.
 

@@ -17,7 +17,7 @@ from serve.api import build_api
 from serve.callers import Caller, KeyGuard
 from serve.faces_stage import FacesStage, PictureService, RemotePictures
 from serve.fuser_stage import CropService, FuserStage, RemoteFuser
-from serve.guards import AsgiApp, BodyGuard, CrowdGuard, check_exposure
+from serve.guards import AbandonGuard, AsgiApp, BodyGuard, CrowdGuard, check_exposure
 from serve.identities import open_vault
 from serve.job_items import JobItem, JobOutcome
 from serve.job_runner import JobRunner
@@ -67,7 +67,7 @@ class Ingress:
     def __serve_build_asgi_app__(self) -> AsgiApp:
         limits = self.config.limits
         guarded = BodyGuard(build_api(self), limits.max_body_bytes, limits.body_timeout_seconds)
-        return KeyGuard(CrowdGuard(guarded, limits.max_requests, self.service.measures), self.ring)
+        return KeyGuard(CrowdGuard(AbandonGuard(guarded), limits.max_requests, self.service.measures), self.ring)
 
     def open_jobs(self) -> tuple[JobStore, JobRunner]:
         """Open the folder of the jobs, and prepare to work on them."""

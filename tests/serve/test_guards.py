@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import MutableMapping
 from pathlib import Path
 
 import httpx
@@ -13,6 +14,7 @@ from serve.app import build, scale, with_absolute_paths
 from serve.callers import KeyGuard
 from serve.guards import (
     KEY_VARIABLE,
+    AbandonGuard,
     BodyGuard,
     Message,
     Receive,
@@ -161,3 +163,61 @@ def test_the_configuration_file_holds_settings_that_are_understood() -> None:
     ServeConfig.model_validate(application["args"])
     assert application["import_path"] == "serve.app:build"
     assert is_loopback(tree["http_options"]["host"])
+
+
+class Client:
+    """An ASGI client that sends one request, and leaves when it is told to."""
+
+    def __init__(self) -> None:
+        self.leaving = asyncio.Event()
+        self.sent = False
+        self.answers: list[str] = []
+
+    async def receive(self) -> dict[str, object]:
+        if not self.sent:
+            self.sent = True
+            return {"type": "http.request", "body": b"x", "more_body": False}
+        await self.leaving.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: MutableMapping[str, object]) -> None:
+        self.answers.append(str(message["type"]))
+
+
+def test_work_on_a_request_whose_client_has_gone_is_given_up() -> None:
+    async def ask() -> tuple[list[str], list[str]]:
+        ends: list[str] = []
+        begun = asyncio.Event()
+
+        async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                ends.append("given up")
+                raise
+
+        client = Client()
+        work = asyncio.create_task(AbandonGuard(slow)({"type": "http"}, client.receive, client.send))
+        await begun.wait()
+        client.leaving.set()
+        await asyncio.wait_for(work, 5)
+        return ends, client.answers
+
+    assert asyncio.run(ask()) == (["given up"], [])
+
+
+def test_a_client_that_waits_gets_its_answer_and_leaves_nothing_behind() -> None:
+    async def ask() -> tuple[list[str], int]:
+        client = Client()
+
+        async def read(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            await hello(scope, receive, send)
+
+        await AbandonGuard(read)({"type": "http"}, client.receive, client.send)
+        await asyncio.sleep(0)
+        return client.answers, len(asyncio.all_tasks())
+
+    assert asyncio.run(ask()) == (["http.response.start", "http.response.body"], 1)

@@ -44,6 +44,8 @@ NODE_DEFAULTS = {"RAY_preload_python_modules": "fusionray.training.ahead", "RAY_
 # Requests reach the replicas through HAProxy, which comes with ray[serve]: Ray's own proxy answers a fifth as many.
 SERVE_DEFAULTS = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # The routes never hold up the event loop: work on pictures is done in threads. So it can be Ray Serve's own loop.
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     # A replica that dies takes its requests with it: those that fit the buffer are sent to another one.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "2",

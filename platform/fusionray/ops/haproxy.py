@@ -46,6 +46,9 @@ FRONTEND_RULES = (
     "option disable-h2-upgrade",
     f"http-request disable-l7-retry if METH_POST {{ path {NOT_REPEATABLE} }}",
     f"http-request del-header ^{STEERING}$ -m reg",
+    # Said by us: Ray Serve then hands requests over without a task and a queue of its own for each. Whether a client
+    # has gone is noticed by the service (serve/guards.py).
+    "http-request set-header x-request-disconnect-disabled ?1",
     "http-request del-header x-serve-router- -m beg",
     "http-request del-header x-request-id if { req.fhdr_cnt(x-request-id) gt 1 }",
     "http-request del-header x-request-id if !{ req.fhdr(x-request-id) -m reg ^[A-Za-z0-9._-]{1,128}$ }",
