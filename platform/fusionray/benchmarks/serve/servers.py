@@ -135,7 +135,8 @@ def start_service(
     Raises: ServiceFailed.
     """
     port = find_free_port()
-    settings = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    stores = {f"{store}.folder": str(logs.parent / "stores" / store) for store in ("identities", "jobs")}
+    settings = [f"{key}={json.dumps(value)}" for key, value in {**stores, **changes}.items()]
     command = ["-m", "fusionray.cli", "serve", "--bundle", str(bundle), "--port", str(port), *settings]
     with (
         ray_folder() as variables,

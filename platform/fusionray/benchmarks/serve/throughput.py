@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
+from http import HTTPStatus
 
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.serve.alone import BareGenerator
+from fusionray.benchmarks.serve.asking import Client
 from fusionray.benchmarks.serve.contest import HOW_TO_GET, RIVALS, SERVERS, find_environment, start_rival
 from fusionray.benchmarks.serve.load import Load, Turn, apply_load
+from fusionray.benchmarks.serve.material import write_form
 from fusionray.benchmarks.serve.scene import Scene
-from fusionray.benchmarks.serve.servers import Server, start_service
+from fusionray.benchmarks.serve.servers import HOST, Server, start_service
 from fusionray.benchmarks.turns import divide
 from fusionray.errors import ServiceFailed
 
 OURS = "service"
+# The same process, asked by clients that had it read their source once: what the bare generator is given, too.
+KEPT = "service-kept"
 Turns = Mapping[str, list[Turn]]
 
 
@@ -41,7 +48,8 @@ def measure_throughput(scene: Scene, tick: Callable[[], None]) -> Findings:
     found.values |= {
         "throughput": rates,
         "p99_ms": [turn.latency_ms(99) for turn in turns[OURS]],
-        "vs_bare_runtime": divide(rates, loops[best]),
+        "vs_bare_runtime": divide([turn.rate for turn in turns[KEPT]], loops[best]),
+        "vs_bare_runtime_two_pictures": divide(rates, loops[best]),
     }
     for server in SERVERS:
         compare(server, turns, found)
@@ -58,7 +66,8 @@ def start_all(scene: Scene, stack: ExitStack, found: Findings) -> dict[str, Serv
     """Start the service and every rival that can be started; why one could not is told."""
     config = scene.config
     service = start_service(OURS, scene.bundle.folder, scene.form, scene.logs, config.service)
-    servers = {OURS: stack.enter_context(service)}
+    ours = stack.enter_context(service)
+    servers = {OURS: ours, KEPT: keep_source(scene, ours)}
     if find_environment(config) is None:
         found.missing |= {key: HOW_TO_GET for server in SERVERS for key in keys_of(server)}
         return servers
@@ -71,6 +80,21 @@ def start_all(scene: Scene, stack: ExitStack, found: Findings) -> dict[str, Serv
                 found.notes.append(str(error))
                 found.missing |= dict.fromkeys(keys_of(rival.server), str(error))
     return servers
+
+
+def keep_source(scene: Scene, service: Server) -> Server:
+    """Let the service keep the source; what it is asked from then on names only its handle.
+
+    Raises: ServiceFailed.
+    """
+    body = write_form({"source": scene.pictures["source"]}, {})
+    client = Client(HOST, service.port, "/v1/identities", body)
+    answer = client.ask()
+    client.close()
+    if answer.status != HTTPStatus.CREATED:
+        raise ServiceFailed(f"{service.name} kept no identity (status {answer.status}); see {service.log}")
+    fields = {"identity": json.loads(answer.data)["identity"], "format": scene.config.picture_format}
+    return replace(service, name=KEPT, body=write_form({"target": scene.pictures["target"]}, fields))
 
 
 def take_turn(scene: Scene, server: Server) -> Turn:
@@ -106,7 +130,7 @@ def compare(server: str, turns: Turns, found: Findings) -> None:
 
 
 def named_ways(turns: Turns) -> list[tuple[str, str]]:
-    return [(name, RIVALS[name.rpartition("-")[0]].server) for name in turns if name != OURS]
+    return [(name, RIVALS[name.rpartition("-")[0]].server) for name in turns if name not in (OURS, KEPT)]
 
 
 def describe(name: str, turns: list[Turn]) -> str:
