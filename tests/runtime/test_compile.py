@@ -25,22 +25,6 @@ def test_what_is_compiled_ahead_is_found_by_the_fuser(tmp_path: Path) -> None:
     assert CropFuser(bundle, settings).report.cache == "found"
 
 
-@without_gpu
-def test_the_verb_tells_what_was_built_and_what_was_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_tiny_bundle(tmp_path / "bundle")
-    line = ["compile", str(tmp_path / "bundle"), "--cache", str(tmp_path / "cache"), "--batches", "1,2"]
-    line += ["--precision", "fp32", "engine=openvino", "threads=1"]
-    for told in ("built", "found"):
-        assert main(line) == 0
-        said = capsys.readouterr()
-        lines = said.out.splitlines()
-        assert [text.split(" in ")[0] for text in lines] == [f"{name}: {told}" for name in FILES]
-        assert all("(OpenVINO, fp32, openvino " in text for text in lines)
-        assert "2/2" in said.err
-    blobs = sorted(path.name for path in (tmp_path / "cache").glob("*/*.blob"))
-    assert blobs == sorted(["0.blob", "1.blob", "2.blob"] * 2)
-
-
 def test_a_precision_that_cannot_be_had_ends_the_verb_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
