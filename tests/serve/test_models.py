@@ -19,6 +19,7 @@ from ray import serve
 from fusionray.export.bundle import Bundle, bundle_hash, write_bundle
 from fusionray.ops.environment import ROOT_VARIABLE
 from fusionray.ops.processes import add_descendants, find_processes, list_processes
+from fusionray.ops.tracking import make_client, open_run, register_bundle, tracking_uri
 from serve.app import APP_NAME, build_application, run, wait_until_running
 from serve.guards import KEY_VARIABLE
 from serve.settings import CanarySettings, FacesSettings, FuserSettings, ModelSettings, ServeConfig, StageSettings
@@ -97,6 +98,23 @@ def test_a_bundle_that_is_replaced_answers_without_a_failed_request(port: int, t
         wait_for(lambda: load.answers[-1][1] == bundle_hash(new))
     assert {status for status, _ in load.answers} == {200}
     assert {bundle for _, bundle in load.answers} == {bundle_hash(old), bundle_hash(new)}
+
+
+def test_an_alias_that_moves_and_is_moved_back_answers_without_a_failed_request(port: int, tmp_path: Path) -> None:
+    uri = tracking_uri(None, str(tmp_path))
+    run_id = open_run(uri, "faces", "served", {})
+    old, new = (write_variant(tmp_path / name, seed) for seed, name in enumerate(("old", "new")))
+    location = register_bundle(uri, old.folder, "served", "prod", run_id)
+    config = ServeConfig(models=(ModelSettings(bundle=location),), tracking_uri=uri, alias_poll_seconds=0.3)
+    run(config, port=port, blocking=False)
+    load = Load(f"http://127.0.0.1:{port}")
+    with load.running():
+        wait_for(lambda: len(load.answers) >= 5)
+        register_bundle(uri, new.folder, "served", "prod", run_id)
+        wait_for(lambda: load.answers[-1][1] == bundle_hash(new))
+        make_client(uri).set_registered_model_alias("served", "prod", "1")
+        wait_for(lambda: load.answers[-1][1] == bundle_hash(old))
+    assert {status for status, _ in load.answers} == {200}
 
 
 def test_a_new_configuration_is_deployed_without_a_failed_request(port: int, tmp_path: Path) -> None:
