@@ -89,3 +89,11 @@ def test_figures_and_ledgers_are_drawn(tmp_path: Path) -> None:
         colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or []}
     # The bars of a figure that holds, one that does not, and one without a goal.
     assert {(0x2F, 0x7D, 0x4F), (0xB2, 0x3A, 0x3A), (0x8A, 0x8F, 0x98)} <= colours
+
+
+def test_a_figure_far_below_zero_leaves_room_for_the_others(tmp_path: Path) -> None:
+    figures = judge(tmp_path)
+    first = next(iter(figures.figures))
+    low = figures.figures[first].model_copy(update={"value": -500.0})
+    # The tests make errors of warnings, such as that of axes that collapsed.
+    draw(figures.model_copy(update={"figures": {**figures.figures, first: low}}), load_keys("train"), {})

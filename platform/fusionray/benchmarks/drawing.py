@@ -39,11 +39,11 @@ def draw_figures(axes: Any, figures: Figures, keys: Mapping[str, Key]) -> None:
         wanted = None if goal is None else goal.at_least if goal.at_least is not None else goal.at_most
         length = figure.value / wanted if wanted else figure.value
         colour = {True: HOLDS, False: FAILS, None: INFORMS}[figure.holds]
-        axes.barh(place, min(length, LONGEST), color=colour)
+        # What lies far beside the axes would be made room for, until nothing is left of them.
+        shown = max(0.0, min(length, LONGEST))
+        axes.barh(place, shown, color=colour)
         wish = f"  (goal {figure.goal})" if figure.goal else ""
-        axes.text(
-            min(length, LONGEST) + 0.02, place, f"{figure.value:.3f} {figure.unit}{wish}", va="center", fontsize=8
-        )
+        axes.text(shown + 0.02, place, f"{figure.value:.3f} {figure.unit}{wish}", va="center", fontsize=8)
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_yticks(range(len(figures.figures)), list(figures.figures), fontsize=9)
     axes.invert_yaxis()

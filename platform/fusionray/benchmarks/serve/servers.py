@@ -135,16 +135,13 @@ def start_service(
     Raises: ServiceFailed.
     """
     port = find_free_port()
-    stores = {f"{store}.folder": str(logs.parent / "stores" / store) for store in ("identities", "jobs")}
-    settings = [f"{key}={json.dumps(value)}" for key, value in {**stores, **changes}.items()]
-    command = ["-m", "fusionray.cli", "serve", "--bundle", str(bundle), "--port", str(port), *settings]
-    with (
-        ray_folder() as variables,
-        start(
-            name, [sys.executable, *command], body, port, logs, environment={**variables, **(environment or {})}
-        ) as server,
-    ):
-        yield server
+    with ray_folder() as own:
+        stores = {f"{store}.folder": f"{own['RAY_TMPDIR']}/{store}" for store in ("identities", "jobs")}
+        settings = [f"{key}={json.dumps(value)}" for key, value in {**stores, **changes}.items()]
+        command = ["-m", "fusionray.cli", "serve", "--bundle", str(bundle), "--port", str(port), *settings]
+        variables = {**own, **(environment or {})}
+        with start(name, [sys.executable, *command], body, port, logs, environment=variables) as server:
+            yield server
 
 
 @contextmanager
