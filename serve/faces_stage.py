@@ -13,7 +13,6 @@ from typing import Protocol
 
 import cv2
 import numpy as np
-from ray.serve.handle import DeploymentHandle
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, decode_image
@@ -34,7 +33,7 @@ from serve.identities import open_vault
 from serve.schema import LONGEST_SIDE, FuseReply, FuseTask, IdentityReply, ModelCard, ModelVersion, Problem
 from serve.sealed_face import cut_region
 from serve.settings import ServeConfig
-from serve.shelf import ModelShelf, open_bundle
+from serve.shelf import ModelShelf, RemotePart, open_bundle
 
 # What is wrong with a picture -> status and title.
 VERDICTS: dict[str, tuple[int, str]] = {
@@ -148,7 +147,6 @@ class FacesStage:
             boxes=prepared.cut.boxes,
             model=loaded.provenance.model,
             bundle=loaded.provenance.bundle,
-            signer=self.signer.name,
             test_key=self.signer.is_test,
             timing=watch.times,
         )
@@ -233,17 +231,8 @@ class FacesStage:
             )
 
 
-class RemotePictures:
+class RemotePictures(RemotePart):
     """The same in replicas of their own."""
-
-    def __init__(self, handle: DeploymentHandle) -> None:
-        self.handle = handle
-        self.handles: dict[str, DeploymentHandle] = {}
-
-    async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version in one replica, and tell what it runs on."""
-        card: ModelCard = await self.find(version).prepare.remote(version)
-        return card
 
     async def fuse(self, task: FuseTask) -> FuseReply | Problem:
         """Make one picture in one of the replicas.
@@ -260,9 +249,6 @@ class RemotePictures:
         """
         reply: IdentityReply | Problem = await self.handle.keep_identity.remote(source, owner, consent)
         return reply
-
-    def find(self, version: ModelVersion) -> DeploymentHandle:
-        return self.handles.setdefault(version.id, self.handle.options(multiplexed_model_id=version.id))
 
 
 def judge(error: ImageRejected, role: Role) -> Problem:

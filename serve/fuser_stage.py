@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from ray.serve.handle import DeploymentHandle
 
 from fusionray.runtime.batching import CropBatcher
 from fusionray.runtime.crop_fuser import MAX_BATCH, CropFuser, FusedCrops
@@ -18,7 +17,7 @@ from fusionray.runtime.providers import CPU
 from serve.measures import BatchMeasures
 from serve.schema import ModelCard, ModelVersion
 from serve.settings import FuserSettings, ServeConfig
-from serve.shelf import ModelShelf, open_bundle
+from serve.shelf import ModelShelf, RemotePart, open_bundle
 
 # More lanes than this leave too few threads to a face where not all of them are in use.
 MOST_LANES = 4
@@ -93,7 +92,6 @@ class LoadedGenerator:
             threads=report.threads,
             runtime=report.library,
             precision=version.precision if version.precision != "fp32" else report.precision,
-            share=version.share,
         )
 
     def __del__(self) -> None:
@@ -127,17 +125,8 @@ class FuserStage:
         return await asyncio.wrap_future(loaded.batcher.submit(sources, crops))
 
 
-class RemoteFuser:
+class RemoteFuser(RemotePart):
     """The same in replicas of their own; requests for a model go where it is loaded."""
-
-    def __init__(self, handle: DeploymentHandle) -> None:
-        self.handle = handle
-        self.handles: dict[str, DeploymentHandle] = {}
-
-    async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version in one replica, and tell what it runs on."""
-        card: ModelCard = await self.find(version).prepare.remote(version)
-        return card
 
     async def fuse(
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
@@ -148,6 +137,3 @@ class RemoteFuser:
         """
         fused: tuple[FusedCrops, float] = await self.find(version).fuse.remote(version, sources, crops)
         return fused
-
-    def find(self, version: ModelVersion) -> DeploymentHandle:
-        return self.handles.setdefault(version.id, self.handle.options(multiplexed_model_id=version.id))

@@ -105,7 +105,6 @@ class FuseReply:
     boxes: tuple[Box, ...]
     model: str
     bundle: str
-    signer: str
     test_key: bool
     timing: dict[str, float]
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from ray import serve
+from ray.serve.handle import DeploymentHandle
 
 from fusionray.errors import BundleInvalid
 from fusionray.export.bundle import Bundle, bundle_hash, read_bundle
-from serve.schema import ModelVersion
+from serve.schema import ModelCard, ModelVersion
 
 Held = TypeVar("Held")
 
@@ -39,6 +40,23 @@ class ModelShelf(Generic[Held]):
         self.asked[version.id] = version
         held: Held = await self.held(version.id)
         return held
+
+
+class RemotePart:
+    """A part of the service in replicas of its own; requests for a model go where it is loaded."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self.handle = handle
+        self.handles: dict[str, DeploymentHandle] = {}
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Load a version in one replica, and tell what it runs on."""
+        card: ModelCard = await self.find(version).prepare.remote(version)
+        return card
+
+    def find(self, version: ModelVersion) -> DeploymentHandle:
+        """Give the handle that prefers replicas which hold the version."""
+        return self.handles.setdefault(version.id, self.handle.options(multiplexed_model_id=version.id))
 
 
 def open_bundle(version: ModelVersion, tracking_uri: str | None) -> Bundle:

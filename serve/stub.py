@@ -35,7 +35,7 @@ class StubPictures:
         """Give the target back."""
         await asyncio.sleep(STUB_SECONDS)
         timing = {"total": 1000 * STUB_SECONDS}
-        return FuseReply(task.target, "image/jpeg", NO_FACE, STUB, task.version.bundle, STUB, True, timing)
+        return FuseReply(task.target, "image/jpeg", NO_FACE, STUB, task.version.bundle, True, timing)
 
     async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> Problem:
         """Keep nothing."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusionray.errors import BundleInvalid, FusionRayError
-from fusionray.export.bundle import bundle_hash, read_description
+from fusionray.export.bundle import Bundle, bundle_hash, read_description
 from serve.schema import ModelVersion
 from serve.settings import REGISTRY_PREFIX, ModelSettings, ServeConfig
 
@@ -95,8 +95,6 @@ def hash_of(folder: Path) -> str:
 
     Raises: BundleInvalid.
     """
-    from fusionray.export.bundle import Bundle
-
     try:
         return bundle_hash(Bundle(folder, read_description(folder)))
     except OSError as error:
