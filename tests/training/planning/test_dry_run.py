@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fusionray.cli import main, parse, train_overrides
+from fusionray.cli import main, parse
+from fusionray.commands.learning import train_overrides
 from fusionray.errors import ConfigInvalid, ShardMismatch
 from fusionray.training.planning.dry_run import dry_run, load_dry_config
 from fusionray.training.settings import TrainConfig

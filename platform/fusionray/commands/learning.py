@@ -1,0 +1,115 @@
+"""The verbs from pictures to a judged model: prepare, train, tune, evaluate."""
+
+from __future__ import annotations
+
+import argparse
+
+from fusionray.commands.common import add_common
+from fusionray.config import list_presets, load_config
+from fusionray.ops.environment import resolve_location
+
+# What `train --profile` records; tracking.profile_steps=N records another number.
+PROFILE_STEPS = 5
+
+
+def add_prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", metavar="INPUT", help="folder, tar or zip of pictures, or synthetic://people=500,...")
+    parser.add_argument("output", metavar="OUTPUT", help="folder or URI for the shards")
+    add_common(parser)
+    parser.set_defaults(run=run_prepare)
+
+
+def run_prepare(options: argparse.Namespace) -> None:
+    from fusionray.data.prepare import PrepareConfig, prepare
+    from fusionray.ops.cluster import cluster
+
+    source = options.input if "://" in options.input else resolve_location(options.input)
+    places = [f"input={source}", f"output={resolve_location(options.output)}"]
+    config = load_config(PrepareConfig, file=options.config, overrides=[*options.overrides, *places])
+    with cluster(options.address):
+        manifest = prepare(config)
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(manifest.dropped.items())) or "none"
+    print(
+        f"{config.output}: {manifest.num_images} crops of {manifest.num_identities} people in {len(manifest.shards)} "
+        f"shards; dropped: {dropped}"
+    )
+
+
+def add_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", help=f"settings to start from: {', '.join(list_presets())}")
+    parser.add_argument("--output", metavar="DIR", help="folder or URI that holds the runs (run.output)")
+    parser.add_argument("--profile", action="store_true", help=f"trace {PROFILE_STEPS} steps into the run's profile/")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show settings, sizes, costs and one step; needs no shards and no Ray"
+    )
+    add_common(parser)
+    parser.set_defaults(run=run_train)
+
+
+def train_overrides(options: argparse.Namespace) -> list[str]:
+    """Turn the options of `train` into overrides; those of the user win over what `--profile` stands for."""
+    places = [f"run.output={options.output}"] if options.output else []
+    wishes = [f"tracking.profile_steps={PROFILE_STEPS}"] if options.profile else []
+    return [*wishes, *options.overrides, *places]
+
+
+def run_train(options: argparse.Namespace) -> None:
+    overrides = train_overrides(options)
+    if options.dry_run:
+        from fusionray.training.planning.dry_run import dry_run, load_dry_config
+
+        dry_run(load_dry_config(options.config, overrides, options.preset))
+        return
+    from fusionray.ops.cluster import cluster
+    from fusionray.training.settings import TrainConfig
+
+    config = load_config(TrainConfig, file=options.config, overrides=overrides, preset=options.preset)
+    with cluster(options.address):
+        from fusionray.training.train import train
+
+        result = train(config)
+    figures = ", ".join(f"{key} {value:.4g}" for key, value in sorted(result.metrics.items()))
+    print(f"{result.checkpoint}: {result.images_seen} images in {result.seconds:.0f} s; {figures}")
+
+
+def add_tune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", metavar="DIR", help="local folder that holds the search (output)")
+    parser.add_argument("--register", metavar="NAME", help="register the best trial's bundle as NAME (register_as)")
+    add_common(parser)
+    parser.set_defaults(run=run_tune)
+
+
+def run_tune(options: argparse.Namespace) -> None:
+    from fusionray.ops.cluster import cluster
+    from fusionray.tuning.settings import TuneConfig
+
+    wishes = {"output": options.output, "register_as": options.register}
+    places = [f"{key}={value}" for key, value in wishes.items() if value]
+    config = load_config(TuneConfig, file=options.config, overrides=[*options.overrides, *places])
+    with cluster(options.address):
+        from fusionray.tuning.driver import tune
+
+        result = tune(config)
+    print(result.summary)
+
+
+def add_evaluate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="bundle, models:/name@alias, or checkpoint or run folder")
+    parser.add_argument("--data", metavar="SHARDS", required=True, help="folder or URI of shards with a test split")
+    parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json, report.html, pairs.csv")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of the table")
+    add_common(parser)
+    parser.set_defaults(run=run_evaluate)
+
+
+def run_evaluate(options: argparse.Namespace) -> None:
+    from fusionray.evaluation.config import EvaluateConfig
+    from fusionray.ops.cluster import cluster
+
+    places = [f"model={options.model}", f"data={options.data}", f"output={options.output}"]
+    config = load_config(EvaluateConfig, file=options.config, overrides=[*options.overrides, *places])
+    with cluster(options.address):
+        from fusionray.evaluation.evaluate import evaluate
+
+        result = evaluate(config)
+    print(result.figures.model_dump_json(indent=1) if options.json else result.table)
