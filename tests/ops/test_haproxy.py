@@ -81,8 +81,9 @@ def test_refusals_are_problem_documents_and_never_a_500(written: Path) -> None:
         assert (document["status"], document["reason"]) == (shown, reason)
 
 
-def test_heads_that_trickle_in_are_given_up_and_jobs_are_not_sent_twice(written: Path) -> None:
+def test_what_trickles_in_is_given_up_and_only_what_may_be_is_sent_again(written: Path) -> None:
     assert "timeout http-request 15s" in written.read_text()
+    assert "option http-buffer-request" in written.read_text()
     assert "disable-l7-retry if METH_POST { path /v1/jobs }" in written.read_text()
 
 

@@ -1,7 +1,8 @@
 """Start HAProxy as Ray Serve asks, with a stricter configuration: Ray Serve calls this in place of the binary.
 
 What Ray Serve writes lets anybody who reaches the machine read HAProxy's metrics and its page of statistics, turns
-every refusal of HAProxy's into a 500, waits for ever for the head of a request, would send a request twice that must
+every refusal of HAProxy's into a 500, waits for ever for the head of a request, sends none
+again that came in several pieces, would send a request twice that must
 not be, and passes on headers by which a stranger may steer Ray Serve. Nothing but the standard library is imported:
 HAProxy starts anew whenever replicas come and go.
 """
@@ -17,7 +18,8 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
-HEAD_TIMEOUT_SECONDS = 15
+# For the head of a request, and for as much of its body as fits the buffer.
+ARRIVAL_SECONDS = 15
 # What starts long work is not sent again: the first copy may have begun it.
 NOT_REPEATABLE = "/v1/jobs"
 # What HAProxy itself answers -> the status that is shown, a reason and what there is to say.
@@ -25,7 +27,7 @@ ERRORS = {
     400: (400, "bad_request", "this is no request that HTTP allows, or its head is too long"),
     403: (403, "forbidden", "this is not allowed"),
     404: (404, "not_found", "there is nothing at this address"),
-    408: (408, "too_slow", f"the head of the request took longer than {HEAD_TIMEOUT_SECONDS} seconds to arrive"),
+    408: (408, "too_slow", f"the request took longer than {ARRIVAL_SECONDS} seconds to arrive"),
     413: (413, "too_large", "the request is too long"),
     422: (400, "bad_request", "the body has an encoding that is not understood here"),
     500: (500, "internal", "the request failed; the log of the service says why"),
@@ -34,6 +36,9 @@ ERRORS = {
     503: (503, "not_ready", "no model is ready to answer"),
     504: (504, "timeout", "no answer came in time"),
 }
+# A request that is sent on while it arrives cannot be sent again to another replica; one that fits the buffer is first
+# waited for. Senders who take their time hold no place in a replica meanwhile.
+BUFFERING = "option http-buffer-request"
 DEFAULT_BACKEND = "backend default_backend\n    http-request return"
 # These words of a client would be taken by Ray Serve as its own: how long a request may take, whether it ends with its
 # client, where it goes. It also fails with a plain 500 where one of them is no UTF-8.
@@ -102,7 +107,9 @@ def harden(text: str, folder: Path) -> str:
     text = re.sub(r"(?m)^(\s*bind )(?:\*)?:(\d+)\s*$", r"\g<1>127.0.0.1:\g<2>", text)
     text = text.replace(" mode 666 level admin", " mode 600 level admin")
     if "timeout http-request" not in text:
-        text = re.sub(r"(?m)^(defaults\n)", rf"\g<1>    timeout http-request {HEAD_TIMEOUT_SECONDS}s\n", text)
+        text = re.sub(r"(?m)^(defaults\n)", rf"\g<1>    timeout http-request {ARRIVAL_SECONDS}s\n", text)
+    if BUFFERING not in text:
+        text = re.sub(r"(?m)^(defaults\n)", rf"\g<1>    {BUFFERING}\n", text)
     text = re.sub(r"(?m)^\s*errorfile .*\n", "", text)
     text = re.sub(
         r'( return status (?:404|503)) content-type text/plain (?:lf-)?string "[^"]*"', r"\1 default-errorfiles", text
