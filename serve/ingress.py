@@ -32,6 +32,8 @@ from serve.versions import VersionBook
 logger = logging.getLogger("ray.serve")
 
 HEALTH_TIMEOUT_SECONDS = 2.0
+# Expired identities answer to nobody at once; their files may lie a little longer.
+SWEEP_SECONDS = 60.0
 # An item of a job that meets a full house waits so long, so often, before it counts as tried.
 PATIENCE_SECONDS, MOST_WAITS = 1.0, 60
 
@@ -114,8 +116,12 @@ class Ingress:
         self.cards[version.id] = replace(card, default=version.name == self.book.default, share=version.share)
 
     async def follow(self) -> None:
-        """Notice aliases that moved and bundles that were replaced; they answer once they are loaded and warm."""
+        """Notice aliases that moved and bundles that were replaced; they answer once they are loaded and warm.
+
+        Expired identities are cleared away on the way.
+        """
         loop = asyncio.get_running_loop()
+        next_sweep = loop.time()
         while True:
             await asyncio.sleep(self.config.alias_poll_seconds)
             try:
@@ -124,7 +130,9 @@ class Ingress:
                     for version in (found.main, found.canary):
                         if version is not None:
                             await self.prepare(version)
-                await loop.run_in_executor(None, self.vault.sweep)
+                if loop.time() >= next_sweep:
+                    await loop.run_in_executor(None, self.vault.sweep)
+                    next_sweep = loop.time() + SWEEP_SECONDS
             except (FusionRayError, OSError, RayActorError) as error:
                 # What answers now goes on answering.
                 logger.warning("models: %s; the versions in use stay", error)

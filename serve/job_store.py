@@ -25,7 +25,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fusionray.config import Section
-from fusionray.errors import JobNotFinished, StoreFull, UnknownJob
+from fusionray.errors import JobNotFinished, QuotaExceeded, StoreFull, UnknownJob
 from fusionray.ops.lease import Lease
 from fusionray.ops.private_files import make_private_folder, remove_abandoned, remove_tree, sync_folder, write_new
 from serve.job_folder import (
@@ -43,6 +43,8 @@ from serve.job_folder import (
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
+# Told to who has too many jobs open: when to look again.
+OPEN_JOB_SECONDS = 10.0
 JOB_ID = re.compile(r"job_[0-9a-f]{32}")
 
 
@@ -109,7 +111,8 @@ class JobStore:
     ) -> JobStatus:
         """Make a job of a source, as bytes or as the handle of an identity, and its targets, as bytes or files to copy.
 
-        Raises: StoreFull if there are too many, or the disk is full.
+        Raises: QuotaExceeded if too many of this owner are not finished; StoreFull if too many are there, or the disk
+            is full.
         """
         num_bytes = sum(target.stat().st_size if isinstance(target, Path) else len(target) for target in targets)
         num_bytes += len(source)
@@ -269,13 +272,14 @@ class JobStore:
     def check_room(self, owner: str, num_bytes: int) -> None:
         """Refuse a job that is one too many.
 
-        Raises: StoreFull.
+        Raises: QuotaExceeded, StoreFull.
         """
         folders = self.scan()
         num_open = sum(folder.record.owner == owner and self.find_ended(folder) is None for folder in folders)
         held_bytes = sum(folder.record.num_bytes for folder in folders)
         if num_open >= self.max_open_jobs:
-            raise StoreFull(f"{num_open} jobs of this key are not finished; wait for one, or delete one")
+            detail = f"{num_open} jobs of this key are not finished; wait for one, or delete one"
+            raise QuotaExceeded("open_jobs", OPEN_JOB_SECONDS, detail)
         if len(folders) >= self.max_jobs or held_bytes + num_bytes > self.max_bytes:
             raise StoreFull(
                 f"{len(folders)} jobs with {held_bytes} bytes are stored, of at most {self.max_jobs} with "

@@ -12,6 +12,7 @@ from fusionray.errors import (
     BundleInvalid,
     ConsentRefused,
     Overloaded,
+    QuotaExceeded,
     SigningFailed,
     StoreFull,
     UnknownIdentity,
@@ -32,6 +33,12 @@ def tell_signing(error: Exception) -> Problem:
     return unavailable("signing_failed", "the picture could not be signed, and none leaves without a signature")
 
 
+def tell_quota(error: Exception) -> Problem:
+    assert isinstance(error, QuotaExceeded)
+    wait = str(max(1, round(error.retry_after_seconds)))
+    return Problem(429, error.quota, "Quota used up", str(error), headers={"Retry-After": wait})
+
+
 def tell_full(error: Exception) -> Problem:
     return Problem(507, "store_full", "Store full", str(error), headers={"Retry-After": "60"})
 
@@ -46,6 +53,7 @@ TOLD: tuple[tuple[tuple[type[Exception], ...], Callable[[Exception], Problem]], 
     ((BundleInvalid,), lambda error: unavailable("not_ready", f"the model cannot be loaded now ({error})")),
     ((ConsentRefused,), tell_consent),
     ((SigningFailed,), tell_signing),
+    ((QuotaExceeded,), tell_quota),
     ((StoreFull,), tell_full),
     ((UnknownIdentity,), lambda error: Problem(404, "unknown_identity", "No such identity", str(error))),
     ((UnknownJob,), lambda error: Problem(404, "unknown_job", "No such job", str(error))),

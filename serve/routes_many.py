@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Depends, FastAPI, File, Request, Response, UploadFile
 from fastapi.responses import FileResponse
 
-from fusionray.errors import JobNotFinished, StoreFull, UnknownJob
+from fusionray.errors import JobNotFinished, QuotaExceeded, StoreFull, UnknownJob
 from serve.answers import answer, write_time
 from serve.contract import OF_PICTURES, problems
 from serve.fields import Source, find_caller, read_model, read_options, read_source
@@ -87,7 +87,7 @@ def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
         loop = asyncio.get_running_loop()
         try:
             status = await loop.run_in_executor(None, ingress.jobs.create, caller.name, wishes, source, pictures)
-        except StoreFull as error:
+        except (QuotaExceeded, StoreFull) as error:
             return answer(explain(error))
         ingress.runner.wake()
         response.headers["Location"] = f"/v1/jobs/{status.job}"

@@ -64,8 +64,7 @@ class FusionService:
             await self.quotas.spend(caller.key, num_images)
         except QuotaExceeded as error:
             self.measures.count_end(429, error.quota, "")
-            wait = str(max(1, round(error.retry_after_seconds)))
-            return Problem(429, error.quota, "Quota used up", str(error), headers={"Retry-After": wait})
+            return explain(error)
         except (RayActorError, DeploymentUnavailableError):
             return unavailable("not_ready", "the ledger of quotas does not answer")
         return None

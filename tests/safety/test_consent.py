@@ -135,6 +135,17 @@ def test_a_function_that_answers_in_place_of_raising_is_understood() -> None:
                 policy.check(SOURCE, None, None, "studio")
 
 
+def test_a_function_that_fails_permits_nothing_and_tells_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("the password of the operator's database")
+
+    with pytest.raises(ConsentRefused, match="policy failed") as caught:
+        FunctionPolicy(fail).check(SOURCE, None, None, "studio")
+    assert caught.value.reason == "consent_unavailable"
+    assert "password" not in str(caught.value)
+    assert "password" in caplog.text
+
+
 @pytest.mark.parametrize("path", ["no.such.module:check", "os:no_such_name", "os:sep"])
 def test_a_function_that_is_not_there_is_named(path: str) -> None:
     with pytest.raises(ConfigInvalid, match=path):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.errors import JobNotFinished, StoreFull, UnknownJob
+from fusionray.errors import JobNotFinished, QuotaExceeded, StoreFull, UnknownJob
 from serve.job_folder import JobFolder, JobRecord
 from serve.job_items import JobItem, JobOutcome
 from serve.job_runner import JobRunner, Work
@@ -461,7 +461,7 @@ def test_jobs_expire_and_half_written_ones_are_swept(tmp_path: Path) -> None:
 def test_too_many_jobs_are_refused(tmp_path: Path) -> None:
     store = JobStore(tmp_path / "store", 100.0, max_jobs=3, max_open_jobs=2, max_bytes=10_000)
     jobs = [make(store), make(store)]
-    with pytest.raises(StoreFull, match="2 jobs of this key are not finished"):
+    with pytest.raises(QuotaExceeded, match="2 jobs of this key are not finished"):
         make(store)
     with pytest.raises(StoreFull, match="of at most 3 with 10000 bytes"):
         store.create("bob", {}, b"source", [bytes(9900)])

@@ -62,8 +62,8 @@ SOURCE, TARGET = encode(draw_person(1, 160)), encode(draw_person(2, 160))
 GOOD = fuse_form(SOURCE, TARGET)
 HEADERS = {"Content-Type": FORM.decode()}
 ALLOWED = {200, 201, 202, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 422, 503}
-# Only where jobs are taken: each client may have some that are not finished.
-FULL = 507
+# Only where jobs and identities are taken: each client may have some jobs that are not finished, and stores are finite.
+FULL = {429: b"open_jobs", 507: b"store_full"}
 # What HAProxy's HTTP parser refuses has no configurable page; it closes the connection behind it.
 PARSER_PAGE = re.compile(rb"<html><body><h1>4\d\d [A-Za-z -]+</h1>\n[^<]+\n</body></html>\n")
 
@@ -167,7 +167,7 @@ def all_is_well_afterwards(stranger: Stranger) -> Iterator[None]:
 def check(answer: Answer, case: object) -> None:
     """Check that an answer is a good one, or a problem document that says so itself."""
     about = f"{answer.status} {answer.body[:300]!r} to {str(case)[:400]}"
-    assert answer.status in ALLOWED or (answer.status == FULL and b"store_full" in answer.body), about
+    assert answer.status in ALLOWED or (answer.status in FULL and FULL[answer.status] in answer.body), about
     if answer.status < 400 or PARSER_PAGE.fullmatch(answer.body):
         return
     assert answer.headers.get("content-type") == "application/problem+json", about

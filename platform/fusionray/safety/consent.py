@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,8 @@ from fusionray.config import Section
 from fusionray.errors import ConfigInvalid, ConsentRefused
 from fusionray.ops.environment import resolve_location
 from fusionray.safety.consent_token import read_secret, read_token
+
+logger = logging.getLogger("fusionray")
 
 HASH_LETTERS = 64
 
@@ -45,7 +48,8 @@ class ConsentPolicy(Protocol):
         `source_sha256` is that of the bytes received, hexadecimal; `embedding` [E] is there only for a policy that is
         asked after the face was read; `key_name` names the API key, or is "anonymous".
 
-        Raises: ConsentRefused with the reason. Any other exception refuses as well: the request fails.
+        Raises: ConsentRefused with the reason. Any other exception refuses as well: it is logged, and
+            told as consent_unavailable.
         """
 
 
@@ -113,7 +117,14 @@ class FunctionPolicy:
         self, source_sha256: str, embedding: NDArray[np.float32] | None, token: str | None, key_name: str
     ) -> None:
         # One that answers in place of raising is understood too: only None and True permit.
-        answer = self.function(source_sha256, embedding, token, key_name)
+        try:
+            answer = self.function(source_sha256, embedding, token, key_name)
+        except ConsentRefused:
+            raise
+        except Exception as error:
+            logger.exception("consent: the operator's policy failed")
+            detail = f"the operator's policy failed ({type(error).__name__}), and nothing is permitted without it"
+            raise ConsentRefused("consent_unavailable", detail) from error
         if answer is not None and answer is not True:
             raise ConsentRefused("consent_refused", "the operator's policy does not permit this source picture")
 
