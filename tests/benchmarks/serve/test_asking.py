@@ -13,7 +13,7 @@ from fusionray.benchmarks.serve.material import write_form
 from fusionray.benchmarks.serve.overhead import sum_stages
 from fusionray.benchmarks.serve.overload import find_enough
 from fusionray.benchmarks.serve.soak import measure_growth
-from fusionray.benchmarks.serve.throughput import OURS, compare
+from fusionray.benchmarks.serve.throughput import OURS, compare, drop
 from fusionray.faces.decode import encode_image
 from tests.pictures import draw_person
 
@@ -84,6 +84,19 @@ def test_the_best_way_of_a_rival_counts_in_rate_and_in_latency_each() -> None:
     all_turns = {OURS: turns(30, 0.5), "fastapi-1": turns(20, 1.0), "fastapi-2": turns(25, 2.0)}
     compare("fastapi", all_turns, found)
     assert found.values == {"vs_fastapi_throughput": [1.2], "vs_fastapi_p99": [2.0]}
+
+
+def test_a_way_that_fails_is_left_out_and_told_and_the_others_of_that_server_count() -> None:
+    turn = Turn((Request(0.0, 200, 0.5),) * 20, 1.0)
+    found = Findings()
+    turns = {OURS: [turn, turn], "fastapi-1": [turn, turn], "fastapi-2": [turn], "litserve-1": [turn]}
+    drop("fastapi-2", "fastapi-2 gave a wrong picture", turns, found)
+    drop("litserve-1", "litserve-1 gave a wrong picture", turns, found)
+    for server in ("fastapi", "litserve"):
+        compare(server, turns, found)
+    assert found.values == {"vs_fastapi_throughput": [1.0, 1.0], "vs_fastapi_p99": [1.0, 1.0]}
+    assert found.missing.keys() == {"vs_litserve_throughput", "vs_litserve_p99"}
+    assert [note.partition(":")[0] for note in found.notes] == ["fastapi-2 is left out", "litserve-1 is left out"]
 
 
 def test_every_rival_has_its_keys() -> None:

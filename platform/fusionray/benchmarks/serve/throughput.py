@@ -39,7 +39,13 @@ def measure_throughput(scene: Scene, tick: Callable[[], None]) -> Findings:
         for number in range(config.rounds):
             # The order turns round with every round, so that drift favours nobody.
             for name in list(servers)[:: 1 if number % 2 == 0 else -1]:
-                turns[name].append(take_turn(scene, servers[name]))
+                try:
+                    turns[name].append(take_turn(scene, servers[name]))
+                except ServiceFailed as error:
+                    if name in (OURS, KEPT):
+                        raise
+                    drop(name, str(error), turns, found)
+                    del servers[name]
             for batch in config.batches:
                 loops[batch].append(bare.measure(batch, config.turn_seconds / len(config.batches)))
             tick()
@@ -95,6 +101,13 @@ def keep_source(scene: Scene, service: Server) -> Server:
         raise ServiceFailed(f"{service.name} kept no identity (status {answer.status}); see {service.log}")
     fields = {"identity": json.loads(answer.data)["identity"], "format": scene.config.picture_format}
     return replace(service, name=KEPT, body=write_form({"target": scene.pictures["target"]}, fields))
+
+
+def drop(name: str, reason: str, turns: dict[str, list[Turn]], found: Findings) -> None:
+    """Leave out a way of serving that failed. Its figures so far go with it: a server that breaks is not compared."""
+    del turns[name]
+    found.notes.append(f"{name} is left out: {reason}")
+    found.missing |= dict.fromkeys(keys_of(RIVALS[name.rpartition("-")[0]].server), reason)
 
 
 def take_turn(scene: Scene, server: Server) -> Turn:

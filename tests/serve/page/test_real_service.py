@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,18 @@ from fusionray.safety.verify import verify
 from serve.app import run
 from serve.guards import KEY_VARIABLE
 from serve.settings import ModelSettings, ServeConfig
+from tests.page_driving import expect
 from tests.pictures import draw_group, draw_person
 from tests.serving import encode, find_free_port
 from tests.tiny_bundle import write_tiny_bundle
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-expect = sync_api.expect
 # Where a screenshot of the result is left, if somebody wants to look at it.
 SCREENSHOT_VARIABLE = "FUSIONRAY_SCREENSHOT"
 BUNDLE_VARIABLE = "FUSIONRAY_SCREENSHOT_BUNDLE"
 
 
 @pytest.fixture(scope="module")
-def base_url(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def real_url(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("page")
     bundle = os.environ.get(BUNDLE_VARIABLE) or str(write_tiny_bundle(root / "bundle").folder)
     port = find_free_port()
@@ -41,21 +39,15 @@ def base_url(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="module")
-def page(base_url: str) -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no chromium on this machine")
-    expect.set_options(timeout=30_000)
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 960})
-        complaints: list[str] = []
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(base_url)
-        yield page
-        assert complaints == []
-        browser.close()
+def page(browser: Any, real_url: str) -> Iterator[Any]:
+    page = browser.new_page(viewport={"width": 1280, "height": 960})
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(real_url)
+    yield page
+    assert complaints == []
+    page.close()
 
 
 def test_a_browser_fuses_every_face_and_says_how_it_was_made(page: Any, tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""What tests do with the page as people would: choose, drop, fuse, download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+OpenPage = Callable[..., Page]
+# Ample: what is waited for comes at once, but machines of tests are busy.
+TIMEOUT_MILLISECONDS = 20_000
+NARROW = {"width": 360, "height": 740}
+WIDE = {"width": 1280, "height": 800}
+
+
+def choose(page: Page, pictures: dict[str, Path], source: str = "ada.png", target: str = "group.png") -> None:
+    page.get_by_label("Source picture", exact=True).set_input_files(pictures[source])
+    page.get_by_label("Target picture", exact=True).set_input_files(pictures[target])
+    page.get_by_label("people who agreed").check()
+
+
+def fuse(page: Page) -> None:
+    page.get_by_role("button", name="Fuse").click()
+
+
+def fuse_chosen(page: Page, pictures: dict[str, Path]) -> None:
+    choose(page, pictures)
+    fuse(page)
+    expect(page.locator("#outcome")).to_be_visible()
+
+
+def status(page: Page) -> Any:
+    return expect(page.get_by_role("status"))
+
+
+def read_downloaded(page: Page) -> tuple[str, bytes]:
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="Download").click()
+    return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
+
+
+def drop(page: Page, selector: str, *paths: Path) -> None:
+    """Drop files as the window system does."""
+    box = page.locator(selector).bounding_box()
+    session = page.context.new_cdp_session(page)
+    point = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        session.send("Input.dispatchDragEvent", {"type": kind, **point, "data": data})
+    session.detach()
