@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from email import message_from_bytes
+from pathlib import Path
 
 import numpy as np
 
@@ -9,12 +12,14 @@ from fusionray.benchmarks.serve.asking import Answer, Checker, parse_stages
 from fusionray.benchmarks.serve.contest import RIVALS, SERVERS
 from fusionray.benchmarks.serve.crowd import Ask, Crowd, judge
 from fusionray.benchmarks.serve.load import Request, Turn
-from fusionray.benchmarks.serve.material import write_form
+from fusionray.benchmarks.serve.material import Body, write_form
 from fusionray.benchmarks.serve.overhead import sum_stages
 from fusionray.benchmarks.serve.overload import find_enough
+from fusionray.benchmarks.serve.servers import Server
 from fusionray.benchmarks.serve.soak import measure_growth
 from fusionray.benchmarks.serve.throughput import OURS, compare, drop
 from fusionray.faces.decode import encode_image
+from fusionray.ops.processes import measure_cpu
 from tests.pictures import draw_person
 
 PIXELS = draw_person(3, 96)
@@ -97,6 +102,17 @@ def test_a_way_that_fails_is_left_out_and_told_and_the_others_of_that_server_cou
     assert found.values == {"vs_fastapi_throughput": [1.0, 1.0], "vs_fastapi_p99": [1.0, 1.0]}
     assert found.missing.keys() == {"vs_litserve_throughput", "vs_litserve_p99"}
     assert [note.partition(":")[0] for note in found.notes] == ["fastapi-2 is left out", "litserve-1 is left out"]
+
+
+def test_the_next_turn_waits_until_a_server_has_worked_off_what_it_holds(tmp_path: Path) -> None:
+    work = "import time; end = time.process_time() + 2\nwhile time.process_time() < end: pass\ntime.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", work]) as process:
+        try:
+            Server("busy", 0, Body(b"", ""), process, tmp_path / "log").settle()
+            assert measure_cpu({process.pid}) >= 2
+        finally:
+            process.kill()
+    assert measure_cpu({process.pid}) == 0
 
 
 def test_every_rival_has_its_keys() -> None:

@@ -22,13 +22,16 @@ from fusionray.benchmarks.serve.asking import Answer, Client
 from fusionray.benchmarks.serve.load import OK
 from fusionray.benchmarks.serve.material import Body
 from fusionray.errors import ServiceFailed
-from fusionray.ops.processes import add_descendants, list_processes
+from fusionray.ops.processes import add_descendants, list_processes, measure_cpu
 
 HOST = "127.0.0.1"
 FUSE_PATH = "/v1/fuse"
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
+# A Ray that has nothing to do uses a tenth of a core.
+IDLE_CORES = 0.3
+SETTLE_POLL_SECONDS, SETTLE_SECONDS = 0.5, 30.0
 # Where this package lies: servers are to run the same code, in whichever environment.
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
@@ -77,6 +80,16 @@ class Server:
             time.sleep(POLL_SECONDS)
         lines = self.log.read_text(errors="replace").strip().splitlines() or ["nothing"]
         raise ServiceFailed(f"{self.name} answered {answered} and said {lines[-1][:300]}; see {self.log}")
+
+    def settle(self) -> None:
+        """Wait until it has worked off what it still holds of clients who are gone: the next one needs the cores."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        used = measure_cpu(self.family())
+        while time.monotonic() < deadline:
+            time.sleep(SETTLE_POLL_SECONDS)
+            before, used = used, measure_cpu(self.family())
+            if used - before < IDLE_CORES * SETTLE_POLL_SECONDS:
+                return
 
     def stop(self) -> None:
         """End it, and whatever of it does not end by itself."""

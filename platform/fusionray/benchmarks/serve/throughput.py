@@ -120,7 +120,9 @@ def take_turn(scene: Scene, server: Server) -> Turn:
     with ThreadPoolExecutor(1, "load") as thread:
         turn = thread.submit(apply_load, server.url, server.body, load)
         scene.check(server)
-        return turn.result()
+        found = turn.result()
+    server.settle()
+    return found
 
 
 def keys_of(server: str) -> tuple[str, str]:
