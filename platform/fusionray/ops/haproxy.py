@@ -36,9 +36,8 @@ ERRORS = {
     503: (503, "not_ready", "no model is ready to answer"),
     504: (504, "timeout", "no answer came in time"),
 }
-# A request that is sent on while it arrives cannot be sent again to another replica; one that fits the buffer is first
-# waited for. Senders who take their time hold no place in a replica meanwhile.
-BUFFERING = "option http-buffer-request"
+# HAProxy's own size of a buffer, and what of it is left to the head of a request.
+BUFFER_BYTES, HEAD_BYTES = 16_384, 16_384
 DEFAULT_BACKEND = "backend default_backend\n    http-request return"
 # These words of a client would be taken by Ray Serve as its own: how long a request may take, whether it ends with its
 # client, where it goes. It also fails with a plain 500 where one of them is no UTF-8.
@@ -108,8 +107,6 @@ def harden(text: str, folder: Path) -> str:
     text = text.replace(" mode 666 level admin", " mode 600 level admin")
     if "timeout http-request" not in text:
         text = re.sub(r"(?m)^(defaults\n)", rf"\g<1>    timeout http-request {ARRIVAL_SECONDS}s\n", text)
-    if BUFFERING not in text:
-        text = re.sub(r"(?m)^(defaults\n)", rf"\g<1>    {BUFFERING}\n", text)
     text = re.sub(r"(?m)^\s*errorfile .*\n", "", text)
     text = re.sub(
         r'( return status (?:404|503)) content-type text/plain (?:lf-)?string "[^"]*"', r"\1 default-errorfiles", text
@@ -118,10 +115,22 @@ def harden(text: str, folder: Path) -> str:
     text = text.replace(f"{DEFAULT_BACKEND} status 404", f"{DEFAULT_BACKEND} status 503")
     pages = "".join(f"    errorfile {status} {name_page(folder, status)}\n" for status in ERRORS)
     text = re.sub(r"(?m)^(defaults\n)", lambda found: found[1] + pages, text)
-    rules = "".join(f"    {rule}\n" for rule in FRONTEND_RULES)
+    rules = "".join(f"    {rule}\n" for rule in (*FRONTEND_RULES, wait_for_bodies(text)))
     if rules not in text:
         text = re.sub(r"(?m)^(frontend http_frontend\n(?:\s*bind .*\n))", lambda found: found[1] + rules, text)
     return text
+
+
+def wait_for_bodies(text: str) -> str:
+    """Word the rule by which a body that fits the buffer arrives before its request is sent on.
+
+    What is sent on while it arrives cannot be sent again to another replica, and holds a place in the first one while
+    its sender takes his time. What is longer, or does not say how long it is, is for the service to judge at once.
+    """
+    stated = re.search(r"(?m)^\s*tune\.bufsize (\d+)", text)
+    longest = max(0, int(stated[1] if stated else BUFFER_BYTES) - HEAD_BYTES)
+    length = "req.hdr_val(content-length)"
+    return f"http-request wait-for-body time {ARRIVAL_SECONDS}s if {{ {length} gt 0 }} {{ {length} le {longest} }}"
 
 
 def write_page(status: int) -> bytes:
