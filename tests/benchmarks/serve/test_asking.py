@@ -104,6 +104,21 @@ def test_a_way_that_fails_is_left_out_and_told_and_the_others_of_that_server_cou
     assert [note.partition(":")[0] for note in found.notes] == ["fastapi-2 is left out", "litserve-1 is left out"]
 
 
+def test_a_way_that_drops_requests_is_not_the_soonest() -> None:
+    def turn(seconds: float, *statuses: int) -> Turn:
+        return Turn(tuple(Request(0.0, status, seconds) for status in (200, 200, *statuses)), 1.0)
+
+    found = Findings()
+    turns = {OURS: [turn(0.5)], "bentoml-batches-1": [turn(0.1, 500)], "bentoml-threads-1": [turn(1.0)]}
+    compare("bentoml", turns, found)
+    assert found.values == {"vs_bentoml_throughput": [1.0], "vs_bentoml_p99": [2.0]}
+    del turns["bentoml-threads-1"]
+    found = Findings()
+    compare("bentoml", turns, found)
+    assert not found.values
+    assert found.missing.keys() == {"vs_bentoml_throughput", "vs_bentoml_p99"}
+
+
 def test_the_next_turn_waits_until_a_server_has_worked_off_what_it_holds(tmp_path: Path) -> None:
     work = "import time; end = time.process_time() + 2\nwhile time.process_time() < end: pass\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", work]) as process:

@@ -130,11 +130,16 @@ def keys_of(server: str) -> tuple[str, str]:
 
 
 def compare(server: str, turns: Turns, found: Findings) -> None:
-    """Compare with the best that a server reached in any of its ways, in rate and in latency each."""
+    """Compare with the best that a server reached in any of its ways that failed none, in rate and in latency."""
     ways = {name: turns[name] for name, rival in named_ways(turns) if rival == server}
     if not ways:
         return
     faster, sooner = keys_of(server)
+    # A way that drops requests is soon done with those that it answers.
+    ways = {name: way for name, way in ways.items() if not any(turn.failed for turn in way)}
+    if not ways:
+        found.missing |= dict.fromkeys((faster, sooner), f"{server} failed requests, whichever way it was set up")
+        return
     found.missing = {key: reason for key, reason in found.missing.items() if key not in (faster, sooner)}
     fastest = max(ways.values(), key=lambda way: middle([turn.rate for turn in way]))
     soonest = min(ways.values(), key=lambda way: middle([turn.latency_ms(99) for turn in way]))
