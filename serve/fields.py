@@ -1,6 +1,6 @@
 """What clients write into forms and queries.
 
-All of it is `async` although nothing is awaited: FastAPI hands what is not to a thread, half a millisecond each.
+What FastAPI calls is `async` even where nothing is awaited: it would hand it to a thread, half a millisecond each.
 """
 
 from __future__ import annotations

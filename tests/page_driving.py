@@ -31,6 +31,11 @@ def fuse_chosen(page: Page, pictures: dict[str, Path]) -> None:
     expect(page.locator("#outcome")).to_be_visible()
 
 
+def keep_face(page: Page) -> None:
+    page.get_by_role("button", name="Keep this face").click()
+    status(page).to_have_text("The face is kept.")
+
+
 def status(page: Page) -> Any:
     return expect(page.get_by_role("status"))
 

@@ -29,7 +29,7 @@ from schemathesis import APIOperation, Case, GenerationMode, openapi
 from schemathesis.checks import CHECKS
 
 from fusionray.faces.decode import decode_image
-from fusionray.ops.environment import ROOT_VARIABLE, SERVE_DEFAULTS
+from fusionray.ops.environment import ROOT_VARIABLE
 from fusionray.ops.haproxy import ARRIVAL_SECONDS
 from fusionray.runtime.settings import RuntimeSettings
 from serve.app import run
@@ -57,7 +57,6 @@ from tests.wire import HOST, Answer, Crowd, Talk, read_answers, talk
 
 MAX_BODY_BYTES = 400_000
 BODY_SECONDS = 2.0
-HAPROXY_BUFFER_BYTES = int(SERVE_DEFAULTS["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"])
 SOURCE, TARGET = encode(draw_person(1, 160)), encode(draw_person(2, 160))
 GOOD = fuse_form(SOURCE, TARGET)
 HEADERS = {"Content-Type": FORM.decode()}
@@ -369,9 +368,8 @@ def send_slowly(port: int, front: bytes, rest: bytes, seconds: float, give_up: f
 
 def test_slow_senders_are_let_go_and_others_are_served_meanwhile(stranger: Stranger) -> None:
     slow_body = post(b"Content-Length: 3000", b"Content-Type: " + FORM)
-    # What does not fit HAProxy's buffer takes up a place in the service while it arrives.
+    # What says that it does not fit HAProxy's buffer takes up a place in the service while it arrives.
     long_body = post(b"Content-Length: %d" % (MAX_BODY_BYTES - 1), b"Content-Type: " + FORM)
-    long_body += GOOD.body[:200] + bytes(HAPROXY_BUFFER_BYTES)
     limit = ARRIVAL_SECONDS + 5
     idle = [socket.create_connection((HOST, stranger.port), timeout=5) for _ in range(400)]
     with ThreadPoolExecutor(24) as pool:

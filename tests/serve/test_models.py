@@ -133,7 +133,7 @@ def test_a_new_configuration_is_deployed_without_a_failed_request(port: int, tmp
     assert {status for status, _ in load.answers} == {200}
 
 
-def test_a_killed_replica_costs_no_request_while_another_is_there(port: int, tmp_path: Path) -> None:
+def test_a_killed_replica_costs_no_more_than_the_answer_that_it_was_sending(port: int, tmp_path: Path) -> None:
     bundle = write_variant(tmp_path / "bundle", 0)
     config = ServeConfig(
         models=(ModelSettings(bundle=str(bundle.folder)),), ingress=StageSettings(num_replicas=2, cpus=0.5)

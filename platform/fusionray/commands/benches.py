@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from fusionray.commands.common import add_common, find_serve_root
+from fusionray.commands.options import add_common
+from fusionray.commands.service import find_serve_root
 from fusionray.config import load_config
 
 BENCHES = ("train", "recovery", "serve")

@@ -7,7 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from fusionray.commands.common import add_common
+from fusionray.commands.options import add_common
 from fusionray.config import load_config
 from fusionray.ops.environment import resolve_location
 

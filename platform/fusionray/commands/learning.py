@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fusionray.commands.common import add_common
+from fusionray.commands.options import add_common
 from fusionray.config import list_presets, load_config
 from fusionray.ops.environment import resolve_location
 

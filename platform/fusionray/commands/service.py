@@ -9,7 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
-from fusionray.commands.common import add_common, find_serve_root
+from fusionray.commands.options import add_common
+from fusionray.errors import InputMissing
 
 TEST_KEY_NOTE = (
     "outputs are signed with a TEST KEY, which proves nothing to others: give one of your own with signing.certificate "
@@ -81,3 +82,14 @@ def run_keys(options: argparse.Namespace) -> None:
         models = tuple(options.models.split(",")) if options.models else None
         print(add_key(file, options.name, expires=options.expires, models=models, **limits))
         print(f"{file}: {options.name} is added; the key above is shown this once", file=sys.stderr)
+
+
+def find_serve_root() -> Path:
+    """Find the checkout that holds `serve/app.py`: around this package, or the working folder.
+
+    Raises: InputMissing where only the wheel is installed.
+    """
+    for root in (Path(__file__).resolve().parents[3], Path.cwd()):
+        if (root / "serve" / "app.py").is_file():
+            return root
+    raise InputMissing("serve/app.py is not part of the installed package; run this in a checkout of the repository")

@@ -36,8 +36,8 @@ ERRORS = {
     503: (503, "not_ready", "no model is ready to answer"),
     504: (504, "timeout", "no answer came in time"),
 }
-# HAProxy's own size of a buffer, and what of it is left to the head of a request.
-BUFFER_BYTES, HEAD_BYTES = 16_384, 16_384
+# What of HAProxy's buffer is left to the head of a request.
+HEAD_BYTES = 16_384
 DEFAULT_BACKEND = "backend default_backend\n    http-request return"
 # These words of a client would be taken by Ray Serve as its own: how long a request may take, whether it ends with its
 # client, where it goes. It also fails with a plain 500 where one of them is no UTF-8.
@@ -128,7 +128,7 @@ def wait_for_bodies(text: str) -> str:
     its sender takes his time. What is longer, or does not say how long it is, is for the service to judge at once.
     """
     stated = re.search(r"(?m)^\s*tune\.bufsize (\d+)", text)
-    longest = max(0, int(stated[1] if stated else BUFFER_BYTES) - HEAD_BYTES)
+    longest = max(0, int(stated[1]) - HEAD_BYTES) if stated else 0
     length = "req.hdr_val(content-length)"
     return f"http-request wait-for-body time {ARRIVAL_SECONDS}s if {{ {length} gt 0 }} {{ {length} le {longest} }}"
 

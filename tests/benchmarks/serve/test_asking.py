@@ -17,7 +17,8 @@ from fusionray.benchmarks.serve.overhead import sum_stages
 from fusionray.benchmarks.serve.overload import find_enough
 from fusionray.benchmarks.serve.servers import Server
 from fusionray.benchmarks.serve.soak import measure_growth
-from fusionray.benchmarks.serve.throughput import OURS, compare, drop
+from fusionray.benchmarks.serve.throughput import OURS, compare, leave_out
+from fusionray.errors import ServiceFailed
 from fusionray.faces.decode import encode_image
 from fusionray.ops.processes import measure_cpu
 from tests.pictures import draw_person
@@ -95,8 +96,9 @@ def test_a_way_that_fails_is_left_out_and_told_and_the_others_of_that_server_cou
     turn = Turn((Request(0.0, 200, 0.5),) * 20, 1.0)
     found = Findings()
     turns = {OURS: [turn, turn], "fastapi-1": [turn, turn], "fastapi-2": [turn], "litserve-1": [turn]}
-    drop("fastapi-2", "fastapi-2 gave a wrong picture", turns, found)
-    drop("litserve-1", "litserve-1 gave a wrong picture", turns, found)
+    for name in ("fastapi-2", "litserve-1"):
+        leave_out(name, ServiceFailed(f"{name} gave a wrong picture"), found)
+        del turns[name]
     for server in ("fastapi", "litserve"):
         compare(server, turns, found)
     assert found.values == {"vs_fastapi_throughput": [1.0, 1.0], "vs_fastapi_p99": [1.0, 1.0]}

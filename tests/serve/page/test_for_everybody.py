@@ -17,6 +17,7 @@ from tests.page_driving import (
     expect,
     fuse,
     fuse_chosen,
+    keep_face,
     status,
 )
 from tests.stand_in_api import StandIn
@@ -48,8 +49,7 @@ def fill_everything(page: Page, stand_in: StandIn, pictures: dict[str, Path]) ->
     """Bring about a page on which everything can be seen at once: pictures, a kept face, a result, a refusal."""
     stand_in.provenance = "c2pa; test-key"
     choose(page, pictures)
-    page.get_by_role("button", name="Keep this face").click()
-    status(page).to_have_text("The face is kept.")
+    keep_face(page)
     page.get_by_label("Source picture", exact=True).set_input_files(pictures["bo.png"])
     fuse(page)
     status(page).to_contain_text("Done")

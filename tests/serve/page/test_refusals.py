@@ -11,6 +11,7 @@ from tests.page_driving import (
     expect,
     fuse,
     fuse_chosen,
+    keep_face,
     status,
 )
 from tests.stand_in_api import StandIn
@@ -142,8 +143,7 @@ def test_a_face_can_be_kept_used_again_and_deleted(
 ) -> None:
     page = open_page()
     choose(page, pictures)
-    page.get_by_role("button", name="Keep this face").click()
-    status(page).to_have_text("The face is kept.")
+    keep_face(page)
     (identity,) = stand_in.kept
     fuse(page)
     status(page).to_contain_text("Done")
@@ -167,8 +167,7 @@ def test_a_kept_face_that_has_expired_is_said_and_can_be_deleted(
 ) -> None:
     page = open_page()
     choose(page, pictures)
-    page.get_by_role("button", name="Keep this face").click()
-    status(page).to_have_text("The face is kept.")
+    keep_face(page)
     stand_in.kept.clear()
     fuse(page)
     expect(page.get_by_role("alert")).to_contain_text("Unknown identity")

@@ -82,7 +82,7 @@ class Server:
         raise ServiceFailed(f"{self.name} answered {answered} and said {lines[-1][:300]}; see {self.log}")
 
     def settle(self) -> None:
-        """Wait until it has worked off what it still holds of clients who are gone: the next one needs the cores."""
+        """Wait until it has worked off what it still holds of clients who are gone, 30 s at most."""
         deadline = time.monotonic() + SETTLE_SECONDS
         used = measure_cpu(self.family())
         while time.monotonic() < deadline:

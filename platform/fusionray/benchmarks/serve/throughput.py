@@ -44,8 +44,9 @@ def measure_throughput(scene: Scene, tick: Callable[[], None]) -> Findings:
                 except ServiceFailed as error:
                     if name in (OURS, KEPT):
                         raise
-                    drop(name, str(error), turns, found)
-                    del servers[name]
+                    # A server that breaks is not compared: what it reached until then goes with it.
+                    leave_out(name, error, found)
+                    del turns[name], servers[name]
             for batch in config.batches:
                 loops[batch].append(bare.measure(batch, config.turn_seconds / len(config.batches)))
             tick()
@@ -83,8 +84,7 @@ def start_all(scene: Scene, stack: ExitStack, found: Findings) -> dict[str, Serv
             try:
                 servers[f"{name}-{workers}"] = stack.enter_context(running)
             except ServiceFailed as error:
-                found.notes.append(str(error))
-                found.missing |= dict.fromkeys(keys_of(rival.server), str(error))
+                leave_out(f"{name}-{workers}", error, found)
     return servers
 
 
@@ -103,11 +103,10 @@ def keep_source(scene: Scene, service: Server) -> Server:
     return replace(service, name=KEPT, body=write_form({"target": scene.pictures["target"]}, fields))
 
 
-def drop(name: str, reason: str, turns: dict[str, list[Turn]], found: Findings) -> None:
-    """Leave out a way of serving that failed. Its figures so far go with it: a server that breaks is not compared."""
-    del turns[name]
-    found.notes.append(f"{name} is left out: {reason}")
-    found.missing |= dict.fromkeys(keys_of(RIVALS[name.rpartition("-")[0]].server), reason)
+def leave_out(name: str, error: ServiceFailed, found: Findings) -> None:
+    """Tell that a rival's way of serving failed; its server has figures only if another way holds."""
+    found.notes.append(f"{name} is left out: {error}")
+    found.missing |= dict.fromkeys(keys_of(server_of(name)), str(error))
 
 
 def take_turn(scene: Scene, server: Server) -> Turn:
@@ -117,12 +116,14 @@ def take_turn(scene: Scene, server: Server) -> Turn:
     """
     config = scene.config
     load = Load(config.clients, config.turn_seconds, config.warm_up_seconds)
-    with ThreadPoolExecutor(1, "load") as thread:
-        turn = thread.submit(apply_load, server.url, server.body, load)
-        scene.check(server)
-        found = turn.result()
-    server.settle()
-    return found
+    try:
+        with ThreadPoolExecutor(1, "load") as thread:
+            turn = thread.submit(apply_load, server.url, server.body, load)
+            scene.check(server)
+            return turn.result()
+    finally:
+        # Also of one that failed: the next one needs the cores.
+        server.settle()
 
 
 def keys_of(server: str) -> tuple[str, str]:
@@ -150,7 +151,12 @@ def compare(server: str, turns: Turns, found: Findings) -> None:
 
 
 def named_ways(turns: Turns) -> list[tuple[str, str]]:
-    return [(name, RIVALS[name.rpartition("-")[0]].server) for name in turns if name not in (OURS, KEPT)]
+    return [(name, server_of(name)) for name in turns if name not in (OURS, KEPT)]
+
+
+def server_of(name: str) -> str:
+    """Name the server behind a rival's way of serving, as in fastapi-2."""
+    return RIVALS[name.rpartition("-")[0]].server
 
 
 def describe(name: str, turns: list[Turn]) -> str:
