@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from email import message_from_bytes
 from pathlib import Path
 
@@ -125,6 +126,8 @@ def test_the_next_turn_waits_until_a_server_has_worked_off_what_it_holds(tmp_pat
     work = "import time; end = time.process_time() + 2\nwhile time.process_time() < end: pass\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", work]) as process:
         try:
+            while measure_cpu({process.pid}) < 0.1:
+                time.sleep(0.02)
             Server("busy", 0, Body(b"", ""), process, tmp_path / "log").settle()
             assert measure_cpu({process.pid}) >= 2
         finally:

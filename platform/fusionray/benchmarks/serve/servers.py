@@ -31,7 +31,8 @@ STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
 # A Ray that has nothing to do uses a tenth of a core.
 IDLE_CORES = 0.3
-SETTLE_POLL_SECONDS, SETTLE_SECONDS = 0.5, 30.0
+# One quiet look is not enough: on a busy machine it may only have waited for a core.
+SETTLE_POLL_SECONDS, SETTLE_SECONDS, QUIET_LOOKS = 0.5, 30.0, 3
 # Where this package lies: servers are to run the same code, in whichever environment.
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
@@ -84,12 +85,11 @@ class Server:
     def settle(self) -> None:
         """Wait until it has worked off what it still holds of clients who are gone, 30 s at most."""
         deadline = time.monotonic() + SETTLE_SECONDS
-        used = measure_cpu(self.family())
-        while time.monotonic() < deadline:
+        used, quiet = measure_cpu(self.family()), 0
+        while quiet < QUIET_LOOKS and time.monotonic() < deadline:
             time.sleep(SETTLE_POLL_SECONDS)
             before, used = used, measure_cpu(self.family())
-            if used - before < IDLE_CORES * SETTLE_POLL_SECONDS:
-                return
+            quiet = quiet + 1 if used - before < IDLE_CORES * SETTLE_POLL_SECONDS else 0
 
     def stop(self) -> None:
         """End it, and whatever of it does not end by itself."""
