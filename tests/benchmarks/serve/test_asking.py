@@ -11,14 +11,15 @@ import numpy as np
 from fusionray.benchmarks.findings import Findings, load_keys
 from fusionray.benchmarks.serve.asking import Answer, Checker, parse_stages
 from fusionray.benchmarks.serve.contest import RIVALS, SERVERS
+from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.benchmarks.serve.crowd import Ask, Crowd, judge
-from fusionray.benchmarks.serve.load import Request, Turn
+from fusionray.benchmarks.serve.load import Load, Request, Turn
 from fusionray.benchmarks.serve.material import Body, write_form
 from fusionray.benchmarks.serve.overhead import sum_stages
 from fusionray.benchmarks.serve.overload import find_enough
 from fusionray.benchmarks.serve.servers import Server
 from fusionray.benchmarks.serve.soak import measure_growth
-from fusionray.benchmarks.serve.throughput import OURS, compare, leave_out
+from fusionray.benchmarks.serve.throughput import OURS, compare, leave_out, plan_load
 from fusionray.errors import ServiceFailed
 from fusionray.faces.decode import encode_image
 from fusionray.ops.processes import measure_cpu
@@ -133,6 +134,12 @@ def test_the_next_turn_waits_until_a_server_has_worked_off_what_it_holds(tmp_pat
         finally:
             process.kill()
     assert measure_cpu({process.pid}) == 0
+
+
+def test_turns_are_as_long_as_four_answers_take_on_a_slow_machine() -> None:
+    config = ServeBenchConfig(output="out", clients=32, turn_seconds=10, warm_up_seconds=6)
+    assert plan_load(config, faces_per_second=16.0) == Load(32, 10, 6)
+    assert plan_load(config, faces_per_second=4.0) == Load(32, 32, 16)
 
 
 def test_every_rival_has_its_keys() -> None:

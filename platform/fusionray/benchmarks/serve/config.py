@@ -27,9 +27,8 @@ class ServeBenchConfig(Section):
     rival_workers: tuple[int, ...] = Field((1, 2), min_length=1, description="processes tried; the best counts")
     clients: int = Field(32, ge=1, description="clients that ask at the same time")
     rounds: int = Field(3, ge=1, description="rounds that contestants take turns in; medians are reported")
-    turn_seconds: float = Field(10.0, gt=0, description="length of a turn under load")
-    # Longer than two answers to 32 clients take: all of them come at once, and the first two waves are no steady load.
-    warm_up_seconds: float = Field(6.0, ge=0, description="load before each turn that does not count")
+    turn_seconds: float = Field(10.0, gt=0, description="least length of a turn under load")
+    warm_up_seconds: float = Field(6.0, ge=0, description="least load before each turn, not counted")
     picture_pixels: int = Field(512, ge=64, description="side of the pictures that clients send")
     picture_format: PictureFormat = Field("jpeg", description="format of the answers")
     requests: int = Field(60, ge=2, description="requests of the one client that tells the overhead")

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.serve.alone import BareGenerator
 from fusionray.benchmarks.serve.asking import Client
+from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.benchmarks.serve.contest import HOW_TO_GET, RIVALS, SERVERS, find_environment, start_rival
 from fusionray.benchmarks.serve.load import Load, Turn, apply_load
 from fusionray.benchmarks.serve.material import write_form
@@ -24,6 +25,8 @@ from fusionray.errors import ServiceFailed
 OURS = "service"
 # The same process, asked by clients that had it read their source once: what the bare generator is given, too.
 KEPT = "service-kept"
+# In a wave every client is answered once. The first two come all at once, and a turn of one would measure where it fell.
+WARM_UP_WAVES, WAVES = 2, 4
 Turns = Mapping[str, list[Turn]]
 
 
@@ -32,6 +35,7 @@ def measure_throughput(scene: Scene, tick: Callable[[], None]) -> Findings:
     config = scene.config
     found = Findings()
     bare = BareGenerator(scene.bundle)
+    load = plan_load(config, bare.measure(1, config.warm_up_seconds))
     with ExitStack() as stack:
         servers = start_all(scene, stack, found)
         turns: dict[str, list[Turn]] = {name: [] for name in servers}
@@ -40,7 +44,7 @@ def measure_throughput(scene: Scene, tick: Callable[[], None]) -> Findings:
             # The order turns round with every round, so that drift favours nobody.
             for name in list(servers)[:: 1 if number % 2 == 0 else -1]:
                 try:
-                    turns[name].append(take_turn(scene, servers[name]))
+                    turns[name].append(take_turn(scene, servers[name], load))
                 except ServiceFailed as error:
                     if name in (OURS, KEPT):
                         raise
@@ -48,7 +52,7 @@ def measure_throughput(scene: Scene, tick: Callable[[], None]) -> Findings:
                     leave_out(name, error, found)
                     del turns[name], servers[name]
             for batch in config.batches:
-                loops[batch].append(bare.measure(batch, config.turn_seconds / len(config.batches)))
+                loops[batch].append(bare.measure(batch, load.seconds / len(config.batches)))
             tick()
     best = max(loops, key=lambda batch: statistics.median(loops[batch]))
     rates = [turn.rate for turn in turns[OURS]]
@@ -61,12 +65,20 @@ def measure_throughput(scene: Scene, tick: Callable[[], None]) -> Findings:
     for server in SERVERS:
         compare(server, turns, found)
     found.notes += [
-        f"{config.clients} clients, turns of {config.turn_seconds:g} s, pictures of {config.picture_pixels} px as "
+        f"{config.clients} clients, turns of {load.seconds:.0f} s, pictures of {config.picture_pixels} px as "
         f"{config.picture_format}; bundle {scene.bundle.description.name}, {scene.bundle.description.size} px",
         f"bare generator, faces/s by batch: {', '.join(f'{key}: {middle(loops[key]):.1f}' for key in loops)}",
         *(describe(name, turns[name]) for name in turns),
     ]
     return found
+
+
+def plan_load(config: ServeBenchConfig, faces_per_second: float) -> Load:
+    """Make turns as long as the settings have it, or longer where answers of a slow machine take longer than that."""
+    wave = config.clients / faces_per_second
+    return Load(
+        config.clients, max(config.turn_seconds, WAVES * wave), max(config.warm_up_seconds, WARM_UP_WAVES * wave)
+    )
 
 
 def start_all(scene: Scene, stack: ExitStack, found: Findings) -> dict[str, Server]:
@@ -109,13 +121,11 @@ def leave_out(name: str, error: ServiceFailed, found: Findings) -> None:
     found.missing |= dict.fromkeys(keys_of(server_of(name)), str(error))
 
 
-def take_turn(scene: Scene, server: Server) -> Turn:
+def take_turn(scene: Scene, server: Server, load: Load) -> Turn:
     """Load a server, and look at one of its answers meanwhile.
 
     Raises: ServiceFailed if it is wrong.
     """
-    config = scene.config
-    load = Load(config.clients, config.turn_seconds, config.warm_up_seconds)
     try:
         with ThreadPoolExecutor(1, "load") as thread:
             turn = thread.submit(apply_load, server.url, server.body, load)
