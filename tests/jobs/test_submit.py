@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 START_SECONDS = 90
 JOB_SECONDS = 280
+# Two jobs a test, each with its own limit, which says more than a time-out of the test does.
+pytestmark = pytest.mark.timeout(2 * JOB_SECONDS + START_SECONDS)
 
 # Small enough for a test; with an encoder that is there, everything else of jobs/presets/demo.yaml is done.
 SMALL = [

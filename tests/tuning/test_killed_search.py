@@ -24,6 +24,8 @@ from tests.tuning.tiny_search import write_search
 VERB = ("-m", "fusionray.cli", "tune", "--config")
 DRIVER = ROOT / "jobs" / "tune_driver.py"
 START_SECONDS = 150
+# Three starts, each with its own limit, which says more than a time-out of the test does.
+pytestmark = pytest.mark.timeout(4 * START_SECONDS)
 INTERVAL = 256
 IMAGES = 20 * INTERVAL
 BATCH_IMAGES = 16

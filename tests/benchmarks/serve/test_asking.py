@@ -10,8 +10,8 @@ import numpy as np
 
 from fusionray.benchmarks.findings import Findings, load_keys
 from fusionray.benchmarks.serve.asking import Answer, Checker, parse_stages
-from fusionray.benchmarks.serve.contest import RIVALS, SERVERS
 from fusionray.benchmarks.serve.config import ServeBenchConfig
+from fusionray.benchmarks.serve.contest import RIVALS, SERVERS
 from fusionray.benchmarks.serve.crowd import Ask, Crowd, judge
 from fusionray.benchmarks.serve.load import Load, Request, Turn
 from fusionray.benchmarks.serve.material import Body, write_form

@@ -25,7 +25,7 @@ from fusionray.errors import ServiceFailed
 OURS = "service"
 # The same process, asked by clients that had it read their source once: what the bare generator is given, too.
 KEPT = "service-kept"
-# In a wave every client is answered once. The first two come all at once, and a turn of one would measure where it fell.
+# In a wave every client is answered once. The first two come all at once; a turn of one would measure where it fell.
 WARM_UP_WAVES, WAVES = 2, 4
 Turns = Mapping[str, list[Turn]]
 
