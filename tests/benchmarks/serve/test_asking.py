@@ -136,7 +136,7 @@ def test_the_next_turn_waits_until_a_server_has_worked_off_what_it_holds(tmp_pat
     assert measure_cpu({process.pid}) == 0
 
 
-def test_turns_are_as_long_as_four_answers_take_on_a_slow_machine() -> None:
+def test_turns_are_as_long_as_four_answers_of_the_bare_generator_take_on_a_slow_machine() -> None:
     config = ServeBenchConfig(output="out", clients=32, turn_seconds=10, warm_up_seconds=6)
     assert plan_load(config, faces_per_second=16.0) == Load(32, 10, 6)
     assert plan_load(config, faces_per_second=4.0) == Load(32, 32, 16)

@@ -35,9 +35,10 @@ def measure_throughput(scene: Scene, tick: Callable[[], None]) -> Findings:
     config = scene.config
     found = Findings()
     bare = BareGenerator(scene.bundle)
-    load = plan_load(config, bare.measure(1, config.warm_up_seconds))
     with ExitStack() as stack:
         servers = start_all(scene, stack, found)
+        # Beside servers that run, if idle: as it will be when it counts.
+        load = plan_load(config, bare.measure(1, config.warm_up_seconds))
         turns: dict[str, list[Turn]] = {name: [] for name in servers}
         loops: dict[int, list[float]] = {batch: [] for batch in config.batches}
         for number in range(config.rounds):

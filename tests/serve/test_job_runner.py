@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,26 +11,18 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from fusionray.errors import JobNotFinished, QuotaExceeded, StoreFull, UnknownJob
-from serve.job_folder import JobFolder, JobRecord
+from fusionray.errors import JobNotFinished, StoreFull
+from serve.job_folder import JobFolder
 from serve.job_items import JobItem, JobOutcome
 from serve.job_runner import JobRunner, Work
 from serve.job_store import JobStatus, JobStore
 from tests.child_python import ROOT
 from tests.serve.job_child import LEASE_SECONDS
-from tests.serve.test_identities import Clock
-
-TARGETS = [b"target %d" % number for number in range(1, 13)]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> JobStore:
-    return JobStore(tmp_path / "store", 3600.0)
+from tests.serve.some_jobs import copy_target, make
 
 
 @pytest.fixture
@@ -64,14 +55,6 @@ def start_child(store: JobStore, log: Path, fate: str = "live") -> subprocess.Po
     path = os.pathsep.join((str(ROOT / "platform"), str(ROOT)))
     command = [sys.executable, "-m", "tests.serve.job_child", str(store.jobs.parent), str(log), fate]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
-
-
-def copy_target(item: JobItem) -> JobOutcome:
-    return JobOutcome(item.target, details={"faces": 1})
-
-
-def make(store: JobStore, owner: str = "ann", num_targets: int = 12) -> str:
-    return store.create(owner, {"faces": "all"}, b"source", TARGETS[:num_targets]).job
 
 
 def wait_for(condition: Callable[[], bool], timeout_seconds: float = 60.0) -> None:
@@ -218,18 +201,6 @@ def test_two_runners_share_the_jobs_and_no_item_is_worked_on_twice(
     assert len(read_log(logs[0]) + read_log(logs[1])) == 20
 
 
-def test_of_two_outcomes_at_the_same_time_the_first_stays(store: JobStore) -> None:
-    folder = JobFolder.read(store.jobs / make(store))
-    drafts = [store.making / name for name in ("first", "second")]
-    for draft in drafts:
-        draft.mkdir()
-        (draft / "ended.json").write_text(json.dumps({"state": "done", "done": 1, "failed": 0, "ended_at": 1.0}))
-        (draft / draft.name).touch()
-    assert [folder.publish(draft) for draft in drafts] == [True, False]
-    assert (folder.path / "outcome" / "first").exists()
-    assert list(store.making.iterdir()) == []
-
-
 def test_a_picture_that_kills_its_process_again_and_again_fails_alone(
     store: JobStore, children: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -353,20 +324,6 @@ def test_of_many_who_take_a_job_exactly_one_gets_it(store: JobStore) -> None:
         runner.drain()
 
 
-def test_what_was_finished_first_stays(store: JobStore) -> None:
-    folders = [JobFolder.read(store.jobs / make(store)) for _ in range(3)]
-    for folder in folders:
-        folder.write_result(1, copy_target(folder.read_item(1, b"source")))
-        folder.write_result(1, JobOutcome(problem={}))
-        assert (folder.progress().done, folder.progress().failed) == ({1}, frozenset())
-    assert [folders[0].finish(), folders[0].end("failed", "x"), folders[0].finish()] == [True, False, False]
-    assert [folders[1].end("cancelled"), folders[1].end("failed", "x")] == [True, False]
-    (folders[2].path / "reserve").rename(store.making / "taken")
-    assert folders[2].end("failed", "y" * 5000)
-    ended = [folder.ended for folder in folders]
-    assert [end and end.state for end in ended] == ["done", "cancelled", "failed"]
-
-
 def fill(path: Path) -> None:
     """Write until nothing more fits."""
     with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
@@ -406,81 +363,3 @@ def test_a_full_disk_fails_the_job_with_one_clear_reason(tmp_path: Path, start: 
         runner.drain()
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
-
-
-@pytest.mark.parametrize(
-    "job", ["", "..", "job_", "job_../../making", "job_" + "g" * 32, "job_" + "0" * 32, "job_" + "0" * 32 + "\n"]
-)
-def test_an_id_that_was_never_given_is_unknown(store: JobStore, job: str) -> None:
-    make(store)
-    for act in (store.status, store.result, store.cancel, store.remove):
-        with pytest.raises(UnknownJob):
-            act(job, "ann")
-
-
-def test_an_id_leads_nowhere_but_to_jobs(store: JobStore) -> None:
-    job = make(store)
-    shutil.copytree(store.jobs / job, store.making / "planted")
-    for strange in ("../making/planted", f"../jobs/{job}", f"{job}/", f"./{job}"):
-        with pytest.raises(UnknownJob):
-            store.status(strange, "ann")
-
-
-def test_another_owner_sees_and_touches_nothing(store: JobStore) -> None:
-    job = make(store)
-    for act in (store.status, store.result, store.cancel, store.remove):
-        with pytest.raises(UnknownJob) as caught:
-            act(job, "bob")
-        with pytest.raises(UnknownJob, match=str(caught.value)):
-            act("job_" + "0" * 32, "bob")
-    assert store.list_jobs("bob") == []
-    assert [status.job for status in store.list_jobs("ann")] == [job]
-
-
-def test_jobs_expire_and_half_written_ones_are_swept(tmp_path: Path) -> None:
-    wall = Clock(time.time() - 99)
-    store = JobStore(tmp_path / "store", 100.0, wall_clock=wall)
-    job = make(store)
-    old, young = store.making / "job_old", store.making / "job_young"
-    for draft in (old, young):
-        (draft / "targets").mkdir(parents=True)
-    os.utime(old, (0, 0))
-    wall.now = time.time()
-    other = make(store)
-    assert store.sweep() == 0
-    assert (old.exists(), young.exists()) == (False, True)
-    store.cancel(other, "ann")
-    wall.now += 2
-    with pytest.raises(UnknownJob):
-        store.status(job, "ann")
-    assert store.sweep() == 1
-    assert not (store.jobs / job).exists()
-    assert store.status(other, "ann").state == "cancelled"
-
-
-def test_too_many_jobs_are_refused(tmp_path: Path) -> None:
-    store = JobStore(tmp_path / "store", 100.0, max_jobs=3, max_open_jobs=2, max_bytes=10_000)
-    jobs = [make(store), make(store)]
-    with pytest.raises(QuotaExceeded, match="2 jobs of this key are not finished"):
-        make(store)
-    with pytest.raises(StoreFull, match="of at most 3 with 10000 bytes"):
-        store.create("bob", {}, b"source", [bytes(9900)])
-    store.cancel(jobs[0], "ann")
-    make(store)
-    with pytest.raises(StoreFull, match="3 jobs with"):
-        make(store, "bob")
-    store.remove(jobs[0], "ann")
-    make(store, "bob")
-
-
-def test_thousands_of_jobs_are_listed_fast(store: JobStore) -> None:
-    for number in range(3000):
-        record = JobRecord(f"job_{number:032x}", "ann" if number % 10 else "bob", {}, 5, 9, 1.0 + time.time())
-        folder = store.jobs / record.job
-        (folder / "results").mkdir(parents=True)
-        (folder / "job.json").write_text(json.dumps(asdict(record)))
-    store.list_open()
-    began = time.monotonic()
-    assert len(store.list_jobs("bob")) == 300
-    assert len(store.list_open()) == 3000
-    assert time.monotonic() - began < 3.0
