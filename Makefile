@@ -26,7 +26,7 @@ bench-serve: $(STAMP)
 
 # Other servers to measure ours against, in an environment of their own.
 RIVALS := .venv-rivals
-RIVALS_LIST := platform/fusionray/benchmarks/serve/rivals/requirements.txt
+RIVALS_LIST := platform/fusionray_competitors/requirements.txt
 bench-rivals: $(RIVALS)/.installed
 $(RIVALS)/.installed: $(RIVALS_LIST)
 	test -x $(RIVALS)/bin/python || $(PYTHON) -m venv $(RIVALS)

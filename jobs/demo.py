@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 
 from fusionray.config import load_config  # noqa: E402
+from fusionray.environment import apply_defaults  # noqa: E402
 from fusionray.errors import FusionRayError  # noqa: E402
-from fusionray.ops.environment import apply_defaults  # noqa: E402
 
 OUTPUT = ROOT / "runs" / "demo"
 NUM_PAIRS = 200
@@ -29,7 +29,7 @@ HTTP_SECONDS = 60.0
 def main() -> int:
     """Run all stages; exit 1 with one line if one of them fails."""
     apply_defaults()
-    from fusionray.ops.cluster import cluster
+    from fusionray.ray_cluster.connection import cluster
 
     started = time.monotonic()
     try:
@@ -43,8 +43,8 @@ def main() -> int:
 
 def run_stages(started: float) -> None:
     """prepare -> identity encoder -> fusion -> export -> evaluate -> serve -> report."""
-    from fusionray.export.onnx import ExportConfig, export
-    from fusionray.training.settings import TrainConfig
+    from fusionray.export.export import ExportConfig, export
+    from fusionray.training.config import TrainConfig
     from fusionray.training.train import train
 
     config = load_config(TrainConfig, file=ROOT / "jobs/presets/demo.yaml", overrides=[f"run.output={OUTPUT}"])
@@ -122,11 +122,11 @@ def answer_over_http(bundle: str) -> float:
     """Serve the bundle, send two pictures of people it never saw, keep the answer; return its milliseconds."""
     from ray import serve as ray_serve
 
-    import serve.app
+    import fusionray.serving.application
     from fusionray.data import synthetic
     from fusionray.faces.decode import encode_image
     from fusionray.recipes.recipe import to_uint8
-    from serve.settings import ModelSettings, ServeConfig
+    from fusionray.serving.config import ModelConfig, ServeConfig
 
     people = synthetic.sample_identities(2, seed=99)
     looks = synthetic.sample_attributes(2, seed=99)
@@ -137,7 +137,7 @@ def answer_over_http(bundle: str) -> float:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with stage("serve", 3, "step") as bar:
-        serve.app.run(ServeConfig(models=(ModelSettings(bundle=bundle),)), port=port, blocking=False)
+        serve.app.run(ServeConfig(models=(ModelConfig(bundle=bundle),)), port=port, blocking=False)
         bar.update()
         fuse_request(port)  # the first request of a connection pays for what later ones find ready
         bar.update()
@@ -172,7 +172,7 @@ def report(figures: Any, fusion: Any) -> None:
     from fusionray.evaluation.report.documents import Picture, Report, write_report
     from fusionray.evaluation.report.drawing import draw_curves
     from fusionray.evaluation.report.goals import load_table
-    from fusionray.ops.tracking import metric_history
+    from fusionray.tracking import metric_history
 
     names = ("truth", "structure", "identity", "mask", "adversarial", "discriminator", "feature_matching")
     curves = {name: metric_history(fusion.tracking_uri, fusion.tracking_run, f"loss_{name}") for name in names}

@@ -20,14 +20,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "platform")]
 
+from fusionray.checkpoint.info import newest_checkpoint, read_info  # noqa: E402
 from fusionray.config import load_config  # noqa: E402
-from fusionray.ops.environment import resolve_location  # noqa: E402
-from fusionray.ops.processes import add_descendants, list_processes  # noqa: E402
-from fusionray.training.checkpoint.info import newest_checkpoint, read_info  # noqa: E402
+from fusionray.environment import resolve_location  # noqa: E402
+from fusionray.hardware.processes import add_descendants, list_processes  # noqa: E402
+from fusionray.tuning.config import TuneConfig  # noqa: E402
 from fusionray.tuning.driver import resolve_train  # noqa: E402
 from fusionray.tuning.plan import TRIALS_FOLDER, search_folder  # noqa: E402
 from fusionray.tuning.records import Records, repeated_images  # noqa: E402
-from fusionray.tuning.settings import TuneConfig  # noqa: E402
 
 PRESET = ROOT / "jobs" / "presets" / "search-small.yaml"
 WAIT_SECONDS = 600.0
@@ -39,7 +39,7 @@ def main() -> int:
     config = load_config(TuneConfig, file=PRESET, overrides=overrides)
     folder = Path(search_folder(config.model_copy(update={"output": resolve_location(config.output)})))
     shutil.rmtree(folder, ignore_errors=True)
-    interval = resolve_train(config).budget.checkpoint_images
+    interval = resolve_train(config).budget.checkpoint_every_images
     search = Search(folder, interval, ["tune", "--config", str(PRESET), *overrides])
 
     tell("start the search, and wait until a trial is finished and the next one has got past a checkpoint")

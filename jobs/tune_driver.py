@@ -5,17 +5,17 @@ python jobs/tune_driver.py jobs/presets/search-64.yaml
 
 import sys
 
-from fusionray.ops.environment import apply_defaults
+from fusionray.environment import apply_defaults
 
 apply_defaults()  # before Ray is imported
 
 from ray import tune  # noqa: E402
 
 from fusionray.config import load_config  # noqa: E402
-from fusionray.ops.cluster import cluster  # noqa: E402
+from fusionray.ray_cluster.connection import cluster  # noqa: E402
+from fusionray.tuning.config import TuneConfig  # noqa: E402
 from fusionray.tuning.driver import open_search, trials_of  # noqa: E402
 from fusionray.tuning.outcome import conclude  # noqa: E402
-from fusionray.tuning.settings import TuneConfig  # noqa: E402
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
         plan = open_search(config)
         with trials_of(plan) as parts:
             # Yours: parts["tune_config"].scheduler and .search_alg, parts["run_config"].callbacks. Trials report the
-            # metric, `images` and `milestone` (the multiple of train.budget.preview_images they were due at).
+            # metric, `images` and `milestone` (the multiple of train.budget.validate_every_images they were due at).
             tune.Tuner(**parts).fit()
         print(conclude(plan).summary)
 

@@ -19,7 +19,7 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 DATA_FOLDER = tempfile.TemporaryDirectory(prefix="fr-data-", ignore_cleanup_errors=True)
 os.environ["XDG_DATA_HOME"] = DATA_FOLDER.name
 
-from fusionray.ops.environment import apply_defaults  # noqa: E402
+from fusionray.environment import apply_defaults  # noqa: E402
 
 apply_defaults()
 
@@ -29,7 +29,7 @@ def ray_session() -> Iterator[None]:
     """A Ray of this test session alone, in a folder of its own."""
     import ray
 
-    from fusionray.ops.cluster import start_local
+    from fusionray.ray_cluster.connection import start_local
 
     # The path of a socket in it may have 107 characters: pytest's own folders are too deep.
     with tempfile.TemporaryDirectory(prefix="fr-ray-", ignore_cleanup_errors=True) as folder:

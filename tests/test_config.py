@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from fusionray.config import list_presets, load_config, read_preset
 from fusionray.errors import ConfigInvalid
-from fusionray.recipes.fusion_settings import FaceFusionConfig
-from fusionray.training.settings import TrainConfig
+from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.training.config import TrainConfig
 
 SHARDS = "data.shards=x"
 
@@ -20,15 +20,17 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_file_wins_over_the_preset_and_an_override_over_both(tmp_path: Path) -> None:
-    file = write(tmp_path, "preset: tiny-64\ndata: {pool_rows: 99, decode_threads: 7}\nengine: {batch_size: 4}\n")
-    config = load_config(TrainConfig, file=file, overrides=[SHARDS, "data.pool_rows=77"])
-    assert config.data.pool_rows == 77
+    file = write(
+        tmp_path, "preset: tiny-64\ndata: {shuffle_buffer_rows: 99, decode_threads: 7}\nengine: {batch_size: 4}\n"
+    )
+    config = load_config(TrainConfig, file=file, overrides=[SHARDS, "data.shuffle_buffer_rows=77"])
+    assert config.data.shuffle_buffer_rows == 77
     assert config.data.decode_threads == 7
     assert config.engine.batch_size == 4
     assert isinstance(config.recipe, FaceFusionConfig)
     # What neither names stays as the preset has it, inside the sections they touch too.
     preset = read_preset("tiny-64")
-    assert config.engine.average_half_life_images == preset["engine"]["average_half_life_images"]
+    assert config.engine.ema_half_life_images == preset["engine"]["ema_half_life_images"]
     assert list(config.recipe.generator.channels) == preset["recipe"]["generator"]["channels"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.child_python import ROOT, run_python
+from tests.support.child_python import ROOT, run_python
 
 PACKAGE = ROOT / "platform" / "fusionray"
 OUTSIDE = ("jobs", "serve", "cluster", "tests")
@@ -93,7 +93,7 @@ FORBIDDEN = {
         "mlflow",
         *(f"fusionray.{room}" for room in ("training", "tuning", "export", "ops")),
     ],
-    "evaluation/measures/verification.py": ["ray", "mlflow", "torch", "fusionray"],
+    "metrics/verification.py": ["ray", "mlflow", "torch", "fusionray"],
     **{
         f"training/{name}.py": ["ray", "mlflow", "fusionray.data"]
         for name in (
@@ -113,8 +113,8 @@ FORBIDDEN = {
             "strategies",
         )
     },
-    "training/schedule.py": ["ray", "mlflow", "torch"],
-    "training/checkpoint/info.py": ["ray", "mlflow", "torch"],
+    "training/engine/schedule.py": ["ray", "mlflow", "torch"],
+    "checkpoint/info.py": ["ray", "mlflow", "torch"],
     **{f"training/checkpoint/{name}.py": ["ray", "mlflow"] for name in ("table", "tensors", "staging", "writer")},
     **{
         f"tuning/{name}.py": ["ray", "mlflow"]
@@ -171,8 +171,8 @@ def test_recipes_use_of_the_data_only_the_synthetic_world() -> None:
 def test_what_runs_without_a_cluster_does_not_load_one() -> None:
     code = (
         "import json, sys\n"
-        "import fusionray.recipes.face_fusion, fusionray.training.engine, fusionray.runtime.fuser\n"
-        "import fusionray.evaluation.measures.verification, fusionray.training.settings, fusionray.data.pairs\n"
+        "import fusionray.recipes.face_fusion, fusionray.training.engine.engine, fusionray.runtime.fuser\n"
+        "import fusionray.metrics.verification, fusionray.training.config, fusionray.data.pairs\n"
         "print(json.dumps([name for name in ('ray', 'mlflow', 'fastapi') if name in sys.modules]))"
     )
     assert json.loads(run_python("-c", code)) == []

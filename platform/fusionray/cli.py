@@ -12,9 +12,9 @@ from fusionray.commands.bundles import add_compile, add_export, add_import
 from fusionray.commands.learning import add_evaluate, add_prepare, add_train, add_tune
 from fusionray.commands.pictures import add_fuse, add_verify
 from fusionray.commands.service import add_keys, add_serve
+from fusionray.environment import apply_defaults
 from fusionray.errors import FusionRayError, RunStopped
-from fusionray.ops.environment import apply_defaults
-from fusionray.training.notice import EXIT_STATUS
+from fusionray.training.faults.preemption import EXIT_STATUS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fusionray.benchmarks.interleaving import Pace
 from fusionray.benchmarks.loader import (
     Decode,
     ShardBatches,
@@ -13,9 +14,8 @@ from fusionray.benchmarks.loader import (
     decode_with_simplejpeg,
     measure_loader,
 )
-from fusionray.benchmarks.turns import Pace
 from fusionray.data.reading import list_files, list_people
-from tests.tiny_shards import SIZE, draw_crop, write_tiny_shards
+from tests.support.tiny_shards import SIZE, draw_crop, write_tiny_shards
 
 
 @pytest.mark.parametrize("decode", [decode_with_pillow, decode_with_simplejpeg])

@@ -6,7 +6,7 @@ import pytest
 
 from fusionray.benchmarks.recovery import RecoveryBenchConfig, bench_recovery
 from fusionray.evaluation.report.figures import Figures
-from tests.tiny_bench import build_bench
+from tests.support.tiny_bench import build_bench
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -19,7 +19,7 @@ def test_a_killed_worker_is_measured_until_its_successors_have_made_a_step(tmp_p
         kills=1,
         # Long enough for successors to be asked for and to get ready.
         pause_seconds=(12.0, 13.0),
-        checkpoint_images=200,
+        checkpoint_every_images=200,
     )
     result = bench_recovery(config)
     figures = result.figures.figures

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusionray.benchmarks.bare import BareLoop
+from fusionray.benchmarks.bare_loop import BareLoop
 from fusionray.benchmarks.engine_parts import WITHOUT_PENALTY
-from fusionray.benchmarks.plain import PlainRecipe
-from tests.tiny_bench import build_tiny_subject
+from fusionray.benchmarks.plain_recipe import PlainRecipe
+from tests.support.tiny_bench import build_tiny_subject
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

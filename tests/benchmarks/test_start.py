@@ -6,13 +6,13 @@ import pytest
 
 from fusionray.benchmarks.start import Start, StartFigures, measure_start, median_of
 from fusionray.errors import ServiceFailed
-from fusionray.runtime.settings import RuntimeSettings
-from tests.tiny_bundle import write_tiny_bundle
+from fusionray.runtime.config import RuntimeConfig
+from tests.support.tiny_bundle import write_tiny_bundle
 
 
 def test_starts_are_measured_in_processes_of_their_own(tmp_path: Path) -> None:
     folder = write_tiny_bundle(tmp_path / "bundle").folder
-    figures = measure_start(folder, RuntimeSettings(engine="openvino", threads=1), rounds=1)
+    figures = measure_start(folder, RuntimeConfig(engine="openvino", threads=1), rounds=1)
     for start in (figures.plain, figures.cold, figures.warm):
         assert 0 < start.open_seconds < start.seconds
     assert figures.warm_start_ratio == figures.warm.seconds / figures.cold.seconds

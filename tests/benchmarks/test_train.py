@@ -11,8 +11,8 @@ from fusionray.benchmarks.train import bench_train
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid
 from fusionray.evaluation.report.figures import Figures
-from tests.child_python import run_python
-from tests.tiny_bench import build_bench
+from tests.support.child_python import run_python
+from tests.support.tiny_bench import build_bench
 
 GPU_KEYS = {"gpu_amp_speedup", "gpu_memory_auto", "gpu_busy"}
 WITHOUT_RAY = """

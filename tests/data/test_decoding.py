@@ -16,10 +16,10 @@ from fusionray.data.decoding import (
     collate_pairs,
     decode_crop,
 )
-from fusionray.data.pairs import Crop, Crops, Draws
+from fusionray.data.pairs import Crop, Crops, SampledPairs
 from fusionray.data.synthetic import ATTRIBUTE_NAMES, neutral_attributes
 from fusionray.errors import ShardCorrupt
-from tests.tiny_shards import SIZE, draw_crop, encode, name_person
+from tests.support.tiny_shards import SIZE, draw_crop, encode, name_person
 
 SMILE, ROLL = (ATTRIBUTE_NAMES.index(name) for name in ("smile", "roll"))
 # A crop that lies on its side in its picture: its rows run down the picture.
@@ -59,7 +59,7 @@ def regions_of(*rows: tuple[int, int]) -> list[bytes]:
 def test_pairs_know_where_the_targets_show_their_faces(decoder: CropDecoder) -> None:
     rows = ((0, 0), (1, 1))
     crops = dataclasses.replace(crops_of(*rows), regions=regions_of(*rows))
-    batch = collate_pairs([Draws(crops, np.array([[0, 1], [1, 0]]))], decoder)
+    batch = collate_pairs([SampledPairs(crops, np.array([[0, 1], [1, 0]]))], decoder)
     assert batch.region is not None
     assert batch.region.shape == (2, 1, SIZE, SIZE)
     for row, (person, number) in enumerate(((1, 1), (0, 0))):
@@ -68,7 +68,7 @@ def test_pairs_know_where_the_targets_show_their_faces(decoder: CropDecoder) -> 
 
 def test_a_batch_in_which_one_face_may_be_anywhere_has_no_regions(decoder: CropDecoder) -> None:
     known = dataclasses.replace(crops_of((0, 0), (1, 1)), regions=regions_of((0, 0), (1, 1)))
-    group = [Draws(known, np.array([[0, 1]])), Draws(crops_of((2, 3), (2, 2)), np.array([[1, 0]]))]
+    group = [SampledPairs(known, np.array([[0, 1]])), SampledPairs(crops_of((2, 3), (2, 2)), np.array([[1, 0]]))]
     assert collate_pairs(group, decoder).region is None
 
 
@@ -86,13 +86,13 @@ def test_a_batch_in_which_one_face_may_be_anywhere_has_no_regions(decoder: CropD
 def test_a_damaged_region_is_named(decoder: CropDecoder, region: bytes, message: str) -> None:
     crops = dataclasses.replace(crops_of((0, 0), (1, 1)), regions=[region, region])
     with pytest.raises(ShardCorrupt, match=message):
-        collate_pairs([Draws(crops, np.array([[0, 1]]))], decoder)
+        collate_pairs([SampledPairs(crops, np.array([[0, 1]]))], decoder)
 
 
 def test_pairs_hold_source_and_target_in_their_places_whatever_they_are_drawn_from(decoder: CropDecoder) -> None:
     group = [
-        Draws(crops_of((0, 0), (1, 1), truth=True), np.array([[0, 1]])),
-        Draws(crops_of((2, 3), (2, 2), truth=True), np.array([[1, 0]])),
+        SampledPairs(crops_of((0, 0), (1, 1), truth=True), np.array([[0, 1]])),
+        SampledPairs(crops_of((2, 3), (2, 2), truth=True), np.array([[1, 0]])),
     ]
     batch = collate_pairs(group, decoder)
     np.testing.assert_array_equal(batch.source[1].permute(1, 2, 0).numpy(), draw_crop(2, 2))
@@ -107,7 +107,7 @@ def test_pairs_hold_source_and_target_in_their_places_whatever_they_are_drawn_fr
 
 
 def test_labels_follow_the_names_of_people(decoder: CropDecoder) -> None:
-    draws = Draws(crops_of((0, 0), (7, 0)), np.array([[1], [0]]))
+    draws = SampledPairs(crops_of((0, 0), (7, 0)), np.array([[1], [0]]))
     batch = collate_faces([draws], decoder, {name_person(0): 5, name_person(7): 1})
     assert batch.label.tolist() == [1, 5]
     assert batch.label.dtype == torch.int64
@@ -117,8 +117,8 @@ def test_labels_follow_the_names_of_people(decoder: CropDecoder) -> None:
 
 def test_a_synthetic_face_carries_its_person_and_what_its_crop_shows(decoder: CropDecoder) -> None:
     group = [
-        Draws(crops_of((3, 1), (5, 2), truth=True), np.array([[1], [0]])),
-        Draws(crops_of((4, 7), truth=True), np.array([[0]])),
+        SampledPairs(crops_of((3, 1), (5, 2), truth=True), np.array([[1], [0]])),
+        SampledPairs(crops_of((4, 7), truth=True), np.array([[0]])),
     ]
     batch = collate_faces(group, decoder, {name_person(person): person for person in (3, 4, 5)})
     assert batch.traits is not None

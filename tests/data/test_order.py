@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 import numpy as np
 import pytest
 
-from fusionray.data.order import SEGMENT_ROWS, Cut, DataOrder, DataPosition, Window, window_edges
+from fusionray.data.order import SEGMENT_ROWS, DataOrder, DataPosition, EpochPartition, Window, window_edges
 from fusionray.errors import ShardMismatch
 
 FILES = (30, 7, 41, 22, 1, 39)
@@ -89,7 +89,7 @@ def test_the_shares_of_a_step_add_up_and_differ_by_one_row(num_ranks: int) -> No
 
 
 def test_a_position_survives_json() -> None:
-    position = DataPosition(epoch=3, cuts=(Cut(num_ranks=2, window_rows=16, drawn=9),))
+    position = DataPosition(epoch=3, cuts=(EpochPartition(num_ranks=2, window_rows=16, drawn=9),))
     assert DataPosition.model_validate_json(position.model_dump_json()) == position
     assert DataPosition.model_validate(position.model_dump(mode="json")) == position
 
@@ -132,7 +132,9 @@ def test_the_same_ranks_go_on_in_their_cut_and_others_open_one() -> None:
 
 def test_too_few_rows_for_more_ranks_end_the_epoch() -> None:
     position = order(1).advance(DataPosition(), NUM_ROWS - 2)
-    assert order(3).advance(position, 3) == DataPosition(epoch=1, cuts=(Cut(num_ranks=3, window_rows=16, drawn=1),))
+    assert order(3).advance(position, 3) == DataPosition(
+        epoch=1, cuts=(EpochPartition(num_ranks=3, window_rows=16, drawn=1),)
+    )
 
 
 def test_a_window_is_bounded_and_none_is_a_small_rest() -> None:
@@ -179,7 +181,7 @@ def test_fewer_rows_than_ranks_are_refused() -> None:
 
 def test_ten_million_rows_are_ordered_in_a_moment() -> None:
     data = DataOrder((10_000,) * 1000, 0, 8, 4096)
-    position = DataPosition(epoch=2, cuts=(Cut(num_ranks=6, window_rows=4096, drawn=900_000),))
+    position = DataPosition(epoch=2, cuts=(EpochPartition(num_ranks=6, window_rows=4096, drawn=900_000),))
     started = time.process_time()
     position = data.advance(position, 64 * 8)
     window = next(data.windows(position, 7))

@@ -6,19 +6,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fusionray.data.pairs import Crops, Draws, crops_from_tables, draw_held_out_pairs, draw_sources, regroup
-from tests.tiny_shards import build_crops, build_table
+from fusionray.data.pairs import Crops, SampledPairs, crops_from_tables, draw_held_out_pairs, draw_sources, regroup
+from tests.support.tiny_shards import build_crops, build_table
 
 
-def draw_pairs(ratio: float, *, seed: int = 0, people: int = 40, pictures: int = 25) -> Draws:
+def draw_pairs(ratio: float, *, seed: int = 0, people: int = 40, pictures: int = 25) -> SampledPairs:
     """Draw every crop of a window once, in random order, with a source."""
     crops = crops_from_tables([build_table(build_crops(people, pictures))])
     random = np.random.default_rng(seed)
     targets = random.permutation(len(crops))
-    return Draws(crops, np.stack([draw_sources(crops.person, targets, ratio, random), targets], axis=1))
+    return SampledPairs(crops, np.stack([draw_sources(crops.person, targets, ratio, random), targets], axis=1))
 
 
-def people_of(draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+def people_of(draws: SampledPairs) -> tuple[np.ndarray, np.ndarray]:
     source, target = draws.crops.person[draws.indices].T
     return source, target
 
@@ -63,7 +63,7 @@ def test_people_with_several_pictures_make_up_for_those_with_one() -> None:
 
 def test_a_single_person_is_reported() -> None:
     crops = crops_from_tables([build_table(build_crops(1, 20))])
-    with pytest.raises(ValueError, match=r"among the 20 rows .* raise data\.pool_rows"):
+    with pytest.raises(ValueError, match=r"among the 20 rows .* raise data\.shuffle_buffer_rows"):
         draw_sources(crops.person, np.arange(20), 0.5, np.random.default_rng(0))
     draw_sources(crops.person, np.arange(20), 1.0, np.random.default_rng(0))
 
@@ -119,7 +119,8 @@ def test_crops_carry_what_generated_them_where_the_rows_do() -> None:
 def test_groups_are_full_but_for_the_last_whatever_they_are_made_of() -> None:
     crops = Crops([b""] * 100, ["p"], np.zeros(100, np.int64), {})
     parts = [
-        Draws(crops, np.arange(start, end)[:, None]) for start, end in ((0, 2), (2, 3), (3, 20), (20, 20), (20, 31))
+        SampledPairs(crops, np.arange(start, end)[:, None])
+        for start, end in ((0, 2), (2, 3), (3, 20), (20, 20), (20, 31))
     ]
     groups = [[int(index) for draws in group for index in draws.indices[:, 0]] for group in regroup(parts, 7)]
     assert [len(group) for group in groups] == [7, 7, 7, 7, 3]

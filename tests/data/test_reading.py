@@ -10,7 +10,7 @@ import pytest
 
 from fusionray.data.order import Segment
 from fusionray.data.reading import (
-    Damage,
+    CorruptionTracker,
     LocalReader,
     RayReader,
     ShardFiles,
@@ -22,7 +22,7 @@ from fusionray.data.reading import (
 )
 from fusionray.data.shards import Manifest
 from fusionray.errors import DataTimeout, ShardCorrupt
-from tests.tiny_shards import flip_a_bit, name_person, write_tiny_shards
+from tests.support.tiny_shards import flip_a_bit, name_person, write_tiny_shards
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_rows_of_others_stand_in_for_a_damaged_file_up_to_a_limit(
     files = list_files(str(tmp_path), manifest, "train")
     sound = dict(zip(files.names, read_all(LocalReader(files)), strict=True))
     damage_file(tmp_path / files.names[2], how)
-    damage = Damage(1)
+    damage = CorruptionTracker(1)
     tables = read_all(kind(files, damage))
     assert [table.equals(sound[name]) for name, table in zip(files.names, tables, strict=True)] == [True, True, False]
     assert tables[2].equals(sound[files.names[0]]), "the file behind the last is the first"
@@ -137,7 +137,7 @@ def test_a_shorter_file_stands_in_more_than_once(tmp_path: Path) -> None:
     assert files.rows == (12, 8)
     (short,) = LocalReader(files).read([segment(1, *range(8))])
     (tmp_path / files.names[0]).unlink()
-    (table,) = LocalReader(files, Damage(1)).read([segment(0, *range(12))])
+    (table,) = LocalReader(files, CorruptionTracker(1)).read([segment(0, *range(12))])
     assert table.equals(pa.concat_tables([short, short.slice(0, 4)]))
 
 
@@ -158,7 +158,7 @@ def test_storage_that_is_gone_is_not_asked_for_every_file(
 
     monkeypatch.setattr(ShardFiles, "read", count)
     with pytest.raises(ShardCorrupt, match=files.names[1]):
-        list(LocalReader(files, Damage(max_damaged)).read([segment(1, 0)]))
+        list(LocalReader(files, CorruptionTracker(max_damaged)).read([segment(1, 0)]))
     assert asked == [1, 2][: max_damaged + 1]
 
 

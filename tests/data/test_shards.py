@@ -21,7 +21,7 @@ from fusionray.data.shards import (
     write_shard,
 )
 from fusionray.errors import InputMissing, ShardCorrupt, ShardMismatch
-from tests.tiny_shards import LANDMARKS_52, SIZE, write_tiny_shards
+from tests.support.tiny_shards import LANDMARKS_52, SIZE, write_tiny_shards
 
 
 def test_rows_read_back_with_plain_pyarrow(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fusionray.data.shards import Manifest
 from fusionray.data.stream import TrainingStream, prefetched
 from fusionray.errors import ShardCorrupt
 from fusionray.types import PairBatch
-from tests.tiny_shards import SIZE, draw_crop, name_person, write_tiny_shards
+from tests.support.tiny_shards import SIZE, draw_crop, name_person, write_tiny_shards
 
 PEOPLE, PICTURES, WINDOW = 13, 8, 24
 NUM_ROWS = PEOPLE * PICTURES

@@ -24,16 +24,16 @@ import torch
 import yaml
 from PIL import Image
 
+from fusionray.checkpoint.info import find_checkpoint, read_info
+from fusionray.checkpoint.reader import load_tensors
 from fusionray.cli import main
 from fusionray.data import synthetic
 from fusionray.data.shards import read_manifest
-from fusionray.ops.processes import find_processes
-from fusionray.ops.tracking import make_client
+from fusionray.hardware.processes import find_processes
 from fusionray.safety.provenance import read_provenance
-from fusionray.training.checkpoint.info import find_checkpoint, read_info
-from fusionray.training.checkpoint.tensors import load_tensors
-from tests.tiny_fusion import TINY_SOURCE
-from tests.tiny_shards import flip_a_bit
+from fusionray.tracking import make_client
+from tests.support.tiny_fusion import TINY_SOURCE
+from tests.support.tiny_shards import flip_a_bit
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = "synthetic://people=24,images=6,size=96,seed=3"
@@ -55,18 +55,23 @@ TINY: dict[str, Any] = {
         },
         "discriminator": {"channels": [8, 16]},
     },
-    "data": {"pool_rows": 32, "validation_images": 16},
+    "data": {"shuffle_buffer_rows": 32, "validation_images": 16},
     "engine": {"global_batch": 16, "schedule": {"warmup_images": 32}},
-    "budget": {"images": IMAGES, "checkpoint_images": 160, "log_images": 32, "preview_images": IMAGES},
+    "budget": {
+        "images": IMAGES,
+        "checkpoint_every_images": 160,
+        "log_every_images": 32,
+        "validate_every_images": IMAGES,
+    },
     "workers": {"num_workers": 2, "threads": 1},
 }
 ENCODER: dict[str, Any] = {
     "preset": "identity-small",
     "run": {"name": "encoder"},
     "recipe": {"encoder": {"channels": [8, 16], "blocks": [1, 1]}},
-    "data": {"pool_rows": 32, "validation_images": 16},
+    "data": {"shuffle_buffer_rows": 32, "validation_images": 16},
     "engine": {"global_batch": 16, "schedule": {"warmup_images": 32}},
-    "budget": {"images": 160, "checkpoint_images": 160, "log_images": 80, "preview_images": 160},
+    "budget": {"images": 160, "checkpoint_every_images": 160, "log_every_images": 80, "validate_every_images": 160},
     "workers": {"num_workers": 2, "threads": 1},
 }
 
@@ -182,7 +187,7 @@ def test_killed_driver_goes_on_from_its_last_checkpoint(world: World, saved: lis
     history = client.get_metric_history(run_id, "grad_norm_generator")
     positions = [entry.step for entry in sorted(history, key=lambda entry: entry.timestamp)]
     # The second driver came again past what the first had logged after its last checkpoint: no entry is there twice.
-    step = TINY["budget"]["log_images"]
+    step = TINY["budget"]["log_every_images"]
     assert positions == list(range(step, IMAGES + 1, step))
     # Evaluations stand where they were made, with the values that the checkpoint has of them.
     newest = read_info(find_checkpoint(str(world.runs / "fusion")))

@@ -12,11 +12,11 @@ from PIL import Image
 from fusionray.errors import CheckpointMissing, FusionRayError, InputMissing, ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.evaluate import EvaluateResult, evaluate
-from fusionray.ops.tracking import make_client
+from fusionray.tracking import make_client
 from tests.evaluation.materials import Brightest, draw_frames, save_script, write_pictures
-from tests.tiny_fusion import SIZE, save_encoder
-from tests.tiny_shards import write_tiny_shards
-from tests.tiny_world import PEOPLE, save_fusion, save_reader, write_world
+from tests.support.tiny_fusion import SIZE, save_encoder
+from tests.support.tiny_shards import write_tiny_shards
+from tests.support.tiny_world import PEOPLE, save_fusion, save_reader, write_world
 
 PAIRS = 20
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fusionray.evaluation.measures.confidence import Interval
 from fusionray.evaluation.report.figures import Figure
 from fusionray.evaluation.report.goals import Goal, Table, load_table
-from fusionray.evaluation.report.missing import Circumstances, explain_missing
+from fusionray.evaluation.report.missing import MissingContext, explain_missing
+from fusionray.metrics.confidence import Interval
 
-EVERYTHING = Circumstances(synthetic=True, with_reader=True, with_features=False, landmarks="", num_clips=1)
+EVERYTHING = MissingContext(synthetic=True, with_reader=True, with_features=False, landmarks="", num_clips=1)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_a_table_whose_names_do_not_fit_is_refused() -> None:
 )
 def test_what_is_missing_is_explained(key: str, changes: dict[str, object], reason: str) -> None:
     table = load_table()
-    found = explain_missing(table, set(table.keys) - {key}, Circumstances(**{**vars(EVERYTHING), **changes}))
+    found = explain_missing(table, set(table.keys) - {key}, MissingContext(**{**vars(EVERYTHING), **changes}))
     assert found.keys() == {key}
     assert reason in found[key]

@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from fusionray.evaluation.measures.verification import verify
 from fusionray.evaluation.report.documents import Listing, Picture, Report, write_report, write_text
 from fusionray.evaluation.report.drawing import draw_curves, draw_grid, draw_operating_curve
 from fusionray.evaluation.report.figures import Figure, Figures, write_figures
 from fusionray.evaluation.report.goals import load_table
+from fusionray.metrics.verification import verify
 
 FIGURES = {
     "total_seconds": Figure(value=12.0, unit="s"),

@@ -7,19 +7,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fusionray.data.pairs import Draws
+from fusionray.data.pairs import SampledPairs
 from fusionray.data.shards import read_manifest
 from fusionray.errors import ShardMismatch
 from fusionray.evaluation.clips import RecordedClip
 from fusionray.evaluation.config import EvaluateConfig
-from fusionray.evaluation.material import Material, check_split, compact, load_material
+from fusionray.evaluation.dataset import EvalDataset, check_split, compact, load_dataset
 from fusionray.evaluation.workload import ClipPiece, CropPiece, PairPiece, collect, divide
-from tests.tiny_shards import write_tiny_shards
+from tests.support.tiny_shards import write_tiny_shards
 
 
-def load(folder: Path, **changes: object) -> Material:
+def load(folder: Path, **changes: object) -> EvalDataset:
     settings = {"model": "m", "data": str(folder), "output": "o", "split": "train", "pairs": 40, "enrolled": 2}
-    return load_material(EvaluateConfig.model_validate({**settings, **changes}), read_manifest(str(folder)))
+    return load_dataset(EvaluateConfig.model_validate({**settings, **changes}), read_manifest(str(folder)))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_a_piece_travels_with_no_more_than_its_own_crops(folder: Path) -> None:
 def test_compact_draws_show_the_same_crops(folder: Path) -> None:
     material = load(folder)
     pairs = material.plan.pairs
-    draws = compact(Draws(material.crops, pairs))
+    draws = compact(SampledPairs(material.crops, pairs))
     for role in (0, 1):
         assert draws.crops.select(draws.indices[:, role]) == material.crops.select(pairs[:, role])
 

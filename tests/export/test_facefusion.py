@@ -10,21 +10,21 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
+from fusionray.bundle.bundle import Bundle, read_bundle
 from fusionray.cli import main
 from fusionray.errors import BundleInvalid
-from fusionray.export.bundle import Bundle, read_bundle
 from fusionray.export.facefusion import write_facefusion
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.session import CPU
-from fusionray.runtime.settings import RuntimeSettings
-from fusionray.runtime.sources import open_source_reader
-from tests.export.test_outside import MATRIX, PLAIN, bring
-from tests.outside_models import build_swapper
-from tests.tiny_bundle import write_tiny_bundle
-from tests.tiny_fusion import SEEING
-from tests.tiny_world import save_fusion
+from fusionray.runtime.source_encoding import open_source_reader
+from tests.export.test_import_onnx import MATRIX, PLAIN, bring
+from tests.support.outside_models import build_swapper
+from tests.support.tiny_bundle import write_tiny_bundle
+from tests.support.tiny_fusion import SEEING
+from tests.support.tiny_world import save_fusion
 
-ON_CPU = RuntimeSettings(providers=(CPU,), threads=1)
+ON_CPU = RuntimeConfig(providers=(CPU,), threads=1)
 # How that program cuts and writes a source that is a picture.
 SOURCE_SIZES = {"blendswap": 112, "uniface": 256}
 

@@ -6,20 +6,20 @@ import numpy as np
 import onnx
 import pytest
 
+from fusionray.bundle.bundle import Bundle, read_bundle
 from fusionray.cli import main
 from fusionray.errors import InputMissing, ParityFailed, ShardMismatch
-from fusionray.export.bundle import Bundle, read_bundle
-from fusionray.export.narrowing import list_border_layers
-from fusionray.export.specimens import draw_specimens
+from fusionray.export.calibration_data import draw_calibration_data
+from fusionray.export.quantize import list_border_layers
 from fusionray.export.variants import Gate, build_variant
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.session import CPU
-from fusionray.runtime.settings import RuntimeSettings
 from fusionray.training.build import load_fusion
-from tests.tiny_fusion import SIZE
-from tests.tiny_world import save_fusion, write_world
+from tests.support.tiny_fusion import SIZE
+from tests.support.tiny_world import save_fusion, write_world
 
-ON_CPU = RuntimeSettings(providers=(CPU,), threads=1)
+ON_CPU = RuntimeConfig(providers=(CPU,), threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_variant_takes_and_gives_what_the_generator_does_at_any_batch(bundle: 
 
 
 def test_the_figures_are_those_of_the_held_out_crops(run: Path, bundle: Bundle) -> None:
-    held_out = draw_specimens(load_fusion(run / "run")).held_out
+    held_out = draw_calibration_data(load_fusion(run / "run")).held_out
     wanted, found = (
         CropFuser(bundle, ON_CPU, precision=name).forward(held_out.sources, held_out.targets)  # type: ignore[arg-type]
         for name in ("fp32", "int8")
@@ -108,7 +108,7 @@ def test_layers_that_read_and_write_pictures_keep_their_bits(bundle: Bundle) -> 
 def test_a_variant_that_misses_its_gate_is_not_written_and_its_figures_are_told(
     run: Path, bundle: Bundle, tmp_path: Path, gate: Gate
 ) -> None:
-    specimens = draw_specimens(load_fusion(run / "run"))
+    specimens = draw_calibration_data(load_fusion(run / "run"))
     with pytest.raises(ParityFailed, match=r"int8 generator misses its gate: largest difference .* SSIM .*gates\.int8"):
         build_variant("int8", bundle.generator_path, tmp_path, specimens, gate)
     assert list(tmp_path.iterdir()) == []
@@ -126,14 +126,14 @@ def test_an_export_with_a_variant_that_misses_its_gate_leaves_nothing(
 def test_specimens_come_from_the_shards_or_are_synthetic(run: Path, tmp_path: Path) -> None:
     save_fusion(tmp_path / "run")
     lost = load_fusion(tmp_path / "run")
-    specimens = draw_specimens(lost)
+    specimens = draw_calibration_data(lost)
     assert specimens.judged_on == "synthetic faces"
     assert specimens.held_out.targets.std() > 0.1
     assert not np.array_equal(specimens.held_out.targets, specimens.calibration.targets)
-    found, again = draw_specimens(lost, str(run / "shards")), draw_specimens(load_fusion(run / "run"))
+    found, again = draw_calibration_data(lost, str(run / "shards")), draw_calibration_data(load_fusion(run / "run"))
     assert np.array_equal(found.held_out.targets, again.held_out.targets)
     with pytest.raises(InputMissing):
-        draw_specimens(lost, str(tmp_path / "nowhere"))
+        draw_calibration_data(lost, str(tmp_path / "nowhere"))
     write_world(tmp_path / "large", size=64, pictures=1)
     with pytest.raises(ShardMismatch, match="holds crops of 64 px"):
-        draw_specimens(lost, str(tmp_path / "large"))
+        draw_calibration_data(lost, str(tmp_path / "large"))

@@ -16,7 +16,7 @@ from PIL import ImageOps
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, decode_image, encode_image, turn_upright
-from tests.malformed_pictures import CLASSES, bombs
+from tests.support.malformed_pictures import CLASSES, bombs
 
 
 def gradient(height: int = 48, width: int = 64) -> np.ndarray:

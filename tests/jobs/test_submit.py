@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from fusionray.evaluation.report.figures import Figures
-from fusionray.ops.processes import find_processes
+from fusionray.hardware.processes import find_processes
 from fusionray.tuning.records import Records, repeated_images
-from tests.chaos.driver import wait_until
-from tests.tiny_fusion import TINY_SOURCE, save_encoder
-from tests.tiny_run import LOG_IMAGES, count_images, read_steps, write_run
-from tests.tiny_world import save_fusion, write_world
+from tests.faults.driver import wait_until
+from tests.support.tiny_fusion import TINY_SOURCE, save_encoder
+from tests.support.tiny_run import LOG_IMAGES, count_images, read_steps, write_run
+from tests.support.tiny_world import save_fusion, write_world
 from tests.tuning.tiny_search import write_search
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,14 +37,14 @@ pytestmark = pytest.mark.timeout(2 * JOB_SECONDS + START_SECONDS)
 # Small enough for a test; with an encoder that is there, everything else of jobs/presets/demo.yaml is done.
 SMALL = [
     "data.shards=synthetic://people=16,images=4,size=96,seed=5",
-    "data.pool_rows=16",
+    "data.shuffle_buffer_rows=16",
     "data.validation_images=4",
     "recipe.generator.channels=[8,16,24]",
     f"recipe.generator.source={TINY_SOURCE.model_dump_json()}",
     "recipe.discriminator.channels=[8,16]",
     "engine.global_batch=8",
     "budget.images=32",
-    "budget.checkpoint_images=32",
+    "budget.checkpoint_every_images=32",
 ]
 
 
@@ -166,7 +166,7 @@ def test_stopped_job_leaves_no_process_and_the_same_job_goes_on(head: dict[str, 
 
 
 def test_stopped_search_halts_its_trials_and_the_same_job_goes_on(head: dict[str, str], tmp_path: Path) -> None:
-    budget = {"images": 4096, "checkpoint_images": 256, "preview_images": 2048}
+    budget = {"images": 4096, "checkpoint_every_images": 256, "validate_every_images": 2048}
     search = write_search(tmp_path, train={"budget": budget})
     job = ("python", "jobs/tune.py", "--config", str(search))
     assert submit(head, *job, options=("--no-wait", "--submission-id", "search")).returncode == 0

@@ -9,9 +9,9 @@ from fusionray.config import list_presets, load_config
 from fusionray.nets.blocks import count_parameters
 from fusionray.nets.generator import Generator, GeneratorConfig
 from fusionray.nets.source import SourceConfig
-from fusionray.recipes.fusion_settings import FaceFusionConfig
-from fusionray.training.settings import TrainConfig
-from tests.tiny_fusion import SEEING
+from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.training.config import TrainConfig
+from tests.support.tiny_fusion import SEEING
 
 SMALL = GeneratorConfig(size=32, channels=(8, 16, 24), bottleneck_blocks=1, style_length=32)
 

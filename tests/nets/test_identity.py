@@ -6,7 +6,7 @@ import torch
 from fusionray.config import load_config
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.identity import IdentityRecipeConfig
-from fusionray.training.settings import TrainConfig
+from fusionray.training.config import TrainConfig
 
 SMALL = IdentityEncoderConfig(channels=(8, 8, 16, 16), blocks=(1, 1, 2, 1))
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from fusionray.nets.fusion import FusionNetwork, SourceReader
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.source import GRID, NUM_TOKENS, SourceConfig, SourceEncoder, SourceLookup, encode_places
-from fusionray.training.build import face_view
-from tests.tiny_fusion import ENCODER, SEEING
+from fusionray.training.build import crop_to_arcface_affine
+from tests.support.tiny_fusion import ENCODER, SEEING
 
 CONFIG = SourceConfig(channels=(4, 4, 8), detail=(2, 2), heads=2)
 WIDTH = 6
@@ -72,7 +72,7 @@ def test_a_token_holds_what_lies_in_its_cell() -> None:
 def test_details_are_found_where_the_face_lies_in_the_crop() -> None:
     torch.manual_seed(0)
     # The face of arcface_112 is the crop of arcface_128 without 8 pixels on the left and right and 16 below.
-    lookup = build_staring_lookup(face_view("arcface_128"))
+    lookup = build_staring_lookup(crop_to_arcface_affine("arcface_128"))
     middle, fine = torch.randn(1, 2, 28, 28), torch.randn(1, 2, 56, 56)
     with torch.no_grad():
         _, details = lookup(torch.randn(1, WIDTH, 16, 16), pack(torch.randn(1, 8, GRID, GRID), middle, fine))

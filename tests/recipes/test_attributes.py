@@ -20,9 +20,9 @@ from fusionray.recipes.attributes import (
     select_attributes,
 )
 from fusionray.recipes.recipe import Losses, PhaseInput, to_uint8
-from fusionray.training.build import face_view
+from fusionray.training.build import crop_to_arcface_affine
 from fusionray.types import FaceBatch
-from tests.tiny_fusion import ENCODER
+from tests.support.tiny_fusion import ENCODER
 
 SIZE = 32
 # About where an aligned crop lies in its picture.
@@ -31,7 +31,9 @@ VIEW_23 = torch.tensor([[0.5, 0.0, 0.25], [0.0, 0.5, 0.25]])
 
 def build_recipe(**settings: float) -> AttributesRecipe:
     torch.manual_seed(0)
-    return AttributesRecipe(AttributesRecipeConfig(encoder=ENCODER, **settings), face_view_23=face_view("arcface_128"))
+    return AttributesRecipe(
+        AttributesRecipeConfig(encoder=ENCODER, **settings), face_view_23=crop_to_arcface_affine("arcface_128")
+    )
 
 
 def reader_of(recipe: AttributesRecipe) -> AttributeReader:

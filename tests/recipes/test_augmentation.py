@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
-from tests.tiny_fusion import STILL
+from tests.support.tiny_fusion import STILL
 
 ROTATED = AugmentationConfig(rotation_degrees=15)
 

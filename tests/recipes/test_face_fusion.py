@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fusionray.config import list_presets, read_preset
-from fusionray.evaluation.measures.similarity import gradient_energy
-from fusionray.recipes.disguise import DisguiseConfig
+from fusionray.metrics.similarity import gradient_energy
 from fusionray.recipes.face_fusion import FaceFusionRecipe, FusionInput
+from fusionray.recipes.identity_perturbation import IdentityPerturbationConfig
 from fusionray.recipes.losses import structure_loss
 from fusionray.recipes.recipe import Losses, PhaseInput, to_float
 from fusionray.recipes.truth import elliptic_region, render_truth
-from tests.tiny_fusion import EVERY_LOSS, NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe
+from tests.support.tiny_fusion import EVERY_LOSS, NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe
 
 COLOURS_KEPT = dict.fromkeys(("brightness", "contrast", "saturation", "hue"), 0)
 FUSION_PRESETS = [name for name in list_presets() if read_preset(name)["recipe"]["name"] == "face_fusion"]
@@ -190,10 +190,10 @@ def test_structure_is_learned_where_the_answer_is_known(same: list[bool]) -> Non
     assert bool(wanted) == any(same)
 
 
-FUSED_ALONE = DisguiseConfig(fused=True, brightness=0, contrast=0, saturation=0, hue=0, warp=0)
+FUSED_ALONE = IdentityPerturbationConfig(fused=True, brightness=0, contrast=0, saturation=0, hue=0, warp=0)
 
 
-def disguised_step(disguise: DisguiseConfig = FUSED_ALONE) -> tuple[FaceFusionRecipe, PhaseInput]:
+def disguised_step(disguise: IdentityPerturbationConfig = FUSED_ALONE) -> tuple[FaceFusionRecipe, PhaseInput]:
     recipe = build_recipe(build_config({**NO_LOSS, "reconstruction": 1.0}, disguise=disguise))
     return recipe, PhaseInput(recipe.networks, recipe.frozen, build_still_input([True, False, True]))
 
@@ -213,7 +213,7 @@ def test_a_disguised_target_is_the_target_as_fused_with_somebody_else() -> None:
 
 
 def test_a_disguise_without_fusion_changes_faces_of_one_person_alone() -> None:
-    recipe, step = disguised_step(DisguiseConfig(fused=False))
+    recipe, step = disguised_step(IdentityPerturbationConfig(fused=False))
     shown: list[Tensor] = []
     recipe.networks["generator"].register_forward_pre_hook(lambda _, inputs: shown.append(inputs[2]))
     recipe.generator_loss(step)
@@ -231,7 +231,7 @@ def test_the_answer_to_a_disguised_target_is_the_target_itself() -> None:
 
 
 def test_rendered_answers_need_no_disguise() -> None:
-    recipe = build_recipe(build_config(disguise=DisguiseConfig()))
+    recipe = build_recipe(build_config(disguise=IdentityPerturbationConfig()))
     calls: list[int] = []
     recipe.networks["generator"].register_forward_hook(lambda *_: calls.append(1))
     step = PhaseInput(recipe.networks, recipe.frozen, recipe.prepare(build_pairs(2)))

@@ -5,11 +5,11 @@ import torch
 
 from fusionray.data import synthetic
 from fusionray.nets.identity import IDENTITY_SIZE
-from fusionray.recipes.identity import FaceWindow, IdentityRecipe, IdentityRecipeConfig
+from fusionray.recipes.identity import ArcFaceCrop, IdentityRecipe, IdentityRecipeConfig
 from fusionray.recipes.recipe import Losses, PhaseInput
-from fusionray.training.build import face_view
+from fusionray.training.build import crop_to_arcface_affine
 from fusionray.types import FaceBatch
-from tests.tiny_fusion import ENCODER
+from tests.support.tiny_fusion import ENCODER
 
 SAME_PLACE = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 
@@ -18,7 +18,10 @@ def build_recipe(num_people: int = 4, *, traits_weight: float = 0.0, synthetic_f
     torch.manual_seed(0)
     config = IdentityRecipeConfig(encoder=ENCODER, traits_weight=traits_weight)
     return IdentityRecipe(
-        config, num_people=num_people, face_view_23=face_view("arcface_128"), synthetic_faces=synthetic_faces
+        config,
+        num_people=num_people,
+        face_view_23=crop_to_arcface_affine("arcface_128"),
+        synthetic_faces=synthetic_faces,
     )
 
 
@@ -35,20 +38,20 @@ def compute_losses(recipe: IdentityRecipe, batch: FaceBatch) -> Losses:
 
 def test_the_face_of_an_arcface_128_crop_is_its_middle_112_columns_and_first_112_rows() -> None:
     image = torch.rand(2, 3, 128, 128)
-    window = FaceWindow(face_view("arcface_128"))
+    window = ArcFaceCrop(crop_to_arcface_affine("arcface_128"))
     torch.testing.assert_close(window(image), image[:, :, :112, 8:120], rtol=0, atol=1e-4)
 
 
 def test_the_face_of_an_arcface_112_crop_is_the_crop() -> None:
     image = torch.rand(1, 3, 112, 112)
-    torch.testing.assert_close(FaceWindow(face_view("arcface_112"))(image), image, rtol=0, atol=1e-4)
+    torch.testing.assert_close(ArcFaceCrop(crop_to_arcface_affine("arcface_112"))(image), image, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [64, 256, 512])
 def test_the_same_face_is_cut_from_crops_of_every_size(size: int) -> None:
     axis = torch.linspace(-1, 1, 512)
     smooth = torch.stack([axis[None, :].expand(512, 512), axis[:, None].expand(512, 512), axis.outer(axis)])[None]
-    window = FaceWindow(face_view("arcface_128"))
+    window = ArcFaceCrop(crop_to_arcface_affine("arcface_128"))
     reduced = torch.nn.functional.adaptive_avg_pool2d(smooth, size)
     inside = (slice(None), slice(None), slice(4, -4), slice(4, -4))
     torch.testing.assert_close(window(reduced)[inside], window(smooth)[inside], rtol=0, atol=0.02)
@@ -56,20 +59,20 @@ def test_the_same_face_is_cut_from_crops_of_every_size(size: int) -> None:
 
 def test_a_jitter_that_moves_nothing_changes_nothing() -> None:
     image = torch.rand(3, 3, 64, 64)
-    window = FaceWindow(face_view("arcface_128"))
+    window = ArcFaceCrop(crop_to_arcface_affine("arcface_128"))
     torch.testing.assert_close(window(image, SAME_PLACE.expand(3, 2, 3)), window(image), rtol=0, atol=1e-5)
 
 
 def test_a_jitter_moves_the_face_by_what_it_says() -> None:
     image = torch.rand(1, 3, 112, 112)
     step = torch.tensor([[[1.0, 0.0, 5 / 112], [0.0, 1.0, 0.0]]])
-    moved = FaceWindow(SAME_PLACE)(image, step)
+    moved = ArcFaceCrop(SAME_PLACE)(image, step)
     torch.testing.assert_close(moved[:, :, :, :107], image[:, :, :, 5:], rtol=0, atol=1e-4)
 
 
 def test_autocast_does_not_move_the_face() -> None:
     image = torch.rand(2, 3, 64, 64)
-    window = FaceWindow(face_view("arcface_128"))
+    window = ArcFaceCrop(crop_to_arcface_affine("arcface_128"))
     jitter = torch.tensor([[[1.01, 0.05, 0.02], [-0.05, 1.01, -0.01]]]).expand(2, 2, 3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         cast = window(image, jitter)

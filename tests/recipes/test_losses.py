@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fusionray.nets.discriminator import Judgement
+from fusionray.nets.discriminator import DiscriminatorOutput
 from fusionray.recipes.losses import (
     ArcMargin,
     adversarial_discriminator_loss,
@@ -21,8 +21,8 @@ from fusionray.recipes.losses import (
 )
 
 
-def judge(*logits: torch.Tensor) -> Judgement:
-    return Judgement(list(logits), [[value] for value in logits])
+def judge(*logits: torch.Tensor) -> DiscriminatorOutput:
+    return DiscriminatorOutput(list(logits), [[value] for value in logits])
 
 
 def test_arc_margin_adds_the_angle_to_the_true_class_alone() -> None:
@@ -180,15 +180,15 @@ def test_the_identity_loss_is_0_for_one_person_and_2_for_the_opposite() -> None:
 
 def test_feature_matching_is_0_for_equal_pictures_and_looks_at_deep_layers_only() -> None:
     maps = [torch.randn(2, 4, 8, 8), torch.randn(2, 8, 4, 4)]
-    same = Judgement([], [[value.clone() for value in maps]])
-    assert float(feature_matching_loss(same, Judgement([], [maps]), 0)) == 0
-    shallow = Judgement([], [[maps[0] + 1, maps[1]]])
-    assert float(feature_matching_loss(shallow, Judgement([], [maps]), 1)) == 0
-    assert float(feature_matching_loss(shallow, Judgement([], [maps]), 0)) == pytest.approx(0.5, rel=1e-5)
+    same = DiscriminatorOutput([], [[value.clone() for value in maps]])
+    assert float(feature_matching_loss(same, DiscriminatorOutput([], [maps]), 0)) == 0
+    shallow = DiscriminatorOutput([], [[maps[0] + 1, maps[1]]])
+    assert float(feature_matching_loss(shallow, DiscriminatorOutput([], [maps]), 1)) == 0
+    assert float(feature_matching_loss(shallow, DiscriminatorOutput([], [maps]), 0)) == pytest.approx(0.5, rel=1e-5)
 
 
 def test_feature_matching_moves_the_fake_towards_the_real_not_the_other_way() -> None:
     fake, real = torch.randn(1, 2, 2, 2, requires_grad=True), torch.randn(1, 2, 2, 2, requires_grad=True)
-    feature_matching_loss(Judgement([], [[fake]]), Judgement([], [[real]]), 0).backward()
+    feature_matching_loss(DiscriminatorOutput([], [[fake]]), DiscriminatorOutput([], [[real]]), 0).backward()
     assert fake.grad is not None
     assert real.grad is None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fusionray.recipes.recipe import OptimizerConfig, Phase
-from tests.tiny_fusion import NO_LOSS, build_config, build_recipe
+from tests.support.tiny_fusion import NO_LOSS, build_config, build_recipe
 
 
 def test_a_lazy_phase_beside_it_scales_rate_and_decays_as_published() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from fusionray.cli import main
 from fusionray.errors import BundleInvalid
-from fusionray.runtime.device import has_nvidia_device
-from fusionray.runtime.engine import Engine, open_engine
+from fusionray.hardware.device import has_nvidia_device
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engine import InferenceEngine, open_engine
 from fusionray.runtime.openvino_engine import OPENVINO, load_openvino
-from fusionray.runtime.settings import RuntimeSettings
-from tests.child_python import run_python
-from tests.tiny_bundle import build_identity, write_tiny_bundle
+from tests.support.child_python import run_python
+from tests.support.tiny_bundle import build_identity, write_tiny_bundle
 
 RANDOM = np.random.default_rng(0)
 PICTURES = RANDOM.uniform(-1, 1, (5, 3, 112, 112)).astype(np.float32)
@@ -27,12 +27,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def embed(engine: Engine, pictures: np.ndarray = PICTURES) -> np.ndarray:
+def embed(engine: InferenceEngine, pictures: np.ndarray = PICTURES) -> np.ndarray:
     return engine.run(["source"], {"input": pictures})[0]
 
 
-def openvino(**settings: object) -> RuntimeSettings:
-    return RuntimeSettings(engine="openvino", threads=1, **settings)  # type: ignore[arg-type]
+def openvino(**settings: object) -> RuntimeConfig:
+    return RuntimeConfig(engine="openvino", threads=1, **settings)  # type: ignore[arg-type]
 
 
 def multiplies_bf16() -> bool:
@@ -43,7 +43,7 @@ needs_bf16 = pytest.mark.skipif(not multiplies_bf16(), reason="this CPU multipli
 
 
 def test_it_computes_what_onnx_runtime_does(model: Path) -> None:
-    onnx, engine = open_engine(model, RuntimeSettings(threads=1)), open_engine(model, openvino())
+    onnx, engine = open_engine(model, RuntimeConfig(threads=1)), open_engine(model, openvino())
     for rows in (1, 3, 5):
         assert np.abs(embed(onnx, PICTURES[:rows]) - embed(engine, PICTURES[:rows])).max() < 1e-5
     assert engine.inputs == onnx.inputs
@@ -55,7 +55,7 @@ def test_it_computes_what_onnx_runtime_does(model: Path) -> None:
 @pytest.mark.skipif(has_nvidia_device(), reason="with a GPU, precision is that of TensorRT")
 def test_bf16_is_computed_by_openvino_only_when_it_is_asked_for(model: Path) -> None:
     assert open_engine(model).report.provider != OPENVINO
-    engine = open_engine(model, RuntimeSettings(precision="bf16", threads=1))
+    engine = open_engine(model, RuntimeConfig(precision="bf16", threads=1))
     assert (engine.report.provider, engine.report.precision) == (OPENVINO, "bf16")
     difference = np.abs(embed(engine) - embed(open_engine(model, openvino()))).max()
     # Eight bits of mantissa: seen, but small.
@@ -94,7 +94,7 @@ def test_a_program_from_the_cache_computes_the_same(model: Path, tmp_path: Path)
     assert [engine.report.cache for engine in (built, found)] == ["built", "found"]
     for rows in (1, 2):
         assert np.array_equal(embed(built, PICTURES[:rows]), embed(found, PICTURES[:rows]))
-    threads = open_engine(model, RuntimeSettings(engine="openvino", threads=2, cache=str(tmp_path), batches=(2,)))
+    threads = open_engine(model, RuntimeConfig(engine="openvino", threads=2, cache=str(tmp_path), batches=(2,)))
     assert (threads.report.cache, threads.report.threads) == ("found", 2)
     assert open_engine(model, openvino(cache=str(tmp_path))).report.cache == "built"
 
@@ -102,8 +102,8 @@ def test_a_program_from_the_cache_computes_the_same(model: Path, tmp_path: Path)
 def test_replicas_that_start_together_build_once(model: Path, tmp_path: Path) -> None:
     code = (
         "from fusionray.runtime.engine import open_engine\n"
-        "from fusionray.runtime.settings import RuntimeSettings\n"
-        f"settings = RuntimeSettings(engine='openvino', threads=1, cache={str(tmp_path)!r})\n"
+        "from fusionray.runtime.config import RuntimeConfig\n"
+        f"settings = RuntimeConfig(engine='openvino', threads=1, cache={str(tmp_path)!r})\n"
         f"print(open_engine({str(model)!r}, settings).report.cache)\n"
     )
     with ThreadPoolExecutor(3) as pool:
@@ -131,8 +131,8 @@ def test_nothing_is_sent_and_nothing_is_written_at_home(model: Path, tmp_path: P
         "sys.addaudithook(lambda event, _: seen.append(event) if event.startswith('socket.') else None)\n"
         "import numpy as np\n"
         "from fusionray.runtime.engine import open_engine\n"
-        "from fusionray.runtime.settings import RuntimeSettings\n"
-        f"engine = open_engine({str(model)!r}, RuntimeSettings(engine='openvino', threads=1))\n"
+        "from fusionray.runtime.config import RuntimeConfig\n"
+        f"engine = open_engine({str(model)!r}, RuntimeConfig(engine='openvino', threads=1))\n"
         "engine.run(['source'], {'input': np.zeros((1, 3, 112, 112), np.float32)})\n"
         "for thread in threading.enumerate():\n"
         "    thread is threading.current_thread() or thread.join(5)\n"

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from fusionray.cli import main
+from fusionray.hardware.device import has_nvidia_device
 from fusionray.runtime.compile import compile_bundle
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.device import has_nvidia_device
-from fusionray.runtime.settings import RuntimeSettings
-from tests.tiny_bundle import write_tiny_bundle
+from tests.support.tiny_bundle import write_tiny_bundle
 
 without_gpu = pytest.mark.skipif(has_nvidia_device(), reason="with a GPU other engines would be built")
 FILES = ["identity.onnx", "generator.onnx"]
@@ -18,7 +18,7 @@ FILES = ["identity.onnx", "generator.onnx"]
 @without_gpu
 def test_what_is_compiled_ahead_is_found_by_the_fuser(tmp_path: Path) -> None:
     bundle = write_tiny_bundle(tmp_path / "bundle")
-    settings = RuntimeSettings(cache=str(tmp_path / "cache"), threads=1)
+    settings = RuntimeConfig(cache=str(tmp_path / "cache"), threads=1)
     first, again = compile_bundle(bundle, settings), compile_bundle(bundle, settings)
     assert [(one.file, one.report.cache) for one in first] == [(name, "built") for name in FILES]
     assert [(one.file, one.report.cache) for one in again] == [(name, "found") for name in FILES]

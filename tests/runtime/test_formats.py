@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fusionray.bundle.bundle import bundle_hash, read_bundle
 from fusionray.errors import BundleInvalid
-from fusionray.export.bundle import bundle_hash, read_bundle
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.session import CPU
-from fusionray.runtime.settings import RuntimeSettings
 from fusionray.runtime.signature import check_generator
-from fusionray.runtime.sources import open_source_reader
-from tests.tiny_bundle import build_generator, build_identity
+from fusionray.runtime.source_encoding import open_source_reader
+from tests.support.tiny_bundle import build_generator, build_identity
 
-ON_CPU = RuntimeSettings(providers=(CPU,), threads=1)
+ON_CPU = RuntimeConfig(providers=(CPU,), threads=1)
 
 
 def write_format_1(folder: Path) -> str:

@@ -6,27 +6,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fusionray.bundle.bundle import write_bundle
+from fusionray.bundle.description import BundleDescription, describe_tensors
 from fusionray.errors import BundleInvalid, NoFaceFound
-from fusionray.export.bundle import write_bundle
-from fusionray.export.description import BundleDescription, describe_tensors
 from fusionray.faces.align import estimate_alignment, load_template
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Face, Image
 from fusionray.faces.paste import affected_region
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import MAX_BATCH
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import denormalize_crops
 from fusionray.runtime.session import CPU
-from fusionray.runtime.settings import RuntimeSettings
-from fusionray.runtime.sources import normalize_source
-from tests.pictures import draw_empty, draw_group, draw_person
-from tests.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny, write_tiny_bundle
+from fusionray.runtime.source_encoding import normalize_source
+from tests.support.pictures import draw_empty, draw_group, draw_person
+from tests.support.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny, write_tiny_bundle
 
 
 def build_fuser(folder: Path, description: BundleDescription | None = None, generator: bytes | None = None) -> Fuser:
     files = {"generator.onnx": generator or build_generator(), "identity.onnx": build_identity()}
     bundle = write_bundle(folder, files, description or describe_tiny())
-    return Fuser(bundle, build_detector("default"), RuntimeSettings(providers=(CPU,), threads=1))
+    return Fuser(bundle, build_detector("default"), RuntimeConfig(providers=(CPU,), threads=1))
 
 
 @pytest.fixture(scope="module")

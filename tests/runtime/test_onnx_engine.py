@@ -7,14 +7,14 @@ import pytest
 
 from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ProviderUnavailable
-from fusionray.runtime.cache import ENTRY_NAME
-from fusionray.runtime.device import has_nvidia_device
-from fusionray.runtime.engine import Engine, Model, open_engine
+from fusionray.hardware.device import has_nvidia_device
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engine import InferenceEngine, Model, open_engine
+from fusionray.runtime.engine_cache import ENTRY_NAME
 from fusionray.runtime.onnx_engine import GRAPH_NAME, OnnxEngine
 from fusionray.runtime.providers import CPU, TENSORRT
-from fusionray.runtime.settings import RuntimeSettings
-from tests.child_python import run_python
-from tests.tiny_bundle import build_identity
+from tests.support.child_python import run_python
+from tests.support.tiny_bundle import build_identity
 
 PICTURES = np.random.default_rng(0).uniform(-1, 1, (3, 3, 112, 112)).astype(np.float32)
 
@@ -26,11 +26,11 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def on_cpu(**settings: object) -> RuntimeSettings:
-    return RuntimeSettings(providers=(CPU,), threads=1, **settings)  # type: ignore[arg-type]
+def on_cpu(**settings: object) -> RuntimeConfig:
+    return RuntimeConfig(providers=(CPU,), threads=1, **settings)  # type: ignore[arg-type]
 
 
-def embed(engine: Engine) -> np.ndarray:
+def embed(engine: InferenceEngine) -> np.ndarray:
     return engine.run(["source"], {"input": PICTURES})[0]
 
 
@@ -57,7 +57,7 @@ def test_another_model_under_the_same_name_is_not_taken_for_the_cached_one(model
 def test_other_options_make_another_entry_and_other_threads_do_not(model: Path, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     assert open_engine(model, on_cpu(cache=cache)).report.cache == "built"
-    threads = open_engine(model, RuntimeSettings(providers=(CPU,), threads=2, cache=cache))
+    threads = open_engine(model, RuntimeConfig(providers=(CPU,), threads=2, cache=cache))
     assert (threads.report.cache, threads.report.threads) == ("found", 2)
     options = {CPU: {"use_arena": False}}
     assert open_engine(model, on_cpu(cache=cache, provider_options=options)).report.cache == "built"
@@ -96,9 +96,9 @@ def test_a_precision_that_onnx_runtime_lacks_is_refused_or_warned_of(model: Path
 def test_tensorrt_that_cannot_start_leaves_nothing_in_the_cache(model: Path, tmp_path: Path) -> None:
     wanted = {"providers": (TENSORRT, CPU), "cache": str(tmp_path / "cache")}
     with pytest.raises(ProviderUnavailable, match=TENSORRT):
-        open_engine(model, RuntimeSettings(**wanted))
+        open_engine(model, RuntimeConfig(**wanted))
     with pytest.warns(RuntimeWarning, match=f"{TENSORRT}.*continuing without"):
-        engine = open_engine(model, RuntimeSettings(**wanted, allow_fallback=True))
+        engine = open_engine(model, RuntimeConfig(**wanted, allow_fallback=True))
     assert (engine.report.provider, engine.report.precision, engine.report.cache) == (CPU, "fp32", "off")
     assert not (tmp_path / "cache").exists()
 
@@ -109,9 +109,9 @@ def test_storage_that_is_full_does_not_stop_a_replica(model: Path, tmp_path: Pat
         "import resource, sys, warnings\n"
         "import numpy as np\n"
         "from fusionray.runtime.engine import open_engine\n"
-        "from fusionray.runtime.settings import RuntimeSettings\n"
+        "from fusionray.runtime.config import RuntimeConfig\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        f"settings = RuntimeSettings(engine={engine!r}, threads=1, cache={str(tmp_path / 'cache')!r})\n"
+        f"settings = RuntimeConfig(engine={engine!r}, threads=1, cache={str(tmp_path / 'cache')!r})\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
         f"    engine = open_engine({str(model)!r}, settings)\n"
@@ -133,4 +133,4 @@ def test_storage_that_is_full_does_not_stop_a_replica(model: Path, tmp_path: Pat
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigInvalid):
-        validate(RuntimeSettings, wrong, "here")
+        validate(RuntimeConfig, wrong, "here")

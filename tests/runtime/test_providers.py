@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fusionray.errors import ProviderUnavailable
-from fusionray.runtime.device import Gpu, describe_cpu, parse_cpu
+from fusionray.hardware.device import Gpu, describe_cpu, parse_cpu
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.providers import (
     CPU,
     CUDA,
@@ -16,7 +17,6 @@ from fusionray.runtime.providers import (
     profile_shapes,
 )
 from fusionray.runtime.session import count_cpus, tune
-from fusionray.runtime.settings import RuntimeSettings
 
 ALL = (TENSORRT, CUDA, CPU)
 PASCAL, TURING, ADA = (Gpu("card", capability, 13000) for capability in ((6, 1), (7, 5), (8, 9)))
@@ -58,7 +58,7 @@ def test_providers_are_ordered_by_what_can_run(
 def test_precision_is_what_the_device_has(
     provider: str, gpu: Gpu | None, asked: str, stored: str, computed: str
 ) -> None:
-    assert decide_precision(RuntimeSettings(precision=asked), provider, gpu, stored) == computed
+    assert decide_precision(RuntimeConfig(precision=asked), provider, gpu, stored) == computed
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_precision_is_what_the_device_has(
 )
 def test_a_precision_that_cannot_be_had_is_refused(provider: str, gpu: Gpu | None, asked: str) -> None:
     with pytest.raises(ProviderUnavailable, match=rf"{provider}.*{asked}"):
-        decide_precision(RuntimeSettings(precision=asked), provider, gpu, "fp32")
+        decide_precision(RuntimeConfig(precision=asked), provider, gpu, "fp32")
 
 
 def test_tensorrt_is_told_workspace_precision_profile_and_where_it_keeps_engines() -> None:
-    settings = RuntimeSettings(workspace_gib=3, batches=(4, 1))
+    settings = RuntimeConfig(workspace_gib=3, batches=(4, 1))
     options = choose_options(TENSORRT, settings, "fp16", SHAPES, "/somewhere")
     assert options == {
         "trt_max_workspace_size": str(3 * 2**30),
@@ -91,23 +91,23 @@ def test_no_profile_is_given_where_more_than_the_batch_varies() -> None:
 
 
 def test_cuda_searches_exhaustively_and_keeps_to_its_memory() -> None:
-    options = choose_options(CUDA, RuntimeSettings(device_memory_gib=1.5), "fp32", {})
+    options = choose_options(CUDA, RuntimeConfig(device_memory_gib=1.5), "fp32", {})
     assert options["cudnn_conv_algo_search"] == "EXHAUSTIVE"
     assert options["gpu_mem_limit"] == str(3 * 2**29)
     assert options["use_tf32"] == "0"
-    assert "gpu_mem_limit" not in choose_options(CUDA, RuntimeSettings(), "tf32", {})
+    assert "gpu_mem_limit" not in choose_options(CUDA, RuntimeConfig(), "tf32", {})
 
 
 def test_options_of_the_settings_win() -> None:
-    settings = RuntimeSettings(provider_options={CUDA: {"cudnn_conv_algo_search": "HEURISTIC", "use_tf32": True}})
+    settings = RuntimeConfig(provider_options={CUDA: {"cudnn_conv_algo_search": "HEURISTIC", "use_tf32": True}})
     options = choose_options(CUDA, settings, "fp32", {})
     assert (options["cudnn_conv_algo_search"], options["use_tf32"]) == ("HEURISTIC", "1")
 
 
 def test_beside_a_gpu_one_thread_is_enough_unless_more_are_asked_for() -> None:
-    assert tune(RuntimeSettings(), [CUDA, CPU]).intra_op_num_threads == 1
-    assert tune(RuntimeSettings(), [CPU]).intra_op_num_threads == count_cpus()
-    assert tune(RuntimeSettings(threads=3), [CUDA, CPU]).intra_op_num_threads == 3
+    assert tune(RuntimeConfig(), [CUDA, CPU]).intra_op_num_threads == 1
+    assert tune(RuntimeConfig(), [CPU]).intra_op_num_threads == count_cpus()
+    assert tune(RuntimeConfig(threads=3), [CUDA, CPU]).intra_op_num_threads == 3
 
 
 def test_a_cpu_is_described_by_its_first_processor() -> None:

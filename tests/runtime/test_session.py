@@ -7,6 +7,7 @@ import pytest
 
 from fusionray.config import validate
 from fusionray.errors import BundleInvalid, ConfigInvalid, ProviderUnavailable
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import open_engine
 from fusionray.runtime.session import (
     CPU,
@@ -15,14 +16,13 @@ from fusionray.runtime.session import (
     count_cpus,
     has_nvidia_device,
 )
-from fusionray.runtime.settings import RuntimeSettings
-from tests.tiny_bundle import build_identity
+from tests.support.tiny_bundle import build_identity
 
 without_gpu = pytest.mark.skipif(has_nvidia_device(), reason="this machine has a GPU: CUDA would not be refused")
 
 
-def on(*providers: str) -> RuntimeSettings:
-    return RuntimeSettings(providers=providers)
+def on(*providers: str) -> RuntimeConfig:
+    return RuntimeConfig(providers=providers)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_auto_takes_what_the_machine_has(model: Path) -> None:
 def test_threads_are_set_on_purpose_whatever_the_environment_says(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert open_engine(model, on(CPU)).report.threads == count_cpus()
-    assert open_engine(model, RuntimeSettings(providers=(CPU,), threads=3)).report.threads == 3
+    assert open_engine(model, RuntimeConfig(providers=(CPU,), threads=3)).report.threads == 3
 
 
 def test_a_provider_that_does_not_exist_is_refused_by_name(model: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_provider_that_silently_fell_to_the_cpu_is_refused(model: Path) -> Non
 def test_a_gpu_whose_driver_does_not_answer_is_not_computed_around(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fusionray.runtime.device.has_nvidia_device", lambda: True)
+    monkeypatch.setattr("fusionray.hardware.device.has_nvidia_device", lambda: True)
     assert choose_providers() == (CUDA, CPU)
     with pytest.raises(ProviderUnavailable, match="CUDAExecutionProvider: it could not start"):
         open_engine(model)
@@ -71,7 +71,7 @@ def test_a_gpu_whose_driver_does_not_answer_is_not_computed_around(
 @without_gpu
 def test_falling_back_is_possible_and_warns(model: Path) -> None:
     with pytest.warns(RuntimeWarning, match="CUDAExecutionProvider.*continuing without") as caught:
-        engine = open_engine(model, RuntimeSettings(providers=(CUDA, CPU), allow_fallback=True))
+        engine = open_engine(model, RuntimeConfig(providers=(CUDA, CPU), allow_fallback=True))
     assert len(caught) == 1
     assert engine.report.provider == CPU
 
@@ -79,7 +79,7 @@ def test_falling_back_is_possible_and_warns(model: Path) -> None:
 @pytest.mark.parametrize("providers", [[], "CPUExecutionProvider"])
 def test_providers_that_are_no_list_are_refused(providers: object) -> None:
     with pytest.raises(ConfigInvalid, match="providers"):
-        validate(RuntimeSettings, {"providers": providers}, "here")
+        validate(RuntimeConfig, {"providers": providers}, "here")
 
 
 def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPri
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fusionray.safety.keys import SigningSettings
-from fusionray.safety.made_key import build_usage
+from fusionray.safety.self_signed import build_usage
+from fusionray.safety.signing_keys import SigningConfig
 
 EMAIL = ExtendedKeyUsageOID.EMAIL_PROTECTION
 
@@ -90,16 +90,14 @@ def issue_self(key: CertificateIssuerPrivateKeyTypes, name: str = "Example Studi
     )
 
 
-def write_files(
-    folder: Path, key: CertificateIssuerPrivateKeyTypes, *certificates: x509.Certificate
-) -> SigningSettings:
+def write_files(folder: Path, key: CertificateIssuerPrivateKeyTypes, *certificates: x509.Certificate) -> SigningConfig:
     """Write PEM files as an operator has them, and the settings that name them."""
     folder.mkdir(parents=True, exist_ok=True)
     certificate_file, key_file = folder / "signing.pem", folder / "signing.key"
     certificate_file.write_bytes(b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates))
     key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     key_file.chmod(0o600)
-    return SigningSettings(certificate=str(certificate_file), key=str(key_file))
+    return SigningConfig(certificate=str(certificate_file), key=str(key_file))
 
 
 def build_name(name: str) -> x509.Name:

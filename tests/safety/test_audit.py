@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from fusionray.errors import AuditFailed
-from fusionray.safety.audit import AuditEntry, AuditLog, AuditSettings, hash_bytes
-from tests.child_python import ROOT
+from fusionray.safety.audit import AuditConfig, AuditEntry, AuditLog, hash_bytes
+from tests.support.child_python import ROOT
 
 ENTRY = AuditEntry("r-1", 200, "ok", 12.5, "tiny", "ab" * 32, "studio", "1" * 64, "2" * 64, "3" * 64, 1)
 NUM_PROCESSES = 4
 NUM_LINES = 250
 WRITER = """
 import sys
-from fusionray.safety.audit import AuditEntry, AuditLog, AuditSettings
-log = AuditLog(AuditSettings(path=sys.argv[1], max_bytes=int(sys.argv[3]), keep=200))
+from fusionray.safety.audit import AuditEntry, AuditLog, AuditConfig
+log = AuditLog(AuditConfig(path=sys.argv[1], max_bytes=int(sys.argv[3]), keep=200))
 for number in range(int(sys.argv[4])):
     log.write(AuditEntry(f"{sys.argv[2]}-{number}", 200, "ok", 1.0, "tiny", "0" * 64, "x" * (number % 90)))
 """
@@ -28,9 +28,9 @@ for number in range(int(sys.argv[4])):
 FULL = """
 import resource, signal, sys
 from fusionray.errors import AuditFailed
-from fusionray.safety.audit import AuditEntry, AuditLog, AuditSettings
+from fusionray.safety.audit import AuditEntry, AuditLog, AuditConfig
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-log = AuditLog(AuditSettings(path=sys.argv[1], required=sys.argv[2] == "required"))
+log = AuditLog(AuditConfig(path=sys.argv[1], required=sys.argv[2] == "required"))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 for number in range(6):
     try:
@@ -54,7 +54,7 @@ def run(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 def test_a_line_says_who_asked_for_what_and_when(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "audit.jsonl"
-    log = AuditLog(AuditSettings(path=str(file)))
+    log = AuditLog(AuditConfig(path=str(file)))
     log.write(ENTRY)
     log.write(AuditEntry("r-2", 422, "no_face", 3.0, "tiny", "ab" * 32))
     first, second = read_lines(file)
@@ -79,7 +79,7 @@ def test_a_line_says_who_asked_for_what_and_when(tmp_path: Path) -> None:
 
 
 def test_what_a_client_chooses_makes_no_second_line_and_no_long_one(tmp_path: Path) -> None:
-    log = AuditLog(AuditSettings(path=str(tmp_path / "audit.jsonl")))
+    log = AuditLog(AuditConfig(path=str(tmp_path / "audit.jsonl")))
     log.write(AuditEntry('a"\n{"forged": 1}\n' + "x" * 10_000, 200, "ok", 1.0, "größe\u2028", "0"))
     (line,) = (tmp_path / "audit.jsonl").read_bytes().split(b"\n")[:-1]
     assert len(line) < 700
@@ -89,14 +89,14 @@ def test_what_a_client_chooses_makes_no_second_line_and_no_long_one(tmp_path: Pa
 def test_the_log_is_for_its_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     file.touch(0o644)
-    AuditLog(AuditSettings(path=str(file))).write(ENTRY)
+    AuditLog(AuditConfig(path=str(file))).write(ENTRY)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_processes_and_threads_write_whole_lines_through_rotations(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     children = [run(WRITER, str(file), f"p{number}", "20000", str(NUM_LINES)) for number in range(NUM_PROCESSES)]
-    log = AuditLog(AuditSettings(path=str(file), max_bytes=20_000, keep=200))
+    log = AuditLog(AuditConfig(path=str(file), max_bytes=20_000, keep=200))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: log.write(AuditEntry(f"t-{n}", 200, "ok", 1.0, "tiny", "0")), range(NUM_LINES)))
     assert [child.wait(60) for child in children] == [0] * NUM_PROCESSES
@@ -114,7 +114,7 @@ def test_processes_and_threads_write_whole_lines_through_rotations(tmp_path: Pat
 
 def test_only_so_many_old_files_are_kept_the_newest_first(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
-    log = AuditLog(AuditSettings(path=str(file), max_bytes=1024, keep=2))
+    log = AuditLog(AuditConfig(path=str(file), max_bytes=1024, keep=2))
     for number in range(40):
         log.write(AuditEntry(f"{number:02}", 200, "ok", 1.0, "tiny", "0" * 64))
     names = sorted(place.name for place in tmp_path.iterdir())
@@ -140,9 +140,9 @@ def test_a_place_that_cannot_be_written_is_found_at_the_start(tmp_path: Path) ->
     (tmp_path / "file").touch()
     for required in (True, False):
         with pytest.raises(AuditFailed, match="cannot be written"):
-            AuditLog(AuditSettings(path=str(tmp_path / "file" / "audit.jsonl"), required=required))
+            AuditLog(AuditConfig(path=str(tmp_path / "file" / "audit.jsonl"), required=required))
     with pytest.raises(ValueError, match=r"audit\.path"):
-        AuditLog(AuditSettings())
+        AuditLog(AuditConfig())
 
 
 def test_bytes_are_named_by_their_sha256() -> None:

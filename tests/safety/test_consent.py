@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fusionray.errors import ConfigInvalid, ConsentRefused
-from fusionray.safety.consent import ConsentSettings, FunctionPolicy, build_policy
+from fusionray.safety.consent import ConsentConfig, FunctionPolicy, build_policy
 from fusionray.safety.consent_token import make_token
 
 SOURCE, OTHER = "a1" * 32, "b2" * 32
@@ -35,7 +35,7 @@ def build_secret(folder: Path) -> Path:
     return file
 
 
-def reason_of(policy_settings: ConsentSettings, token: str | None, source: str = SOURCE, key: str = "studio") -> str:
+def reason_of(policy_settings: ConsentConfig, token: str | None, source: str = SOURCE, key: str = "studio") -> str:
     with pytest.raises(ConsentRefused) as caught:
         build_policy(policy_settings).check(source, None, token, key)
     assert SECRET.decode() not in str(caught.value)
@@ -43,13 +43,13 @@ def reason_of(policy_settings: ConsentSettings, token: str | None, source: str =
 
 
 def test_without_a_policy_every_source_is_permitted() -> None:
-    build_policy(ConsentSettings()).check(SOURCE, None, None, "anonymous")
+    build_policy(ConsentConfig()).check(SOURCE, None, None, "anonymous")
 
 
 def test_a_list_permits_what_stands_on_it_and_follows_its_file(tmp_path: Path) -> None:
     file = tmp_path / "permitted"
     file.write_text(f"# studio\n{SOURCE.upper()}  ann.jpg\n\n")
-    policy = build_policy(ConsentSettings(policy="allow-list", file=str(file)))
+    policy = build_policy(ConsentConfig(policy="allow-list", file=str(file)))
     policy.check(SOURCE, None, None, "anonymous")
     with pytest.raises(ConsentRefused) as caught:
         policy.check(OTHER, None, None, "anonymous")
@@ -66,7 +66,7 @@ def test_a_list_permits_what_stands_on_it_and_follows_its_file(tmp_path: Path) -
 
 def test_a_list_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "permitted"
-    settings = ConsentSettings(policy="allow-list", file=str(file))
+    settings = ConsentConfig(policy="allow-list", file=str(file))
     with pytest.raises(ConfigInvalid, match="cannot be read"):
         build_policy(settings)
     file.write_text(f"{SOURCE}\nnot-a-hash\n")
@@ -78,7 +78,7 @@ def test_a_list_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path) -> 
 
 
 def test_a_token_permits_its_source_until_it_expires(tmp_path: Path) -> None:
-    settings = ConsentSettings(policy="token", file=str(build_secret(tmp_path)))
+    settings = ConsentConfig(policy="token", file=str(build_secret(tmp_path)))
     soon = time.time() + 60
     build_policy(settings).check(SOURCE, None, make_token(SECRET, SOURCE, soon), "anyone")
     build_policy(settings).check(SOURCE, None, make_token(SECRET, SOURCE, soon, "studio"), "studio")
@@ -91,7 +91,7 @@ def test_a_token_permits_its_source_until_it_expires(tmp_path: Path) -> None:
 
 
 def test_a_token_that_was_changed_is_refused(tmp_path: Path) -> None:
-    settings = ConsentSettings(policy="token", file=str(build_secret(tmp_path)))
+    settings = ConsentConfig(policy="token", file=str(build_secret(tmp_path)))
     token = make_token(SECRET, SOURCE, time.time() + 60)
     version, claim, mac = token.split(".")
     forged = json.loads(base64.urlsafe_b64decode(claim + "=="))
@@ -108,7 +108,7 @@ def test_a_token_that_was_changed_is_refused(tmp_path: Path) -> None:
 def test_a_secret_that_is_short_or_open_is_told(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(b"short")
-    settings = ConsentSettings(policy="token", file=str(file))
+    settings = ConsentConfig(policy="token", file=str(file))
     with pytest.raises(ConfigInvalid, match="at least 32 bytes"):
         build_policy(settings)
     file.write_bytes(SECRET)
@@ -119,7 +119,7 @@ def test_a_secret_that_is_short_or_open_is_told(tmp_path: Path) -> None:
 
 
 def test_a_function_of_the_operator_is_asked() -> None:
-    policy = build_policy(ConsentSettings(policy=f"{__name__}:refuse_strangers"))
+    policy = build_policy(ConsentConfig(policy=f"{__name__}:refuse_strangers"))
     policy.check(SOURCE, np.zeros(3, np.float32), None, "studio")
     with pytest.raises(ConsentRefused, match="a1a1 is not for other"):
         policy.check(SOURCE, np.zeros(3, np.float32), None, "other")
@@ -149,13 +149,13 @@ def test_a_function_that_fails_permits_nothing_and_tells_no_secrets(caplog: pyte
 @pytest.mark.parametrize("path", ["no.such.module:check", "os:no_such_name", "os:sep"])
 def test_a_function_that_is_not_there_is_named(path: str) -> None:
     with pytest.raises(ConfigInvalid, match=path):
-        build_policy(ConsentSettings(policy=path))
+        build_policy(ConsentConfig(policy=path))
 
 
 @pytest.mark.parametrize("tree", [{"policy": "allow-list"}, {"policy": "token"}, {"policy": "tokne"}, {"policy": "a:"}])
 def test_settings_that_decide_nothing_are_refused(tree: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="policy"):
-        ConsentSettings(**tree)
+        ConsentConfig(**tree)
 
 
 def test_a_refusal_travels_between_processes() -> None:

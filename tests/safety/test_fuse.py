@@ -6,12 +6,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from PIL import Image
 
+from fusionray.bundle.bundle import bundle_hash, read_bundle
 from fusionray.cli import main
-from fusionray.export.bundle import bundle_hash, read_bundle
 from fusionray.safety.verify import verify
-from tests.pictures import draw_person
 from tests.safety.certificates import Authority, write_files
-from tests.tiny_bundle import write_tiny_bundle
+from tests.support.pictures import draw_person
+from tests.support.tiny_bundle import write_tiny_bundle
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fusionray.safety.mark import Corner, Mark, MarkSettings
+from fusionray.safety.mark import Corner, Mark, MarkConfig
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance
-from tests.pictures import draw_person
+from tests.support.pictures import draw_person
 
 CORNERS: tuple[Corner, ...] = ("top-left", "top-right", "bottom-left", "bottom-right")
 
@@ -25,7 +25,7 @@ def find_plate(before: np.ndarray, after: np.ndarray) -> tuple[slice, slice]:
 @pytest.mark.parametrize("size", [(64, 64), (480, 640), (1200, 300)])
 def test_the_mark_stands_in_its_corner_and_nowhere_else(corner: Corner, size: tuple[int, int]) -> None:
     picture = flat(120, *size)
-    marked = Mark(MarkSettings(corner=corner)).draw(picture)
+    marked = Mark(MarkConfig(corner=corner)).draw(picture)
     rows, columns = find_plate(picture, marked)
     assert (rows.stop <= size[0] / 2) == corner.startswith("top")
     assert (rows.start >= size[0] / 2) == corner.startswith("bottom")
@@ -38,7 +38,7 @@ def test_the_mark_stands_in_its_corner_and_nowhere_else(corner: Corner, size: tu
 @pytest.mark.parametrize("side", [64, 256, 1024])
 def test_letters_stand_out_from_the_plate_on_any_ground(shade: int, side: int) -> None:
     picture = flat(shade, side, side)
-    plate = Mark(MarkSettings()).draw(picture)
+    plate = Mark(MarkConfig()).draw(picture)
     rows, columns = find_plate(picture, plate)
     inner = plate[rows, columns].mean(axis=2)
     height, width = inner.shape
@@ -54,7 +54,7 @@ def test_the_share_sets_the_height_and_a_picture_keeps_its_own_bytes() -> None:
     before = picture.copy()
     heights = []
     for share in (0.06, 0.12, 0.24):
-        rows, _ = find_plate(picture, Mark(MarkSettings(share=share)).draw(picture))
+        rows, _ = find_plate(picture, Mark(MarkConfig(share=share)).draw(picture))
         heights.append(rows.stop - rows.start)
     assert heights == pytest.approx([15, 31, 61], abs=1)
     assert np.array_equal(picture, before)
@@ -62,13 +62,13 @@ def test_the_share_sets_the_height_and_a_picture_keeps_its_own_bytes() -> None:
 
 def test_a_picture_too_small_for_it_is_left_alone() -> None:
     picture = flat(9, 12, 12)
-    assert np.array_equal(Mark(MarkSettings()).draw(picture), picture)
+    assert np.array_equal(Mark(MarkConfig()).draw(picture), picture)
 
 
 def test_the_mark_is_off_unless_asked_for_and_stands_in_the_output() -> None:
-    assert not MarkSettings().enabled
+    assert not MarkConfig().enabled
     with pytest.raises(ValidationError, match="share"):
-        MarkSettings(share=0.9)
+        MarkConfig(share=0.9)
     picture = draw_person(3, 64)
     plain = encode_output(picture, Provenance("tiny", "0"), signer=None)
-    assert encode_output(picture, Provenance("tiny", "0"), signer=None, mark=Mark(MarkSettings())) != plain
+    assert encode_output(picture, Provenance("tiny", "0"), signer=None, mark=Mark(MarkConfig())) != plain

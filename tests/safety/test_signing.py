@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from fusionray import __version__
 from fusionray.errors import SigningFailed
 from fusionray.faces.decode import decode_image
-from fusionray.safety.keys import load_key
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, PictureFormat, Provenance, read_provenance
 from fusionray.safety.signing import Signer
+from fusionray.safety.signing_keys import load_key
 from fusionray.safety.verify import verify
-from tests.pictures import draw_empty, draw_person
 from tests.safety.certificates import Authority, write_files
 from tests.safety.containers import flip
+from tests.support.pictures import draw_empty, draw_person
 
 FORMATS: tuple[PictureFormat, ...] = ("png", "jpeg", "webp")
 PROVENANCE = Provenance(model='tiny <&"> größer', bundle="ab" * 32)

@@ -17,14 +17,14 @@ from PIL import Image
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid, ImageRejected
 from fusionray.faces.decode import decode_image
-from fusionray.safety.keys import load_key
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import PictureFormat, Provenance
 from fusionray.safety.signing import SETTINGS, Signer
+from fusionray.safety.signing_keys import load_key
 from fusionray.safety.verify import verify
-from tests.pictures import draw_empty, draw_person
 from tests.safety.certificates import Authority, write_files
 from tests.safety.containers import flip, graft_png, split_png, strip_jpeg, strip_png
+from tests.support.pictures import draw_empty, draw_person
 
 PROVENANCE = Provenance("tiny", "ab" * 32)
 FORMATS: tuple[PictureFormat, ...] = ("png", "jpeg", "webp")

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from fusionray.checkpoint.info import CheckpointInfo
+from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.errors import CheckpointMissing
 from fusionray.faces.align import load_template
 from fusionray.nets.identity import IdentityEncoder
@@ -17,19 +19,17 @@ from fusionray.recipes.recipe import Recipe, to_float
 from fusionray.training.build import (
     EncoderState,
     build_recipe,
-    describe_lookers,
-    face_view,
+    crop_to_arcface_affine,
+    describe_validation,
     load_encoder,
     load_fusion,
     load_reader,
     start_from,
 )
-from fusionray.training.checkpoint.info import CheckpointInfo
-from fusionray.training.checkpoint.writer import CheckpointWriter
-from fusionray.training.engine import Engine
-from fusionray.training.settings import DataConfig, EngineConfig, RunConfig, TrainConfig
-from fusionray.training.state import state_tensors
-from tests.tiny_fusion import ENCODER, SEEING, SIZE, build_config, build_pairs
+from fusionray.training.config import DataConfig, EngineConfig, RunConfig, TrainConfig
+from fusionray.training.engine.engine import Engine
+from fusionray.training.engine.state import state_tensors
+from tests.support.tiny_fusion import ENCODER, SEEING, SIZE, build_config, build_pairs
 
 CPU = torch.device("cpu")
 DATA = DataConfig(shards="x", size=SIZE)
@@ -66,7 +66,7 @@ def describe(config: TrainConfig, recipe: Recipe[Any]) -> CheckpointInfo:
         images_seen=2,
         seconds=1.0,
         metrics={},
-        **describe_lookers(recipe),
+        **describe_validation(recipe),
     )
 
 
@@ -124,10 +124,10 @@ def test_the_supervising_encoder_is_the_one_given_frozen() -> None:
 
 
 def test_the_face_of_each_template_lies_where_its_points_say() -> None:
-    torch.testing.assert_close(face_view("arcface_112"), torch.eye(3)[:2], rtol=0, atol=1e-6)
+    torch.testing.assert_close(crop_to_arcface_affine("arcface_112"), torch.eye(3)[:2], rtol=0, atol=1e-6)
     wanted = torch.tensor([[112 / 128, 0, 8 / 128], [0, 112 / 128, 0]])
-    torch.testing.assert_close(face_view("arcface_128"), wanted, rtol=0, atol=1e-6)
-    view = face_view("ffhq_512").double().numpy()
+    torch.testing.assert_close(crop_to_arcface_affine("arcface_128"), wanted, rtol=0, atol=1e-6)
+    view = crop_to_arcface_affine("ffhq_512").double().numpy()
     moved = load_template("arcface_112").unit_points @ view[:, :2].T + view[:, 2]
     # The two templates have faces of slightly other proportions: the fit leaves a hundredth of the side.
     assert np.abs(moved - load_template("ffhq_512").unit_points).max() < 0.02

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from fusionray.checkpoint.info import find_checkpoint
 from fusionray.config import load_config
 from fusionray.errors import ConfigInvalid, ShardMismatch
 from fusionray.recipes.attributes import AttributesRecipeConfig
 from fusionray.training.build import load_encoder
-from fusionray.training.checkpoint.info import find_checkpoint
-from fusionray.training.settings import DataConfig, RunConfig, TrainConfig, ValidationConfig
-from fusionray.training.train import configure_beside, resolve_judges, train
-from tests.tiny_fusion import SIZE as FUSION_SIZE
-from tests.tiny_fusion import build_config, save_encoder
-from tests.tiny_shards import SIZE, write_tiny_shards
-from tests.tiny_world import save_fusion, write_world
+from fusionray.training.config import DataConfig, RunConfig, TrainConfig, ValidationConfig
+from fusionray.training.train import configure_dependency, resolve_judges, train
+from tests.support.tiny_fusion import SIZE as FUSION_SIZE
+from tests.support.tiny_fusion import build_config, save_encoder
+from tests.support.tiny_shards import SIZE, write_tiny_shards
+from tests.support.tiny_world import save_fusion, write_world
 
 
 def test_a_reader_of_attributes_is_not_trained_on_photographs(tmp_path: Path) -> None:
@@ -53,18 +53,24 @@ def test_the_encoder_that_supervises_is_no_judge(tmp_path: Path) -> None:
 
 
 def test_a_preset_is_trained_beside_a_run_on_its_data_and_workers() -> None:
-    overrides = ["data.shards=there", "data.pool_rows=99", "run.output=here", "run.seed=5", "workers.num_workers=2"]
+    overrides = [
+        "data.shards=there",
+        "data.shuffle_buffer_rows=99",
+        "run.output=here",
+        "run.seed=5",
+        "workers.num_workers=2",
+    ]
     fusion = load_config(TrainConfig, preset="tiny-64", overrides=overrides)
-    reader = configure_beside(fusion, "attributes-small")
+    reader = configure_dependency(fusion, "attributes-small")
     assert isinstance(reader.recipe, AttributesRecipeConfig)
     assert (reader.workers, reader.tracking) == (fusion.workers, fusion.tracking)
     # Beside another fusion, which draws other pairs, it is the same run.
     assert reader.data == fusion.data.model_copy(update={"same_identity_ratio": reader.data.same_identity_ratio})
     other = load_config(TrainConfig, preset="tiny-64", overrides=[*overrides, "data.same_identity_ratio=0.7"])
-    assert configure_beside(other, "attributes-small") == reader
+    assert configure_dependency(other, "attributes-small") == reader
     assert (reader.run.name, reader.run.output) == ("attributes-small", "here")
     # Those who judge keep seeds of their own: they are not to see with the eyes of the encoder that supervises.
-    seeds = {name: configure_beside(fusion, name).run.seed for name in ("identity-small", "identity-judge")}
+    seeds = {name: configure_dependency(fusion, name).run.seed for name in ("identity-small", "identity-judge")}
     assert seeds == {"identity-small": 5, "identity-judge": 1000}
     with pytest.raises(ConfigInvalid, match="no preset 'attributes-huge'"):
-        configure_beside(fusion, "attributes-huge")
+        configure_dependency(fusion, "attributes-huge")

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.ops.processes import find_processes
-from fusionray.training.checkpoint.info import find_checkpoint, read_info
+from fusionray.checkpoint.info import find_checkpoint, read_info
+from fusionray.hardware.processes import find_processes
 from fusionray.tuning.records import Attempt, Records, TrialRecord, repeated_images
-from tests.child_python import ROOT
+from tests.support.child_python import ROOT
 from tests.tuning.tiny_search import write_search
 
 VERB = ("-m", "fusionray.cli", "tune", "--config")
@@ -86,7 +86,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    budget = {"images": IMAGES, "checkpoint_images": INTERVAL, "preview_images": IMAGES // 2}
+    budget = {"images": IMAGES, "checkpoint_every_images": INTERVAL, "validate_every_images": IMAGES // 2}
     file = write_search(tmp_path_factory.mktemp("killed"), train={"budget": budget})
     # The path of a socket in it may have 107 characters: pytest's own folders are too deep.
     with tempfile.TemporaryDirectory(prefix="fr-tune-", ignore_cleanup_errors=True) as ray_folder:

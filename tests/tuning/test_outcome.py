@@ -12,13 +12,13 @@ from PIL import Image
 from fusionray.config import load_config
 from fusionray.errors import TrainingFailed
 from fusionray.evaluation.report.figures import Figures
-from fusionray.ops.tracking import make_client, open_run
-from fusionray.training.settings import TrainConfig
+from fusionray.tracking import make_client, open_run
+from fusionray.training.config import TrainConfig
+from fusionray.tuning.monitor import changed, write_table
 from fusionray.tuning.outcome import SearchResult, conclude, write_preset
-from fusionray.tuning.plan import Plan
-from fusionray.tuning.records import Attempt, Handover, Records, TrialRecord
-from fusionray.tuning.search import Halving, Proposals, build_scheduler
-from fusionray.tuning.watch import changed, write_table
+from fusionray.tuning.plan import SearchPlan
+from fusionray.tuning.records import Attempt, CheckpointTransfer, Records, TrialRecord
+from fusionray.tuning.search import Halving, TrialSearcher, build_scheduler
 from tests.tuning.tiny_search import BATCH, EVERY, RATE, build_plan, build_record, build_search
 
 TRIALS = [
@@ -31,14 +31,14 @@ TRIALS = [
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def plan(tmp_path_factory: pytest.TempPathFactory) -> SearchPlan:
     plan = build_plan(tmp_path_factory.mktemp("search"), trials=5)
     uri = plan.train.tracking.uri
     assert uri is not None
     return replace(plan, parent_run=open_run(uri, "fusionray", "tiny", {}, key="search"))
 
 
-def write_trials(plan: Plan, trials: list[TrialRecord]) -> Records:
+def write_trials(plan: SearchPlan, trials: list[TrialRecord]) -> Records:
     records = Records(plan.folder)
     for record in trials:
         records.write(record)
@@ -48,7 +48,7 @@ def write_trials(plan: Plan, trials: list[TrialRecord]) -> Records:
 
 
 @pytest.fixture(scope="module")
-def result(plan: Plan) -> SearchResult:
+def result(plan: SearchPlan) -> SearchResult:
     records = write_trials(plan, TRIALS)
     failed = Attempt(run=TRIALS[3].name, first_images=0, last_images=0, ended="failed", error="no such encoder")
     records.write_attempt(TRIALS[3].name, 1, failed)
@@ -58,7 +58,7 @@ def result(plan: Plan) -> SearchResult:
     return conclude(plan)
 
 
-def test_the_best_is_the_finished_trial_whose_last_value_is_best(result: SearchResult) -> None:
+def test_the_best_mode_the_finished_trial_whose_last_value_is_best(result: SearchResult) -> None:
     assert result.best.name == "tiny-001"
     figures = result.figures.figures
     assert figures["best_value"].value == 0.75
@@ -76,7 +76,7 @@ def test_what_was_trained_and_trained_twice_is_told(result: SearchResult) -> Non
     assert figures["search_minutes"].value == 1.5
 
 
-def test_the_best_preset_is_a_training_with_its_settings(plan: Plan, result: SearchResult) -> None:
+def test_the_best_preset_is_a_training_with_its_settings(plan: SearchPlan, result: SearchResult) -> None:
     config = load_config(TrainConfig, file=result.preset)
     assert config.recipe.optimizer.base_lr == 2e-3  # type: ignore[union-attr]
     assert config.engine.global_batch == 16
@@ -94,7 +94,7 @@ def test_followers_of_a_setting_are_in_the_preset(tmp_path: Path) -> None:
     assert optimizer.weight_decay == optimizer.base_lr == 2e-3
 
 
-def test_the_report_shows_trials_curves_and_importance(plan: Plan, result: SearchResult) -> None:
+def test_the_report_shows_trials_curves_and_importance(plan: SearchPlan, result: SearchResult) -> None:
     page = (Path(plan.folder) / "report.html").read_text()
     assert "src='http" not in page
     for name in ("parallel", "learning", "importance"):
@@ -111,7 +111,7 @@ def test_the_report_shows_trials_curves_and_importance(plan: Plan, result: Searc
     assert written == result.figures
 
 
-def test_figures_and_report_lie_with_the_search_s_run(plan: Plan, result: SearchResult) -> None:
+def test_figures_and_report_lie_with_the_search_s_run(plan: SearchPlan, result: SearchResult) -> None:
     client = make_client(str(plan.train.tracking.uri))
     run = client.get_run(plan.parent_run)
     assert run.info.status == "FINISHED"
@@ -120,15 +120,17 @@ def test_figures_and_report_lie_with_the_search_s_run(plan: Plan, result: Search
     assert {"report.html", "figures.json", "best.yaml", "parallel.png"} <= names
 
 
-def test_checkpoints_that_were_handed_over_are_listed(plan: Plan, result: SearchResult) -> None:
-    handover = Handover(run="/r", giver="tiny-001", checkpoint="/c", images=64, settings={RATE: 8e-4, BATCH: 8})
+def test_checkpoints_that_were_handed_over_are_listed(plan: SearchPlan, result: SearchResult) -> None:
+    handover = CheckpointTransfer(
+        run="/r", giver="tiny-001", checkpoint="/c", images=64, settings={RATE: 8e-4, BATCH: 8}
+    )
     Records(plan.folder).write_handover("tiny-004", 1, handover)
     conclude(plan)
     text = (Path(plan.folder) / "report.md").read_text()
     assert "| tiny-004 | tiny-001 | 64 | 8 | 0.0008 |" in text or "| tiny-004 | tiny-001 | 64 | 0.0008 | 8 |" in text
 
 
-def test_a_default_that_stays_the_best_is_said(tmp_path: Path, plan: Plan) -> None:
+def test_a_default_that_stays_the_best_mode_said(tmp_path: Path, plan: SearchPlan) -> None:
     other = replace(plan, folder=str(tmp_path))
     write_trials(other, [TRIALS[0], TRIALS[4]])
     found = conclude(other)
@@ -138,7 +140,7 @@ def test_a_default_that_stays_the_best_is_said(tmp_path: Path, plan: Plan) -> No
     assert found.figures.not_measured["importance"].startswith("fewer than four trials")
 
 
-def test_without_a_finished_default_there_is_nothing_to_compare_with(tmp_path: Path, plan: Plan) -> None:
+def test_without_a_finished_default_there_is_nothing_to_compare_with(tmp_path: Path, plan: SearchPlan) -> None:
     other = replace(plan, folder=str(tmp_path))
     write_trials(other, [TRIALS[0].model_copy(update={"status": "running"}), TRIALS[1]])
     found = conclude(other)
@@ -152,7 +154,7 @@ def test_without_a_finished_default_there_is_nothing_to_compare_with(tmp_path: P
     [([TRIALS[3]], "tiny-003 failed: no such encoder"), ([TRIALS[2]], "no trial was finished; give it more time")],
 )
 def test_a_search_without_a_finished_trial_says_why(
-    tmp_path: Path, plan: Plan, trials: list[TrialRecord], words: str
+    tmp_path: Path, plan: SearchPlan, trials: list[TrialRecord], words: str
 ) -> None:
     other = replace(plan, folder=str(tmp_path))
     records = write_trials(other, trials)
@@ -162,7 +164,7 @@ def test_a_search_without_a_finished_trial_says_why(
         conclude(other)
 
 
-def test_the_table_has_a_line_for_each_trial(plan: Plan, result: SearchResult) -> None:
+def test_the_table_has_a_line_for_each_trial(plan: SearchPlan, result: SearchResult) -> None:
     table = write_table(plan, Records(plan.folder), 90)
     assert table[0] == "tune tiny: 5 of 5 trials ended, best 0.75 (tiny-001), 1.5 minutes"
     assert table[1].split()[:4] == ["trial", "status", "images", "verification_auc"]
@@ -177,17 +179,17 @@ def test_the_table_is_printed_anew_when_a_trial_did_something() -> None:
     assert changed([], former)
 
 
-def test_a_new_start_keeps_what_ended_and_takes_up_the_rest(tmp_path: Path, plan: Plan) -> None:
+def test_a_new_start_keeps_what_ended_and_takes_up_the_rest(tmp_path: Path, plan: SearchPlan) -> None:
     other = replace(plan, folder=str(tmp_path))
     write_trials(other, [*TRIALS[:4], build_record(4, "running", [0.5])])
-    proposals = Proposals(other)
+    proposals = TrialSearcher(other)
     assert proposals.unfinished == ["tiny-003", "tiny-004"]
     assert proposals.number_left == 0
     assert not proposals.is_finished()
 
 
-def test_a_default_that_fails_before_anybody_reports_ends_the_search(tmp_path: Path, plan: Plan) -> None:
-    proposals = Proposals(replace(plan, folder=str(tmp_path)))
+def test_a_default_that_fails_before_anybody_reports_ends_the_search(tmp_path: Path, plan: SearchPlan) -> None:
+    proposals = TrialSearcher(replace(plan, folder=str(tmp_path)))
     first = proposals.propose(0)
     proposals.update(first)
     assert first.name == "tiny-000"
@@ -195,11 +197,11 @@ def test_a_default_that_fails_before_anybody_reports_ends_the_search(tmp_path: P
     assert proposals.is_finished()
     assert [record.status for record in Records(str(tmp_path)).trials()] == ["failed"]
     # The next start tries it again.
-    assert Proposals(replace(plan, folder=str(tmp_path))).unfinished == ["tiny-000"]
+    assert TrialSearcher(replace(plan, folder=str(tmp_path))).unfinished == ["tiny-000"]
 
 
-def test_a_trial_that_ends_is_finished_stopped_or_only_halted(tmp_path: Path, plan: Plan) -> None:
-    proposals = Proposals(replace(plan, folder=str(tmp_path)))
+def test_a_trial_that_ends_is_finished_stopped_or_only_halted(tmp_path: Path, plan: SearchPlan) -> None:
+    proposals = TrialSearcher(replace(plan, folder=str(tmp_path)))
     report = {plan.config.metric: 0.5, "metrics/loss": 1.0, "images": EVERY, "run": "r"}
     ends = {
         "finished": {**report, "done": True, "whole": True, "tracking_run": "abc"},

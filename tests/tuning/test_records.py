@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.tuning.records import Attempt, Handover, Records, Report, repeated_images, trained_images
+from fusionray.tuning.records import Attempt, CheckpointTransfer, Records, Report, repeated_images, trained_images
 from tests.tuning.tiny_search import build_record
 
 
@@ -33,7 +33,9 @@ def test_attempts_and_handovers_belong_to_their_trial(records: Records) -> None:
     for number in range(1, 12):
         records.write_attempt("a", number, Attempt(run="/a", first_images=number, last_images=number))
     records.write_attempt("a", 3, Attempt(run="/a", first_images=3, last_images=99, ended="halted"))
-    handover = Handover(run="/b-g1", giver="a", checkpoint="/a/checkpoint-3", images=3, settings={"x": [1, 2]})
+    handover = CheckpointTransfer(
+        run="/b-g1", giver="a", checkpoint="/a/checkpoint-3", images=3, settings={"x": [1, 2]}
+    )
     records.write_handover("b", 1, handover)
     assert [attempt.first_images for attempt in records.attempts("a")] == list(range(1, 12))
     assert records.attempts("a")[2].last_images == 99

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
+from fusionray.bundle.bundle import read_bundle
+from fusionray.checkpoint.info import find_checkpoint, read_info
 from fusionray.config import load_config
-from fusionray.export.bundle import read_bundle
-from fusionray.ops.processes import find_processes
-from fusionray.ops.tracking import make_client
-from fusionray.training.checkpoint.info import find_checkpoint, read_info
-from fusionray.training.settings import TrainConfig
+from fusionray.hardware.processes import find_processes
+from fusionray.tracking import make_client
+from fusionray.training.config import TrainConfig
+from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.driver import tune
 from fusionray.tuning.outcome import SearchResult
 from fusionray.tuning.records import Records, repeated_images
-from fusionray.tuning.settings import TuneConfig
 from tests.tuning.tiny_search import EVERY, GENERATOR_RATE, RATE, build_fusion_search, build_search
 
 # What Tune makes of a trainable that is given parameters.
@@ -46,7 +46,13 @@ def build_stopped(folder: Path) -> TuneConfig:
         seed=3,
         search="tpe",
         startup_trials=2,
-        train={"budget": {"images": 4 * EVALUATED, "checkpoint_images": EVALUATED, "preview_images": EVALUATED}},
+        train={
+            "budget": {
+                "images": 4 * EVALUATED,
+                "checkpoint_every_images": EVALUATED,
+                "validate_every_images": EVALUATED,
+            }
+        },
         halving={"grace_images": EVALUATED, "factor": 2},
         trials=3,
         at_once=2,
@@ -102,7 +108,7 @@ def test_the_same_call_again_trains_nothing(stopped: SearchResult) -> None:
 def test_a_population_copies_checkpoints_of_the_better_half(tmp_path: Path) -> None:
     # Far enough apart that a member which pauses does not pass the next comparison on its way.
     interval = 8 * EVERY
-    budget = {"images": 2 * interval, "checkpoint_images": interval, "preview_images": interval}
+    budget = {"images": 2 * interval, "checkpoint_every_images": interval, "validate_every_images": interval}
     population = {"quantile": 0.5, "resample": 0.0}
     config = build_search(tmp_path, search="pbt", trials=2, at_once=2, population=population, train={"budget": budget})
     result = tune(config)
@@ -155,7 +161,7 @@ def killer() -> Iterator[Any]:
 
 def test_a_trial_whose_process_or_worker_dies_goes_on_from_its_checkpoint(tmp_path: Path, killer: Any) -> None:
     interval = 4 * EVERY
-    budget = {"images": 8 * interval, "checkpoint_images": interval, "preview_images": 4 * interval}
+    budget = {"images": 8 * interval, "checkpoint_every_images": interval, "validate_every_images": 4 * interval}
     config = build_search(tmp_path, train={"budget": budget})
     trials = tmp_path / "runs" / "tiny" / "trials"
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fusionray.config import load_config
 from fusionray.errors import ConfigInvalid
-from fusionray.training.settings import TrainConfig
+from fusionray.training.config import TrainConfig
 from fusionray.tuning.space import (
     Range,
     check_space,

@@ -8,14 +8,14 @@ from typing import Any
 import yaml
 
 from fusionray.config import load_config, merge_trees, validate
-from fusionray.tuning.plan import Plan
+from fusionray.tuning.config import TuneConfig
+from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import Report, Status, TrialRecord
-from fusionray.tuning.settings import TuneConfig
 from fusionray.tuning.space import configure
-from tests.tiny_fusion import ENCODER, build_config, save_encoder
-from tests.tiny_fusion import SIZE as FUSION_SIZE
-from tests.tiny_shards import SIZE, write_tiny_shards
-from tests.tiny_world import write_world
+from tests.support.tiny_fusion import ENCODER, build_config, save_encoder
+from tests.support.tiny_fusion import SIZE as FUSION_SIZE
+from tests.support.tiny_shards import SIZE, write_tiny_shards
+from tests.support.tiny_world import write_world
 
 METRIC = "verification_auc"
 RATE = "recipe.optimizer.base_lr"
@@ -31,15 +31,15 @@ def tiny_tree(folder: Path, **changes: Any) -> dict[str, Any]:
         write_tiny_shards(shards)
     train = {
         "preset": "identity-small",
-        "data": {"shards": str(shards), "size": SIZE, "pool_rows": 16, "validation_images": 12},
+        "data": {"shards": str(shards), "size": SIZE, "shuffle_buffer_rows": 16, "validation_images": 12},
         "recipe": {"encoder": ENCODER.model_dump(mode="json"), "optimizer": {"base_lr": 1e-3}},
         "engine": {"global_batch": 8, "schedule": {"warmup_images": 0}},
         "budget": {
             "images": 2 * EVERY,
             "max_seconds": None,
-            "checkpoint_images": EVERY,
-            "log_images": EVERY,
-            "preview_images": EVERY,
+            "checkpoint_every_images": EVERY,
+            "log_every_images": EVERY,
+            "validate_every_images": EVERY,
         },
         "workers": {"cpus_per_worker": 0.5, "threads": 1, "bind": False, "standby": False},
     }
@@ -81,7 +81,7 @@ def build_search(folder: Path, **changes: Any) -> TuneConfig:
     return load_config(TuneConfig, file=write_search(folder, **changes))
 
 
-def build_plan(folder: Path, **changes: Any) -> Plan:
+def build_plan(folder: Path, **changes: Any) -> SearchPlan:
     """Build a plan as `open_search` would, without its trainings and its tracker."""
     from fusionray.tuning.driver import resolve_train
 
@@ -91,7 +91,7 @@ def build_plan(folder: Path, **changes: Any) -> Plan:
     store = {"tracking": {"uri": f"sqlite:///{folder}/mlflow.db"}}
     train = configure(resolve_train(config), {}, {}, "train")
     train = train.model_validate(merge_trees(train.model_dump(mode="json"), store))
-    return Plan(config, train, str(search), "parent")
+    return SearchPlan(config, train, str(search), "parent")
 
 
 def build_record(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 
-from fusionray.benchmarks.bare import BareLoop
-from fusionray.benchmarks.subject import Subject
-from fusionray.benchmarks.turns import Pace, time_steps, wait_for
-from fusionray.training.engine import Engine
-from fusionray.training.profiler import StepProfiler
+from fusionray.benchmarks.bare_loop import BareLoop
+from fusionray.benchmarks.interleaving import Pace, time_steps, wait_for
+from fusionray.benchmarks.setup import BenchSetup
+from fusionray.training.engine.engine import Engine
+from fusionray.training.timing.profiler import StepProfiler
 
 
 class BlockTimer:
@@ -19,7 +19,7 @@ class BlockTimer:
     same step of their run, so that lazy phases fall alike. The first block of both warms up and is not kept.
     """
 
-    def __init__(self, profiler: StepProfiler, engine: Engine, subject: Subject, pace: Pace) -> None:
+    def __init__(self, profiler: StepProfiler, engine: Engine, subject: BenchSetup, pace: Pace) -> None:
         self.profiler = profiler
         self.engine = engine
         self.pace = pace

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from fusionray.benchmarks.findings import Findings
-from fusionray.benchmarks.plain import PlainRecipe
-from fusionray.benchmarks.subject import Subject, TrainBenchConfig, build_subject
-from fusionray.benchmarks.turns import Pace, divide, take_turns, time_steps, wait_for
-from fusionray.training.checkpoint.info import CheckpointInfo
-from fusionray.training.checkpoint.writer import CheckpointWriter
-from fusionray.training.engine import Engine
-from fusionray.training.ledger_summary import LedgerSummary
-from fusionray.training.planning.footprint import measure_step
-from fusionray.training.state import counters, state_tensors
+from fusionray.benchmarks.interleaving import Pace, divide, interleave, time_steps, wait_for
+from fusionray.benchmarks.plain_recipe import PlainRecipe
+from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
+from fusionray.checkpoint.info import CheckpointInfo
+from fusionray.checkpoint.writer import CheckpointWriter
+from fusionray.training.dry_run.footprint import measure_step
+from fusionray.training.engine.engine import Engine
+from fusionray.training.engine.state import counters, state_tensors
+from fusionray.training.timing.report import StepTimes
 from fusionray.types import Batch
 
 # Without the lazy penalty all steps are alike, and a single one can be compared.
@@ -44,14 +44,14 @@ def stepper(engine: Engine, shares: Sequence[Batch]) -> Callable[[], object]:
     return step
 
 
-def parts_in_ms(summary: LedgerSummary) -> dict[str, float]:
+def parts_in_ms(summary: StepTimes) -> dict[str, float]:
     """Give the parts of a step in ms."""
     return {name: 1e3 * seconds for name, seconds in summary.seconds.items()}
 
 
 def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
     """Compare the engine with the plain recipe, in float32 and in the engine's precision."""
-    subject = build_subject(bench, bench.engine_preset, device, recipe=PUBLIC)
+    subject = build_setup(bench, bench.engine_preset, device, recipe=PUBLIC)
     engine = subject.build_engine()
     images = engine.share_images
     ours = stepper(engine, subject.draw_batches(images))
@@ -61,7 +61,7 @@ def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tic
         engine.precision.set_matmul_mode()  # the mode is the process's own
         ours()
 
-    seconds = take_turns(
+    seconds = interleave(
         {"ours": step_ours, "plain": plain_stepper(plain, subject), "plain_amp": plain_stepper(plain_amp, subject)},
         pace,
         device=device,
@@ -82,7 +82,7 @@ def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tic
     )
 
 
-def plain_stepper(plain: PlainRecipe, subject: Subject) -> Callable[[], object]:
+def plain_stepper(plain: PlainRecipe, subject: BenchSetup) -> Callable[[], object]:
     """Return a function that takes one plain step on the next batch in memory."""
     batches = itertools.cycle(subject.draw_batches(plain.batch))
 
@@ -101,7 +101,7 @@ def median_rate(seconds: list[float], pace: Pace, images: int) -> float:
 
 def measure_saving(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
     """Compare the step that begins a save, the loop's whole iteration, with steps beside which nothing is saved."""
-    subject = build_subject(bench, bench.engine_preset, device, recipe=WITHOUT_PENALTY)
+    subject = build_setup(bench, bench.engine_preset, device, recipe=WITHOUT_PENALTY)
     engine = subject.build_engine()
     step = stepper(engine, subject.draw_batches(engine.share_images))
     time_steps(step, 2, device)
@@ -132,7 +132,9 @@ def measure_saving(bench: TrainBenchConfig, device: torch.device, pace: Pace, ti
     )
 
 
-def time_saving_step(engine: Engine, step: Callable[[], object], writer: CheckpointWriter, subject: Subject) -> float:
+def time_saving_step(
+    engine: Engine, step: Callable[[], object], writer: CheckpointWriter, subject: BenchSetup
+) -> float:
     """Return the seconds of a step that ends as that of a training worker does when a checkpoint is due."""
     wait_for(engine.device)
     started = time.perf_counter()
@@ -160,7 +162,7 @@ def state_megabytes(engine: Engine) -> float:
 
 def measure_recompute(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
     """Compare memory and time of steps whose activations are recomputed and kept."""
-    subject = build_subject(bench, bench.recompute_preset, device)
+    subject = build_setup(bench, bench.recompute_preset, device)
     images = bench.recompute_images
     memory = {recompute: measure_memory(subject, images, recompute=recompute) for recompute in (False, True)}
     steps: dict[str, Callable[[], object]] = {}
@@ -168,7 +170,7 @@ def measure_recompute(bench: TrainBenchConfig, device: torch.device, pace: Pace,
         engine = subject.build_engine(global_batch=images, batch_size=None, recompute=recompute)
         steps[name] = stepper(engine, subject.draw_batches(images))
     # A step of this preset is long: one a round.
-    seconds = take_turns(steps, Pace(pace.rounds, 1, pace.until), device=device, warm_up=1, tick=tick)
+    seconds = interleave(steps, Pace(pace.rounds, 1, pace.until), device=device, warm_up=1, tick=tick)
     return Findings(
         values={
             "recompute_memory_ratio": [memory[True]["peak"] / memory[False]["peak"]],
@@ -182,7 +184,7 @@ def measure_recompute(bench: TrainBenchConfig, device: torch.device, pace: Pace,
     )
 
 
-def measure_memory(subject: Subject, images: int, *, recompute: bool) -> dict[str, float]:
+def measure_memory(subject: BenchSetup, images: int, *, recompute: bool) -> dict[str, float]:
     """Return bytes an image: `peak` of a step beyond networks and their states, `kept` for the backward pass.
 
     Counted tensor by tensor, on every device alike: what a CPU's allocator holds says little of what is in use.

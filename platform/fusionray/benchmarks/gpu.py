@@ -10,13 +10,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fusionray.benchmarks.findings import Findings
-from fusionray.benchmarks.subject import Subject, TrainBenchConfig, build_subject
-from fusionray.benchmarks.turns import Pace, divide, take_turns, time_steps, wait_for
-from fusionray.ops.hardware import describe_profile
-from fusionray.training.batching import fit_batch
-from fusionray.training.engine import Engine
-from fusionray.training.ledger import measure_union
-from fusionray.training.prefetch import DeviceFeed
+from fusionray.benchmarks.interleaving import Pace, divide, interleave, time_steps, wait_for
+from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
+from fusionray.hardware.profiles import describe_profile
+from fusionray.training.engine.batch_size_search import fit_batch
+from fusionray.training.engine.engine import Engine
+from fusionray.training.run.device_prefetcher import DevicePrefetcher
+from fusionray.training.timing.step_timer import measure_union
 
 KEYS = ("gpu_amp_speedup", "gpu_memory_auto", "gpu_busy")
 # Steps in which the device is watched: long enough to see what the host does between them.
@@ -29,7 +29,7 @@ def measure_gpu(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick:
     """Measure what the device allows; without one every key is missing."""
     if device.type != "cuda":
         return Findings(missing=dict.fromkeys(KEYS, "no GPU"))
-    subject = build_subject(bench, bench.gpu_preset, device)
+    subject = build_setup(bench, bench.gpu_preset, device)
     engine = subject.build_engine()
     note = f"GPU: {describe_profile(engine.profile.model_copy(update=engine.choices()), device)}; {bench.gpu_preset}"
     found = Findings(notes=[f"{note}, {engine.share_images} images a step"])
@@ -44,9 +44,9 @@ def measure_gpu(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick:
     return found
 
 
-def feed_steps(engine: Engine, subject: Subject) -> Callable[[], object]:
+def feed_steps(engine: Engine, subject: BenchSetup) -> Callable[[], object]:
     """Return a function that takes a step as a run does: from page-locked memory, one batch ahead."""
-    feed = DeviceFeed(itertools.cycle(subject.draw_batches(engine.share_images)), engine.device)
+    feed = DevicePrefetcher(itertools.cycle(subject.draw_batches(engine.share_images)), engine.device)
 
     def step() -> None:
         engine.precision.set_matmul_mode()  # the mode is the process's own
@@ -56,15 +56,15 @@ def feed_steps(engine: Engine, subject: Subject) -> Callable[[], object]:
     return step
 
 
-def compare_precisions(subject: Subject, engine: Engine, pace: Pace, tick: Callable[[], None]) -> list[float]:
+def compare_precisions(subject: BenchSetup, engine: Engine, pace: Pace, tick: Callable[[], None]) -> list[float]:
     """Return how many times as fast the profile's precision is as float32 without TF32."""
     exact = subject.build_engine(precision="fp32")
     contestants = {"amp": feed_steps(engine, subject), "fp32": feed_steps(exact, subject)}
-    seconds = take_turns(contestants, pace, device=subject.device, tick=tick)
+    seconds = interleave(contestants, pace, device=subject.device, tick=tick)
     return divide(seconds["fp32"], seconds["amp"])
 
 
-def measure_busy(engine: Engine, subject: Subject) -> float:
+def measure_busy(engine: Engine, subject: BenchSetup) -> float:
     """Return the share of the time in which at least one kernel or copy runs."""
     step = feed_steps(engine, subject)
     time_steps(step, 2, engine.device)
@@ -89,7 +89,7 @@ def busy_seconds(events: Any, window_seconds: float) -> float:
     return measure_union((max(start, begin), end) for start, end in spans if end > begin)
 
 
-def fill_memory(subject: Subject, notes: list[str]) -> float:
+def fill_memory(subject: BenchSetup, notes: list[str]) -> float:
     """Let the engine choose its batch, take steps of it; return the share of the device's memory then in use."""
     engine = subject.build_engine(batch_size="auto", global_batch="auto")
     sample = subject.draw_batches(SAMPLE_IMAGES, 1)[0]

@@ -18,13 +18,13 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from fusionray.benchmarks.turns import Pace
+from fusionray.benchmarks.interleaving import Pace
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
 from fusionray.data.reading import LocalReader, ShardFiles, ShardReader, list_files, list_people
 from fusionray.data.shards import read_manifest
-from fusionray.data.storage import open_filesystem
 from fusionray.data.stream import TrainingStream, prefetched
+from fusionray.storage.filesystem import open_filesystem
 from fusionray.types import FaceBatch
 
 Decode = Callable[[bytes, NDArray[np.uint8]], None]

@@ -20,21 +20,21 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from fusionray.benchmarks.blocks import BlockTimer
 from fusionray.benchmarks.findings import Findings
+from fusionray.benchmarks.interleaving import Pace, divide
 from fusionray.benchmarks.loader import measure_loader
-from fusionray.benchmarks.subject import Subject, TrainBenchConfig, build_encoder, build_subject
-from fusionray.benchmarks.turns import Pace, divide
-from fusionray.data import storage
+from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_encoder, build_setup
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.reading import RayReader, list_people
 from fusionray.data.shards import read_manifest
 from fusionray.errors import TrainingFailed
-from fusionray.ops.placement import bind_worker
-from fusionray.ops.progress import ProgressBoard
-from fusionray.ops.tracking import close_run, metric_history, open_run, tracking_uri
-from fusionray.training.failures import root_cause
-from fusionray.training.ledger_summary import OTHER, PARTS
-from fusionray.training.loop import Worker, open_reader
-from fusionray.training.task import WorkerTask
+from fusionray.hardware.affinity import bind_worker
+from fusionray.ray_cluster.progress import ProgressHandle
+from fusionray.storage import filesystem as storage
+from fusionray.tracking import close_run, metric_history, open_run, tracking_uri
+from fusionray.training.faults.failures import root_cause
+from fusionray.training.run.task import WorkerTask
+from fusionray.training.run.worker import Worker, open_reader
+from fusionray.training.timing.report import OTHER, PARTS
 
 RUN = {"name": "bench-loop"}
 FOUND_NAME = "blocks.json"
@@ -46,7 +46,7 @@ class LoopTask:
     """What the measured worker is told: the run's own task, the same networks for the bare loop, the pace."""
 
     task: WorkerTask
-    subject: Subject
+    subject: BenchSetup
     pace: Pace
 
 
@@ -82,7 +82,7 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
     subject = build_loop_subject(bench, shards)
     batch = subject.config.engine.global_batch
     assert isinstance(batch, int)
-    steps = subject.config.budget.log_images // batch
+    steps = subject.config.budget.log_every_images // batch
     with TemporaryDirectory(prefix="loop-", dir=Path(bench.output)) as folder:
         uri = tracking_uri(None, folder)
         run = open_run(uri, "bench", RUN["name"], {})
@@ -120,23 +120,23 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
     )
 
 
-def build_loop_subject(bench: TrainBenchConfig, shards: str) -> Subject:
+def build_loop_subject(bench: TrainBenchConfig, shards: str) -> BenchSetup:
     """Build the run that is measured: nothing but steps and one entry in the tracker a round."""
     cpu = torch.device("cpu")
-    preset = build_subject(bench, bench.engine_preset, cpu).config
+    preset = build_setup(bench, bench.engine_preset, cpu).config
     batch = preset.engine.global_batch
     if not isinstance(batch, int):
         raise ValueError("train.engine.global_batch=auto: the loop is measured at a number of images")
-    steps = bench.loop_steps or -(-preset.budget.log_images // batch)
+    steps = bench.loop_steps or -(-preset.budget.log_every_images // batch)
     budget = {
         # A round more than are counted: the first one warms up.
         "images": (bench.rounds + 1) * steps * batch,
-        "log_images": steps * batch,
+        "log_every_images": steps * batch,
         "max_seconds": None,
-        "checkpoint_images": NEVER,
-        "preview_images": NEVER,
+        "checkpoint_every_images": NEVER,
+        "validate_every_images": NEVER,
     }
-    return build_subject(
+    return build_setup(
         bench,
         bench.engine_preset,
         cpu,
@@ -156,7 +156,7 @@ def fit(task: LoopTask, folder: str) -> None:
     """
     use_gpu = task.subject.config.workers.device != "cpu" and ray.cluster_resources().get("GPU", 0.0) >= 1
     logging.getLogger("ray.train").setLevel(logging.ERROR)
-    board = ProgressBoard()
+    board = ProgressHandle()
     trainer = TorchTrainer(
         loop_worker,
         train_loop_config={"task": task, "board": board},
@@ -179,7 +179,7 @@ def loop_worker(loop_config: Mapping[str, Any]) -> None:
     device = ray.train.torch.get_device()
     workers = told.subject.config.workers
     bind_worker(0, 1, device, threads=workers.threads, bind=workers.bind)
-    subject = Subject(told.subject.config, device)
+    subject = BenchSetup(told.subject.config, device)
     engine = subject.build_engine()
     worker = Worker(told.task, engine, open_reader(told.task), board=loop_config["board"])
     timer = BlockTimer(worker.profiler, engine, subject, told.pace)

@@ -20,16 +20,16 @@ from tqdm import tqdm
 
 from fusionray.benchmarks.findings import Findings, load_keys
 from fusionray.benchmarks.results import BenchResult, write_result
-from fusionray.benchmarks.subject import TrainBenchConfig, build_encoder, build_subject
+from fusionray.benchmarks.setup import TrainBenchConfig, build_encoder, build_setup
 from fusionray.config import Section
-from fusionray.data import storage
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.reading import list_people
 from fusionray.data.shards import read_manifest
+from fusionray.environment import resolve_location
 from fusionray.errors import ClusterUnavailable, TrainingFailed
-from fusionray.ops.environment import resolve_location
-from fusionray.ops.processes import list_processes
-from fusionray.ops.tracking import open_run, tracking_uri
+from fusionray.hardware.processes import list_processes
+from fusionray.storage import filesystem as storage
+from fusionray.tracking import open_run, tracking_uri
 
 POLL_SECONDS = 0.02
 # A run that has not stepped again by then never will.
@@ -45,7 +45,7 @@ class RecoveryBenchConfig(Section):
     train: dict[str, Any] = Field({}, description="changes of the preset, by its own names: train.workers.standby=")
     world: str = Field("synthetic://people=60,images=8,size=128,seed=0", description="what the run learns from")
     num_workers: int = Field(2, ge=1, description="workers of the run")
-    checkpoint_images: int = Field(320, ge=1, description="images between two checkpoints")
+    checkpoint_every_images: int = Field(320, ge=1, description="images between two checkpoints")
     kills: int = Field(10, ge=1, description="workers that are killed, one after another")
     pause_seconds: tuple[float, float] = Field((15.0, 30.0), description="shortest and longest time between two kills")
     seed: int = Field(0, ge=0, description="seed of who is killed when")
@@ -65,7 +65,7 @@ def bench_recovery(config: RecoveryBenchConfig, *, address: str | None = None) -
 
     Raises: ConfigInvalid, ClusterUnavailable if workers run elsewhere, TrainingFailed if the run does not go on.
     """
-    from fusionray.ops.cluster import cluster
+    from fusionray.ray_cluster.connection import cluster
 
     config = config.model_copy(update={"output": resolve_location(config.output)})
     output = Path(config.output)
@@ -79,7 +79,7 @@ def bench_recovery(config: RecoveryBenchConfig, *, address: str | None = None) -
             "recovery_seconds_median": seconds,
             "recovery_seconds_worst": [max(seconds)],
             "images_repeated_worst": [max(images)],
-            "intervals_repeated_worst": [max(images) / config.checkpoint_images],
+            "intervals_repeated_worst": [max(images) / config.checkpoint_every_images],
             "successors_in_wait": [each.waited for each in recoveries],
         },
         notes=[
@@ -93,11 +93,11 @@ def bench_recovery(config: RecoveryBenchConfig, *, address: str | None = None) -
 
 def measure(config: RecoveryBenchConfig, folder: str) -> list[Recovery]:
     """Run the trainer in a thread, and kill its workers from here."""
-    from fusionray.ops.progress import ProgressBoard
-    from fusionray.training.workers import fit_on
+    from fusionray.ray_cluster.progress import ProgressHandle
+    from fusionray.training.run.worker_group import fit_on
 
     task = build_task(config, folder)
-    board = ProgressBoard()
+    board = ProgressHandle()
     with ThreadPoolExecutor(1, "train") as thread:
         running = thread.submit(fit_on, task, board)
         try:
@@ -110,11 +110,11 @@ def measure(config: RecoveryBenchConfig, folder: str) -> list[Recovery]:
 
 def build_task(config: RecoveryBenchConfig, folder: str) -> Any:
     """Describe the run: the preset's networks and losses, an untrained encoder, no end."""
-    from fusionray.training.task import WorkerTask
+    from fusionray.training.run.task import WorkerTask
 
     shards = storage.join(config.output, "shards")
     bench = TrainBenchConfig(output=config.output, train=config.train)
-    subject = build_subject(
+    subject = build_setup(
         bench,
         config.preset,
         torch.device("cpu"),
@@ -123,8 +123,8 @@ def build_task(config: RecoveryBenchConfig, folder: str) -> Any:
         budget={
             "images": ENDLESS,
             "max_seconds": None,
-            "checkpoint_images": config.checkpoint_images,
-            "preview_images": ENDLESS,
+            "checkpoint_every_images": config.checkpoint_every_images,
+            "validate_every_images": ENDLESS,
         },
         workers={"num_workers": config.num_workers, "cpus_per_worker": 0.5, "max_failures": config.kills + 1},
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fusionray.benchmarks.drawing import draw
 from fusionray.benchmarks.findings import Findings, Key, write_markdown, write_text
-from fusionray.data import storage
 from fusionray.evaluation.report.figures import Figures, write_figures
+from fusionray.storage import filesystem as storage
 
 REPORT_NAME = "report.md"
 

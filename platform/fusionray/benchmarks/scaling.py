@@ -16,9 +16,9 @@ from torch.multiprocessing.spawn import spawn
 
 from fusionray.benchmarks.engine_parts import parts_in_ms, stepper
 from fusionray.benchmarks.findings import Findings
-from fusionray.benchmarks.subject import Subject, TrainBenchConfig, build_subject
-from fusionray.benchmarks.turns import Pace, divide, time_steps
-from fusionray.ops.placement import bind_worker
+from fusionray.benchmarks.interleaving import Pace, divide, time_steps
+from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
+from fusionray.hardware.affinity import bind_worker
 
 NUM_RANKS = 2
 CPU = torch.device("cpu")
@@ -31,7 +31,7 @@ def measure_scaling(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
     if len(os.sched_getaffinity(0)) < NUM_RANKS:
         reason = "two workers with a core each need two cores"
         return Findings(missing=dict.fromkeys(("scaling_2", "ceiling_2", "communication_share"), reason))
-    subject = build_subject(bench, bench.engine_preset, CPU)
+    subject = build_setup(bench, bench.engine_preset, CPU)
     with TemporaryDirectory(prefix="fusionray-scaling-") as folder:
         spawn(run_rank, args=(subject, bench.scaling_batch, pace, folder), nprocs=NUM_RANKS)  # type: ignore[no-untyped-call]
         found: dict[str, Any] = json.loads((Path(folder) / "found.json").read_text())
@@ -51,7 +51,7 @@ def measure_scaling(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
     )
 
 
-def run_rank(rank: int, subject: Subject, images: int, pace: Pace, folder: str) -> None:
+def run_rank(rank: int, subject: BenchSetup, images: int, pace: Pace, folder: str) -> None:
     """Be one of the two workers; rank 0 writes what was found."""
     placement = bind_worker(rank, NUM_RANKS, CPU, threads=1)
     # Built before there is a group: these know of no other worker.

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fusionray.bundle.bundle import read_bundle
 from fusionray.errors import ServiceFailed
-from fusionray.export.bundle import read_bundle
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import Port, choose_engine, open_engine
-from fusionray.runtime.settings import RuntimeSettings
 
 CHILD = "import sys; from fusionray.benchmarks.start import answer; answer(*sys.argv[1:])"
 
@@ -57,12 +57,12 @@ class StartFigures:
         return self.warm.seconds / self.cold.seconds
 
 
-def measure_start(bundle: str | Path, settings: RuntimeSettings | None = None, *, rounds: int = 3) -> StartFigures:
+def measure_start(bundle: str | Path, settings: RuntimeConfig | None = None, *, rounds: int = 3) -> StartFigures:
     """Start fresh processes in turns, plain, cold, warm; the cache lies in a temporary folder.
 
     Raises: ServiceFailed with what a process said that did not answer.
     """
-    settings = settings or RuntimeSettings()
+    settings = settings or RuntimeConfig()
     starts: dict[str, list[Start]] = {"plain": [], "cold": [], "warm": []}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="fusionray-start-") as folder:
@@ -71,7 +71,7 @@ def measure_start(bundle: str | Path, settings: RuntimeSettings | None = None, *
     return StartFigures(**{kind: median_of(found) for kind, found in starts.items()}, rounds=rounds)
 
 
-def start_once(bundle: str | Path, settings: RuntimeSettings, cache: str | None) -> Start:
+def start_once(bundle: str | Path, settings: RuntimeConfig, cache: str | None) -> Start:
     """Let a new process answer once.
 
     Raises: ServiceFailed.
@@ -93,7 +93,7 @@ def start_once(bundle: str | Path, settings: RuntimeSettings, cache: str | None)
 
 def answer(location: str, settings_json: str) -> None:
     """Start as a replica does, answer once, and print the seconds as JSON: the work of the new process."""
-    settings = RuntimeSettings.model_validate_json(settings_json)
+    settings = RuntimeConfig.model_validate_json(settings_json)
     import_library(settings)
     clock = [time.perf_counter()]
     bundle = read_bundle(location)
@@ -113,7 +113,7 @@ def example(port: Port) -> NDArray[np.float32]:
     return np.zeros([size if isinstance(size, int) else 1 for size in port.shape], np.float32)
 
 
-def import_library(settings: RuntimeSettings) -> None:
+def import_library(settings: RuntimeConfig) -> None:
     """Import what the settings run on, which `open_engine` leaves until it is needed."""
     if choose_engine(settings) == "openvino":
         from fusionray.runtime.openvino_engine import load_openvino

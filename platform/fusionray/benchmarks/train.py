@@ -19,13 +19,13 @@ from tqdm import tqdm
 from fusionray.benchmarks.engine_parts import measure_plain, measure_recompute, measure_saving
 from fusionray.benchmarks.findings import Findings, Key, load_keys
 from fusionray.benchmarks.gpu import measure_gpu
+from fusionray.benchmarks.interleaving import Pace
 from fusionray.benchmarks.results import BenchResult, write_result
 from fusionray.benchmarks.scaling import measure_scaling
-from fusionray.benchmarks.subject import TrainBenchConfig
-from fusionray.benchmarks.turns import Pace
+from fusionray.benchmarks.setup import TrainBenchConfig
 from fusionray.config import load_config
+from fusionray.environment import apply_defaults, resolve_location
 from fusionray.errors import ConfigInvalid, FusionRayError
-from fusionray.ops.environment import apply_defaults, resolve_location
 
 Measure = Callable[[TrainBenchConfig, torch.device, Pace, Callable[[], None]], Findings]
 # Those without Ray first: nothing else runs on the machine yet.
@@ -42,7 +42,7 @@ WITHOUT_BAR = ("scaling", *RAY_PARTS)
 
 
 @dataclass(frozen=True)
-class Bench:
+class TrainBench:
     """One benchmark under way: what is asked, and what was found so far."""
 
     config: TrainBenchConfig
@@ -82,7 +82,7 @@ def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_
     config = config.model_copy(update={"output": resolve_location(config.output)})
     Path(config.output).mkdir(parents=True, exist_ok=True)
     pace = Pace(config.rounds, config.steps, time.monotonic() + config.seconds)
-    bench = Bench(config, device, keys, pace, Findings())
+    bench = TrainBench(config, device, keys, pace, Findings())
     for part, measure in ENGINE_PARTS.items():
         bench.run(part, measure)
     if any(map(bench.wants, RAY_PARTS)):
@@ -94,10 +94,10 @@ def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_
     return write_result(Path(config.output), "train", keys, bench.findings)
 
 
-def run_ray_parts(bench: Bench, address: str | None) -> None:
+def run_ray_parts(bench: TrainBench, address: str | None) -> None:
     """Measure what needs Ray; nothing of it is imported before."""
     from fusionray.benchmarks.ray_parts import measure_loaders, measure_loop
-    from fusionray.ops.cluster import cluster
+    from fusionray.ray_cluster.connection import cluster
 
     with cluster(address):
         bench.run("loader", measure_loaders)

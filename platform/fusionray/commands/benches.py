@@ -33,7 +33,7 @@ def run_bench(options: argparse.Namespace) -> None:
 
         result = bench_serve(load_config(ServeBenchConfig, file=options.config, overrides=overrides), find_serve_root())
     else:
-        from fusionray.benchmarks.subject import TrainBenchConfig
+        from fusionray.benchmarks.setup import TrainBenchConfig
         from fusionray.benchmarks.train import bench_train
 
         config = load_config(TrainBenchConfig, file=options.config, overrides=overrides)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fusionray.commands.options import add_common
 from fusionray.config import load_config
-from fusionray.ops.environment import resolve_location
+from fusionray.environment import resolve_location
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(options: argparse.Namespace) -> None:
-    from fusionray.export.onnx import ExportConfig, export
+    from fusionray.export.export import ExportConfig, export
 
     if options.layout == "facefusion":
         run_facefusion(options)
@@ -48,9 +48,9 @@ def run_export(options: argparse.Namespace) -> None:
 
 
 def run_facefusion(options: argparse.Namespace) -> None:
-    from fusionray.export.bundle import DESCRIPTION_NAME, read_bundle
+    from fusionray.bundle.bundle import DESCRIPTION_NAME, read_bundle
+    from fusionray.export.export import ExportConfig, export
     from fusionray.export.facefusion import write_facefusion
-    from fusionray.export.onnx import ExportConfig, export
 
     if options.precision:
         raise ValueError("--precision has no effect on --layout facefusion, which is float32; leave it out")
@@ -81,8 +81,8 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 
 
 def run_import(options: argparse.Namespace) -> None:
-    from fusionray.export.contracts import load_import_config
-    from fusionray.export.outside import import_model
+    from fusionray.export.import_layouts import load_import_config
+    from fusionray.export.import_onnx import import_model
 
     fields = ("generator", "output", "identity", "licence", "name", "template", "source_kind", "size")
     said = [f"{field}={json.dumps(getattr(options, field))}" for field in fields if getattr(options, field) is not None]
@@ -109,13 +109,13 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
 
 
 def run_compile(options: argparse.Namespace) -> None:
-    from fusionray.export.bundle import read_bundle
+    from fusionray.bundle.bundle import read_bundle
     from fusionray.runtime.compile import compile_bundle
-    from fusionray.runtime.settings import RuntimeSettings
+    from fusionray.runtime.config import RuntimeConfig
 
     wishes = [f"batches=[{options.batches}]"] if options.batches else []
     overrides = [*options.overrides, *wishes, f"cache={resolve_location(options.cache)}"]
-    settings = load_config(RuntimeSettings, file=options.config, overrides=overrides)
+    settings = load_config(RuntimeConfig, file=options.config, overrides=overrides)
     bundle = read_bundle(options.bundle, options.tracking_uri)
     for compiled in compile_bundle(bundle, settings, options.precision or ()):
         print(compiled.describe())

@@ -6,7 +6,7 @@ import argparse
 
 from fusionray.commands.options import add_common
 from fusionray.config import list_presets, load_config
-from fusionray.ops.environment import resolve_location
+from fusionray.environment import resolve_location
 
 # What `train --profile` records; tracking.profile_steps=N records another number.
 PROFILE_STEPS = 5
@@ -21,7 +21,7 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
 
 def run_prepare(options: argparse.Namespace) -> None:
     from fusionray.data.prepare import PrepareConfig, prepare
-    from fusionray.ops.cluster import cluster
+    from fusionray.ray_cluster.connection import cluster
 
     source = options.input if "://" in options.input else resolve_location(options.input)
     places = [f"input={source}", f"output={resolve_location(options.output)}"]
@@ -56,12 +56,12 @@ def train_overrides(options: argparse.Namespace) -> list[str]:
 def run_train(options: argparse.Namespace) -> None:
     overrides = train_overrides(options)
     if options.dry_run:
-        from fusionray.training.planning.dry_run import dry_run, load_dry_config
+        from fusionray.training.dry_run.dry_run import dry_run, load_dry_config
 
         dry_run(load_dry_config(options.config, overrides, options.preset))
         return
-    from fusionray.ops.cluster import cluster
-    from fusionray.training.settings import TrainConfig
+    from fusionray.ray_cluster.connection import cluster
+    from fusionray.training.config import TrainConfig
 
     config = load_config(TrainConfig, file=options.config, overrides=overrides, preset=options.preset)
     with cluster(options.address):
@@ -80,8 +80,8 @@ def add_tune(parser: argparse.ArgumentParser) -> None:
 
 
 def run_tune(options: argparse.Namespace) -> None:
-    from fusionray.ops.cluster import cluster
-    from fusionray.tuning.settings import TuneConfig
+    from fusionray.ray_cluster.connection import cluster
+    from fusionray.tuning.config import TuneConfig
 
     wishes = {"output": options.output, "register_as": options.register}
     places = [f"{key}={value}" for key, value in wishes.items() if value]
@@ -104,7 +104,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
 
 def run_evaluate(options: argparse.Namespace) -> None:
     from fusionray.evaluation.config import EvaluateConfig
-    from fusionray.ops.cluster import cluster
+    from fusionray.ray_cluster.connection import cluster
 
     places = [f"model={options.model}", f"data={options.data}", f"output={options.output}"]
     config = load_config(EvaluateConfig, file=options.config, overrides=[*options.overrides, *places])

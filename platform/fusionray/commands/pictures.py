@@ -27,14 +27,14 @@ def add_fuse(parser: argparse.ArgumentParser) -> None:
 
 
 def run_fuse(options: argparse.Namespace) -> None:
-    from fusionray.export.bundle import bundle_hash, read_bundle
+    from fusionray.bundle.bundle import bundle_hash, read_bundle
     from fusionray.faces.detect import build_detector
     from fusionray.runtime.fuser import Fuser
-    from fusionray.safety.keys import SigningSettings
-    from fusionray.safety.mark import Mark, MarkSettings
+    from fusionray.safety.mark import Mark, MarkConfig
     from fusionray.safety.output import encode_output
     from fusionray.safety.provenance import Provenance
     from fusionray.safety.signing import build_signer
+    from fusionray.safety.signing_keys import SigningConfig
 
     formats = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
     output = Path(options.output)
@@ -42,7 +42,7 @@ def run_fuse(options: argparse.Namespace) -> None:
         raise ValueError(f"{output}: name the result .png, .jpg or .webp")
     source, target = read_picture(options.source), read_picture(options.target)
     signing = {"certificate": options.certificate, "key": options.key}
-    settings = validate(SigningSettings, signing, "--certificate, --key")
+    settings = validate(SigningConfig, signing, "--certificate, --key")
     bundle = read_bundle(options.bundle, options.tracking_uri)
     signer = build_signer(settings)
     fused = Fuser(bundle, build_detector(options.detector)).fuse(source, target, options.faces)
@@ -52,7 +52,7 @@ def run_fuse(options: argparse.Namespace) -> None:
         provenance,
         formats[output.suffix.lower()],  # type: ignore[arg-type]
         signer=signer,
-        mark=Mark(MarkSettings(enabled=True)) if options.mark else None,
+        mark=Mark(MarkConfig(enabled=True)) if options.mark else None,
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(data)

@@ -31,9 +31,9 @@ def run_serve(options: argparse.Namespace) -> None:
     sys.path.insert(0, str(root))
     from ray import serve as ray_serve
 
-    import serve.app
-    from fusionray.ops.cluster import cluster
-    from serve.settings import load_service
+    import fusionray.serving.application
+    from fusionray.ray_cluster.connection import cluster
+    from fusionray.serving.config import load_service
 
     places = [f"bundle={options.bundle}"] if options.bundle else []
     service = load_service(options.config, [*options.overrides, *places], options.host, options.port)
@@ -69,7 +69,7 @@ def add_keys(parser: argparse.ArgumentParser) -> None:
 
 def run_keys(options: argparse.Namespace) -> None:
     sys.path.insert(0, str(find_serve_root()))
-    from serve.keys import add_key, describe, read_keys, remove_key
+    from fusionray.serving.auth.api_keys import add_key, describe, read_keys, remove_key
 
     file = Path(options.file)
     if options.act == "list":
@@ -85,11 +85,13 @@ def run_keys(options: argparse.Namespace) -> None:
 
 
 def find_serve_root() -> Path:
-    """Find the checkout that holds `serve/app.py`: around this package, or the working folder.
+    """Find the checkout that holds `platform/fusionray/serving/application.py`: around this package, or the working folder.
 
     Raises: InputMissing where only the wheel is installed.
     """
     for root in (Path(__file__).resolve().parents[3], Path.cwd()):
         if (root / "serve" / "app.py").is_file():
             return root
-    raise InputMissing("serve/app.py is not part of the installed package; run this in a checkout of the repository")
+    raise InputMissing(
+        "platform/fusionray/serving/application.py is not part of the installed package; run this in a checkout of the repository"
+    )

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fusionray.data.pairs import Crop, Draws
+from fusionray.data.pairs import Crop, SampledPairs
 from fusionray.data.synthetic import attributes_in_crop
 from fusionray.errors import ShardCorrupt
 from fusionray.types import FaceBatch, PairBatch, SyntheticTruth
@@ -143,7 +143,7 @@ def decode_region(region: bytes | memoryview, size: int, identity: str) -> NDArr
     return np.asarray(plane, np.uint8)
 
 
-def collate_pairs(group: Sequence[Draws], decoder: CropDecoder) -> PairBatch:
+def collate_pairs(group: Sequence[SampledPairs], decoder: CropDecoder) -> PairBatch:
     """Decode draws of two roles into one batch of pairs."""
     sources = [crop for draws in group for crop in draws.crops.select(draws.indices[:, 0])]
     targets = [crop for draws in group for crop in draws.crops.select(draws.indices[:, 1])]
@@ -166,7 +166,7 @@ def collate_pairs(group: Sequence[Draws], decoder: CropDecoder) -> PairBatch:
     )
 
 
-def collate_faces(group: Sequence[Draws], decoder: CropDecoder, labels: Mapping[str, int]) -> FaceBatch:
+def collate_faces(group: Sequence[SampledPairs], decoder: CropDecoder, labels: Mapping[str, int]) -> FaceBatch:
     """Decode draws of one role and look up whose they are."""
     crops = [crop for draws in group for crop in draws.crops.select(draws.indices[:, 0])]
     traits = attributes = None
@@ -177,6 +177,6 @@ def collate_faces(group: Sequence[Draws], decoder: CropDecoder, labels: Mapping[
     return FaceBatch(decoder.decode(crops), torch.tensor([labels[crop.identity] for crop in crops]), traits, attributes)
 
 
-def gather_truth(group: Sequence[Draws], column: str, role: int) -> Tensor:
+def gather_truth(group: Sequence[SampledPairs], column: str, role: int) -> Tensor:
     """Gather a column of the draws of a role, float32 [M,P]."""
     return torch.from_numpy(np.concatenate([draws.crops.truth[column][draws.indices[:, role]] for draws in group]))

@@ -29,7 +29,7 @@ FILES, WINDOW, PAIRS = 0, 1, 2
 SEGMENT_ROWS = 512
 
 
-class Cut(Section):
+class EpochPartition(Section):
     """One division of the rows left of an epoch: among how many ranks, and how many rows they drew.
 
     Each rank drew `drawn` rows, and the first `extra` ranks one more.
@@ -54,7 +54,7 @@ class DataPosition(Section):
     """Where in the data a run stands, the same on every rank; the last cut is the open one."""
 
     epoch: int = Field(0, ge=0)
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[EpochPartition, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,12 +132,12 @@ class DataOrder:
         extra = self.open_cut(position)[1][-1].extra
         return (extra + rows + self.num_ranks - 1 - rank) // self.num_ranks - (rank < extra)
 
-    def open_cut(self, position: DataPosition) -> tuple[int, tuple[Cut, ...], int]:
+    def open_cut(self, position: DataPosition) -> tuple[int, tuple[EpochPartition, ...], int]:
         """Find where these ranks go on: epoch, cuts of which the last is theirs, and how long its parts are.
 
         An epoch with too few rows left to give each rank one is over.
         """
-        fresh = Cut(num_ranks=self.num_ranks, window_rows=self.window_rows, drawn=0)
+        fresh = EpochPartition(num_ranks=self.num_ranks, window_rows=self.window_rows, drawn=0)
         cuts = position.cuts
         if not cuts or cuts[-1].model_copy(update={"drawn": 0, "extra": 0}) != fresh:
             cuts = (*cuts, fresh)
@@ -171,7 +171,7 @@ class DataOrder:
             rows = read
         return Window(key, tuple(self.locate(key[1], rows)), order, skip)
 
-    def list_undrawn(self, epoch: int, cuts: Sequence[Cut]) -> Rows:
+    def list_undrawn(self, epoch: int, cuts: Sequence[EpochPartition]) -> Rows:
         """List the rows, ascending, that are left of an epoch after some cuts."""
         rows = np.arange(self.num_rows, dtype=np.int64)
         for index, cut in enumerate(cuts):

@@ -61,7 +61,7 @@ class Crops:
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class SampledPairs:
     """Crops that were drawn, in order: `indices` int64 [M,R], a column a role."""
 
     crops: Crops
@@ -70,9 +70,9 @@ class Draws:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def part(self, start: int, end: int) -> Draws:
+    def part(self, start: int, end: int) -> SampledPairs:
         """Take the draws from `start` up to `end`."""
-        return Draws(self.crops, self.indices[start:end])
+        return SampledPairs(self.crops, self.indices[start:end])
 
 
 def crops_from_tables(tables: Iterable[pa.Table]) -> Crops:
@@ -136,7 +136,7 @@ def draw_sources(
     if np.any(~same & (others == 0)):
         raise ValueError(
             f"pairs need at least two people among the {len(person_N)} rows that are drawn from together; "
-            "raise data.pool_rows or add people"
+            "raise data.shuffle_buffer_rows or add people"
         )
     # Sorted by person, a person's rows are one stretch: a step from a row round it, or round all the rest.
     step = (random.uniform(size=len(targets)) * np.where(same, own - 1, others)).astype(np.int64)
@@ -146,7 +146,7 @@ def draw_sources(
     return sources
 
 
-def draw_held_out_pairs(crops: Crops, count: int, seed: int) -> Draws:
+def draw_held_out_pairs(crops: Crops, count: int, seed: int) -> SampledPairs:
     """Draw a fixed list of pairs of different people; every crop is a target before one is a target again.
 
     Raises: ValueError with fewer than two people.
@@ -159,16 +159,16 @@ def draw_held_out_pairs(crops: Crops, count: int, seed: int) -> Draws:
     random = np.random.default_rng([seed, 0x70616972])
     rounds = [random.permutation(len(crops)) for _ in range(-(-count // len(crops)))]
     targets = np.concatenate(rounds)[:count]
-    return Draws(crops, np.stack([draw_sources(crops.person, targets, 0.0, random), targets], axis=1))
+    return SampledPairs(crops, np.stack([draw_sources(crops.person, targets, 0.0, random), targets], axis=1))
 
 
-def regroup(draws: Iterable[Draws], size: int | Iterator[int]) -> Iterator[list[Draws]]:
+def regroup(draws: Iterable[SampledPairs], size: int | Iterator[int]) -> Iterator[list[SampledPairs]]:
     """Join and divide draws into groups of `size`, whose parts may have different crops; the last may be smaller.
 
     `size`: rows of every group, or of one group after another.
     """
     sizes = itertools.repeat(size) if isinstance(size, int) else size
-    group: list[Draws] = []
+    group: list[SampledPairs] = []
     missing = next(sizes)
     for item in draws:
         start = 0

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fusionray.data import storage
 from fusionray.data.order import Segment
 from fusionray.data.pairs import TRUTH_COLUMNS
 from fusionray.data.shards import REGION_COLUMN, Manifest, Split
+from fusionray.environment import AHEAD_VARIABLE
 from fusionray.errors import DataTimeout, ShardCorrupt
-from fusionray.ops.environment import AHEAD_VARIABLE
+from fusionray.storage import filesystem as storage
 
-# A reader needs nothing of what a training worker imports ahead (training/ahead.py).
+# A reader needs nothing of what a training worker imports ahead (training/faults/preload.py).
 READER_ENVIRONMENT = {"env_vars": {AHEAD_VARIABLE: "0"}}
 
 
@@ -40,7 +40,7 @@ class Reading(NamedTuple):
     complaints: dict[str, str]
 
 
-class Damage:
+class CorruptionTracker:
     """What a reader met of damaged files; `max_files` of them are allowed, rows of others standing in for theirs."""
 
     def __init__(self, max_files: int = 0) -> None:
@@ -110,7 +110,7 @@ class ShardFiles:
                 f"check the storage, or run `fusionray prepare` again into {self.folder}"
             ) from None
 
-    def read_somehow(self, segment: Segment, max_damaged: int) -> Reading:
+    def read_with_fallback(self, segment: Segment, max_damaged: int) -> Reading:
         """Read a segment or, where its file is damaged, as many rows of the next one that is not.
 
         Which rows those are depends on what is damaged alone: every reader finds the same.
@@ -158,11 +158,11 @@ class LocalReader:
     """Read in the calling thread, without Ray."""
 
     files: ShardFiles
-    damage: Damage = field(default_factory=Damage)
+    damage: CorruptionTracker = field(default_factory=CorruptionTracker)
 
     def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
         """Read segments as they are asked for."""
-        return (self.damage.note(self.files.read_somehow(segment, self.damage.max_files)) for segment in segments)
+        return (self.damage.note(self.files.read_with_fallback(segment, self.damage.max_files)) for segment in segments)
 
 
 @dataclass
@@ -174,7 +174,7 @@ class RayReader:
     """
 
     files: ShardFiles
-    damage: Damage = field(default_factory=Damage)
+    damage: CorruptionTracker = field(default_factory=CorruptionTracker)
     ahead: int = 2
     timeout_seconds: float = 120.0
     process: Any = None
@@ -240,7 +240,7 @@ class SegmentReader:
 
     def read(self, segment: Segment) -> Reading:
         """Read a segment; what a slice leaves out does not travel."""
-        return self.files.read_somehow(segment, self.max_damaged)
+        return self.files.read_with_fallback(segment, self.max_damaged)
 
 
 def list_files(folder: str, manifest: Manifest, split: Split, *, with_regions: bool = False) -> ShardFiles:

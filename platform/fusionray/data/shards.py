@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fusionray.config import Section
-from fusionray.data import storage
 from fusionray.errors import InputMissing, ShardCorrupt, ShardMismatch
+from fusionray.storage import filesystem as storage
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION: Literal[1] = 1

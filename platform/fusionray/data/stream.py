@@ -16,7 +16,7 @@ import numpy as np
 
 from fusionray.data.decoding import CropDecoder, collate_faces, collate_pairs
 from fusionray.data.order import PAIRS, DataOrder, DataPosition, Window
-from fusionray.data.pairs import Crops, Draws, crops_from_tables, draw_sources, regroup
+from fusionray.data.pairs import Crops, SampledPairs, crops_from_tables, draw_sources, regroup
 from fusionray.data.reading import ShardReader
 from fusionray.types import FaceBatch, PairBatch
 
@@ -45,9 +45,9 @@ class TrainingStream:
         Raises: ValueError if a window holds one person only; ShardCorrupt.
         """
 
-        def draw(window: Window, crops: Crops) -> Draws:
+        def draw(window: Window, crops: Crops) -> SampledPairs:
             sources = draw_sources(crops.person, window.order, same_identity_ratio, window.random(PAIRS))
-            return Draws(crops, np.stack([sources, window.order], axis=1))
+            return SampledPairs(crops, np.stack([sources, window.order], axis=1))
 
         for group in regroup(self.draws(position, draw), self.sizes(position)):
             yield collate_pairs(group, self.decoder)
@@ -66,7 +66,7 @@ class TrainingStream:
             yield self.order.share(position, self.step_rows, self.rank)
             position = self.order.advance(position, self.step_rows)
 
-    def draws(self, position: DataPosition, draw: Callable[[Window, Crops], Draws]) -> Iterator[Draws]:
+    def draws(self, position: DataPosition, draw: Callable[[Window, Crops], SampledPairs]) -> Iterator[SampledPairs]:
         """Draw from one window after another, while the next one is being read."""
         with prefetched(lambda: self.load(position), depth=1) as windows:
             for window, crops in windows:
@@ -81,9 +81,9 @@ class TrainingStream:
             yield window, crops_from_tables(islice(tables, len(window.segments)))
 
 
-def draw_each(window: Window, crops: Crops) -> Draws:
+def draw_each(window: Window, crops: Crops) -> SampledPairs:
     """Draw every row of a window once."""
-    return Draws(crops, window.order[:, None])
+    return SampledPairs(crops, window.order[:, None])
 
 
 @contextlib.contextmanager

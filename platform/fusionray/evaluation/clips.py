@@ -20,7 +20,7 @@ from torch import Tensor
 from fusionray.data import synthetic
 from fusionray.data.prepare.crop import unit_view
 from fusionray.errors import InputMissing
-from fusionray.evaluation.meter import TRUTH_OVERSAMPLING
+from fusionray.evaluation.measure import TRUTH_OVERSAMPLING
 from fusionray.faces.align import Template, estimate_alignment, warp_crop
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Image, largest_face

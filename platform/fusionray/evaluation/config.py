@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from fusionray.config import Section
 from fusionray.data.shards import Split
 from fusionray.evaluation.report.goals import GoalSet
-from fusionray.training.settings import WorkersConfig
+from fusionray.training.config import WorkersConfig
 
 
 class ClipsConfig(Section):

@@ -10,30 +10,30 @@ import torch
 from torch import Tensor
 
 from fusionray.data.shards import Manifest, check_shards, read_manifest
+from fusionray.environment import resolve_location
 from fusionray.errors import DetectorUnavailable
 from fusionray.evaluation.clips import Clip, RecordedClip, RenderedClip
 from fusionray.evaluation.config import ClipsConfig, EvaluateConfig
-from fusionray.evaluation.judges import JudgePlaces, is_same
-from fusionray.evaluation.material import Material, check_split, load_material
-from fusionray.evaluation.measures.landmarks import CropLandmarks
-from fusionray.evaluation.meter import Subject
+from fusionray.evaluation.dataset import EvalDataset, check_split, load_dataset
+from fusionray.evaluation.distributed import measure_pieces
+from fusionray.evaluation.evaluators import EvaluatorPaths, is_same
+from fusionray.evaluation.fusion_model import FusionModelInfo, is_bundle, open_fusion_model, resolve_model
+from fusionray.evaluation.measure import FusionModel
 from fusionray.evaluation.report.documents import write_text
 from fusionray.evaluation.report.figures import Figures, write_figures
 from fusionray.evaluation.report.goals import load_table
-from fusionray.evaluation.report.missing import Circumstances, explain_missing
-from fusionray.evaluation.report.outcome import Case, track, write_outcome
-from fusionray.evaluation.report.verdict import Verdict, sum_up
-from fusionray.evaluation.spread import measure_pieces
-from fusionray.evaluation.subject import SubjectFacts, is_bundle, open_subject, resolve_model
-from fusionray.evaluation.workload import Order, divide
+from fusionray.evaluation.report.missing import MissingContext, explain_missing
+from fusionray.evaluation.report.output import EvalRun, track, write_outcome
+from fusionray.evaluation.report.summary import EvalSummary, sum_up
+from fusionray.evaluation.workload import EvalSpec, divide
 from fusionray.faces.align import load_template
-from fusionray.ops.environment import resolve_location
-from fusionray.ops.tracking import tracking_uri
+from fusionray.metrics.landmarks import CropLandmarks
 from fusionray.recipes.identity import IdentityRecipeConfig
+from fusionray.tracking import tracking_uri
 from fusionray.training.build import load_encoder
-from fusionray.training.settings import DataConfig, RunConfig, TrackingConfig, TrainConfig
-from fusionray.training.train import find_beside
-from fusionray.training.workers import choose_gpu
+from fusionray.training.config import DataConfig, RunConfig, TrackingConfig, TrainConfig
+from fusionray.training.run.worker_group import choose_gpu
+from fusionray.training.train import ensure_trained
 
 NAME = "evaluate"
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def evaluate(config: EvaluateConfig) -> EvaluateResult:
     """
     config = resolve_places(config)
     uri = tracking_uri(config.tracking_uri, config.runs or config.output)
-    subject, facts = open_subject(config.model, tracking_uri=uri, device=CPU, threads=None)
+    subject, facts = open_fusion_model(config.model, tracking_uri=uri, device=CPU, threads=None)
     manifest = read_manifest(config.data)
     check_shards(config.data, manifest, size=facts.size, template=facts.template)
     check_split(config.data, manifest, config.split)
@@ -66,10 +66,10 @@ def evaluate(config: EvaluateConfig) -> EvaluateResult:
     config = train_judges(config, manifest, beside)
     judges, no_landmarks = place_judges(config, manifest)
     check_judges(config, judges, facts, subject)
-    case = Case(config, uri, facts, manifest, load_material(config, manifest), subject)
+    case = EvalRun(config, uri, facts, manifest, load_dataset(config, manifest), subject)
     clips = list(plan_clips(config.clips, case.material))
     verdict = measure(case, judges, clips, use_gpu=choose_gpu(beside))
-    found = Circumstances(
+    found = MissingContext(
         synthetic=manifest.synthetic,
         with_reader=judges.reader is not None,
         with_features=judges.features is not None,
@@ -88,10 +88,10 @@ def evaluate(config: EvaluateConfig) -> EvaluateResult:
     return EvaluateResult(figures, Path(config.output), write_text(figures))
 
 
-def measure(case: Case, judges: JudgePlaces, clips: list[tuple[Clip, int]], *, use_gpu: bool) -> Verdict:
+def measure(case: EvalRun, judges: EvaluatorPaths, clips: list[tuple[Clip, int]], *, use_gpu: bool) -> EvalSummary:
     """Let workers fuse and measure everything, and sum up what they found."""
     config = case.config
-    order = Order(
+    order = EvalSpec(
         model=config.model,
         tracking_uri=case.tracking_uri,
         judges=judges,
@@ -147,21 +147,21 @@ def describe_run(config: EvaluateConfig, manifest: Manifest, uri: str) -> TrainC
 def train_judges(config: EvaluateConfig, manifest: Manifest, beside: TrainConfig) -> EvaluateConfig:
     """Name every judge by its checkpoint; those that are named by a preset are trained first, or found trained."""
     # Photographs come without the attributes that readings are compared with.
-    attributes = find_beside(beside, config.attributes) if config.attributes and manifest.synthetic else None
-    return config.model_copy(update={"judge": find_beside(beside, config.judge), "attributes": attributes})
+    attributes = ensure_trained(beside, config.attributes) if config.attributes and manifest.synthetic else None
+    return config.model_copy(update={"judge": ensure_trained(beside, config.judge), "attributes": attributes})
 
 
-def place_judges(config: EvaluateConfig, manifest: Manifest) -> tuple[JudgePlaces, str]:
+def place_judges(config: EvaluateConfig, manifest: Manifest) -> tuple[EvaluatorPaths, str]:
     """Say where the judges lie; and why the face mesh is not among them, empty if it is."""
     no_landmarks = ""
     try:
         CropLandmarks(load_template(manifest.template), manifest.size)
     except DetectorUnavailable as error:
         no_landmarks = str(error)
-    return JudgePlaces(config.judge, config.attributes, config.features, not no_landmarks), no_landmarks
+    return EvaluatorPaths(config.judge, config.attributes, config.features, not no_landmarks), no_landmarks
 
 
-def check_judges(config: EvaluateConfig, places: JudgePlaces, facts: SubjectFacts, subject: Subject) -> None:
+def check_judges(config: EvaluateConfig, places: EvaluatorPaths, facts: FusionModelInfo, subject: FusionModel) -> None:
     """Refuse judges that cannot be used, before any worker starts; and an encoder that judges its own work.
 
     Raises: ValueError for a judge that supervised the model; CheckpointMissing, InputMissing.
@@ -178,7 +178,7 @@ def check_judges(config: EvaluateConfig, places: JudgePlaces, facts: SubjectFact
         )
 
 
-def plan_clips(config: ClipsConfig, material: Material) -> Iterator[tuple[Clip, int]]:
+def plan_clips(config: ClipsConfig, material: EvalDataset) -> Iterator[tuple[Clip, int]]:
     """Describe the clips to fuse, each with the crop that is its source; they follow the list of pairs."""
     pairs = material.plan.pairs.tolist()
     truth = material.crops.truth

@@ -36,7 +36,7 @@ class PairPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class Cast:
+class PairPool:
     """The rows that may be source or target, person after person: `rows` [R], of which `count` [P] from `first` [P]."""
 
     rows: Rows
@@ -60,7 +60,7 @@ def plan_pairs(names: Sequence[str], *, pairs: int, people: int, enrolled: int, 
     own = [random.permutation(np.flatnonzero(person_N == person)) for person in chosen]
     others = [rows[min(enrolled, len(rows) - 1) :] for rows in own]
     count = np.array([len(rows) for rows in others])
-    cast = Cast(np.concatenate(others), np.cumsum(count) - count, count)
+    cast = PairPool(np.concatenate(others), np.cumsum(count) - count, count)
     return PairPlan(
         pairs=draw_pairs(cast, pairs, seed),
         enrolled=np.concatenate([rows[: max(1, min(enrolled, len(rows) - 1))] for rows in own]),
@@ -69,7 +69,7 @@ def plan_pairs(names: Sequence[str], *, pairs: int, people: int, enrolled: int, 
     )
 
 
-def draw_pairs(cast: Cast, count: int, seed: int) -> Rows:
+def draw_pairs(cast: PairPool, count: int, seed: int) -> Rows:
     """Draw pairs so that every person is source as often as target, and as often as every other person."""
     drawn: list[Rows] = []
     missing = count
@@ -81,7 +81,7 @@ def draw_pairs(cast: Cast, count: int, seed: int) -> Rows:
     return np.concatenate(drawn)
 
 
-def circles(cast: Cast, seed: int) -> Iterator[Rows]:
+def circles(cast: PairPool, seed: int) -> Iterator[Rows]:
     """Yield rounds in which each person is source once and target once, until no new pair is left.
 
     People stand in a circle and look at the one `step` places on: each step gives other pairs of people, and each lap

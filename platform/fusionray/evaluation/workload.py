@@ -12,19 +12,19 @@ import numpy as np
 import torch
 
 from fusionray.data.decoding import CropDecoder, collate_pairs
-from fusionray.data.pairs import Crop, Draws
+from fusionray.data.pairs import Crop, SampledPairs
 from fusionray.evaluation.clips import Clip
-from fusionray.evaluation.judges import JudgePlaces
-from fusionray.evaluation.material import Material, compact
-from fusionray.evaluation.measures.temporal import flicker, warp_error
-from fusionray.evaluation.meter import Columns, Meter, join
+from fusionray.evaluation.dataset import EvalDataset, compact
+from fusionray.evaluation.evaluators import EvaluatorPaths
+from fusionray.evaluation.fusion_model import open_fusion_model
+from fusionray.evaluation.measure import Columns, Meter, join
 from fusionray.evaluation.protocol import Rows
-from fusionray.evaluation.subject import open_subject
 from fusionray.faces.align import load_template
-from fusionray.ops.placement import set_thread_counts
-from fusionray.recipes.identity import FaceWindow
+from fusionray.hardware.affinity import set_thread_counts
+from fusionray.metrics.temporal import flicker, warp_error
+from fusionray.recipes.identity import ArcFaceCrop
 from fusionray.recipes.recipe import to_float
-from fusionray.training.build import face_view
+from fusionray.training.build import crop_to_arcface_affine
 
 Kind = Literal["pairs", "crops", "clips"]
 
@@ -32,12 +32,12 @@ LEVELS = 255.0
 
 
 @dataclass(frozen=True)
-class Order:
+class EvalSpec:
     """What a worker sets up once: which model, which judges, of which crops, on what."""
 
     model: str
     tracking_uri: str | None
-    judges: JudgePlaces
+    judges: EvaluatorPaths
     template: str
     size: int
     batch: int
@@ -46,19 +46,19 @@ class Order:
     use_gpu: bool
 
 
-class Bench:
+class EvalContext:
     """A model and its judges, loaded, on the device of this process."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: EvalSpec) -> None:
         threads = order.threads or max(1, len(os.sched_getaffinity(0)) // order.num_workers)
         set_thread_counts(threads)
         cv2.setNumThreads(threads)
         self.order = order
         self.device = torch.device("cuda" if order.use_gpu else "cpu")
-        self.subject, _ = open_subject(
+        self.subject, _ = open_fusion_model(
             order.model, tracking_uri=order.tracking_uri, device=self.device, threads=threads
         )
-        window = FaceWindow(face_view(order.template)).to(self.device)
+        window = ArcFaceCrop(crop_to_arcface_affine(order.template)).to(self.device)
         judges = order.judges.build(self.device, template=order.template, size=order.size)
         self.meter = Meter(judges, window, self.device)
         self.decoder = CropDecoder(order.size, threads)
@@ -77,7 +77,7 @@ class Piece(Protocol):
         """Number what it measures, a row each."""
         ...
 
-    def measure(self, bench: Bench) -> Columns:
+    def measure(self, bench: EvalContext) -> Columns:
         """Do it; the rows of the columns are in the order of `numbers`."""
         ...
 
@@ -87,10 +87,10 @@ class PairPiece:
     """Pairs to fuse and measure."""
 
     numbers: Rows
-    draws: Draws
+    draws: SampledPairs
     kind: Kind = "pairs"
 
-    def measure(self, bench: Bench) -> Columns:
+    def measure(self, bench: EvalContext) -> Columns:
         """Fuse and measure."""
         return bench.meter.measure(bench.subject, collate_pairs([self.draws], bench.decoder))
 
@@ -100,10 +100,10 @@ class CropPiece:
     """Real crops to describe, such as those that enrol people."""
 
     numbers: Rows
-    draws: Draws
+    draws: SampledPairs
     kind: Kind = "crops"
 
-    def measure(self, bench: Bench) -> Columns:
+    def measure(self, bench: EvalContext) -> Columns:
         """Describe each crop."""
         crops = self.draws.crops.select(self.draws.indices[:, 0])
         return bench.meter.measure_crops(bench.decoder.decode(crops))
@@ -118,7 +118,7 @@ class ClipPiece:
     source: Crop
     kind: Kind = "clips"
 
-    def measure(self, bench: Bench) -> Columns:
+    def measure(self, bench: EvalContext) -> Columns:
         """Fuse frame by frame, as a video would be, and measure how still the result holds; one row."""
         frames = self.clip.load(load_template(bench.order.template), bench.order.size)
         source = bench.decoder.decode([self.source])
@@ -140,7 +140,7 @@ class ClipPiece:
         return {name: np.array([value], np.float32) for name, value in measured.items()}
 
 
-def divide(material: Material, clips: Iterable[tuple[Clip, int]], batch: int) -> Iterator[Piece]:
+def divide(material: EvalDataset, clips: Iterable[tuple[Clip, int]], batch: int) -> Iterator[Piece]:
     """Cut the work into pieces of at most `batch` pairs or crops; each clip comes with its source crop."""
     crops, plan = material.crops, material.plan
     # First what takes longest, and what a user's file may refuse.
@@ -149,10 +149,10 @@ def divide(material: Material, clips: Iterable[tuple[Clip, int]], batch: int) ->
         yield ClipPiece(np.array([number]), clip, Crop(bytes(crop.image), crop.identity))
     for start in range(0, len(plan.pairs), batch):
         numbers = np.arange(start, min(start + batch, len(plan.pairs)))
-        yield PairPiece(numbers, compact(Draws(crops, plan.pairs[numbers])))
+        yield PairPiece(numbers, compact(SampledPairs(crops, plan.pairs[numbers])))
     for start in range(0, len(plan.enrolled), batch):
         numbers = plan.enrolled[start : start + batch]
-        yield CropPiece(numbers, compact(Draws(crops, numbers[:, None])))
+        yield CropPiece(numbers, compact(SampledPairs(crops, numbers[:, None])))
 
 
 def collect(answers: Iterable[tuple[Rows, Columns]]) -> tuple[Rows, Columns]:

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fusionray.bundle.bundle import Bundle
 from fusionray.errors import BundleInvalid, ParityFailed
-from fusionray.export.bundle import Bundle
-from fusionray.export.joining import join_models
+from fusionray.export.merge_graphs import join_models
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.engine import open_engine
 from fusionray.runtime.session import CPU
-from fusionray.runtime.settings import RuntimeSettings
 from fusionray.runtime.signature import fixed_batch
-from fusionray.runtime.sources import open_source_reader
+from fusionray.runtime.source_encoding import open_source_reader
 
 # How the program cuts a source that is a picture, by the type of a model: template, as it is called here, and size.
 SOURCE_TYPES = {("arcface_112", 112): "blendswap", ("ffhq_512", 256): "uniface"}
@@ -134,7 +134,7 @@ def check_parity(bundle: Bundle, model: Path) -> None:
 
     Raises: ParityFailed.
     """
-    settings = RuntimeSettings(providers=(CPU,))
+    settings = RuntimeConfig(providers=(CPU,))
     random = np.random.default_rng(0)
     reader, fuser = open_source_reader(bundle, settings), CropFuser(bundle, settings)
     engine = open_engine(model, settings)

@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from fusionray.bundle.description import Precision, Variant
 from fusionray.config import Section
 from fusionray.errors import ParityFailed
-from fusionray.evaluation.measures.similarity import region_psnr, region_ssim
-from fusionray.export.description import Precision, Variant
-from fusionray.export.narrowing import LADDER, write_float16, write_int8
-from fusionray.export.specimens import Pairs, Specimens
-from fusionray.runtime.batches import run_batches
+from fusionray.export.calibration_data import CalibrationData, Pairs
+from fusionray.export.quantize import LADDER, write_float16, write_int8
+from fusionray.metrics.similarity import region_psnr, region_ssim
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import open_engine
+from fusionray.runtime.fixed_batches import run_batches
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.session import CPU
-from fusionray.runtime.settings import RuntimeSettings
 
 BATCH = 8
 OUTPUTS = ("output", "mask")
@@ -41,7 +41,7 @@ class Gates(Section):
 
 
 def build_variant(
-    precision: Precision, generator: Path, folder: Path, specimens: Specimens, gate: Gate
+    precision: Precision, generator: Path, folder: Path, specimens: CalibrationData, gate: Gate
 ) -> tuple[Path, Variant]:
     """Write a variant of a generator into a folder and measure it.
 
@@ -75,13 +75,17 @@ def holds(measured: Variant, gate: Gate) -> bool:
 
 def compute(model: Path, pairs: Pairs) -> tuple[FloatArray, FloatArray]:
     """Run a generator: outputs [N,3,S,S] in [-1,1] and masks [N,1,S,S]."""
-    engine = open_engine(model, RuntimeSettings(providers=(CPU,)))
+    engine = open_engine(model, RuntimeConfig(providers=(CPU,)))
     output, mask = run_batches(engine, OUTPUTS, pairs.inputs(), BATCH, fixed=False)
     return output, mask
 
 
 def measure(
-    path: Path, expected: tuple[FloatArray, FloatArray], specimens: Specimens, gate: Gate, operators: tuple[str, ...]
+    path: Path,
+    expected: tuple[FloatArray, FloatArray],
+    specimens: CalibrationData,
+    gate: Gate,
+    operators: tuple[str, ...],
 ) -> Variant:
     """Compare what a variant computes with what `generator.onnx` does."""
     output, mask = compute(path, specimens.held_out)

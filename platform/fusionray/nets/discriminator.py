@@ -23,7 +23,7 @@ class DiscriminatorConfig(Section):
     scales: int = Field(2, ge=1, description="copies that look at the picture at 1, 1/2, 1/4, ... of its size")
 
 
-class Judgement(NamedTuple):
+class DiscriminatorOutput(NamedTuple):
     """Per scale: patch logits [N,1,h,w] and the feature maps that led to them."""
 
     logits: list[Tensor]
@@ -58,7 +58,7 @@ class Discriminator(nn.Module):
         self.config = config
         self.scales = nn.ModuleList(PatchDiscriminator(config.channels) for _ in range(config.scales))
 
-    def forward(self, image: Tensor) -> Judgement:
+    def forward(self, image: Tensor) -> DiscriminatorOutput:
         """Judge `image` [N,3,S,S] in [-1,1]; higher logits mean more real."""
         logits, features = [], []
         for index, scale in enumerate(self.scales):
@@ -66,4 +66,4 @@ class Discriminator(nn.Module):
             patch_logits, patch_features = scale(seen)
             logits.append(patch_logits)
             features.append(patch_features)
-        return Judgement(logits, features)
+        return DiscriminatorOutput(logits, features)

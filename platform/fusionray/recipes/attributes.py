@@ -23,7 +23,7 @@ from fusionray.data import synthetic
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.augmentation import AugmentationConfig
-from fusionray.recipes.identity import FaceWindow
+from fusionray.recipes.identity import ArcFaceCrop
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
 from fusionray.recipes.single_faces import FacePreparation, NothingToShow, ParameterStandard
 from fusionray.types import Batch, FaceBatch
@@ -135,7 +135,7 @@ class AttributesRecipe(NothingToShow):
         augmentation = AugmentationConfig(
             rotation_degrees=0, brightness=jitter, contrast=jitter, saturation=jitter, hue=jitter / 10, flip=0
         )
-        self.faces = FacePreparation(FaceWindow(face_view_23), augmentation, config.least_resolution)
+        self.faces = FacePreparation(ArcFaceCrop(face_view_23), augmentation, config.least_resolution)
         self.networks: Mapping[str, nn.Module] = {"reader": AttributeReader(self.reader_config, self.standard)}
         self.frozen: Mapping[str, nn.Module] = {"faces": self.faces, "standard": self.standard}
         self.adaptive: Mapping[str, nn.Module] = {}

@@ -18,12 +18,12 @@ from fusionray.nets.discriminator import Discriminator
 from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import Fused
 from fusionray.nets.identity import IdentityEncoder
-from fusionray.recipes.adaptive import AdaptiveAugmentation
+from fusionray.recipes.adaptive_augmentation import AdaptiveAugmentation
 from fusionray.recipes.affine import jitter_views
 from fusionray.recipes.augmentation import Augmentation, degrade_resolution
-from fusionray.recipes.disguise import Disguise, DisguiseConfig
-from fusionray.recipes.fusion_settings import FaceFusionConfig
-from fusionray.recipes.identity import FaceWindow
+from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.recipes.identity import ArcFaceCrop
+from fusionray.recipes.identity_perturbation import IdentityPerturbation, IdentityPerturbationConfig
 from fusionray.recipes.losses import (
     adversarial_discriminator_loss,
     adversarial_generator_loss,
@@ -69,10 +69,10 @@ class FaceFusionRecipe:
         upright = config.augmentation.model_copy(update={"rotation_degrees": 0.0})
         self.frozen: Mapping[str, nn.Module] = {
             "identity": identity_encoder,
-            "window": FaceWindow(face_view_23),
+            "window": ArcFaceCrop(face_view_23),
             "augmentation": Augmentation(config.augmentation),
             "source_augmentation": Augmentation(upright),
-            **({"disguise": Disguise(config.disguise)} if config.disguise else {}),
+            **({"disguise": IdentityPerturbation(config.disguise)} if config.disguise else {}),
         }
         # Left out altogether when it is off: a probability of 0 would still cost a warp.
         chosen = config.adaptive_augmentation
@@ -150,7 +150,7 @@ class FaceFusionRecipe:
         return Losses(total, parts)
 
     @torch.no_grad()
-    def disguise(self, step: PhaseInput[FusionInput], source_NE: Tensor, config: DisguiseConfig) -> Tensor:
+    def disguise(self, step: PhaseInput[FusionInput], source_NE: Tensor, config: IdentityPerturbationConfig) -> Tensor:
         """Hide who same-person targets show; the others are as they are: [N,3,S,S].
 
         No gradient reaches the disguise, or the generator would learn to hide the answer in it.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fusionray.config import Section
 from fusionray.data import synthetic
-from fusionray.evaluation.measures.verification import verify
+from fusionray.metrics.verification import verify
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.affine import compose_views, sample, unit_to_signed
@@ -70,7 +70,7 @@ class IdentityClassifier(nn.Module):
         return self.head(embedding_NE, label), traits_NP
 
 
-class FaceWindow(nn.Module):
+class ArcFaceCrop(nn.Module):
     """Cut the arcface_112 face out of crops that are aligned to another template.
 
     `view_23` maps unit-square coordinates of the 112 px face to unit-square coordinates of the crop.
@@ -111,7 +111,7 @@ class IdentityRecipe(NothingToShow):
         self.standard = ParameterStandard.measure(synthetic.sample_identities(1024, seed=0)) if with_traits else None
         num_traits = len(synthetic.IDENTITY_NAMES) if with_traits else 0
         self.networks: Mapping[str, nn.Module] = {"classifier": IdentityClassifier(config, num_people, num_traits)}
-        self.faces = FacePreparation(FaceWindow(face_view_23), config.augmentation, config.least_resolution)
+        self.faces = FacePreparation(ArcFaceCrop(face_view_23), config.augmentation, config.least_resolution)
         self.frozen: Mapping[str, nn.Module] = {
             "faces": self.faces,
             **({"standard": self.standard} if self.standard is not None else {}),

@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fusionray.nets.discriminator import Judgement
+from fusionray.nets.discriminator import DiscriminatorOutput
 
 
-def adversarial_generator_loss(fake: Judgement) -> Tensor:
+def adversarial_generator_loss(fake: DiscriminatorOutput) -> Tensor:
     """Ask the fakes to look real: softplus(-logit), averaged over patches and scales."""
     return torch.stack([F.softplus(-logits.float()).mean() for logits in fake.logits]).mean()
 
 
-def adversarial_discriminator_loss(real: Judgement, fake: Judgement) -> Tensor:
+def adversarial_discriminator_loss(real: DiscriminatorOutput, fake: DiscriminatorOutput) -> Tensor:
     """Tell real from fake: softplus(-real) + softplus(fake). ln 4 = 1.386 means that it is guessing."""
     terms = [
         F.softplus(-real_logits.float()).mean() + F.softplus(fake_logits.float()).mean()
@@ -28,7 +28,7 @@ def adversarial_discriminator_loss(real: Judgement, fake: Judgement) -> Tensor:
     return torch.stack(terms).mean()
 
 
-def gradient_penalty(real: Judgement, image_NCHW: Tensor) -> Tensor:
+def gradient_penalty(real: DiscriminatorOutput, image_NCHW: Tensor) -> Tensor:
     """R1: squared gradient of the *mean* patch logit with respect to the real picture, averaged over the batch.
 
     On summed logits the penalty grows with the number of patches and silences the discriminator.
@@ -89,7 +89,7 @@ def mask_loss(mask_N1HW: Tensor, region_N1HW: Tensor) -> Tensor:
     return -(region * covered + (1 - region) * free).mean()
 
 
-def feature_matching_loss(fake: Judgement, real: Judgement, first_layer: int) -> Tensor:
+def feature_matching_loss(fake: DiscriminatorOutput, real: DiscriminatorOutput, first_layer: int) -> Tensor:
     """L1 between discriminator features of fused and reference pictures, from `first_layer` on.
 
     Shallow layers would copy the reference's pixels, identity included; deep ones its layout and light.

@@ -25,7 +25,7 @@ Observer = Callable[[int, float, int], None]
 
 
 @dataclass(eq=False)
-class Order:
+class QueuedCrops:
     """What one caller wants fused, and what of it is done; `waited` are seconds until its first crop was computed."""
 
     sources: FloatArray
@@ -59,7 +59,7 @@ class CropBatcher:
         self.num_working = 0
         self.max_waiting = max_waiting
         self.observer = observer
-        self.orders: deque[Order] = deque()
+        self.orders: deque[QueuedCrops] = deque()
         self.num_waiting = 0
         self.changed = threading.Condition()
         self.closed = False
@@ -76,7 +76,7 @@ class CropBatcher:
 
         Raises: Overloaded if too much waits already.
         """
-        order = Order(sources, crops, Future())
+        order = QueuedCrops(sources, crops, Future())
         with self.changed:
             if self.closed:
                 raise Overloaded("the model is being put away; ask again")
@@ -118,7 +118,7 @@ class CropBatcher:
         """Choose what computes a batch that was taken: everything for one that is alone."""
         return self.fuser if self.num_working == 1 and not self.orders else self.beside
 
-    def take(self) -> list[tuple[Order, slice]]:
+    def take(self) -> list[tuple[QueuedCrops, slice]]:
         """Wait for work and take a batch of it, in the order in which it came; empty once closed and done."""
         with self.changed:
             while True:
@@ -136,8 +136,8 @@ class CropBatcher:
             self.num_waiting = sum(len(order.crops) - order.num_taken for order in kept)
             self.orders = deque(kept)
 
-    def fill(self) -> list[tuple[Order, slice]]:
-        batch: list[tuple[Order, slice]] = []
+    def fill(self) -> list[tuple[QueuedCrops, slice]]:
+        batch: list[tuple[QueuedCrops, slice]] = []
         room = self.fuser.max_batch
         now = time.perf_counter()
         while room and self.orders:
@@ -155,7 +155,7 @@ class CropBatcher:
             self.changed.notify()
         return batch
 
-    def hand_out(self, batch: list[tuple[Order, slice]], fused: FusedCrops) -> None:
+    def hand_out(self, batch: list[tuple[QueuedCrops, slice]], fused: FusedCrops) -> None:
         start = 0
         for order, part in batch:
             count = part.stop - part.start
@@ -170,7 +170,7 @@ class CropBatcher:
                 order.result.set_result((join(order.parts), order.waited or 0.0))
 
 
-def fail(order: Order, error: Exception) -> None:
+def fail(order: QueuedCrops, error: Exception) -> None:
     if not order.result.done() and order.result.set_running_or_notify_cancel():
         order.result.set_exception(error)
 

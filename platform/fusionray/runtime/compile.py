@@ -10,11 +10,11 @@ from typing import Any
 
 from tqdm import tqdm
 
+from fusionray.background import run_in_background
+from fusionray.bundle.bundle import Bundle
 from fusionray.errors import ProviderUnavailable
-from fusionray.export.bundle import Bundle
-from fusionray.ops.beside import beside
+from fusionray.runtime.config import Precision, RuntimeConfig
 from fusionray.runtime.engine import EngineReport, open_engine
-from fusionray.runtime.settings import Precision, RuntimeSettings
 
 TICK_SECONDS = 0.5
 SAID = {"built": "built", "found": "found", "off": "nothing kept"}
@@ -34,7 +34,7 @@ class Compiled:
         return f"{self.file}: {SAID[self.report.cache]} in {self.seconds:.2f} s ({runs})"
 
 
-def compile_bundle(bundle: Bundle, settings: RuntimeSettings, precisions: Sequence[Precision] = ()) -> list[Compiled]:
+def compile_bundle(bundle: Bundle, settings: RuntimeConfig, precisions: Sequence[Precision] = ()) -> list[Compiled]:
     """Open every model of a bundle in each precision, or in that of the settings, exactly as serving will.
 
     Draws a bar that goes on while an engine is built, which takes minutes with TensorRT.
@@ -48,7 +48,7 @@ def compile_bundle(bundle: Bundle, settings: RuntimeSettings, precisions: Sequen
     done = []
     with (
         tqdm(total=len(wanted), desc="compile", unit="engine") as bar,
-        beside(lambda stop: tick(bar, stop), "progress"),
+        run_in_background(lambda stop: tick(bar, stop), "progress"),
     ):
         for path, precision in wanted:
             bar.set_postfix_str(f"{path.name} {precision}")

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.export.bundle import Bundle
-from fusionray.export.description import EMBEDDING_LENGTH, GENERATOR_NAME, Precision
-from fusionray.runtime.batches import run_batches
+from fusionray.bundle.bundle import Bundle
+from fusionray.bundle.description import EMBEDDING_LENGTH, GENERATOR_NAME, Precision
+from fusionray.runtime.config import Precision as Stored
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import EngineReport, open_engine
+from fusionray.runtime.fixed_batches import run_batches
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, denormalize_masks, normalize_crops
-from fusionray.runtime.settings import Precision as Stored
-from fusionray.runtime.settings import RuntimeSettings
 from fusionray.runtime.signature import check_generator, fixed_batch, has_mask
 
 # More faces than this are computed in turns, so that a picture of a crowd does not decide how much memory is needed.
@@ -41,7 +41,7 @@ class CropFuser:
     def __init__(
         self,
         bundle: Bundle,
-        settings: RuntimeSettings | None = None,
+        settings: RuntimeConfig | None = None,
         *,
         precision: Precision = "fp32",
         max_batch: int = MAX_BATCH,

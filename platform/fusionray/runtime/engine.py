@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fusionray.bundle.bundle import hash_file
 from fusionray.errors import BundleInvalid
-from fusionray.export.bundle import hash_file
-from fusionray.runtime.device import has_nvidia_device
-from fusionray.runtime.settings import EngineName, Precision, RuntimeSettings
+from fusionray.hardware.device import has_nvidia_device
+from fusionray.runtime.config import EngineName, Precision, RuntimeConfig
 
 CacheUse = Literal["off", "built", "found"]
 
@@ -51,7 +51,7 @@ class Model:
     stored: Precision = "fp32"
 
 
-class Engine(Protocol):
+class InferenceEngine(Protocol):
     """A loaded model. Calls from several threads at the same time are allowed."""
 
     inputs: Mapping[str, Port]
@@ -65,16 +65,16 @@ class Engine(Protocol):
 
 def open_engine(
     path: str | Path,
-    settings: RuntimeSettings | None = None,
+    settings: RuntimeConfig | None = None,
     *,
     digest: str | None = None,
     stored: Precision = "fp32",
-) -> Engine:
+) -> InferenceEngine:
     """Open a model as the settings say; `digest` is the sha256 of the file where it is known already.
 
     Raises: ProviderUnavailable if what was asked for does not run here; BundleInvalid if the file is not a model.
     """
-    settings = settings or RuntimeSettings()
+    settings = settings or RuntimeConfig()
     path = Path(path)
     if not path.is_file():
         raise BundleInvalid(f"{path}: there is no such model; copy or export the bundle again")
@@ -91,7 +91,7 @@ def open_engine(
     return OnnxEngine(model, settings)
 
 
-def choose_engine(settings: RuntimeSettings) -> EngineName:
+def choose_engine(settings: RuntimeConfig) -> EngineName:
     """Choose the library: OpenVINO where less than float32 is asked of a CPU, else ONNX Runtime.
 
     In float32 ONNX Runtime is as fast or faster on our models, and bf16 on x86 it does not have: docs/runtime.md.

@@ -11,13 +11,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fusionray.bundle.bundle import Bundle
 from fusionray.errors import BundleInvalid, NoFaceFound
-from fusionray.export.bundle import Bundle
 from fusionray.faces.align import Template, estimate_alignment, load_template, warp_crop
 from fusionray.faces.face import Detector, Face, Image, Matrix, largest_face
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.pixels import FloatArray
-from fusionray.runtime.settings import RuntimeSettings
-from fusionray.runtime.sources import open_source_reader
+from fusionray.runtime.source_encoding import open_source_reader
 
 Faces = Literal["largest", "all"]
 Role = Literal["source", "target"]
@@ -44,7 +44,7 @@ class FaceReader:
     Raises: BundleInvalid if what reads sources is not what the bundle says; ProviderUnavailable.
     """
 
-    def __init__(self, bundle: Bundle, detector: Detector, settings: RuntimeSettings | None = None) -> None:
+    def __init__(self, bundle: Bundle, detector: Detector, settings: RuntimeConfig | None = None) -> None:
         self.detector = detector
         self.size = bundle.description.size
         self.template = find_template(bundle, bundle.description.template)

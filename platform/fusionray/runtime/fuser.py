@@ -13,15 +13,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.export.bundle import Bundle
-from fusionray.export.description import Precision
+from fusionray.bundle.bundle import Bundle
+from fusionray.bundle.description import Precision
 from fusionray.faces.face import Detector, FloatMap, Image, Matrix
 from fusionray.faces.mask import soft_box_mask
 from fusionray.faces.paste import paste_crop
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
 from fusionray.runtime.face_reader import Box, CutFaces, FaceReader, Faces
 from fusionray.runtime.pixels import FloatArray
-from fusionray.runtime.settings import RuntimeSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Fuser:
         self,
         bundle: Bundle,
         detector: Detector,
-        settings: RuntimeSettings | None = None,
+        settings: RuntimeConfig | None = None,
         *,
         precision: Precision = "fp32",
     ) -> None:

@@ -19,12 +19,12 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from fusionray.errors import BundleInvalid, ProviderUnavailable
-from fusionray.runtime.cache import EngineCache, open_cache
-from fusionray.runtime.device import describe_cpu, find_gpu, tensorrt_version
+from fusionray.hardware.device import describe_cpu, find_gpu, tensorrt_version
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import CacheUse, EngineReport, Model, Port
+from fusionray.runtime.engine_cache import EngineCache, open_cache
 from fusionray.runtime.providers import CPU, ON_A_GPU, TENSORRT, Computed, Shapes, choose_options, decide_precision
 from fusionray.runtime.session import open_session, select_providers, tune
-from fusionray.runtime.settings import RuntimeSettings
 
 GRAPH_NAME = "graph.onnx"
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
@@ -36,7 +36,7 @@ class OnnxEngine:
     Raises: ProviderUnavailable if what was asked for does not run here; BundleInvalid if the file is not a model.
     """
 
-    def __init__(self, model: Model, settings: RuntimeSettings) -> None:
+    def __init__(self, model: Model, settings: RuntimeConfig) -> None:
         self.model = model
         self.settings = settings
         self.providers = select_providers(settings)

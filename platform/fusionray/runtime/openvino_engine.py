@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.errors import BundleInvalid, ProviderUnavailable
-from fusionray.runtime.cache import open_cache
-from fusionray.runtime.device import count_cpus, describe_cpu
+from fusionray.hardware.device import count_cpus, describe_cpu
+from fusionray.runtime.config import Precision, RuntimeConfig
 from fusionray.runtime.engine import CacheUse, EngineReport, Model, Port
-from fusionray.runtime.settings import Precision, RuntimeSettings
+from fusionray.runtime.engine_cache import open_cache
 
 OPENVINO = "OpenVINO"
 DEVICE = "CPU"
@@ -56,7 +56,7 @@ class OpenVinoEngine:
         a model.
     """
 
-    def __init__(self, model: Model, settings: RuntimeSettings) -> None:
+    def __init__(self, model: Model, settings: RuntimeConfig) -> None:
         self.openvino = load_openvino()
         self.core = self.openvino.Core()
         self.model = model

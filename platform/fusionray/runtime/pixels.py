@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.export.description import TensorDescription, spread
+from fusionray.bundle.description import TensorDescription, spread
 
 FloatArray = NDArray[np.float32]
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from typing import Literal
 
 from fusionray.errors import ProviderUnavailable
-from fusionray.runtime.device import FP16_FROM, TENSORRT_FROM, TF32_FROM, Gpu
-from fusionray.runtime.settings import Precision, RuntimeSettings
+from fusionray.hardware.device import FP16_FROM, TENSORRT_FROM, TF32_FROM, Gpu
+from fusionray.runtime.config import Precision, RuntimeConfig
 
 TENSORRT = "TensorrtExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -36,7 +36,7 @@ def order_providers(gpu: Gpu | None, known: Collection[str], *, has_tensorrt: bo
     return (CUDA, CPU)
 
 
-def decide_precision(settings: RuntimeSettings, provider: str, gpu: Gpu | None, stored: Precision) -> Computed:
+def decide_precision(settings: RuntimeConfig, provider: str, gpu: Gpu | None, stored: Precision) -> Computed:
     """Decide what a provider computes in; `stored` is what the weights of the file are.
 
     TensorRT converts a float32 model itself; CUDA and the CPU compute in what the file holds.
@@ -62,7 +62,7 @@ def decide_precision(settings: RuntimeSettings, provider: str, gpu: Gpu | None, 
 
 
 def choose_options(
-    provider: str, settings: RuntimeSettings, precision: Computed, shapes: Shapes, folder: str | None = None
+    provider: str, settings: RuntimeConfig, precision: Computed, shapes: Shapes, folder: str | None = None
 ) -> dict[str, str]:
     """Choose the options of a provider; those of the settings win.
 

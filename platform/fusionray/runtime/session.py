@@ -14,9 +14,9 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from fusionray.errors import BundleInvalid, ProviderUnavailable
-from fusionray.runtime.device import count_cpus, find_gpu, has_nvidia_device, tensorrt_version
+from fusionray.hardware.device import count_cpus, find_gpu, has_nvidia_device, tensorrt_version
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.providers import CPU, CUDA, ON_A_GPU, order_providers
-from fusionray.runtime.settings import RuntimeSettings
 
 __all__ = ["CPU", "CUDA", "choose_providers", "count_cpus", "has_nvidia_device", "open_session", "select_providers"]
 
@@ -41,7 +41,7 @@ def choose_providers() -> tuple[str, ...]:
     return order_providers(gpu, ort.get_available_providers(), has_tensorrt=has_tensorrt)
 
 
-def select_providers(settings: RuntimeSettings) -> list[str]:
+def select_providers(settings: RuntimeConfig) -> list[str]:
     """Select of the providers of the settings those that this build of ONNX Runtime has.
 
     Raises: ProviderUnavailable if it lacks one, unless `allow_fallback`, which warns instead.
@@ -54,7 +54,7 @@ def select_providers(settings: RuntimeSettings) -> list[str]:
     return [name for name in wanted if name in known] or [CPU]
 
 
-def tune(settings: RuntimeSettings, providers: Sequence[str]) -> ort.SessionOptions:
+def tune(settings: RuntimeConfig, providers: Sequence[str]) -> ort.SessionOptions:
     """Set what a session computes with: every graph optimisation, and a number of threads set on purpose."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL

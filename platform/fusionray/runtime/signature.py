@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle
+from fusionray.bundle.description import GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE
 from fusionray.errors import BundleInvalid
-from fusionray.export.bundle import DESCRIPTION_NAME, Bundle
-from fusionray.export.description import GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE
-from fusionray.runtime.engine import Engine, Port
+from fusionray.runtime.engine import InferenceEngine, Port
 
 
-def check_generator(bundle: Bundle, generator: Engine) -> None:
+def check_generator(bundle: Bundle, generator: InferenceEngine) -> None:
     """Compare the generator's inputs and outputs with what the bundle says of them.
 
     Raises: BundleInvalid naming the file and the input or output that differs.
@@ -24,7 +24,7 @@ def check_generator(bundle: Bundle, generator: Engine) -> None:
     check_ports(bundle, GENERATOR_NAME, "output", generator.outputs, outputs)
 
 
-def check_identity(bundle: Bundle, identity: Engine) -> None:
+def check_identity(bundle: Bundle, identity: InferenceEngine) -> None:
     """Compare the identity encoder's input and output with what the bundle says of them.
 
     Raises: BundleInvalid naming the file and the input or output that differs.

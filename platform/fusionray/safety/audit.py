@@ -21,15 +21,15 @@ from threading import Lock
 from pydantic import Field
 
 from fusionray.config import Section
+from fusionray.environment import resolve_location
 from fusionray.errors import AuditFailed
-from fusionray.ops.environment import resolve_location
 
 ANONYMOUS = "anonymous"
 # Of what a client chooses freely, a line keeps so many characters.
 LONGEST_TEXT = 200
 
 
-class AuditSettings(Section):
+class AuditConfig(Section):
     """Where the audit log lies and how much of it is kept."""
 
     path: str | None = Field(default=None, description="File of JSON lines; no log is kept if none is given.")
@@ -58,7 +58,7 @@ class AuditEntry:
 class AuditLog:
     """Append to one file, from any thread of any process on this machine. `num_lost` counts lines that did not fit."""
 
-    def __init__(self, settings: AuditSettings) -> None:
+    def __init__(self, settings: AuditConfig) -> None:
         """Open the log once, so that a place that cannot be written is found at the start.
 
         Raises: AuditFailed, required or not; ValueError if the settings name no path.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fusionray.config import Section
+from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid, ConsentRefused
-from fusionray.ops.environment import resolve_location
 from fusionray.safety.consent_token import read_secret, read_token
 
 logger = logging.getLogger("fusionray")
@@ -22,14 +22,14 @@ logger = logging.getLogger("fusionray")
 HASH_LETTERS = 64
 
 
-class ConsentSettings(Section):
+class ConsentConfig(Section):
     """What a request needs besides its pictures."""
 
     policy: str = Field(default="none", description="none, allow-list, token, or module:function to be asked instead.")
     file: str | None = Field(default=None, description="allow-list: file of sha256 lines; token: file with the secret.")
 
     @model_validator(mode="after")
-    def check_file(self) -> ConsentSettings:
+    def check_file(self) -> ConsentConfig:
         if self.policy in {"allow-list", "token"} and self.file is None:
             raise ValueError(f"policy {self.policy} needs a file")
         if self.policy not in {"none", "allow-list", "token"} and not all(self.policy.partition(":")):
@@ -129,7 +129,7 @@ class FunctionPolicy:
             raise ConsentRefused("consent_refused", "the operator's policy does not permit this source picture")
 
 
-def build_policy(settings: ConsentSettings) -> ConsentPolicy:
+def build_policy(settings: ConsentConfig) -> ConsentPolicy:
     """Build the policy that the settings name.
 
     Raises: ConfigInvalid naming the file or the function that cannot be used.

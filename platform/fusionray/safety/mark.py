@@ -32,7 +32,7 @@ CROSSBAR = 0.61
 STEM_OF_I = 1.08
 
 
-class MarkSettings(Section):
+class MarkConfig(Section):
     """A visible mark on every output."""
 
     enabled: bool = Field(default=False, description="Draw a plate that says AI.")
@@ -43,7 +43,7 @@ class MarkSettings(Section):
 class Mark:
     """Hold the plate ready. Made once, used from any thread."""
 
-    def __init__(self, settings: MarkSettings) -> None:
+    def __init__(self, settings: MarkConfig) -> None:
         self.settings = settings
         self.plate = draw_plate()
 

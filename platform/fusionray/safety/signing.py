@@ -16,8 +16,8 @@ import c2pa
 from PIL import Image
 
 from fusionray.errors import SigningFailed, SigningKeyInvalid
-from fusionray.safety.keys import PURPOSES, SigningKey, SigningSettings, load_key
 from fusionray.safety.provenance import SOFTWARE, Provenance
+from fusionray.safety.signing_keys import PURPOSES, SigningConfig, SigningKey, load_key
 
 # The label of the assertion that names model and bundle.
 MODEL_LABEL = "fusionray.model"
@@ -90,7 +90,7 @@ class Signer:
             builder.sign(media_type, source, output)
 
 
-def build_signer(settings: SigningSettings) -> Signer:
+def build_signer(settings: SigningConfig) -> Signer:
     """Make the signer that the settings ask for; say it loudly if it is a test key.
 
     Raises: SigningKeyInvalid.

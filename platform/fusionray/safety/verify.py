@@ -11,10 +11,10 @@ from pydantic import BaseModel, ValidationError
 
 from fusionray.errors import ConfigInvalid, ImageRejected
 from fusionray.faces.image_header import recognise
-from fusionray.safety.made_key import TEST_ORGANISATION
 from fusionray.safety.provenance import Provenance, read_provenance
+from fusionray.safety.self_signed import TEST_ORGANISATION
 from fusionray.safety.signing import MODEL_LABEL, OFFLINE, TRUST
-from fusionray.safety.verdict import Verdict
+from fusionray.safety.verification_summary import Verdict
 
 MAX_BYTES = 256 * 2**20
 MAX_MANIFEST_MEBIBYTES = 16

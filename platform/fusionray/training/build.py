@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fusionray.checkpoint.info import CheckpointInfo, find_checkpoint, read_info
+from fusionray.checkpoint.reader import list_tensors, load_tensors
 from fusionray.config import validate
 from fusionray.errors import CheckpointMissing
 from fusionray.faces.align import fit_similarity, load_template
@@ -23,13 +25,11 @@ from fusionray.recipes.attributes import (
     AttributesRecipeConfig,
 )
 from fusionray.recipes.face_fusion import FaceFusionRecipe
-from fusionray.recipes.fusion_settings import FaceFusionConfig
+from fusionray.recipes.face_fusion_config import FaceFusionConfig
 from fusionray.recipes.identity import IdentityRecipe
 from fusionray.recipes.recipe import Recipe
 from fusionray.recipes.single_faces import ParameterStandard
-from fusionray.training.checkpoint.info import CheckpointInfo, find_checkpoint, read_info
-from fusionray.training.checkpoint.tensors import list_tensors, load_tensors
-from fusionray.training.settings import TrainConfig
+from fusionray.training.config import TrainConfig
 
 # Names in Engine.tensors().
 AVERAGED_FUSION = "averages.generator."
@@ -62,7 +62,7 @@ def build_recipe(
     `encoder` is needed by face fusion only.
     """
     torch.manual_seed(config.run.seed)
-    view = face_view(config.data.template)
+    view = crop_to_arcface_affine(config.data.template)
     if isinstance(config.recipe, FaceFusionConfig):
         assert encoder is not None, "face fusion is watched by an identity encoder"
         return FaceFusionRecipe(config.recipe, identity_encoder=encoder.build(), face_view_23=view)
@@ -71,13 +71,13 @@ def build_recipe(
     return IdentityRecipe(config.recipe, num_people=num_people, face_view_23=view, synthetic_faces=synthetic_faces)
 
 
-def face_view(template: str) -> Tensor:
+def crop_to_arcface_affine(template: str) -> Tensor:
     """Give the map from the unit square of the arcface_112 face to the unit square of a template's crop, [2,3]."""
     matrix = fit_similarity(load_template(IDENTITY_TEMPLATE).unit_points, load_template(template).unit_points)
     return torch.from_numpy(matrix).to(torch.float32)
 
 
-def describe_lookers(recipe: Recipe[Any]) -> dict[str, dict[str, Any]]:
+def describe_validation(recipe: Recipe[Any]) -> dict[str, dict[str, Any]]:
     """Give the configs of the networks that others can take out of a checkpoint, by their field of CheckpointInfo."""
     if isinstance(recipe, AttributesRecipe):
         return {"attribute_reader": recipe.reader_config.model_dump(mode="json")}

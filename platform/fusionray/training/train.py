@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
+from fusionray.checkpoint.info import find_checkpoint, read_info, take_fencing_token
 from fusionray.config import read_preset, validate
-from fusionray.data import storage
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.reading import list_people
 from fusionray.data.shards import check_shards, read_manifest
+from fusionray.environment import resolve_location
 from fusionray.errors import ShardMismatch
-from fusionray.evaluation.judges import JudgePlaces, is_same
-from fusionray.ops.environment import resolve_location
-from fusionray.ops.progress import ProgressBoard
-from fusionray.ops.tracking import close_run, open_run, tracking_uri
-from fusionray.recipes.fusion_settings import FaceFusionConfig
+from fusionray.evaluation.evaluators import EvaluatorPaths, is_same
+from fusionray.ray_cluster.progress import ProgressHandle
+from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.storage import filesystem as storage
+from fusionray.tracking import close_run, open_run, tracking_uri
 from fusionray.training.build import EncoderState, load_encoder
-from fusionray.training.checkpoint.info import find_checkpoint, read_info, take_over
-from fusionray.training.claim import claim_run, read_claim
-from fusionray.training.settings import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
-from fusionray.training.task import WorkerTask
-from fusionray.training.workers import is_complete, run_workers
+from fusionray.training.config import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
+from fusionray.training.run.resume_guard import guard_resume, read_run_record
+from fusionray.training.run.task import WorkerTask
+from fusionray.training.run.worker_group import is_complete, run_workers
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TrainResult:
     tracking_run: str
 
 
-def train(config: TrainConfig, *, board: ProgressBoard | None = None, parent_run: str | None = None) -> TrainResult:
+def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_run: str | None = None) -> TrainResult:
     """Train a recipe on the connected Ray cluster, from the last checkpoint of the same run if there is one.
 
     `board`: where progress and the figures of evaluations are told in place of a bar; once it says halt, the run ends
@@ -49,7 +49,7 @@ def train(config: TrainConfig, *, board: ProgressBoard | None = None, parent_run
     """
     config = resolve_shards(resolve_output(config))
     run_folder = storage.join(config.run.output, config.run.name)
-    former = read_claim(run_folder)
+    former = read_run_record(run_folder)
     manifest = read_manifest(config.data.shards)
     # A run begins with all of its files; one that goes on does without what was lost since.
     for complaint in check_shards(
@@ -67,7 +67,7 @@ def train(config: TrainConfig, *, board: ProgressBoard | None = None, parent_run
         raise ShardMismatch(f"{config.data.shards}: has {len(people)} people to learn from; training needs at least 2")
     encoder = resolve_encoder(config)
     judges = resolve_judges(config, encoder)
-    claim_run(run_folder, config, manifest, people)
+    guard_resume(run_folder, config, manifest, people)
     uri = tracking_uri(config.tracking.uri, config.run.output)
     settings = config.model_dump(mode="json")
     run_id = open_run(uri, config.tracking.experiment, config.run.name, settings, parent=parent_run)
@@ -76,7 +76,7 @@ def train(config: TrainConfig, *, board: ProgressBoard | None = None, parent_run
         if is_complete(run_folder, config.budget):
             tqdm.write(f"train {config.run.name}: {run_folder} is complete; nothing to do", file=sys.stderr)
         else:
-            owner = take_over(run_folder)
+            owner = take_fencing_token(run_folder)
             run_workers(WorkerTask(config, manifest, run_folder, people, encoder, run_id, uri, owner, judges), board)
         failed = False
     finally:
@@ -119,10 +119,10 @@ def resolve_encoder(config: TrainConfig) -> EncoderState | None:
     """Load the encoder that watches a fusion."""
     if not isinstance(config.recipe, FaceFusionConfig):
         return None
-    return load_encoder(find_beside(config, config.recipe.identity_encoder))
+    return load_encoder(ensure_trained(config, config.recipe.identity_encoder))
 
 
-def resolve_judges(config: TrainConfig, encoder: EncoderState | None) -> JudgePlaces | None:
+def resolve_judges(config: TrainConfig, encoder: EncoderState | None) -> EvaluatorPaths | None:
     """Find who judges a fusion while it trains, if anybody is to.
 
     Raises: ValueError for a judge that is the encoder which supervises.
@@ -131,35 +131,35 @@ def resolve_judges(config: TrainConfig, encoder: EncoderState | None) -> JudgePl
     if chosen.judge is None:
         return None
     assert encoder is not None, "only fusions are judged"
-    judge = find_beside(config, chosen.judge)
+    judge = ensure_trained(config, chosen.judge)
     if is_same(load_encoder(judge).build(), [encoder.build()]):
         raise ValueError(
             f"validation.judge={chosen.judge}: is the encoder that supervises this run (recipe.identity_encoder), "
             "which learns to please it; judge by another one, such as preset:identity-judge"
         )
-    reader = None if chosen.attributes is None else find_beside(config, chosen.attributes)
-    return JudgePlaces(judge, reader, features=None, with_landmarks=False)
+    reader = None if chosen.attributes is None else ensure_trained(config, chosen.attributes)
+    return EvaluatorPaths(judge, reader, features=None, with_landmarks=False)
 
 
-def find_beside(config: TrainConfig, location: str) -> str:
+def ensure_trained(config: TrainConfig, location: str) -> str:
     """Find the checkpoint of a network that a run needs; `preset:NAME` trains it first, as a run beside this one.
 
     Raises: CheckpointMissing, and as `train`.
     """
     if location.startswith(PRESET_PREFIX):
-        return train_beside(config, location.removeprefix(PRESET_PREFIX)).checkpoint
+        return train_dependency(config, location.removeprefix(PRESET_PREFIX)).checkpoint
     return find_checkpoint(resolve_location(location))
 
 
-def train_beside(config: TrainConfig, preset: str) -> TrainResult:
+def train_dependency(config: TrainConfig, preset: str) -> TrainResult:
     """Train a preset beside a run: an encoder that watches or judges it, or a reader of attributes.
 
     Raises: as `train`.
     """
-    return train(configure_beside(config, preset))
+    return train(configure_dependency(config, preset))
 
 
-def configure_beside(config: TrainConfig, preset: str) -> TrainConfig:
+def configure_dependency(config: TrainConfig, preset: str) -> TrainConfig:
     """Configure a preset for the data and the workers of another run, as a run of the preset's name beside it.
 
     Raises: ConfigInvalid.

@@ -21,23 +21,23 @@ from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneError, Tune
 from ray.tune import TuneConfig as RayTuneConfig
 
 from fusionray.config import merge_trees, read_preset, validate
-from fusionray.data import storage
+from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid, RunStopped, TrainingFailed
-from fusionray.ops.environment import resolve_location
-from fusionray.ops.progress import ProgressBoard
-from fusionray.ops.tracking import open_run, tracking_uri
-from fusionray.recipes.fusion_settings import FaceFusionConfig
-from fusionray.training.claim import CHANGEABLE, first_difference, without
-from fusionray.training.settings import TrainConfig
-from fusionray.training.train import find_beside, resolve_output, resolve_shards
+from fusionray.ray_cluster.progress import ProgressHandle
+from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.storage import filesystem as storage
+from fusionray.tracking import open_run, tracking_uri
+from fusionray.training.config import TrainConfig
+from fusionray.training.run.resume_guard import CHANGEABLE, first_difference, without
+from fusionray.training.train import ensure_trained, resolve_output, resolve_shards
+from fusionray.tuning.config import TuneConfig
+from fusionray.tuning.monitor import Watch, signals_end
 from fusionray.tuning.outcome import SearchResult, conclude
-from fusionray.tuning.plan import TRIALS_FOLDER, Plan, search_folder, share_cores
+from fusionray.tuning.plan import TRIALS_FOLDER, SearchPlan, search_folder, share_cores
 from fusionray.tuning.records import DONE, Records
-from fusionray.tuning.search import Proposals, build_scheduler
-from fusionray.tuning.settings import TuneConfig
+from fusionray.tuning.search import TrialSearcher, build_scheduler
 from fusionray.tuning.space import check_space
 from fusionray.tuning.trial import FusionTrial
-from fusionray.tuning.watch import Watch, signals_end
 
 CLAIM_NAME = "search.json"
 TUNE_FOLDER = "tune"
@@ -67,7 +67,7 @@ def tune(config: TuneConfig) -> SearchResult:
     return conclude(plan)
 
 
-def open_search(config: TuneConfig) -> Plan:
+def open_search(config: TuneConfig) -> SearchPlan:
     """Settle what all trials share: places, shards, encoders, the run that theirs are nested in.
 
     Raises: ConfigInvalid; any FusionRayError of `prepare` and of the trainings of encoders.
@@ -82,7 +82,7 @@ def open_search(config: TuneConfig) -> Plan:
     experiment = train.tracking.experiment
     # Before any trial: several processes that open a fresh SQLite store die in its migrations.
     parent = open_run(uri, experiment, config.name, config.model_dump(mode="json"), key=f"search {folder}")
-    return Plan(config, train, folder, parent)
+    return SearchPlan(config, train, folder, parent)
 
 
 def resolve_train(config: TuneConfig) -> TrainConfig:
@@ -123,9 +123,9 @@ def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str) -> Train
     train = resolve_shards(resolve_output(train))
     recipe, validation = train.recipe, train.validation
     if isinstance(recipe, FaceFusionConfig):
-        recipe = recipe.model_copy(update={"identity_encoder": find_beside(train, recipe.identity_encoder)})
+        recipe = recipe.model_copy(update={"identity_encoder": ensure_trained(train, recipe.identity_encoder)})
     judges = {
-        name: find_beside(train, place)
+        name: ensure_trained(train, place)
         for name in ("judge", "attributes")
         if (place := getattr(validation, name)) is not None
     }
@@ -150,7 +150,7 @@ def count_nodes() -> int:
     return sum(bool(node["Alive"]) for node in ray.nodes())
 
 
-def is_over(plan: Plan) -> bool:
+def is_over(plan: SearchPlan) -> bool:
     """Tell whether an earlier start came to the end: every trial ended, or the time is spent."""
     records = Records(plan.folder)
     trials, limit = records.trials(), plan.config.max_minutes
@@ -159,7 +159,7 @@ def is_over(plan: Plan) -> bool:
 
 
 @contextmanager
-def trials_of(plan: Plan) -> Iterator[dict[str, Any]]:
+def trials_of(plan: SearchPlan) -> Iterator[dict[str, Any]]:
     """Give a `ray.tune.Tuner` all that it needs; after the block what Tune itself keeps of it is deleted.
 
     Raises: RunStopped or KeyboardInterrupt if a signal ended the search; TrainingFailed if Tune or the cluster did.
@@ -170,8 +170,8 @@ def trials_of(plan: Plan) -> Iterator[dict[str, Any]]:
     scratch = storage.join(plan.folder, TUNE_FOLDER)
     if storage.exists(scratch):
         storage.delete(scratch)
-    halting = ProgressBoard()
-    proposals = Proposals(plan)
+    halting = ProgressHandle()
+    proposals = TrialSearcher(plan)
     watch = Watch(plan, halting, proposals)
     try:
         with signals_end(watch), warnings.catch_warnings():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from fusionray.tuning.proposals import build_study
 from fusionray.tuning.records import TrialRecord
+from fusionray.tuning.sampler import build_study
 from fusionray.tuning.space import Space
 
 # Fewer say nothing: a forest over three points splits where they happen to lie.

@@ -10,16 +10,16 @@ from typing import Any
 import yaml
 
 from fusionray.config import merge_trees
-from fusionray.data import storage
 from fusionray.errors import TrainingFailed
 from fusionray.evaluation.report.figures import FIGURES_NAME, Figure, Figures, write_figures
-from fusionray.ops.tracking import RunTracker, close_run
+from fusionray.storage import filesystem as storage
+from fusionray.tracking import RunTracker, close_run
+from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.importance import measure_importance
-from fusionray.tuning.plan import Plan
-from fusionray.tuning.proposals import MODE_SIGNS
+from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import Records, TrialRecord, repeated_images, trained_images
 from fusionray.tuning.report import PICTURES, write_search_report
-from fusionray.tuning.settings import TuneConfig
+from fusionray.tuning.sampler import MODE_SIGNS
 from fusionray.tuning.space import Settings, nest, write_settings
 
 PRESET_NAME = "best.yaml"
@@ -53,7 +53,7 @@ class SearchResult:
         )
 
 
-def conclude(plan: Plan) -> SearchResult:
+def conclude(plan: SearchPlan) -> SearchResult:
     """Write figures, report and preset from the records, close the search's run, register the bundle if it is wanted.
 
     Raises: TrainingFailed if no trial was finished.
@@ -95,7 +95,7 @@ def explain_nothing(trials: Sequence[TrialRecord], records: Records) -> str:
     return "no trial was finished; give it more time (max_minutes), the same command goes on"
 
 
-def measure(plan: Plan, records: Records, trials: Sequence[TrialRecord], best: TrialRecord) -> dict[str, Figure]:
+def measure(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord], best: TrialRecord) -> dict[str, Figure]:
     """Put the search into figures."""
     config, default = plan.config, trials[0]
     assert best.last is not None
@@ -139,9 +139,9 @@ def write_preset(config: TuneConfig, best: TrialRecord) -> str:
     )
 
 
-def register(plan: Plan, best: TrialRecord, uri: str) -> str:
+def register(plan: SearchPlan, best: TrialRecord, uri: str) -> str:
     """Export the best trial's checkpoint and register the bundle; return where it is to be found."""
-    from fusionray.export.onnx import ExportConfig, export
+    from fusionray.export.export import ExportConfig, export
 
     assert best.last is not None
     name = plan.config.register_as
@@ -158,7 +158,7 @@ def register(plan: Plan, best: TrialRecord, uri: str) -> str:
     return f"models:/{name}@{plan.config.alias}"
 
 
-def track(plan: Plan, folder: Path, figures: Figures, uri: str) -> None:
+def track(plan: SearchPlan, folder: Path, figures: Figures, uri: str) -> None:
     """Leave figures and report with the search's run, and close it."""
     tracker = RunTracker(uri, plan.parent_run)
     tracker.log(0, {key: figure.value for key, figure in figures.figures.items()})

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusionray.data import storage
-from fusionray.training.settings import TrainConfig, WorkersConfig
-from fusionray.tuning.settings import TuneConfig
+from fusionray.storage import filesystem as storage
+from fusionray.training.config import TrainConfig, WorkersConfig
+from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.space import Settings, configure
 
 TRIALS_FOLDER = "trials"
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """A search whose places are absolute, whose shards are prepared and whose encoders are trained."""
 
     config: TuneConfig
@@ -37,7 +37,7 @@ def trial_name(search: str, number: int) -> str:
     return f"{search}-{number:03d}"
 
 
-def configure_trial(plan: Plan, run: str, settings: Settings) -> TrainConfig:
+def configure_trial(plan: SearchPlan, run: str, settings: Settings) -> TrainConfig:
     """Make the training of a trial: the plan's, with the settings, under a name of its own.
 
     Raises: ConfigInvalid.

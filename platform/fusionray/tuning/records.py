@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fusionray.config import Section
-from fusionray.data import storage
+from fusionray.storage import filesystem as storage
 
 FOLDER = "records"
 SPENT_NAME = "spent.json"
@@ -48,7 +48,7 @@ class Attempt(Section):
     error: str = Field("", description="why it failed, if it is known")
 
 
-class Handover(Section):
+class CheckpointTransfer(Section):
     """A checkpoint of another trial that a trial went on from, with settings of its own."""
 
     run: str = Field(description="run that begins with the copy")
@@ -113,11 +113,11 @@ class Records:
         errors = [attempt.error for attempt in self.attempts(trial) if attempt.error]
         return errors[-1] if errors else "its process died, or it never started; see Ray's logs"
 
-    def handovers(self, trial: str) -> list[Handover]:
+    def handovers(self, trial: str) -> list[CheckpointTransfer]:
         """Read what a trial took over from others, in order."""
-        return [Handover.model_validate_json(self.read(name)) for name in self.parts(trial, "handover")]
+        return [CheckpointTransfer.model_validate_json(self.read(name)) for name in self.parts(trial, "handover")]
 
-    def write_handover(self, trial: str, number: int, handover: Handover) -> None:
+    def write_handover(self, trial: str, number: int, handover: CheckpointTransfer) -> None:
         """Write that a trial took over a checkpoint; `number` counts from 1."""
         self.put(f"{trial}/handover-{number:04d}.json", handover)
 

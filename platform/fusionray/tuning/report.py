@@ -10,7 +10,7 @@ from fusionray.evaluation.report.figures import Figures
 from fusionray.evaluation.report.goals import load_table
 from fusionray.tuning.drawing import draw_importance, draw_learning, draw_parallel
 from fusionray.tuning.importance import common_images
-from fusionray.tuning.plan import Plan
+from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import Records, TrialRecord
 from fusionray.tuning.space import Space, short_names, write_value
 
@@ -18,7 +18,7 @@ PICTURES = ("parallel", "learning", "importance")
 
 
 def write_search_report(
-    plan: Plan,
+    plan: SearchPlan,
     records: Records,
     trials: Sequence[TrialRecord],
     *,
@@ -73,7 +73,7 @@ def write_search_report(
     write_report(Path(plan.folder), report)
 
 
-def list_trials(plan: Plan, records: Records, trials: Sequence[TrialRecord]) -> Listing:
+def list_trials(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord]) -> Listing:
     """Make a listing of all trials."""
     space = plan.config.space
     rows = [

@@ -15,10 +15,10 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import SearchAlgorithm
 
-from fusionray.data import storage
-from fusionray.tuning.plan import Plan, milestone, trial_name
-from fusionray.tuning.proposals import mutate, propose
+from fusionray.storage import filesystem as storage
+from fusionray.tuning.plan import SearchPlan, milestone, trial_name
 from fusionray.tuning.records import DONE, Records, Report, TrialRecord
+from fusionray.tuning.sampler import mutate, propose
 from fusionray.tuning.space import Settings, default_settings
 
 # Tune gives every trial's results this attribute, in images; its own training_iteration begins anew at each start.
@@ -26,10 +26,10 @@ TIME_ATTRIBUTE = "milestone"
 METRICS_PREFIX = "metrics/"
 
 
-class Proposals(SearchAlgorithm):  # type: ignore[misc]
+class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
     """Propose trials to Tune, at most so many at once, and keep the records of what becomes of them."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SearchPlan) -> None:
         self.plan = plan
         self.records = Records(plan.folder)
         self.trials = {record.name: record for record in self.records.trials()}
@@ -120,7 +120,7 @@ class Proposals(SearchAlgorithm):  # type: ignore[misc]
         self.records.write(record)
 
 
-def read_report(result: dict[str, Any], plan: Plan) -> Report | None:
+def read_report(result: dict[str, Any], plan: SearchPlan) -> Report | None:
     """Read an evaluation from a flattened result of Tune; None where it holds none."""
     if plan.config.metric not in result:
         return None
@@ -133,16 +133,16 @@ def read_report(result: dict[str, Any], plan: Plan) -> Report | None:
     return Report(images=result["images"], value=float(result[plan.config.metric]), run=run, metrics=metrics)
 
 
-def build_scheduler(plan: Plan) -> TrialScheduler:
+def build_scheduler(plan: SearchPlan) -> TrialScheduler:
     """Build who decides about running trials, and tell it what earlier starts of the search reported."""
     config = plan.config
     if config.search == "pbt":
-        interval = config.population.interval_images or plan.train.budget.preview_images
+        interval = config.population.interval_images or plan.train.budget.validate_every_images
         return PopulationBasedTraining(
             time_attr=TIME_ATTRIBUTE,
             perturbation_interval=interval,
             quantile_fraction=config.population.quantile,
-            custom_explore_fn=Explorer(plan),
+            custom_explore_fn=PerturbFn(plan),
             # All members wait for each other: the result does not hang on which of them was faster.
             synch=True,
             require_attrs=False,
@@ -157,14 +157,14 @@ def build_scheduler(plan: Plan) -> TrialScheduler:
         reduction_factor=config.halving.factor,
     )
     scheduler.set_search_properties(config.metric, config.mode)
-    scheduler.replay(Records(plan.folder).trials(), plan.train.budget.preview_images)
+    scheduler.replay(Records(plan.folder).trials(), plan.train.budget.validate_every_images)
     return scheduler
 
 
-class Explorer:
+class PerturbFn:
     """Give a member that takes over a checkpoint settings near those it was made with; each time others."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SearchPlan) -> None:
         records = Records(plan.folder)
         self.config = plan.config
         self.asked = sum(len(records.handovers(record.name)) for record in records.trials())

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from fusionray.config import Section, merge_trees, validate
 from fusionray.errors import ConfigInvalid
-from fusionray.training.settings import TrainConfig
+from fusionray.training.config import TrainConfig
 
 # What makes trials incomparable, or belongs to the search itself.
 FIXED = ("run", "budget", "tracking", "validation", "workers", "data.shards", "data.validation_images")

@@ -16,14 +16,14 @@ from typing import Any
 import ray.exceptions
 import ray.tune
 
-from fusionray.data import storage
+from fusionray.checkpoint.info import copy_checkpoint, find_checkpoint, newest_checkpoint, read_info
 from fusionray.errors import ConfigInvalid, FusionRayError
-from fusionray.ops.progress import ProgressBoard
-from fusionray.training.checkpoint.info import copy_checkpoint, find_checkpoint, newest_checkpoint, read_info
-from fusionray.training.settings import TrainConfig
+from fusionray.ray_cluster.progress import ProgressHandle
+from fusionray.storage import filesystem as storage
+from fusionray.training.config import TrainConfig
 from fusionray.training.train import TrainResult, train
-from fusionray.tuning.plan import Plan, configure_trial, milestone
-from fusionray.tuning.records import Attempt, Handover, Records
+from fusionray.tuning.plan import SearchPlan, configure_trial, milestone
+from fusionray.tuning.records import Attempt, CheckpointTransfer, Records
 from fusionray.tuning.space import Settings
 
 POLL_SECONDS = 0.3
@@ -40,7 +40,7 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
         """Ask for next to nothing."""
         return ray.tune.PlacementGroupFactory([{"CPU": TRIAL_CPUS}])
 
-    def setup(self, config: dict[str, Any], plan: Plan, halting: ProgressBoard) -> None:
+    def setup(self, config: dict[str, Any], plan: SearchPlan, halting: ProgressHandle) -> None:
         """Find out which run is the trial's newest; `halting` tells all trials of the search to end."""
         self.plan = plan
         self.halting = halting
@@ -95,7 +95,7 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
             wanted: metrics[wanted],
             "metrics": metrics,
             "images": images,
-            "milestone": milestone(images, self.plan.train.budget.preview_images),
+            "milestone": milestone(images, self.plan.train.budget.validate_every_images),
             "run": self.run_name,
         }
 
@@ -119,7 +119,7 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
             return
         self.run_name = f"{self.name}-g{len(handovers) + 1}"
         copy = copy_checkpoint(pointer["checkpoint"], self.run_folder)
-        handover = Handover(
+        handover = CheckpointTransfer(
             run=self.run_folder,
             giver=pointer["trial"],
             checkpoint=pointer["checkpoint"],
@@ -150,7 +150,7 @@ class Training:
         self.parent_run = parent_run
         self.records = records
         self.trial = trial
-        self.board = ProgressBoard()
+        self.board = ProgressHandle()
         self.reports: list[tuple[int, dict[str, float]]] = []
         self.newest_report = -1
         self.result: TrainResult | None = None

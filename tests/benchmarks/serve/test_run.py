@@ -10,8 +10,8 @@ from fusionray.benchmarks.serve import run as bench
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.errors import InputMissing
 from fusionray.evaluation.report.figures import Figures
-from tests.child_python import ROOT
-from tests.tiny_bundle import write_tiny_bundle
+from tests.support.child_python import ROOT
+from tests.support.tiny_bundle import write_tiny_bundle
 
 needs_generator = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
 # Ten seconds for each start of a Ray, and seconds of load.

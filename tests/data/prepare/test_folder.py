@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from fusionray.data import storage
 from fusionray.data.prepare.folder import FolderSource
 from fusionray.data.prepare.source import Dropped, Picture
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import ImageLimits, encode_image
+from fusionray.storage import filesystem as storage
 
 PICTURE = encode_image(np.full((40, 50, 3), 90, np.uint8), "png")
 

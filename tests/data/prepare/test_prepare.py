@@ -26,11 +26,11 @@ from pydantic import ValidationError
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.prepare import run as run_module
 from fusionray.data.shards import Manifest, SplitInfo, read_manifest
-from fusionray.data.storage import sha256_hex
 from fusionray.data.synthetic import neutral_attributes, render, sample_identities
 from fusionray.errors import ConfigInvalid, DetectorUnavailable, InputMissing, ShardMismatch
 from fusionray.faces.decode import decode_image, encode_image
-from fusionray.ops.processes import find_processes
+from fusionray.hardware.processes import find_processes
+from fusionray.storage.filesystem import sha256_hex
 
 # Ray 2.60 warns of its own defaults whenever a DataContext is made.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fusionray.benchmarks.serve.material import Body
+from fusionray.benchmarks.serve.inputs import Body
 from fusionray.errors import InputMissing, ServiceFailed
 
 GENERATOR = "h2load"

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from fusionray.benchmarks.findings import Findings
-from fusionray.benchmarks.serve.asking import Answer
-from fusionray.benchmarks.serve.scene import Scene
+from fusionray.benchmarks.serve.clients import Answer
+from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.servers import start_service
 from fusionray.errors import ServiceFailed
 
@@ -18,7 +18,7 @@ TOTAL = "total"
 WARM_UP_REQUESTS = 5
 
 
-def measure_overhead(scene: Scene, tick: Callable[[], None]) -> Findings:
+def measure_overhead(scene: ServeBenchContext, tick: Callable[[], None]) -> Findings:
     """Ask one by one; between two requests the same work is done in this process, for comparison."""
     answers: list[Answer] = []
     plain: list[float] = []

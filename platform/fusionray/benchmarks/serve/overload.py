@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusionray.benchmarks.findings import Findings
-from fusionray.benchmarks.serve.crowd import gather
+from fusionray.benchmarks.serve.client_pool import gather
+from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.load import Load, apply_load, percentile_ms
-from fusionray.benchmarks.serve.scene import Scene
 from fusionray.benchmarks.serve.servers import start_service
 
 TIMES = 4
@@ -19,7 +19,7 @@ ROOM = 1.5
 MAX_REQUESTS = "limits.max_requests"
 
 
-def measure_overload(scene: Scene, tick: Callable[[], None]) -> Findings:
+def measure_overload(scene: ServeBenchContext, tick: Callable[[], None]) -> Findings:
     """Find out how many clients saturate the service, then let four times as many come."""
     config = scene.config
     with start_service("saturation", scene.bundle.folder, scene.form, scene.logs, config.service) as server:

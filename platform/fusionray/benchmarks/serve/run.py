@@ -13,19 +13,19 @@ from tqdm import tqdm
 from fusionray.benchmarks.findings import Findings, Key, load_keys
 from fusionray.benchmarks.results import BenchResult, write_result
 from fusionray.benchmarks.serve.config import Part, ServeBenchConfig
-from fusionray.benchmarks.serve.door import measure_door
+from fusionray.benchmarks.serve.context import ServeBenchContext
+from fusionray.benchmarks.serve.inputs import find_bundle
 from fusionray.benchmarks.serve.load import find_generator
-from fusionray.benchmarks.serve.material import find_bundle
 from fusionray.benchmarks.serve.overhead import measure_overhead
 from fusionray.benchmarks.serve.overload import measure_overload
-from fusionray.benchmarks.serve.scene import Scene
+from fusionray.benchmarks.serve.proxy import measure_door
 from fusionray.benchmarks.serve.soak import measure_soak
 from fusionray.benchmarks.serve.throughput import measure_throughput
-from fusionray.benchmarks.serve.warm import measure_warm
+from fusionray.benchmarks.serve.warm_start import measure_warm
+from fusionray.environment import resolve_location
 from fusionray.errors import ServiceFailed
-from fusionray.ops.environment import resolve_location
 
-MEASURES: dict[Part, Callable[[Scene, Callable[[], None]], Findings]] = {
+MEASURES: dict[Part, Callable[[ServeBenchContext, Callable[[], None]], Findings]] = {
     "throughput": measure_throughput,
     "overhead": measure_overhead,
     "door": measure_door,
@@ -45,7 +45,7 @@ def bench_serve(config: ServeBenchConfig, root: Path) -> BenchResult:
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
     keys = {name: key for name, key in load_keys("serve").items() if key.part in config.parts}
-    scene = Scene(config, find_bundle(config.bundle, config.preset, output), root)
+    scene = ServeBenchContext(config, find_bundle(config.bundle, config.preset, output), root)
     until = time.monotonic() + config.seconds
     findings = Findings()
     for part in config.parts:
@@ -59,7 +59,7 @@ def advance(bar: Any) -> None:
     bar.update()
 
 
-def run_part(part: Part, scene: Scene, keys: dict[str, Key], until: float) -> Findings:
+def run_part(part: Part, scene: ServeBenchContext, keys: dict[str, Key], until: float) -> Findings:
     """Measure a part; what cannot be measured is left out, with the reason."""
     own = [name for name, key in keys.items() if key.part == part]
     if time.monotonic() > until:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusionray.benchmarks.serve.asking import Answer, Client
+from fusionray.benchmarks.serve.clients import Answer, Client
+from fusionray.benchmarks.serve.inputs import Body
 from fusionray.benchmarks.serve.load import OK
-from fusionray.benchmarks.serve.material import Body
 from fusionray.errors import ServiceFailed
-from fusionray.ops.processes import add_descendants, list_processes, measure_cpu
+from fusionray.hardware.processes import add_descendants, list_processes, measure_cpu
 
 HOST = "127.0.0.1"
 FUSE_PATH = "/v1/fuse"

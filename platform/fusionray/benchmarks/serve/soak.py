@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fusionray.benchmarks.findings import Findings
-from fusionray.benchmarks.serve.crowd import gather
-from fusionray.benchmarks.serve.scene import Scene
+from fusionray.benchmarks.serve.client_pool import gather
+from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.servers import Server, start_service
 from fusionray.errors import ServiceFailed
-from fusionray.ops.processes import PROC, find_processes
+from fusionray.hardware.processes import PROC, find_processes
 
 # How Ray names the process of a replica of the ingress.
 REPLICA = "ray::ServeReplica:fusionray:Ingress"
@@ -27,7 +27,7 @@ SAMPLE_SECONDS = 2.0
 FIFTHS = 5
 
 
-class Tormentor:
+class ReplicaKiller:
     """Kill a replica every so often, and note how much memory the whole service takes."""
 
     def __init__(self, server: Server, kill_seconds: float) -> None:
@@ -39,7 +39,7 @@ class Tormentor:
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.work, name="tormentor")
 
-    def __enter__(self) -> Tormentor:
+    def __enter__(self) -> ReplicaKiller:
         self.thread.start()
         return self
 
@@ -84,7 +84,7 @@ def read_share(path: Path) -> int:
     return next((int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("Pss:")), 0)
 
 
-def measure_soak(scene: Scene, tick: Callable[[], None]) -> Findings:
+def measure_soak(scene: ServeBenchContext, tick: Callable[[], None]) -> Findings:
     """Ask for minutes on end while replicas die; every answer is looked at.
 
     Raises: ServiceFailed if no replica could be found to kill.
@@ -93,7 +93,7 @@ def measure_soak(scene: Scene, tick: Callable[[], None]) -> Findings:
     changes = {**TWO_REPLICAS, **config.service}
     with start_service("soak", scene.bundle.folder, scene.form, scene.logs, changes) as server:
         scene.check(server)
-        with Tormentor(server, config.kill_seconds) as tormentor:
+        with ReplicaKiller(server, config.kill_seconds) as tormentor:
             crowd = gather(server, scene.checker, config.soak_clients, 60 * config.soak_minutes)
     tick()
     if not tormentor.kills:

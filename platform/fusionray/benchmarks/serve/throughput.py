@@ -11,15 +11,15 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from fusionray.benchmarks.findings import Findings
-from fusionray.benchmarks.serve.alone import BareGenerator
-from fusionray.benchmarks.serve.asking import Client
+from fusionray.benchmarks.interleaving import divide
+from fusionray.benchmarks.serve.baseline import BareGenerator
+from fusionray.benchmarks.serve.clients import Client
+from fusionray.benchmarks.serve.competitors import HOW_TO_GET, RIVALS, SERVERS, find_environment, start_competitor
 from fusionray.benchmarks.serve.config import ServeBenchConfig
-from fusionray.benchmarks.serve.contest import HOW_TO_GET, RIVALS, SERVERS, find_environment, start_rival
+from fusionray.benchmarks.serve.context import ServeBenchContext
+from fusionray.benchmarks.serve.inputs import write_form
 from fusionray.benchmarks.serve.load import Load, Turn, apply_load
-from fusionray.benchmarks.serve.material import write_form
-from fusionray.benchmarks.serve.scene import Scene
 from fusionray.benchmarks.serve.servers import HOST, Server, start_service
-from fusionray.benchmarks.turns import divide
 from fusionray.errors import ServiceFailed
 
 OURS = "service"
@@ -30,7 +30,7 @@ WARM_UP_WAVES, WAVES = 2, 4
 Turns = Mapping[str, list[Turn]]
 
 
-def measure_throughput(scene: Scene, tick: Callable[[], None]) -> Findings:
+def measure_throughput(scene: ServeBenchContext, tick: Callable[[], None]) -> Findings:
     """Let all servers run side by side and load one after the other, round by round."""
     config = scene.config
     found = Findings()
@@ -82,7 +82,7 @@ def plan_load(config: ServeBenchConfig, faces_per_second: float) -> Load:
     )
 
 
-def start_all(scene: Scene, stack: ExitStack, found: Findings) -> dict[str, Server]:
+def start_all(scene: ServeBenchContext, stack: ExitStack, found: Findings) -> dict[str, Server]:
     """Start the service and every rival that can be started; why one could not is told."""
     config = scene.config
     service = start_service(OURS, scene.bundle.folder, scene.form, scene.logs, config.service)
@@ -93,7 +93,7 @@ def start_all(scene: Scene, stack: ExitStack, found: Findings) -> dict[str, Serv
         return servers
     for name, rival in RIVALS.items():
         for workers in config.rival_workers:
-            running = start_rival(rival, workers, scene)
+            running = start_competitor(rival, workers, scene)
             try:
                 servers[f"{name}-{workers}"] = stack.enter_context(running)
             except ServiceFailed as error:
@@ -101,7 +101,7 @@ def start_all(scene: Scene, stack: ExitStack, found: Findings) -> dict[str, Serv
     return servers
 
 
-def keep_source(scene: Scene, service: Server) -> Server:
+def keep_source(scene: ServeBenchContext, service: Server) -> Server:
     """Let the service keep the source; what it is asked from then on names only its handle.
 
     Raises: ServiceFailed.
@@ -122,7 +122,7 @@ def leave_out(name: str, error: ServiceFailed, found: Findings) -> None:
     found.missing |= dict.fromkeys(keys_of(server_of(name)), str(error))
 
 
-def take_turn(scene: Scene, server: Server, load: Load) -> Turn:
+def take_turn(scene: ServeBenchContext, server: Server, load: Load) -> Turn:
     """Load a server, and look at one of its answers meanwhile.
 
     Raises: ServiceFailed if it is wrong.

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from fusionray.data import storage
 from fusionray.data.prepare.source import (
     Dropped,
     Entry,
@@ -26,6 +25,7 @@ from fusionray.data.prepare.source import (
 )
 from fusionray.errors import ImageRejected, InputMissing
 from fusionray.faces.decode import ImageLimits, decode_image
+from fusionray.storage import filesystem as storage
 
 # What the standard library raises where an archive is damaged or beyond it. zipfile says
 # RuntimeError, or a kind of it, for a missing password and for a compression that it does not know.

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 import cv2
 import numpy as np
 
-from fusionray.data import storage
 from fusionray.data.shards import SPLITS, Manifest
 from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.faces.face import Image
+from fusionray.storage import filesystem as storage
 
 _MAX_PEOPLE, _MAX_CROPS = 12, 8
 _CELL = 112

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from pyarrow import fs
 
-from fusionray.data import storage
 from fusionray.data.prepare.source import Dropped, Entry, Listing, Picture, as_dropped, identity_of, printable, unseen
 from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, decode_image
+from fusionray.storage import filesystem as storage
 
 
 class FolderSource:

@@ -7,7 +7,6 @@ import os
 import pyarrow as pa
 from pyarrow import fs
 
-from fusionray.data import storage
 from fusionray.data.prepare.archive import ArchiveSource, is_archive
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.folder import FolderSource
@@ -15,6 +14,7 @@ from fusionray.data.prepare.source import PictureSource
 from fusionray.data.prepare.synthetic import SCHEME, parse_synthetic
 from fusionray.errors import ConfigInvalid, InputMissing
 from fusionray.faces.decode import ImageLimits
+from fusionray.storage import filesystem as storage
 
 
 def open_source(config: PrepareConfig) -> PictureSource:

@@ -11,12 +11,12 @@ from typing import Any
 from pyarrow import fs
 from pydantic import ValidationError
 
-from fusionray.data import storage
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.plan import Chunk
 from fusionray.data.prepare.worker import ShardReport
 from fusionray.data.shards import MANIFEST_NAME, Manifest, read_manifest
 from fusionray.errors import ShardCorrupt, ShardMismatch
+from fusionray.storage import filesystem as storage
 
 _PLAN_NAME = "prepare.json"
 _PARTS = "parts"

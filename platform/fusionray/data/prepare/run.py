@@ -22,7 +22,7 @@ from fusionray.data.shards import SPLITS, Manifest, SplitInfo, write_manifest
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
-from fusionray.ops.pool import work_through
+from fusionray.ray_cluster.actor_pool import work_through
 
 
 def prepare(config: PrepareConfig) -> Manifest:

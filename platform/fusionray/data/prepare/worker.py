@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 
 from fusionray.config import Section
-from fusionray.data import storage
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.crop import Cropper
 from fusionray.data.prepare.plan import Chunk
@@ -20,7 +19,8 @@ from fusionray.data.shards import ShardInfo, write_shard
 from fusionray.errors import FusionRayError, ImageRejected
 from fusionray.faces.align import load_template
 from fusionray.faces.face import Detector
-from fusionray.ops.pool import Answer, unpack
+from fusionray.ray_cluster.actor_pool import Answer, unpack
+from fusionray.storage import filesystem as storage
 
 _PROGRESS_STEP = 64
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fusionray.data import storage
 from fusionray.evaluation.report.figures import Figure, Figures
 from fusionray.evaluation.report.goals import Table
+from fusionray.storage import filesystem as storage
 
 PAGE_NAME = "report.html"
 TEXT_NAME = "report.md"

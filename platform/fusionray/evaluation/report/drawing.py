@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusionray.evaluation.measures.verification import VerificationResult
 from fusionray.faces.decode import encode_image
+from fusionray.metrics.verification import VerificationResult
 from fusionray.recipes.recipe import tile
 
 Curve = Sequence[tuple[int, float]]

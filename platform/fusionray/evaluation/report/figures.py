@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fusionray import __version__
 from fusionray.config import Section
-from fusionray.data import storage
+from fusionray.storage import filesystem as storage
 
 FIGURES_NAME = "figures.json"
 

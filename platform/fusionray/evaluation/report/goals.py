@@ -10,8 +10,8 @@ import yaml
 from pydantic import model_validator
 
 from fusionray.config import Section
-from fusionray.evaluation.measures.confidence import Interval
 from fusionray.evaluation.report.figures import Figure, above, at_least, at_most, within
+from fusionray.metrics.confidence import Interval
 
 TABLE_NAME = "goals.yaml"
 

@@ -11,7 +11,7 @@ LANDMARK_KEYS = ("landmark_distance", "face_not_found")
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class MissingContext:
     """What there was to measure with; `landmarks` says why the face mesh is not there, empty if it is."""
 
     synthetic: bool
@@ -21,12 +21,12 @@ class Circumstances:
     num_clips: int
 
 
-def explain_missing(table: Table, measured: Container[str], found: Circumstances) -> dict[str, str]:
+def explain_missing(table: Table, measured: Container[str], found: MissingContext) -> dict[str, str]:
     """Give a reason for every key that was not measured."""
     return {key: explain(key, table.keys[key].theme, found) for key in table.keys if key not in measured}
 
 
-def explain(key: str, theme: str, found: Circumstances) -> str:
+def explain(key: str, theme: str, found: MissingContext) -> str:
     """Give the reason for one key: the first that applies."""
     elsewhere = "in the features of the file that was given" if found.with_features else "in the judge's embeddings"
     reasons = (

@@ -1,0 +1,22 @@
+"""Something that goes on in a thread while a block runs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+END_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def run_in_background(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+    """Run `work(stop)` in a thread; after the block `stop` is set, and the thread is waited for a while."""
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=END_SECONDS)

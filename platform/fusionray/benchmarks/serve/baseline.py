@@ -1,0 +1,71 @@
+"""The models without a server: the generator in a bare loop, and the whole work of a request on one thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from fusionray.bundle.bundle import Bundle, bundle_hash
+from fusionray.export.export import picture_rows, source_rows
+from fusionray.faces.decode import decode_image
+from fusionray.faces.detect import build_detector
+from fusionray.runtime.fuser import Fuser
+from fusionray.runtime.session import choose_providers
+from fusionray.safety.output import encode_output
+from fusionray.safety.provenance import PictureFormat, Provenance
+from fusionray.safety.signing import Signer
+from fusionray.safety.signing_keys import SigningConfig, load_key
+
+
+class BareGenerator:
+    """The generator of a bundle in ONNX Runtime as one opens it in two lines, on the providers that a service has."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.session = ort.InferenceSession(str(bundle.generator_path), providers=choose_providers())
+        self.length, self.size = bundle.source_length, bundle.description.size
+
+    def measure(self, batch: int, seconds: float) -> float:
+        """Run batches for so long; returns faces a second."""
+        random = np.random.default_rng(0)
+        inputs = {
+            "source": source_rows(random, batch, self.length).numpy(),
+            "target": picture_rows(random, batch, self.size).numpy(),
+        }
+        self.session.run(None, inputs)
+        return count_rate(lambda: self.session.run(None, inputs), seconds) * batch
+
+
+def count_rate(call: Callable[[], object], seconds: float) -> float:
+    """Call for so long, at least once; returns calls a second."""
+    calls, started = 0, time.perf_counter()
+    while not calls or time.perf_counter() - started < seconds:
+        call()
+        calls += 1
+    return calls / (time.perf_counter() - started)
+
+
+class PlainFuser:
+    """What a request is answered with, in this process: decode, find and read faces, fuse, put back, encode, sign."""
+
+    def __init__(self, bundle: Bundle, source: bytes, target: bytes, picture_format: PictureFormat) -> None:
+        cv2.setNumThreads(1)
+        self.fuser = Fuser(bundle, build_detector("default"))
+        self.fuser.warm_up()
+        self.pictures = source, target
+        self.picture_format = picture_format
+        self.provenance = Provenance(bundle.description.name, bundle_hash(bundle))
+        self.signer = Signer(load_key(SigningConfig()))
+
+    def fuse(self) -> NDArray[np.uint8]:
+        """Give the pixels."""
+        source, target = (decode_image(picture) for picture in self.pictures)
+        return self.fuser.fuse(source, target).image
+
+    def answer(self) -> bytes:
+        """Give the file that a client would be sent."""
+        return encode_output(self.fuse(), self.provenance, self.picture_format, signer=self.signer)

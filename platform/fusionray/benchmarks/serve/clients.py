@@ -1,0 +1,111 @@
+"""Clients that look at what they are answered: right or wrong, refused or not, and how the time went by stage."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusionray.benchmarks.serve.inputs import Body
+from fusionray.benchmarks.serve.load import OK
+from fusionray.faces.decode import decode_image
+
+TIMEOUT_SECONDS = 120.0
+LOST = -1
+UNAVAILABLE = 503
+# A batch of another size adds up in another order: single values may be rounded another way, and JPEG spreads that.
+LARGEST_MEAN_DIFFERENCE = 0.5
+STAGE = re.compile(r"([\w-]+);dur=([\d.]+)")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client got: status (-1: the connection was lost), headers in lower case, body; when, and how soon."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+    began: float
+    seconds: float
+
+    @property
+    def stages_ms(self) -> dict[str, float]:
+        """Read what the service says of its stages."""
+        return parse_stages(self.headers.get("server-timing", ""))
+
+    @property
+    def retry_seconds(self) -> float:
+        """Tell when the server wants to be asked again."""
+        return float(self.headers.get("retry-after", "1"))
+
+
+def parse_stages(header: str) -> dict[str, float]:
+    """Read a Server-Timing header: milliseconds by stage."""
+    return {name: float(milliseconds) for name, milliseconds in STAGE.findall(header)}
+
+
+class Client:
+    """One client with one connection, which it opens again where it was closed."""
+
+    def __init__(self, host: str, port: int, path: str, body: Body) -> None:
+        self.connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+        self.path = path
+        self.body = body
+
+    def ask(self) -> Answer:
+        """Send the request and wait for the answer."""
+        began, started = time.time(), time.perf_counter()
+        try:
+            self.connection.request("POST", self.path, self.body.data, {"content-type": self.body.media_type})
+            response = self.connection.getresponse()
+            data = response.read()
+        except (OSError, http.client.HTTPException):
+            self.connection.close()
+            return Answer(LOST, {}, b"", began, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, headers, data, began, seconds)
+
+    def ask_patiently(self) -> list[Answer]:
+        """Ask, and once more where the service says to come again; a fusion changes nothing, so that this is safe."""
+        first = self.ask()
+        if first.status != UNAVAILABLE:
+            return [first]
+        time.sleep(first.retry_seconds)
+        return [first, self.ask()]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+
+class Checker:
+    """Tell right answers from wrong ones: bytes that are known, or pixels as the runtime computes them itself."""
+
+    def __init__(self, expected: NDArray[np.uint8]) -> None:
+        self.expected = expected.astype(np.float32)
+        self.known: dict[bytes, bool] = {}
+        self.lock = threading.Lock()
+
+    def is_right(self, answer: Answer) -> bool:
+        """Judge an answer; one that was refused is none."""
+        if answer.status != OK:
+            return False
+        digest = hashlib.sha256(answer.data).digest()
+        with self.lock:
+            if digest not in self.known:
+                self.known[digest] = self.compare(answer.data)
+            return self.known[digest]
+
+    def compare(self, data: bytes) -> bool:
+        found = decode_image(data).astype(np.float32)
+        if found.shape != self.expected.shape:
+            return False
+        return float(np.abs(found - self.expected).mean()) <= LARGEST_MEAN_DIFFERENCE

@@ -1,0 +1,74 @@
+"""The other servers: where they are found, how each is started, and what they are sent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusionray.benchmarks.serve.config import ServeBenchConfig
+from fusionray.benchmarks.serve.context import ServeBenchContext
+from fusionray.benchmarks.serve.servers import HOST, Server, find_free_port, start
+from fusionray.runtime.crop_fuser import MAX_BATCH
+from fusionray_competitors.config import VARIABLE, CompetitorConfig
+
+MODULES = "fusionray_competitors"
+HOW_TO_GET = "the other servers are not installed; `make bench-rivals` brings them, rivals=DIR says where they are"
+# None of them is to tell anybody that it was measured.
+SILENCE = {"BENTOML_DO_NOT_TRACK": "True", "DO_NOT_TRACK": "1"}
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """A way to serve with another server: whose it is, its module, and for BentoML the class that is served."""
+
+    server: str
+    module: str
+    service: str = ""
+
+
+# More than one way of the same server: the better one counts.
+RIVALS = {
+    "litserve": Competitor("litserve", "litserve_server"),
+    "bentoml-batches": Competitor("bentoml", "bentoml_server", "Pictures"),
+    "bentoml-threads": Competitor("bentoml", "bentoml_plain", "Whole"),
+    "fastapi": Competitor("fastapi", "fastapi_server"),
+}
+SERVERS = tuple(dict.fromkeys(rival.server for rival in RIVALS.values()))
+
+
+def find_environment(config: ServeBenchConfig) -> Path | None:
+    """Find the environment of the rivals; None if it is not there."""
+    folder = Path(config.rivals).expanduser().absolute()
+    return folder if (folder / "bin" / "python").is_file() else None
+
+
+@contextmanager
+def start_competitor(rival: Competitor, workers: int, scene: ServeBenchContext) -> Iterator[Server]:
+    """Run a rival for the length of a `with` block.
+
+    Raises: ServiceFailed.
+    """
+    config = scene.config
+    environment = find_environment(config)
+    assert environment is not None
+    port = find_free_port()
+    settings = CompetitorConfig(
+        bundle=str(scene.bundle.folder),
+        port=port,
+        workers=workers,
+        threads=len(os.sched_getaffinity(0)) + 1,
+        max_batch=MAX_BATCH,
+        picture_format=config.picture_format,
+    )
+    name = f"{rival.module}-{workers}"
+    python = str(environment / "bin" / "python")
+    command = [python, "-m", f"{MODULES}.{rival.module}"]
+    if rival.service:
+        place = ["--host", HOST, "--port", str(port)]
+        command = [python, "-m", "bentoml", "serve", f"{MODULES}.{rival.module}:{rival.service}", *place]
+    variables = {**SILENCE, VARIABLE: settings.dump(), "BENTOML_HOME": str(scene.logs / "bentoml")}
+    with start(name, command, scene.form, port, scene.logs, environment=variables) as server:
+        yield server

@@ -1,0 +1,106 @@
+"""What is served and what is sent: a bundle, pictures of people that do not exist, and bodies of requests."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from fusionray import __version__
+from fusionray.benchmarks.setup import TrainBenchConfig, build_setup
+from fusionray.bundle.bundle import Bundle, read_bundle, write_bundle
+from fusionray.bundle.description import (
+    GENERATOR_NAME,
+    IDENTITY_NAME,
+    BundleDescription,
+    Lineage,
+    Parity,
+    describe_tensors,
+)
+from fusionray.data import synthetic
+from fusionray.export.export import picture_rows, source_rows, write_onnx
+from fusionray.nets.fusion import FusionNetwork, SourceReader
+from fusionray.nets.identity import IDENTITY_SIZE
+
+BOUNDARY = "fusionray-bench"
+FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
+# A renderer's pictures are smoother than a camera's: with this noise their files are as long as photographs are.
+NOISE = 5.0
+
+
+@dataclass(frozen=True)
+class Body:
+    """The body of a request, and its type."""
+
+    data: bytes
+    media_type: str
+
+
+def find_bundle(location: str | None, preset: str, output: Path) -> Bundle:
+    """Open the bundle that is named; else the one of the preset's shapes, which is made once in the output folder.
+
+    Raises: BundleInvalid, ConfigInvalid.
+    """
+    if location is not None:
+        return read_bundle(location)
+    folder = output / f"bundle-{preset}"
+    return read_bundle(folder) if folder.exists() else make_bundle(preset, folder)
+
+
+def make_bundle(preset: str, folder: Path) -> Bundle:
+    """Export the untrained networks of a preset: as fast as trained ones.
+
+    Raises: ConfigInvalid.
+    """
+    subject = build_setup(TrainBenchConfig(output=str(folder)), preset, torch.device("cpu"))
+    recipe = subject.build_recipe()
+    network = recipe.networks["generator"].eval()
+    assert isinstance(network, FusionNetwork)
+    reader = SourceReader(recipe.frozen["identity"].eval(), network).eval()  # type: ignore[arg-type]
+    generator = network.generator
+    size, length = generator.config.size, generator.config.source_length
+    random = np.random.default_rng(0)
+    with TemporaryDirectory(prefix="fusionray-bench-") as temporary:
+        files = {name: Path(temporary) / name for name in (GENERATOR_NAME, IDENTITY_NAME)}
+        pair = (source_rows(random, 2, length), picture_rows(random, 2, size))
+        write_onnx(generator, pair, files[GENERATOR_NAME], inputs=("source", "target"), outputs=("output", "mask"))
+        face = (picture_rows(random, 2, IDENTITY_SIZE),)
+        write_onnx(reader, face, files[IDENTITY_NAME], inputs=("input",), outputs=("source",))
+        description = BundleDescription(
+            name=f"untrained-{preset}",
+            size=size,
+            template=subject.config.data.template,
+            tensors=describe_tensors(size, -1.0, 1.0, source_length=length),
+            licence="Apache-2.0",
+            lineage=Lineage(data_manifest="none", config={"preset": preset}, code_version=__version__),
+            parity=Parity(tolerance=0.0, largest_difference=0.0),
+        )
+        return write_bundle(folder, files, description)
+
+
+def draw_person(seed: int, pixels: int) -> bytes:
+    """Draw a person who does not exist, facing the viewer; a JPEG file as a camera would write it."""
+    image_N3SS = synthetic.render(synthetic.sample_identities(1, seed), synthetic.neutral_attributes(1), pixels)
+    smooth: NDArray[np.float32] = image_N3SS[0].permute(1, 2, 0).numpy() * 255
+    noise = np.random.default_rng(seed).normal(0.0, NOISE, smooth.shape)
+    buffer = io.BytesIO()
+    Image.fromarray(np.clip(smooth + noise, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def write_form(files: dict[str, bytes], fields: dict[str, str]) -> Body:
+    """Write a form as browsers do (RFC 7578)."""
+    lines = bytearray()
+    for name, data in files.items():
+        head = f'Content-Disposition: form-data; name="{name}"; filename="{name}.jpg"\r\nContent-Type: image/jpeg'
+        lines += f"--{BOUNDARY}\r\n{head}\r\n\r\n".encode() + data + b"\r\n"
+    for name, value in fields.items():
+        lines += f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+    lines += f"--{BOUNDARY}--\r\n".encode()
+    return Body(bytes(lines), FORM_TYPE)

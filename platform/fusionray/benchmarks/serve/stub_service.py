@@ -1,0 +1,70 @@
+"""The service with a stub in place of the work on pictures: what is left is the way in, which the benchmark measures.
+
+`python -m fusionray.benchmarks.serve.stub_service BUNDLE PORT` serves until it is ended. Nothing is fused: who uses this gets the target back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from pathlib import Path
+
+from ray import serve
+
+from fusionray.environment import apply_defaults
+from fusionray.ray_cluster.connection import cluster
+from fusionray.serving.application import APP_NAME, LET_IN, deploy, wait_until_running
+from fusionray.serving.config import DEFAULT_HOST, load_service
+from fusionray.serving.pipeline.ingress import Ingress
+from fusionray.serving.schema import FuseReply, FuseTask, ModelCard, ModelVersion, Problem
+
+STUB_SECONDS = 0.001
+STUB = "stub"
+NO_FACE = ((0.0, 0.0, 1.0, 1.0),)
+
+
+class StubPictures:
+    """Take a millisecond for every picture, as a GPU would, with the CPU free meanwhile."""
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Tell that there is nothing to load."""
+        return ModelCard(version.name, STUB, 0, STUB, version.bundle, STUB, STUB, (STUB,), 0, STUB)
+
+    async def fuse(self, task: FuseTask) -> FuseReply:
+        """Give the target back."""
+        await asyncio.sleep(STUB_SECONDS)
+        timing = {"total": 1000 * STUB_SECONDS}
+        return FuseReply(task.target, "image/jpeg", NO_FACE, STUB, task.version.bundle, True, timing)
+
+    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> Problem:
+        """Keep nothing."""
+        del source, owner, consent
+        return Problem(501, STUB, "Nothing is kept", "this is a stub")
+
+
+class StubIngress(Ingress):
+    """The routes, guards and measures of the service before a stub."""
+
+    def __init__(self, *settings: object) -> None:
+        super().__init__(*settings)  # type: ignore[arg-type]
+        self.pictures = StubPictures()
+        self.service.pictures = self.pictures
+
+
+def main(bundle: str, port: int) -> None:
+    """Serve the stub on loopback until the process is ended."""
+    apply_defaults()
+    config = load_service(None, [f"bundle={bundle}"]).config
+    root = Path(__file__).resolve().parents[1]
+    with cluster(python_path=[root, root / "platform"]):
+        serve.start(http_options={"host": DEFAULT_HOST, "port": port})
+        ingress = deploy(serve.ingress()(StubIngress), "Ingress", config.ingress, LET_IN)
+        target = serve.RunTarget(target=ingress.bind(config, None), name=APP_NAME, route_prefix="/")
+        serve.run_many([target], wait_for_applications_running=False)
+        wait_until_running(APP_NAME, config.start_timeout_seconds)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

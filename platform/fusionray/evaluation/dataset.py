@@ -1,0 +1,100 @@
+"""The pictures of an evaluation: the rows that its plan names, read from the shards and still encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fusionray.data.order import Segment
+from fusionray.data.pairs import Crops, SampledPairs, crops_from_tables
+from fusionray.data.reading import list_files, read_split
+from fusionray.data.shards import Manifest, Split
+from fusionray.errors import ShardMismatch
+from fusionray.evaluation.config import EvaluateConfig
+from fusionray.evaluation.protocol import PairPlan, Rows, plan_pairs
+
+
+@dataclass(frozen=True, eq=False)
+class EvalDataset:
+    """Crops and where each of them lies: `files` names, `file` and `row` int64 [N] of every crop.
+
+    `plan` counts crops, where the plan of a split counts its rows.
+    """
+
+    crops: Crops
+    plan: PairPlan
+    files: tuple[str, ...]
+    file: Rows
+    row: Rows
+
+    def person(self, crop: int) -> str:
+        """Name the person of a crop."""
+        return self.crops.people[int(self.crops.person[crop])]
+
+    def place(self, crop: int) -> tuple[str, int, str]:
+        """Tell shard file, row in it, and person of a crop."""
+        return self.files[int(self.file[crop])], int(self.row[crop]), self.person(crop)
+
+
+def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
+    """Plan the pairs of a split and read the rows that they need, no others.
+
+    Raises: ShardMismatch if the split has not two people; ShardCorrupt.
+    """
+    check_split(config.data, manifest, config.split)
+    names = read_split(config.data, manifest, config.split, ["identity"]).column("identity").to_pylist()
+    plan = plan_pairs(names, pairs=config.pairs, people=config.people, enrolled=config.enrolled, seed=config.seed)
+    files = list_files(config.data, manifest, config.split)
+    used = plan.used_rows()
+    ends = np.cumsum(files.rows, dtype=np.int64)
+    file = np.searchsorted(ends, used, side="right")
+    row = used - (ends - np.array(files.rows, np.int64))[file]
+    crops = crops_from_tables(files.read(segment) for segment in segments(file, row))
+    return EvalDataset(
+        crops,
+        PairPlan(
+            np.searchsorted(used, plan.pairs), np.searchsorted(used, plan.enrolled), plan.num_people, plan.num_single
+        ),
+        files.names,
+        file,
+        row,
+    )
+
+
+def segments(file: Rows, row: Rows) -> Iterator[Segment]:
+    """List what to read of each file, ascending."""
+    for number in np.unique(file):
+        yield Segment(int(number), row[file == number])
+
+
+def check_split(folder: str, manifest: Manifest, split: Split) -> None:
+    """Refuse a split in which no pair can be made: another one is not taken in silence.
+
+    Raises: ShardMismatch.
+    """
+    people = manifest.splits[split].identities if split in manifest.splits else 0
+    if people >= 2:
+        return
+    known = ", ".join(f"{name} {info.identities}" for name, info in manifest.splits.items())
+    remedy = "with more people" if split == "train" else f"with a larger {split}_fraction"
+    if split == "test":
+        remedy += ", or judge by people that models were chosen by: split=validation"
+    raise ShardMismatch(
+        f"{folder}: its {split} split has {people} people, and pairs need two (people by split: {known}); "
+        f"prepare again {remedy}"
+    )
+
+
+def compact(draws: SampledPairs) -> SampledPairs:
+    """Copy the crops that draws need, and nothing else, into memory of their own, so that they can travel."""
+    chosen, indices = np.unique(draws.indices, return_inverse=True)
+    crops = draws.crops
+    kept = Crops(
+        [bytes(crops.images[index]) for index in chosen.tolist()],
+        crops.people,
+        crops.person[chosen],
+        {name: values[chosen] for name, values in crops.truth.items()},
+    )
+    return SampledPairs(kept, indices.reshape(draws.indices.shape))

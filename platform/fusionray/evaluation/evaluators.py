@@ -1,0 +1,92 @@
+"""Who judges: networks by their places, small enough to travel, and built where they judge."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fusionray.errors import InputMissing
+from fusionray.evaluation.config import FeaturesConfig
+from fusionray.evaluation.measure import Evaluators
+from fusionray.faces.align import load_template
+from fusionray.metrics.landmarks import CropLandmarks
+from fusionray.nets.identity import IDENTITY_SIZE
+from fusionray.storage import filesystem as storage
+from fusionray.training.build import load_encoder, load_reader
+
+# A network equals itself but for rounding, on whatever it runs; two trained ones lie far apart.
+ROUNDING = 1e-3
+NUM_PROBES = 4
+
+
+@dataclass(frozen=True)
+class EvaluatorPaths:
+    """Where the judges lie: checkpoint or run folders that every worker can read."""
+
+    encoder: str
+    reader: str | None
+    features: FeaturesConfig | None
+    with_landmarks: bool
+
+    def build(self, device: torch.device, *, template: str, size: int) -> Evaluators:
+        """Build the judges of crops of a template and size.
+
+        Raises: CheckpointMissing, InputMissing.
+        """
+        return Evaluators(
+            load_encoder(self.encoder).build().to(device),
+            load_reader(self.reader).to(device) if self.reader else None,
+            FeatureNetwork(self.features).to(device) if self.features else None,
+            CropLandmarks(load_template(template), size) if self.with_landmarks else None,
+        )
+
+
+class FeatureNetwork(nn.Module):
+    """A TorchScript network of the user's that maps pictures to features.
+
+    Raises: InputMissing if its file is not there, or is none.
+    """
+
+    def __init__(self, config: FeaturesConfig) -> None:
+        super().__init__()
+        self.config = config
+        try:
+            content = io.BytesIO(storage.read_bytes(config.file))
+            with warnings.catch_warnings():
+                # Torch advises another format for new networks; Inception and its like are passed on in this one.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                # An archive of code and tensors, not a pickle: nothing but the network itself can run.
+                self.network = torch.jit.load(content, map_location="cpu").eval()  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputMissing(
+                f"features.file={config.file}: cannot be read as TorchScript ({reason}); save it with torch.jit.save"
+            ) from None
+
+    def forward(self, picture: Tensor) -> Tensor:
+        """Map pictures [N,3,H,W] in [-1,1] to features [N,F]."""
+        config = self.config
+        scaled = config.low + (picture + 1) / 2 * (config.high - config.low)
+        if config.size is not None and config.size != picture.shape[-1]:
+            scaled = F.interpolate(scaled, size=config.size, mode="bilinear", antialias=True)
+        features: Tensor = self.network(scaled)
+        if features.ndim != 2 or len(features) != len(picture):
+            raise InputMissing(
+                f"features.file={config.file}: gives {list(features.shape)} for {len(picture)} pictures, not [N,F]"
+            )
+        return features
+
+
+def is_same(judge: nn.Module, others: Iterable[Callable[[Tensor], Tensor]]) -> bool:
+    """Tell whether an encoder computes what one of some others does: the same weights, whatever file they lie in."""
+    drawn = torch.Generator().manual_seed(0)
+    probe = torch.rand((NUM_PROBES, 3, IDENTITY_SIZE, IDENTITY_SIZE), generator=drawn) * 2 - 1
+    with torch.no_grad():
+        wanted = judge(probe)
+        return any(bool((embed(probe) - wanted).abs().max() < ROUNDING) for embed in others)

@@ -1,0 +1,144 @@
+"""What is evaluated: anything that fuses aligned crops, with torch or as an exported bundle.
+
+Shape suffixes: N batch, C channels, H rows, W columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle, bundle_hash, read_bundle
+from fusionray.bundle.description import EMBEDDING_LENGTH
+from fusionray.checkpoint.info import find_checkpoint
+from fusionray.environment import resolve_location
+from fusionray.errors import BundleInvalid
+from fusionray.evaluation.measure import FusionModel
+from fusionray.nets.generator import Fused
+from fusionray.recipes.identity import ArcFaceCrop
+from fusionray.recipes.recipe import to_float, to_uint8
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.crop_fuser import CropFuser
+from fusionray.runtime.pixels import levels_of
+from fusionray.runtime.source_encoding import EmbeddingReader, normalize_source
+from fusionray.storage import filesystem as storage
+from fusionray.training.build import crop_to_arcface_affine, load_fusion
+
+REGISTRY_PREFIX = "models:/"
+
+
+@dataclass(frozen=True)
+class FusionModelInfo:
+    """What a model says of itself; `digest` identifies it, `data_digest` the shards that it learned from."""
+
+    name: str
+    size: int
+    template: str
+    digest: str
+    data_digest: str
+
+
+class TorchFusionModel:
+    """A generator and what tells it who the source is."""
+
+    def __init__(self, generator: nn.Module, reader: nn.Module, window: nn.Module) -> None:
+        self.generator = generator
+        self.reader = reader
+        self.window = window
+
+    @torch.no_grad()
+    def fuse(self, source: Tensor, target: Tensor) -> Tensor:
+        """Fuse crops, uint8 [N,3,S,S] RGB in and out."""
+        fused: Fused = self.generator(self.reader(self.window(to_float(source))), to_float(target))
+        return to_uint8(fused.output)
+
+    @torch.no_grad()
+    def embed(self, face: Tensor) -> Tensor:
+        """Embed faces [N,3,112,112] in [-1,1], [N,512] of unit length."""
+        source: Tensor = self.reader(face)
+        return source[:, :EMBEDDING_LENGTH]
+
+
+class BundleFusionModel:
+    """The two models of a bundle on ONNX Runtime, fed with crops that are aligned already.
+
+    Raises: BundleInvalid if the models are not what the bundle says, or the generator sees sources as pictures;
+        ProviderUnavailable.
+    """
+
+    def __init__(self, bundle: Bundle, window: nn.Module, threads: int | None = None) -> None:
+        if bundle.description.takes_picture:
+            raise BundleInvalid(
+                f"{bundle.folder}: its generator sees the source as a picture; a model is judged by what its identity "
+                "encoder reads, and this bundle has none"
+            )
+        settings = RuntimeConfig(threads=threads)
+        self.generator = CropFuser(bundle, settings)
+        self.reader = EmbeddingReader(bundle, settings)
+        self.window = window
+
+    @torch.no_grad()
+    def fuse(self, source: Tensor, target: Tensor) -> Tensor:
+        """Fuse crops, uint8 [N,3,S,S] RGB in and out."""
+        crops_NHWC = target.permute(0, 2, 3, 1).cpu().numpy()
+        fused = self.generator.fuse(self.reader.forward(self.rescale(self.window(to_float(source)))), crops_NHWC)
+        return torch.from_numpy(fused.crops.copy()).permute(0, 3, 1, 2).contiguous().to(target.device)
+
+    @torch.no_grad()
+    def embed(self, face: Tensor) -> Tensor:
+        """Embed faces [N,3,112,112] in [-1,1], [N,512] of unit length."""
+        source_NE = normalize_source(self.reader.encode(self.rescale(face)))
+        return torch.from_numpy(source_NE[:, :EMBEDDING_LENGTH]).to(face.device)
+
+    def rescale(self, image_NCHW: Tensor) -> NDArray[np.float32]:
+        """Map pictures in [-1,1], RGB, to the levels and order that the encoder takes."""
+        black_C11, span_C11 = levels_of(self.reader.crop_range)
+        ordered = image_NCHW.flip(1) if self.reader.crop_range.order == "bgr" else image_NCHW
+        return np.asarray((ordered.float() + 1).cpu().numpy() * (span_C11 / 2) + black_C11, np.float32)
+
+
+def resolve_model(location: str) -> str:
+    """Turn what a user names into what every worker finds: a bundle, or one checkpoint of a run that may go on.
+
+    Raises: CheckpointMissing.
+    """
+    if location.startswith(REGISTRY_PREFIX):
+        return location
+    folder = resolve_location(location)
+    return folder if is_bundle(folder) else find_checkpoint(folder)
+
+
+def is_bundle(location: str) -> bool:
+    """Tell whether a place is a bundle; else it should be a checkpoint."""
+    return location.startswith(REGISTRY_PREFIX) or storage.exists(storage.join(location, DESCRIPTION_NAME))
+
+
+def open_fusion_model(
+    location: str, *, tracking_uri: str | None, device: torch.device, threads: int | None = None
+) -> tuple[FusionModel, FusionModelInfo]:
+    """Load a model from a place that `resolve_model` gave.
+
+    Raises: BundleInvalid, CheckpointMissing, ProviderUnavailable.
+    """
+    if is_bundle(location):
+        bundle = read_bundle(location, tracking_uri)
+        described = bundle.description
+        window = ArcFaceCrop(crop_to_arcface_affine(described.template)).to(device)
+        return BundleFusionModel(bundle, window, threads), FusionModelInfo(
+            described.name,
+            described.size,
+            described.template,
+            bundle_hash(bundle),
+            described.lineage.data_manifest,
+        )
+    trained = load_fusion(location)
+    data = trained.config.data
+    window = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
+    subject = TorchFusionModel(trained.generator.to(device), trained.reader.to(device), window)
+    return subject, FusionModelInfo(
+        trained.config.run.name, data.size, data.template, trained.info.table_sha256, trained.info.data_digest
+    )

@@ -1,0 +1,215 @@
+"""What an evaluation leaves behind: the list of pairs with their scores, grids, the report, a run in the tracker."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fusionray.checkpoint.info import read_info
+from fusionray.config import Section
+from fusionray.data.decoding import CropDecoder, collate_pairs
+from fusionray.data.pairs import SampledPairs
+from fusionray.data.shards import Manifest
+from fusionray.evaluation.aggregate import Summary
+from fusionray.evaluation.config import EvaluateConfig
+from fusionray.evaluation.dataset import EvalDataset
+from fusionray.evaluation.fusion_model import FusionModelInfo
+from fusionray.evaluation.measure import TRUTH_OVERSAMPLING, FusionModel
+from fusionray.evaluation.protocol import Rows
+from fusionray.evaluation.report.documents import PAGE_NAME, TEXT_NAME, Listing, Picture, Report, write_report
+from fusionray.evaluation.report.drawing import draw_grid, draw_operating_curve
+from fusionray.evaluation.report.figures import FIGURES_NAME, Figures
+from fusionray.evaluation.report.goals import Table
+from fusionray.evaluation.report.summary import EvalSummary
+from fusionray.recipes.recipe import to_uint8
+from fusionray.recipes.truth import render_truth
+from fusionray.storage import filesystem as storage
+from fusionray.tracking import RunTracker, close_run, open_run
+
+PAIRS_NAME = "pairs.csv"
+ENROLLED_NAME = "enrolled.csv"
+GRID_ROWS = 6
+SHOWN = {"best": "The nearest", "median": "In the middle", "worst": "The furthest"}
+
+
+@dataclass(frozen=True, eq=False)
+class EvalRun:
+    """What is judged, by which settings, on which pictures; `subject` is loaded here to draw what it does."""
+
+    config: EvaluateConfig
+    tracking_uri: str
+    facts: FusionModelInfo
+    manifest: Manifest
+    material: EvalDataset
+    subject: FusionModel
+
+
+def write_outcome(case: EvalRun, verdict: EvalSummary, figures: Figures, table: Table) -> None:
+    """Write the lists and the report into the output."""
+    folder = Path(case.config.output)
+    storage.write_atomic(str(folder / PAIRS_NAME), list_pairs(case.material, verdict).encode())
+    storage.write_atomic(str(folder / ENROLLED_NAME), list_enrolled(case.material).encode())
+    pictures = list(draw_examples(case, verdict))
+    if verdict.verification is not None:
+        curve = draw_operating_curve(verdict.verification)
+        caption = "Held-out crops, every one against every other one."
+        pictures.append(Picture("judge", "How well the judge tells people apart", caption, curve))
+    listings = [list_groups(verdict.summary)] if verdict.summary.groups else []
+    title = f"{case.facts.name} on held-out people"
+    write_report(
+        folder,
+        Report(title, figures, table, tuple(describe_case(case)), describe_command(case.config), listings, pictures),
+    )
+
+
+def list_pairs(material: EvalDataset, verdict: EvalSummary) -> str:
+    """List the pairs with their scores, as CSV: where source and target lie, whose they are, what the judges found."""
+    places = [f"{role}_{what}" for role in ("source", "target") for what in ("file", "row", "person")]
+    rows = (
+        [
+            *material.place(source),
+            *material.place(target),
+            *(f"{column[number]:.6g}" for column in verdict.scores.values()),
+        ]
+        for number, (source, target) in enumerate(material.plan.pairs.tolist())
+    )
+    return write_csv([*places, *verdict.scores], rows)
+
+
+def list_enrolled(material: EvalDataset) -> str:
+    """List the pictures that enrolled each person, as CSV."""
+    return write_csv(
+        ["file", "row", "person"], (list(material.place(crop)) for crop in material.plan.enrolled.tolist())
+    )
+
+
+def write_csv(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def draw_examples(case: EvalRun, verdict: EvalSummary) -> Iterator[Picture]:
+    """Draw the best, middle and worst pairs: by what fusing gained in SSIM, or by likeness without truth."""
+    scores = verdict.scores
+    by_truth = "ssim_to_truth" in scores
+    score = scores["ssim_to_truth"] - scores["ssim_target"] if by_truth else scores["cosine_to_source"]
+    what = "gain in SSIM to the true fusion over the unchanged target" if by_truth else "similarity to the source"
+    columns = "source | target | fused" + (" | true fusion" if by_truth else "")
+    for name, rows in choose_examples(score).items():
+        grid = draw_grid(fuse_examples(case, rows))
+        range_ = f"{score[rows].min():.3f} .. {score[rows].max():.3f}"
+        yield Picture(name, f"{SHOWN[name]} of {len(score)} pairs", f"{columns}; by {what}: {range_}", grid)
+
+
+def choose_examples(score_N: Any) -> dict[str, Rows]:
+    """Choose the rows with the highest, middle and lowest scores, each from better to worse; nan counts as lowest."""
+    order = np.argsort(-np.nan_to_num(score_N, nan=-np.inf), kind="stable")
+    count = min(GRID_ROWS, len(order))
+    middle = (len(order) - count) // 2
+    return {"best": order[:count], "median": order[middle : middle + count], "worst": order[-count:]}
+
+
+def fuse_examples(case: EvalRun, rows: Rows) -> list[torch.Tensor]:
+    """Fuse some of the pairs again: columns source, target, fused and, where known, true fusion, uint8 [R,3,S,S]."""
+    decoder = CropDecoder(case.facts.size, threads=1)
+    batch = collate_pairs([SampledPairs(case.material.crops, case.material.plan.pairs[rows])], decoder)
+    decoder.close()
+    columns = [batch.source, batch.target, case.subject.fuse(batch.source, batch.target)]
+    if batch.truth is not None:
+        columns.append(to_uint8(render_truth(batch, TRUTH_OVERSAMPLING)[0]))
+    return columns
+
+
+def list_groups(summary: Summary) -> Listing:
+    """List the figure of each group of people, and which is worst off."""
+    rows = []
+    for key, groups in summary.groups.items():
+        for name, count in groups.num_rows.items():
+            value = groups.by_group.get(name)
+            told = "too few pairs" if value is None else f"{value:.3f}"
+            rows.append((key, name, str(count), told, "worst" if name == groups.worst else ""))
+    return Listing(
+        "by group",
+        ("key", "group", "pairs", "value", ""),
+        rows,
+        "Sources in thirds of the synthetic world's own parameters; nobody's skin or age is guessed.",
+    )
+
+
+def describe_case(case: EvalRun) -> Iterator[str]:
+    """Say what was judged, on what and by whom."""
+    config, facts, plan = case.config, case.facts, case.material.plan
+    yield (
+        f"Model {facts.name} ({facts.digest[:12]}), {facts.size} px, aligned to {facts.template}. Judged on the "
+        f"{config.split} split of {config.data} ({case.manifest.digest()[:12]}): {len(plan.pairs)} pairs of "
+        f"{plan.num_people} people, whom {len(plan.enrolled)} other pictures enrol; seed {config.seed}."
+    )
+    if config.split != "test":
+        yield "These are not the people of the test: models may have learned from them, or been chosen by them."
+    learned = {"model": facts.data_digest, "judge": read_info(config.judge).data_digest}
+    for who, digest in learned.items():
+        if digest != case.manifest.digest():
+            yield f"The {who} learned from other shards: whether it met these people cannot be told from here."
+    if len(plan.pairs) < config.pairs:
+        yield f"{config.pairs} pairs were asked for; there are no more different ones."
+    if plan.num_single:
+        yield f"{plan.num_single} of the people have one picture: it enrols them and is fused as well."
+    yield f"Judge: {config.judge}. Attributes read by: {config.attributes or 'nobody'}."
+    if config.features is not None:
+        content = storage.read_bytes(config.features.file)
+        yield f"Features: {Path(config.features.file).name}, sha256 {storage.sha256_hex(content)}."
+
+
+def describe_command(config: EvaluateConfig) -> str:
+    """Give the command that does the same again, with every setting that is not the default."""
+    plain = EvaluateConfig(model=config.model, data=config.data, output=config.output)
+    settings = list_changes(plain, config)
+    words = ["fusionray", "evaluate", config.model, "--data", config.data, "--output", config.output]
+    return shlex.join([*words, *(f"{key}={json.dumps(value)}" for key, value in settings)])
+
+
+def list_changes(plain: Section | None, changed: Section, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """List the dotted keys in which a section differs from another one; all of them where there is no other."""
+    for name in type(changed).model_fields:
+        before, after = getattr(plain, name, None), getattr(changed, name)
+        if isinstance(after, Section):
+            yield from list_changes(before, after, f"{prefix}{name}.")
+        elif before != after:
+            yield f"{prefix}{name}", after
+
+
+def track(case: EvalRun, figures: Figures) -> None:
+    """File the evaluation in the tracker: one run for the same model, shards and settings, however often it is made."""
+    config, uri = case.config, case.tracking_uri
+    told = {
+        "model_name": case.facts.name,
+        "model_digest": case.facts.digest,
+        "data_digest": case.manifest.digest(),
+        **config.model_dump(mode="json"),
+    }
+    key = storage.sha256_hex(json.dumps(told, sort_keys=True).encode())
+    run_id = open_run(uri, config.experiment, f"evaluate {case.facts.name}", told, key=key)
+    failed = True
+    try:
+        tracker = RunTracker(uri, run_id)
+        tracker.log(0, {name: figure.value for name, figure in figures.figures.items()})
+        folder = Path(config.output)
+        names = (FIGURES_NAME, PAGE_NAME, TEXT_NAME, PAIRS_NAME, ENROLLED_NAME)
+        for path in (*(folder / name for name in names), *(folder / f"{name}.png" for name in (*SHOWN, "judge"))):
+            if path.is_file():
+                tracker.log_file(path)
+        failed = False
+    finally:
+        close_run(uri, run_id, failed=failed)

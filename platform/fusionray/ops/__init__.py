@@ -1,1 +1,0 @@
-"""Running it: environment, cluster, progress, tracking."""

@@ -1,0 +1,1 @@
+"""The Ray cluster a command works on: connection, actor pool, progress."""

@@ -1,0 +1,111 @@
+"""A Ray cluster to work on: the one that was named, or one of our own on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fusionray.environment import cluster_address, keep_proxy_files
+from fusionray.errors import ClusterUnavailable
+
+# Ray counts logical CPUs: two more than there are cores keep its data tasks alive beside one worker a core.
+SPARE_CPUS = 2
+POLL_SECONDS = 0.2
+
+
+@contextlib.contextmanager
+def cluster(address: str | None = None, python_path: Sequence[Path] = ()) -> Iterator[None]:
+    """Connect to a Ray cluster for the length of a `with` block.
+
+    `address` None joins the cluster of a surrounding Ray job or an existing connection, and starts one on this
+    machine otherwise, which is stopped again at the end. `python_path` is put on the path of
+    every worker.
+
+    Raises: ClusterUnavailable if the address does not answer.
+    """
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    path = os.pathsep.join(map(str, python_path))
+    runtime_env = {"env_vars": {"PYTHONPATH": path}} if path else {}
+    address = cluster_address(address)
+    if address:
+        connect(address, runtime_env)
+    else:
+        start_local(runtime_env)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def connect(address: str, runtime_env: dict[str, Any]) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ClusterUnavailable(
+            f"no Ray cluster at {address} ({reason}); check the address, and RAY_AUTH_MODE and its token on both sides"
+        ) from None
+
+
+def start_local(runtime_env: dict[str, Any]) -> None:
+    import ray
+
+    keep_proxy_files()
+    cores = len(os.sched_getaffinity(0))
+    ray.init(
+        address="local",
+        runtime_env=runtime_env,
+        num_cpus=cores + SPARE_CPUS,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        object_store_memory=choose_store_bytes(),
+    )
+
+
+def choose_store_bytes() -> int:
+    """Size the local object store: encoded rows are small, and shared memory is scarce in containers."""
+    shared = os.statvfs("/dev/shm")  # noqa: S108 - asked for its size only
+    free = shared.f_bavail * shared.f_frsize
+    return int(min(2 * 2**30, max(100 * 2**20, free * 0.5)))
+
+
+def wait_for_cpus(need: float, timeout_seconds: float = 20.0) -> float:
+    """Wait until Ray can give out `need` CPUs, or for so long; return how many it can.
+
+    The stage before gives its CPUs back a moment after it is done.
+    """
+    import ray
+
+    deadline = time.monotonic() + timeout_seconds
+    possible = float(ray.cluster_resources().get("CPU", 0.0))
+    while True:
+        free = float(ray.available_resources().get("CPU", 0.0))
+        if free >= need or possible < need or time.monotonic() > deadline:
+            return free
+        time.sleep(POLL_SECONDS)
+
+
+def require_cpus(num_workers: int, cpus_per_worker: float) -> None:
+    """Wait until every worker of a stage can have its CPUs.
+
+    Raises: ClusterUnavailable if the cluster cannot give them; Ray itself would wait for ever.
+    """
+    need = num_workers * cpus_per_worker
+    free = wait_for_cpus(need)
+    if free < need:
+        raise ClusterUnavailable(
+            f"workers.num_workers={num_workers} x cpus_per_worker={cpus_per_worker:g} needs {need:g} free "
+            f"CPUs, and the cluster has {free:g}; ask for fewer, or lower workers.cpus_per_worker"
+        )

@@ -1,0 +1,76 @@
+"""Hiding who a target shows, so that the target itself is the answer to a fusion with another picture of that person.
+
+Between two pictures of one person the target is its own answer, and copying it is enough. Disguised first, the picture
+is the input and the photograph the answer: a true pair of the kind that otherwise only rendering gives.
+
+Source: ReliableSwap (Yuan et al. 2023), section 3, for fused pictures as input and photographs as answers, with the
+generator itself in place of an older swapper; Face X-ray (Li et al. 2020), section 3.2, for colours and warps within
+the face.
+
+Shape suffixes: N batch, C channels, H rows, W columns, S side.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fusionray.config import Section
+from fusionray.recipes.affine import build_grid
+from fusionray.recipes.augmentation import Augmentation, AugmentationConfig
+
+# Places of a warp that are drawn, each way: features as large as an eye move as one.
+WARP_KNOTS = 6
+
+
+class IdentityPerturbationConfig(Section):
+    """What hides who a picture shows, within its face region; 0 or false turns one off."""
+
+    fused: bool = Field(True, description="first fuse it with somebody else, with the generator as it is now")
+    brightness: float = Field(0.2, ge=0, description="most that is added or taken away, where white - black is 1")
+    contrast: float = Field(0.2, ge=0, lt=1, description="largest relative change of contrast")
+    saturation: float = Field(0.4, ge=0, le=1, description="largest relative change of saturation")
+    hue: float = Field(0.05, ge=0, le=0.5, description="largest change of hue, turns of the colour circle")
+    warp: float = Field(0.04, ge=0, description="most that a feature is moved, share of the picture's side")
+
+
+class IdentityPerturbation(nn.Module):
+    """Change colours and shapes of faces at random; each row gets a draw of its own."""
+
+    def __init__(self, config: IdentityPerturbationConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.colours = Augmentation(
+            AugmentationConfig(
+                brightness=config.brightness,
+                contrast=config.contrast,
+                saturation=config.saturation,
+                hue=config.hue,
+                rotation_degrees=0,
+                flip=0,
+            )
+        )
+
+    def forward(self, image: Tensor, face_region: Tensor) -> Tensor:
+        """Disguise `image` [N,3,S,S] in [-1,1] where `face_region` [N,1,S,S] is 1, and not at all where it is 0."""
+        (coloured,) = self.colours.colour([self.warp(image, face_region)])
+        return torch.lerp(image, coloured, face_region)
+
+    def warp(self, image_N3SS: Tensor, region_N1SS: Tensor) -> Tensor:
+        """Move features within the region by smooth random amounts."""
+        if not self.config.warp:
+            return image_N3SS
+        count, _, _, size = image_N3SS.shape
+        with torch.autocast(image_N3SS.device.type, enabled=False):
+            knots = torch.rand(count, 2, WARP_KNOTS, WARP_KNOTS, device=image_N3SS.device) * 2 - 1
+            # Twice: sides of the square [-1,1] are 2 long. The edge of the region stays where it is.
+            shift_N2SS = F.interpolate(knots, size=size, mode="bicubic") * (2 * self.config.warp) * region_N1SS.float()
+            still = build_grid(torch.eye(2, 3, device=image_N3SS.device)[None], size)
+            return F.grid_sample(
+                image_N3SS.float(),
+                still + shift_N2SS.permute(0, 2, 3, 1),
+                padding_mode="border",
+                align_corners=False,
+            )

@@ -1,0 +1,1 @@
+"""The service: Ray Serve deployments that answer HTTP requests with fused pictures."""

@@ -1,0 +1,125 @@
+"""Put the service together: `serve run serve/config.yaml` calls `build`, `fusionray serve` calls `run`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve import Application, Deployment
+from ray.serve.schema import ApplicationStatus
+
+from fusionray.bundle.bundle import read_bundle
+from fusionray.config import validate
+from fusionray.errors import ConfigInvalid, ServiceFailed
+from fusionray.serving.auth.rate_limits import RateLimiter
+from fusionray.serving.config import ServeConfig, StageConfig, with_absolute_paths
+from fusionray.serving.http.middleware import check_exposure, read_key_digest
+from fusionray.serving.pipeline.generator_stage import GeneratorStage
+from fusionray.serving.pipeline.ingress import FaceReplica, Ingress, find_address
+from fusionray.serving.pipeline.model_registry import ModelRegistry
+
+APP_NAME = "fusionray"
+POLL_SECONDS = 0.2
+# The ingress itself says who comes in (CrowdGuard): those whom Ray Serve kept waiting would not be told at once.
+LET_IN = 100_000
+# How a traceback that Serve hands over names our errors.
+ERROR_PREFIX = "fusionray.errors."
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Build the application from the `args` of a Serve configuration file.
+
+    Raises: ConfigInvalid naming the keys that are unknown or wrong.
+    """
+    return build_application(with_absolute_paths(validate(ServeConfig, args, "args of the serve configuration")))
+
+
+def build_application(config: ServeConfig) -> Application:
+    """Bind the deployments: the ingress, and those parts that the settings place in replicas of their own."""
+    parts: dict[str, Application] = {}
+    if config.fuser.apart:
+        parts["fuser"] = deploy(GeneratorStage, "Fuser", config.fuser, config.fuser.max_ongoing_requests).bind(config)
+    if config.faces.apart:
+        faces = deploy(FaceReplica, "Faces", config.faces, config.faces.max_ongoing_requests)
+        parts = {"faces": faces.bind(config, **parts)}
+    if config.keys.file is not None:
+        ledger = serve.deployment(
+            RateLimiter, name="Quotas", ray_actor_options={"num_cpus": 0}, max_ongoing_requests=LET_IN
+        )
+        parts["quotas"] = ledger.bind(Path(config.keys.spent) if config.keys.spent else None)
+    ingress = deploy(serve.ingress()(Ingress), "Ingress", config.ingress, LET_IN)
+    return ingress.bind(config, read_key_digest(), **parts)
+
+
+def deploy(part: type, name: str, stage: StageConfig, max_ongoing_requests: int) -> Deployment:
+    """Make a deployment of a part as its settings say."""
+    return serve.deployment(
+        part,
+        name=name,
+        max_ongoing_requests=max_ongoing_requests,
+        ray_actor_options={"num_cpus": stage.cpus, "num_gpus": stage.gpus},
+        **scale(stage),
+    )
+
+
+def scale(stage: StageConfig) -> dict[str, Any]:
+    if stage.max_replicas is None or stage.max_replicas == stage.num_replicas:
+        return {"num_replicas": stage.num_replicas}
+    return {
+        "autoscaling_config": {
+            "min_replicas": stage.num_replicas,
+            "max_replicas": stage.max_replicas,
+            "target_ongoing_requests": stage.target_ongoing_requests,
+            "upscale_delay_s": stage.upscale_delay_seconds,
+            "downscale_delay_s": stage.downscale_delay_seconds,
+        }
+    }
+
+
+def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, blocking: bool = True) -> None:
+    """Serve in the Ray that this process is connected to; return once the service is ready, or never if `blocking`.
+
+    Raises: ConfigInvalid, BundleInvalid before anything is started; ServiceFailed with the reason.
+    """
+    check_exposure(host, read_key_digest() is not None or config.keys.file is not None)
+    # Serve reports each of its steps at INFO, also those that do not concern this service.
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    config = with_absolute_paths(config)
+    for version in ModelRegistry(config).versions():
+        read_bundle(version.location, config.tracking_uri)
+    serve.start(http_options={"host": host, "port": port})
+    found_host, found_port = find_address()
+    if (found_host, found_port) != (host, port):
+        raise ConfigInvalid(f"{host}:{port}: Ray Serve runs already, on {found_host}:{found_port}; use that or stop it")
+    target = serve.RunTarget(target=build_application(config), name=APP_NAME, route_prefix="/")
+    serve.run_many([target], wait_for_applications_running=False)
+    wait_until_running(APP_NAME, config.start_timeout_seconds)
+    if blocking:
+        threading.Event().wait()
+
+
+def wait_until_running(name: str, timeout_seconds: float) -> None:
+    """Wait until every deployment is up; take the application away again if that does not come about.
+
+    Raises: ServiceFailed with the last line of what a deployment says.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        application = serve.status().applications[name]
+        if application.status == ApplicationStatus.RUNNING:
+            return
+        failed = application.status == ApplicationStatus.DEPLOY_FAILED
+        if failed or time.monotonic() > deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    said = [deployment.message for deployment in application.deployments.values() if deployment.message]
+    reason = (said or [application.message or "no CPU or GPU is free in Ray"])[0].strip().splitlines()[-1]
+    serve.delete(name)
+    if reason.startswith(ERROR_PREFIX):
+        reason = reason.partition(": ")[2]
+    when = "" if failed else f" within {timeout_seconds:g} seconds"
+    raise ServiceFailed(f"the service did not start{when}: {reason}")

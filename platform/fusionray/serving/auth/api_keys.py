@@ -1,0 +1,254 @@
+"""API keys: who may ask, how much, and for which models. Only digests are kept.
+
+A key that is made here is 256 random bits, so its sha256 is as good as a slow hash such as bcrypt: that one slows down
+the guessing of words that people choose, and no search finds 256 random bits however fast a guess is; but it would cost
+every request 0.1 s of a core, which any stranger could make a service spend. A shorter key that an operator brings by
+the environment is held in memory only, where there is no digest to be stolen and searched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import AwareDatetime, Field
+
+from fusionray.config import Section, validate
+from fusionray.errors import ConfigInvalid
+from fusionray.storage.private_files import write_private
+
+logger = logging.getLogger("ray.serve")
+
+KEY_PREFIX = "fr_"
+PLAIN_KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]{{43}}")
+# The name of the one key that comes by the environment; it has no limits.
+OPERATOR = "operator"
+CHECK_SECONDS = 0.5
+FILE_HEAD = (
+    "# Keys of the service, as sha256; `fusionray keys add|list|remove` changes this file. Never write a key here.\n"
+)
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class ApiKeyConfig(Section):
+    """Where the keys of the service stand."""
+
+    file: str | None = Field(default=None, description="YAML file of keys, as `fusionray keys add` writes it.")
+    spent: str | None = Field(default=None, description="File in which the images of the day outlive a restart.")
+
+
+class ApiKey(Section):
+    """One key: its owner's name, its digest, and what it is good for."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Whose key it is.")
+    sha256: Digest = Field(description="Digest of the key, in hexadecimal digits.")
+    expires: AwareDatetime | None = Field(default=None, description="Refused from then on; with a time zone.")
+    requests_per_minute: int | None = Field(default=None, ge=1, description="More are answered 429.")
+    images_per_day: int | None = Field(default=None, ge=1, description="More are answered 429, until midnight UTC.")
+    models: tuple[str, ...] | None = Field(default=None, description="Models that it may use; all if left out.")
+
+    def may_use(self, model: str) -> bool:
+        """Tell whether the key is good for a model."""
+        return self.models is None or model in self.models
+
+
+class ApiKeyFile(Section):
+    """What stands in a file of keys."""
+
+    keys: tuple[ApiKey, ...] = Field(default=(), description="All keys that are let in.")
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """By what a file is known to be another than the one that was read."""
+
+    inode: int = 0
+    changed_ns: int = 0
+    num_bytes: int = -1
+
+
+class ApiKeyStore:
+    """Know all keys: those of a file, which is read again when it changes, and the operator's own.
+
+    Raises: ConfigInvalid if the file cannot be understood. One that breaks later is reported, and the keys that were
+    read last go on: a slip of the pen must not shut everybody out.
+    """
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        operator_digest: bytes | None = None,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.file = file
+        self.operator = None if operator_digest is None else ApiKey(name=OPERATOR, sha256=operator_digest.hex())
+        self.wall_clock = wall_clock
+        self.clock = clock
+        self.lock = threading.Lock()
+        self.checked_at = clock()
+        self.stamp = find_stamp(file)
+        self.keys = self.collect()
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether no key is asked for: neither a file nor a key of the operator is set."""
+        return self.file is None and self.operator is None
+
+    def find(self, presented: str) -> ApiKey | None:
+        """Find the key that a client presents; None if it is none, or no longer one.
+
+        Compares with every key in constant time: how long it takes tells nothing about any.
+        """
+        self.refresh()
+        digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).hexdigest().encode()
+        found = None
+        for expected, key in self.keys:
+            if hmac.compare_digest(digest, expected):
+                found = key
+        if found is None or (found.expires is not None and found.expires.timestamp() <= self.wall_clock()):
+            return None
+        return found
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; look at most every half second."""
+        with self.lock:
+            if self.file is None or self.clock() - self.checked_at < CHECK_SECONDS:
+                return
+            self.checked_at = self.clock()
+            stamp = find_stamp(self.file)
+            if stamp == self.stamp:
+                return
+            self.stamp = stamp
+            try:
+                self.keys = self.collect()
+            except ConfigInvalid as error:
+                logger.error("%s; the keys that were read before stay in force", error)
+
+    def collect(self) -> tuple[tuple[bytes, ApiKey], ...]:
+        """Join the keys of file and operator, each with its digest as it is compared."""
+        keys = [*(read_keys(self.file) if self.file else ()), *([self.operator] if self.operator else ())]
+        return tuple((key.sha256.encode(), key) for key in keys)
+
+
+def find_stamp(file: Path | None) -> Stamp:
+    """Look which file lies there now."""
+    try:
+        found = file.stat() if file else None
+    except OSError:
+        found = None
+    return Stamp() if found is None else Stamp(found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def read_keys(file: Path) -> tuple[ApiKey, ...]:
+    """Read a file of keys. Nothing of its content is repeated in an error: it could be a key.
+
+    Raises: ConfigInvalid.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+        tree = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigInvalid(f"{file}: cannot be read ({error.strerror}); make it with `fusionray keys add`") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise ConfigInvalid(f"{file}: not valid YAML{f', line {mark.line + 1}' if mark else ''}") from None
+    entries = tree.get("keys") if isinstance(tree, dict) else None
+    entries = entries if isinstance(entries, list) else []
+    fields = [field for entry in entries if isinstance(entry, dict) for field in entry]
+    if PLAIN_KEY.search(text) or "key" in fields:
+        raise ConfigInvalid(
+            f"{file}: a plain key stands in it; remove it, since whoever reads the file could use it, and make another "
+            "with `fusionray keys add`"
+        )
+    if not isinstance(tree, dict | None):
+        raise ConfigInvalid(f"{file}: expected `keys:` with a list behind it")
+    keys = validate(ApiKeyFile, tree or {}, str(file)).keys
+    names = [key.name for key in keys]
+    twice = sorted({name for name in names if names.count(name) > 1} | ({OPERATOR} & set(names)))
+    if twice:
+        raise ConfigInvalid(f"{file}: the name {twice[0]} is taken; give every key a name of its own")
+    return keys
+
+
+def write_keys(file: Path, keys: tuple[ApiKey, ...]) -> None:
+    """Write a file of keys atomically, for its owner alone."""
+    tree = {"keys": [key.model_dump(mode="json", exclude_none=True) for key in keys]}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_private(file, (FILE_HEAD + yaml.safe_dump(tree, sort_keys=False)).encode())
+
+
+def add_key(
+    file: Path,
+    name: str,
+    *,
+    expires: str | None = None,
+    requests_per_minute: int | None = None,
+    images_per_day: int | None = None,
+    models: tuple[str, ...] | None = None,
+) -> str:
+    """Make a key and add its digest to a file; give the key, which cannot be had again.
+
+    Raises: ConfigInvalid if the name is taken or a limit makes no sense.
+    """
+    keys = read_keys(file) if file.exists() else ()
+    if name == OPERATOR or any(key.name == name for key in keys):
+        raise ConfigInvalid(f"{file}: the name {name} is taken; remove that key first, or choose another name")
+    plain = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
+    entry = {
+        "name": name,
+        "sha256": hashlib.sha256(plain.encode()).hexdigest(),
+        "expires": read_time(expires) if expires else None,
+        "requests_per_minute": requests_per_minute,
+        "images_per_day": images_per_day,
+        "models": models,
+    }
+    write_keys(file, (*keys, validate(ApiKey, entry, f"key {name}")))
+    return plain
+
+
+def remove_key(file: Path, name: str) -> None:
+    """Take a key out of a file; services follow within a second.
+
+    Raises: ConfigInvalid if there is none of that name.
+    """
+    keys = read_keys(file)
+    left = tuple(key for key in keys if key.name != name)
+    if len(left) == len(keys):
+        raise ConfigInvalid(
+            f"{file}: no key is named {name}; there are: {', '.join(key.name for key in keys) or 'none'}"
+        )
+    write_keys(file, left)
+
+
+def read_time(text: str) -> datetime:
+    """Read a date or time as ISO 8601 writes it; without a zone it is UTC.
+
+    Raises: ConfigInvalid.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigInvalid(f"expires {text}: write a date such as 2027-01-31, or 2027-01-31T12:00+01:00") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def describe(key: ApiKey) -> str:
+    """Word what a key is good for, in one line without its digest."""
+    limits = [f"until {key.expires.isoformat()}"] if key.expires else []
+    limits += [f"{key.requests_per_minute} requests a minute"] if key.requests_per_minute else []
+    limits += [f"{key.images_per_day} images a day"] if key.images_per_day else []
+    limits += [f"models {', '.join(key.models)}"] if key.models is not None else []
+    return f"{key.name}: {'; '.join(limits) or 'no limits'}"

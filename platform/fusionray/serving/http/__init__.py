@@ -1,0 +1,1 @@
+"""HTTP: routes, forms, responses, problems, middleware and the web page."""

@@ -1,0 +1,69 @@
+"""What clients write into forms and queries.
+
+What FastAPI calls is `async` even where nothing is awaited: it would hand it to a thread, half a millisecond each.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Form, Query, Request, UploadFile
+from fastapi.exceptions import RequestValidationError
+
+from fusionray.runtime.face_reader import Faces
+from fusionray.safety.provenance import PictureFormat
+from fusionray.serving.auth.callers import Caller
+from fusionray.serving.config import NAME_PATTERN
+from fusionray.serving.schema import FuseOptions
+
+# The bytes of a picture, or the handle of an identity.
+Source = bytes | str
+
+
+def find_caller(request: Request) -> Caller:
+    """Give the caller whom the guard before the routes found."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def read_source(
+    source: UploadFile | None = None, identity: Annotated[str | None, Form(max_length=100)] = None
+) -> Source:
+    """Read who shall be seen: a picture, or the handle of an identity, one of the two.
+
+    Raises: RequestValidationError.
+    """
+    if (source is None) == (identity is None):
+        msg = "send one of `source` (a picture) and `identity` (a handle)"
+        raise RequestValidationError([{"loc": ("body", "source"), "msg": msg, "type": "value_error"}])
+    if source is not None:
+        return await source.read()
+    assert identity is not None
+    return identity
+
+
+async def read_model(
+    model_in_form: Annotated[str | None, Form(alias="model", pattern=NAME_PATTERN)] = None,
+    model_in_query: Annotated[str | None, Query(alias="model", pattern=NAME_PATTERN)] = None,
+) -> str | None:
+    """Read which model is asked for; the form wins."""
+    return model_in_form or model_in_query
+
+
+async def read_options(
+    request: Request,
+    *,
+    faces_in_form: Annotated[Faces | None, Form(alias="faces")] = None,
+    faces_in_query: Annotated[Faces | None, Query(alias="faces")] = None,
+    format_in_form: Annotated[PictureFormat | None, Form(alias="format")] = None,
+    format_in_query: Annotated[PictureFormat | None, Query(alias="format")] = None,
+    mark: Annotated[bool, Form()] = False,
+    consent: Annotated[str | None, Form(max_length=4096)] = None,
+) -> FuseOptions:
+    """Read the choices of a client from the form or the query; the form wins."""
+    return FuseOptions(
+        faces=faces_in_form or faces_in_query or "largest",
+        picture_format=format_in_form or format_in_query or request.app.state.default_format,
+        mark=mark,
+        consent=consent,
+    )

@@ -1,0 +1,200 @@
+"""What stands before the application: the API key and the limit on bodies, decided before a body is read."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from fusionray.errors import ConfigInvalid
+from fusionray.serving.metrics import RequestMetrics
+from fusionray.serving.schema import PROBLEM_TYPE, Problem, unavailable
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+KEY_VARIABLE = "FUSIONRAY_API_KEY"
+SHORTEST_KEY = 16
+# What an orchestrator asks must be answered also when all others are refused.
+PROBE_PATHS = frozenset({"/healthz", "/readyz"})
+
+
+def read_key_digest() -> bytes | None:
+    """Read the API key from the environment and keep its sha256 only; None if there is no key.
+
+    Raises: ConfigInvalid if the key is too short to withstand guessing.
+    """
+    key = os.environ.get(KEY_VARIABLE, "")
+    if not key:
+        return None
+    if len(key) < SHORTEST_KEY:
+        raise ConfigInvalid(
+            f"{KEY_VARIABLE}: a key needs at least {SHORTEST_KEY} characters; "
+            "make one with `python -c 'import secrets; print(secrets.token_urlsafe())'`"
+        )
+    return hashlib.sha256(key.encode()).digest()
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(host: str, has_keys: bool) -> None:
+    """Refuse to listen beyond this machine without a key.
+
+    Raises: ConfigInvalid.
+    """
+    if not has_keys and not is_loopback(host):
+        raise ConfigInvalid(
+            f"host {host}: serving beyond loopback needs API keys; set {KEY_VARIABLE} or keys.file, or listen on "
+            "127.0.0.1"
+        )
+
+
+async def send_problem(problem: Problem, send: Send) -> None:
+    """Answer with a problem document from outside of the application."""
+    body = problem.body()
+    headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **problem.headers}
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+def find_header(scope: Scope, name: bytes) -> bytes | None:
+    return next((value for key, value in scope["headers"] if key.lower() == name), None)
+
+
+class ConcurrencyLimitMiddleware:
+    """Let only so many requests in; the others are told at once to come again, before their bodies are read."""
+
+    def __init__(self, app: AsgiApp, max_requests: int, measures: RequestMetrics) -> None:
+        self.app = app
+        self.max_requests = max_requests
+        self.measures = measures
+        self.num_inside = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] != "http" or path in PROBE_PATHS:
+            await self.app(scope, receive, send)
+            return
+        if self.num_inside >= self.max_requests:
+            problem = unavailable("busy", f"{self.num_inside} requests are being worked on")
+            self.measures.count_end(problem.status, problem.reason, "")
+            await send_problem(problem, send)
+            return
+        self.num_inside += 1
+        self.measures.inside.set(self.num_inside)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.num_inside -= 1
+            self.measures.inside.set(self.num_inside)
+
+
+class DisconnectMiddleware:
+    """Give up the work on a request whose client has gone: others wait for the model."""
+
+    def __init__(self, app: AsgiApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        work = asyncio.current_task()
+        assert work is not None
+        watcher: asyncio.Task[Message] | None = None
+        abandoned = False
+
+        def give_up(watched: asyncio.Task[Message]) -> None:
+            nonlocal abandoned
+            abandoned = not watched.cancelled()
+            if abandoned:
+                work.cancel()
+
+        async def receive_watched() -> Message:
+            nonlocal watcher
+            if watcher is not None:
+                return await asyncio.shield(watcher)
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                # Behind the whole body comes one thing only: that the client is gone.
+                watcher = asyncio.create_task(receive())  # type: ignore[arg-type]
+                watcher.add_done_callback(give_up)
+            return message
+
+        try:
+            await self.app(scope, receive_watched, send)
+        except asyncio.CancelledError:
+            if not abandoned:
+                raise
+            work.uncancel()
+        finally:
+            if watcher is not None:
+                watcher.remove_done_callback(give_up)
+                watcher.cancel()
+
+
+class BodyLimitMiddleware:
+    """Refuse bodies that are too long: by their stated length at once, else as soon as they have grown too long.
+
+    Those that trickle in are refused as well, after `timeout_seconds`.
+    """
+
+    def __init__(self, app: AsgiApp, max_body_bytes: int, timeout_seconds: float = 30.0) -> None:
+        self.app = app
+        self.max_body_bytes = max_body_bytes
+        self.timeout_seconds = timeout_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        stated = find_header(scope, b"content-length") or b"0"
+        if not stated.isdigit() or int(stated[:20]) > self.max_body_bytes:
+            await send_problem(self.refusal(), send)
+            return
+        num_bytes = 0
+        complete = False
+        deadline = asyncio.get_running_loop().time() + self.timeout_seconds
+
+        async def receive_counted() -> Message:
+            nonlocal num_bytes, complete
+            if complete:
+                # What comes behind the body is the client's going away, for which one may wait long.
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                detail = f"the request took longer than {self.timeout_seconds:g} seconds to arrive; send it faster"
+                raise HTTPException(408, detail, {"Connection": "close"}) from None
+            complete = not message.get("more_body", False)
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self.max_body_bytes:
+                # The one exception that the form parser lets pass; its handler answers with the same problem.
+                refusal = self.refusal()
+                raise HTTPException(refusal.status, refusal.detail, refusal.headers)
+            return message
+
+        await self.app(scope, receive_counted, send)
+
+    def refusal(self) -> Problem:
+        """Say how long a body may be."""
+        detail = f"the request is longer than {self.max_body_bytes} bytes; send smaller pictures"
+        return Problem(413, "too_large", "Request too large", detail, headers={"Connection": "close"})

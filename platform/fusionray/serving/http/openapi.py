@@ -1,0 +1,93 @@
+"""What the OpenAPI document says beside the routes: problems as they are, the key, the pictures that are taken."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+
+from fusionray.serving.auth.callers import OPEN_PATHS
+from fusionray.serving.schema import PROBLEM_TYPE
+
+PICTURE_TYPES = "image/jpeg, image/png, image/webp, image/bmp"
+PROBLEM_SCHEMA: dict[str, Any] = {
+    "title": "Problem",
+    "description": "Why there is no other answer, as RFC 9457 has it.",
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "reason"],
+    "properties": {
+        "type": {"type": "string", "pattern": "^urn:fusionray:problem:[a-z0-9_]+$"},
+        "title": {"type": "string"},
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "detail": {"type": "string", "description": "What is wrong with this request, and how to mend it."},
+        "reason": {"type": "string", "pattern": "^[a-z0-9_]+$", "description": "A short key that stays."},
+        "picture": {"type": "string", "description": "The picture at fault."},
+    },
+    "examples": [
+        {
+            "type": "urn:fusionray:problem:no_face",
+            "title": "No face found",
+            "status": 422,
+            "detail": "no face was found in the source picture; use one that shows a face larger and clearer",
+            "reason": "no_face",
+            "picture": "source",
+        }
+    ],
+}
+# What takes pictures may say: no consent, no such model or identity, no picture, not this one, too many, too late.
+OF_PICTURES = (403, 404, 415, 422, 429, 504)
+# What stands before the application answers so on every path: a head or a body that cannot be read, comes too slowly
+# or is too long. Open paths need no key, and are never too busy.
+FROM_BEFORE = (400, 408, 413, 500)
+BEHIND_THE_KEY = (401, 503)
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Declare the problems with which a route of its own accord may answer: `responses=problems(404, 415)`."""
+    content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def complete_document(api: FastAPI) -> None:
+    """Add to the OpenAPI document what holds for all routes; call it once all are there."""
+    document = api.openapi()
+    components = document.setdefault("components", {})
+    components.setdefault("schemas", {})["Problem"] = PROBLEM_SCHEMA
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            closed = path not in OPEN_PATHS
+            for status, response in problems(*FROM_BEFORE, *(BEHIND_THE_KEY if closed else ())).items():
+                operation["responses"].setdefault(str(status), response)
+            operation["responses"] = dict(sorted(operation["responses"].items()))
+            # A service on loopback may have no key.
+            operation["security"] = [{"key": []}, {}] if closed else []
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = without_null(parameter["schema"])
+            describe_form(operation, components["schemas"])
+
+
+def describe_form(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Say of each file of a form that it is a picture, and which kinds are taken; and that a source is one of two."""
+    form = operation.get("requestBody", {}).get("content", {}).get("multipart/form-data")
+    if form is None:
+        return
+    schema = schemas[form["schema"]["$ref"].rpartition("/")[2]]
+    fields = schema["properties"] = {name: without_null(field) for name, field in schema["properties"].items()}
+    form["encoding"] = {name: {"contentType": PICTURE_TYPES} for name, field in fields.items() if is_file(field)}
+    if {"source", "identity"} <= fields.keys():
+        schema["oneOf"] = [{"required": ["source"]}, {"required": ["identity"]}]
+
+
+def without_null(field: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the null that stands for a field that is not there: a form cannot hold one."""
+    kinds = [kind for kind in field.get("anyOf", []) if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        return field
+    return {**{name: value for name, value in field.items() if name != "anyOf"}, **kinds[0]}
+
+
+def is_file(field: dict[str, Any]) -> bool:
+    """Tell whether a field, or each item of it, is a file."""
+    return "contentMediaType" in field or "contentMediaType" in field.get("items", {})

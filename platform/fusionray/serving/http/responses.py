@@ -1,0 +1,74 @@
+"""How replies and problems become HTTP responses, and what the OpenAPI document says of them."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from fusionray.serving.schema import PROBLEM_TYPE, FuseReply, Problem
+
+logger = logging.getLogger("ray.serve")
+
+REASONS = {408: "too_slow", 413: "too_large"}
+
+
+def answer(problem: Problem) -> Response:
+    """Turn a problem into a response."""
+    return Response(problem.body(), problem.status, problem.headers, PROBLEM_TYPE)
+
+
+def answer_picture(reply: FuseReply) -> Response:
+    """Turn a picture into a response."""
+    return Response(reply.data, 200, describe_reply(reply), reply.media_type)
+
+
+def describe_reply(reply: FuseReply) -> dict[str, str]:
+    """Write what is told beside a picture: who made it, where faces were found, and what each stage took."""
+    timing = ", ".join(f"{stage};dur={milliseconds:.2f}" for stage, milliseconds in reply.timing.items())
+    return {
+        "X-FusionRay-Model": reply.model,
+        "X-FusionRay-Bundle": reply.bundle,
+        "X-FusionRay-Faces": str(len(reply.boxes)),
+        "X-FusionRay-Boxes": ";".join(",".join(str(round(value)) for value in box) for box in reply.boxes),
+        "X-FusionRay-Provenance": "c2pa; test-key" if reply.test_key else "c2pa",
+        "Server-Timing": timing,
+        "Cache-Control": "no-store",
+    }
+
+
+def write_time(seconds: float) -> str:
+    """Write seconds since 1970 as ISO 8601 has it, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def add_problem_handlers(api: FastAPI) -> None:
+    """Make every error a problem document."""
+
+    @api.exception_handler(RequestValidationError)
+    async def refuse_fields(_: Request, error: RequestValidationError) -> Response:
+        faults = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
+        return answer(Problem(422, "bad_fields", "Field missing or not understood", faults))
+
+    @api.exception_handler(HTTPException)
+    async def refuse(_: Request, error: HTTPException) -> Response:
+        status = HTTPStatus(error.status_code)
+        reason = REASONS.get(error.status_code, status.name.lower())
+        headers = dict(error.headers or {})
+        return answer(Problem(error.status_code, reason, status.phrase, str(error.detail), headers=headers))
+
+    @api.exception_handler(Exception)
+    async def report_fault(_: Request, error: Exception) -> Response:
+        logger.error("request failed", exc_info=error)
+        return answer(Problem(500, "internal", "Internal error", "the request failed; the log of the service says why"))
+
+
+def picture_responses() -> dict[int | str, dict[str, Any]]:
+    """Describe an answer that is a picture."""
+    kinds: dict[str, Any] = {f"image/{kind}": {} for kind in ("png", "jpeg", "webp")}
+    return {200: {"content": kinds, "description": "The fused picture, signed"}}

@@ -1,0 +1,139 @@
+"""Many targets for one source: answered at once as a batch, or later as a job."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, FastAPI, File, Request, Response, UploadFile
+from fastapi.responses import FileResponse
+
+from fusionray.errors import JobNotFinished, QuotaExceeded, StoreFull, UnknownJob
+from fusionray.serving.http.forms import Source, find_caller, read_model, read_options, read_source
+from fusionray.serving.http.openapi import OF_PICTURES, problems
+from fusionray.serving.http.problems import explain
+from fusionray.serving.http.responses import answer, write_time
+from fusionray.serving.jobs.items import write_archive
+from fusionray.serving.jobs.store import JobStatus
+from fusionray.serving.pipeline.service import FuseRequest
+from fusionray.serving.schema import FuseOptions, Problem
+
+if TYPE_CHECKING:
+    from fusionray.serving.pipeline.ingress import Ingress
+
+ARCHIVE = "application/zip"
+ZIP_RESPONSE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {ARCHIVE: {}}, "description": "0001.png, 0002.png, ..., results.json"}
+}
+Targets = Annotated[list[UploadFile], File(description="The pictures to change, in order.")]
+
+
+def add_many_routes(api: FastAPI, ingress: Ingress) -> None:
+    """Add the routes under /v1/batches and /v1/jobs."""
+    add_batch_route(api, ingress)
+    add_job_routes(api, ingress)
+
+
+def add_batch_route(api: FastAPI, ingress: Ingress) -> None:
+    """Add the route that answers a batch at once."""
+
+    @api.post("/v1/batches", response_class=Response, responses=ZIP_RESPONSE | problems(*OF_PICTURES))
+    async def batch(
+        request: Request,
+        source: Annotated[Source, Depends(read_source)],
+        target: Targets,
+        options: Annotated[FuseOptions, Depends(read_options)],
+        model: Annotated[str | None, Depends(read_model)],
+    ) -> Response:
+        caller, service = find_caller(request), ingress.service
+        if refused := check_number(len(target), ingress.config.limits.max_batch_targets, "batch"):
+            return answer(refused)
+        if refused := await service.admit(caller, len(target)):
+            return answer(refused)
+        pictures = [await one.read() for one in target]
+        outcomes = await asyncio.gather(
+            *(ingress.make_outcome(FuseRequest(caller, source, picture, options, model)) for picture in pictures)
+        )
+        archive = io.BytesIO()
+        write_archive(archive, enumerate(outcomes, 1))
+        return Response(archive.getvalue(), 200, {"Cache-Control": "no-store"}, ARCHIVE)
+
+
+def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
+    """Add the routes of long work."""
+
+    @api.post("/v1/jobs", status_code=202, response_model=None, responses=problems(*OF_PICTURES, 507))
+    async def create(
+        request: Request,
+        response: Response,
+        *,
+        source: Annotated[Source, Depends(read_source)],
+        target: Targets,
+        options: Annotated[FuseOptions, Depends(read_options)],
+        model: Annotated[str | None, Depends(read_model)],
+    ) -> Response | dict[str, Any]:
+        caller, service = find_caller(request), ingress.service
+        if refused := check_number(len(target), ingress.config.limits.max_job_targets, "job"):
+            return answer(refused)
+        version = service.choose(caller, model)
+        if isinstance(version, Problem):
+            return answer(version)
+        if refused := await service.admit(caller, len(target)):
+            return answer(refused)
+        pictures = [await one.read() for one in target]
+        wishes = {"fuse": asdict(options), "model": version.name}
+        loop = asyncio.get_running_loop()
+        try:
+            status = await loop.run_in_executor(None, ingress.jobs.create, caller.name, wishes, source, pictures)
+        except (QuotaExceeded, StoreFull) as error:
+            return answer(explain(error))
+        ingress.runner.wake()
+        response.headers["Location"] = f"/v1/jobs/{status.job}"
+        return describe_job(status)
+
+    @api.get("/v1/jobs/{job}", response_model=None, responses=problems(404))
+    async def look(request: Request, job: str) -> Response | dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        try:
+            return describe_job(await loop.run_in_executor(None, ingress.jobs.status, job, find_caller(request).name))
+        except UnknownJob as error:
+            return answer(explain(error))
+
+    @api.get("/v1/jobs/{job}/result", response_class=Response, responses=ZIP_RESPONSE | problems(404, 409))
+    async def fetch(request: Request, job: str) -> Response:
+        loop = asyncio.get_running_loop()
+        try:
+            path = await loop.run_in_executor(None, ingress.jobs.result, job, find_caller(request).name)
+        except UnknownJob as error:
+            return answer(explain(error))
+        except JobNotFinished as error:
+            return answer(Problem(409, "not_finished", "Not finished", str(error), headers={"Retry-After": "1"}))
+        return FileResponse(path, headers={"Cache-Control": "no-store"}, media_type=ARCHIVE, filename=f"{job}.zip")
+
+    @api.delete("/v1/jobs/{job}", status_code=204, responses=problems(404))
+    async def remove(request: Request, job: str) -> Response:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(None, ingress.jobs.remove, job, find_caller(request).name)
+        except UnknownJob as error:
+            return answer(explain(error))
+        return Response(status_code=204)
+
+
+def check_number(num_targets: int, limit: int, what: str) -> Problem | None:
+    """Refuse more targets than a request may have."""
+    if num_targets <= limit:
+        return None
+    detail = f"{num_targets} targets were sent; a {what} may have {limit}: send fewer"
+    return Problem(413, "too_many_targets", "Too many targets", detail)
+
+
+def describe_job(status: JobStatus) -> dict[str, Any]:
+    """Write how a job stands."""
+    told = asdict(status)
+    told["status"] = told.pop("state")
+    for name in ("created_at", "expires_at"):
+        told[name] = write_time(told[name])
+    return told

@@ -1,0 +1,1 @@
+"""Long work: jobs in a shared folder, and the workers that process them."""

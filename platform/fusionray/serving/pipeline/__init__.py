@@ -1,0 +1,1 @@
+"""From a request to a fused picture: ingress, face stage, generator stage, models."""

@@ -1,0 +1,258 @@
+"""The part that works on pictures: decode, find, align and read faces; later put them back and encode."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import cv2
+import numpy as np
+
+from fusionray.errors import ImageRejected
+from fusionray.faces.decode import ImageLimits, decode_image
+from fusionray.faces.detect import DetectorPool, largest_face
+from fusionray.faces.face import Image
+from fusionray.runtime.crop_fuser import FusedCrops
+from fusionray.runtime.face_reader import CutFaces, FaceReader, Role, box_of, find_faces
+from fusionray.runtime.fuser import put_back
+from fusionray.runtime.pixels import FloatArray
+from fusionray.safety.audit import hash_bytes
+from fusionray.safety.consent import build_policy
+from fusionray.safety.mark import Mark
+from fusionray.safety.output import encode_output
+from fusionray.safety.provenance import Provenance
+from fusionray.safety.signing import build_signer
+from fusionray.serving.config import ServeConfig
+from fusionray.serving.identities.encryption import cut_region
+from fusionray.serving.identities.store import open_store
+from fusionray.serving.pipeline.generator_stage import CropService
+from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
+from fusionray.serving.schema import LONGEST_SIDE, FuseReply, FuseTask, IdentityReply, ModelCard, ModelVersion, Problem
+
+# What is wrong with a picture -> status and title.
+VERDICTS: dict[str, tuple[int, str]] = {
+    "not_an_image": (415, "Not a picture"),
+    "damaged": (422, "Damaged picture"),
+    "too_large": (413, "Picture too large"),
+    "too_small": (422, "Picture too small"),
+    "no_face": (422, "No face found"),
+    "too_many_faces": (413, "Too many faces"),
+}
+
+
+class PictureService(Protocol):
+    """What makes pictures, in this replica or in another."""
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Load a version, warm it up, and tell what it runs on."""
+        ...
+
+    async def fuse(self, task: FuseTask) -> FuseReply | Problem:
+        """Make one picture. A picture at fault is an answer, not an exception."""
+        ...
+
+    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+        """Keep the largest face of a picture under a handle."""
+        ...
+
+
+class Stopwatch:
+    """Milliseconds by stage, in the order in which stages began."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+
+    @contextmanager
+    def over(self, stage: str) -> Iterator[None]:
+        """Add the time of a block to a stage."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.times[stage] = self.times.get(stage, 0.0) + (time.perf_counter() - started) * 1000.0
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A target picture, its faces, and who shall be seen in them."""
+
+    target: Image
+    cut: CutFaces
+    source: FloatArray
+
+
+class LoadedReader:
+    """What a version wants from pictures: its crops and what it reads of a source."""
+
+    def __init__(self, version: ModelVersion, config: ServeConfig, detectors: DetectorPool) -> None:
+        bundle = open_bundle(version, config.tracking_uri)
+        self.reader = FaceReader(bundle, detectors, config.runtime)
+        self.reader.warm_up()
+        self.provenance = Provenance(bundle.description.name, version.bundle)
+
+
+class FaceStage:
+    """Work on pictures in threads; the libraries that do it leave the interpreter to others meanwhile."""
+
+    def __init__(self, config: ServeConfig, fuser: CropService) -> None:
+        cv2.setNumThreads(1)
+        self.config = config
+        self.fuser = fuser
+        num_threads = config.faces.threads or len(os.sched_getaffinity(0)) + 1
+        self.threads = ThreadPoolExecutor(num_threads, "faces")
+        self.detectors = DetectorPool(config.detector, num_threads)
+        self.shelf = ModelCache(
+            lambda version: LoadedReader(version, config, self.detectors), config.models_per_replica
+        )
+        self.policy = build_policy(config.consent)
+        self.vault = open_store(config.identities)
+        self.signer = build_signer(config.signing)
+        self.mark = Mark(config.mark)
+        limits = config.limits
+        self.limits = ImageLimits(max_bytes=limits.max_body_bytes, max_pixels=limits.max_pixels, max_side=LONGEST_SIDE)
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Load a version, here and where crops are fused, and tell what it runs on."""
+        await self.shelf.get(version)
+        return await self.fuser.prepare(version)
+
+    async def fuse(self, task: FuseTask) -> FuseReply | Problem:
+        """Make one picture. A picture at fault is an answer, not an exception.
+
+        Raises: Overloaded, ConsentRefused, UnknownIdentity, SigningFailed; TimeoutError if the deadline passed before
+            the work was begun.
+        """
+        loop = asyncio.get_running_loop()
+        watch = Stopwatch()
+        loaded = await self.shelf.get(task.version)
+        with watch.over("total"):
+            prepared = await loop.run_in_executor(self.threads, self.analyse, task, loaded, watch)
+            if isinstance(prepared, Problem):
+                return prepared
+            sources = np.repeat(prepared.source[None], len(prepared.cut.crops), axis=0)
+            with watch.over("fuse"):
+                fused, waited = await self.fuser.fuse(task.version, sources, prepared.cut.crops)
+            watch.times["queue"] = waited * 1000.0
+            watch.times["fuse"] -= watch.times["queue"]
+            data = await loop.run_in_executor(self.threads, self.finish, task, prepared, fused, loaded, watch)
+        return FuseReply(
+            data=data,
+            media_type=f"image/{task.options.picture_format}",
+            boxes=prepared.cut.boxes,
+            model=loaded.provenance.model,
+            bundle=loaded.provenance.bundle,
+            test_key=self.signer.is_test,
+            timing=watch.times,
+        )
+
+    def analyse(self, task: FuseTask, loaded: LoadedReader, watch: Stopwatch) -> Prepared | Problem:
+        """Decode both pictures and read them, on the calling thread.
+
+        Raises: TimeoutError if nobody waits any more.
+        """
+        if time.time() > task.deadline:
+            raise TimeoutError
+        role: Role = "source"
+        try:
+            source = self.read_source(task, loaded, watch)
+            role = "target"
+            with watch.over("decode"):
+                target_image = decode_image(task.target, self.limits)
+            with watch.over("detect"):
+                cut = loaded.reader.cut(target_image, task.options.faces)
+            if len(cut.crops) > self.config.limits.max_faces:
+                reason = f"it shows {len(cut.crops)} faces; {self.config.limits.max_faces} are the limit"
+                raise ImageRejected("too_many_faces", reason)
+        except ImageRejected as error:
+            return judge(error, role)
+        return Prepared(target_image, cut, source)
+
+    def read_source(self, task: FuseTask, loaded: LoadedReader, watch: Stopwatch) -> FloatArray:
+        """Read who shall be seen: from a picture, or from an identity that was kept, once for each version.
+
+        Raises: ImageRejected, ConsentRefused, UnknownIdentity.
+        """
+        if isinstance(task.source, bytes):
+            with watch.over("decode"):
+                image = decode_image(task.source, self.limits)
+            with watch.over("read"):
+                source = loaded.reader.read_source(image)
+            self.policy.check(hash_bytes(task.source), source, task.options.consent, task.owner)
+            return source
+        with watch.over("read"):
+            kept = self.vault.get(task.source, task.owner)
+            known = kept.readings.get(task.version.bundle)
+            if known is None:
+                known = loaded.reader.read_face(kept.decode_region(), kept.face)
+                self.vault.remember(task.source, task.version.bundle, known)
+        return known
+
+    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+        """Keep the largest face of a picture under a handle.
+
+        Raises: ConsentRefused, StoreFull.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.threads, self.keep_identity_now, source, owner, consent)
+
+    def keep_identity_now(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+        """Find the face, cut it out with a margin, and seal it, on the calling thread."""
+        try:
+            image = decode_image(source, self.limits)
+            face = largest_face(find_faces(self.detectors, image, "source"))
+        except ImageRejected as error:
+            return judge(error, "source")
+        self.policy.check(hash_bytes(source), None, consent, owner)
+        box = box_of(face)
+        region, landmarks = cut_region(image, face)
+        handle, expires_at = self.vault.put(owner, region, landmarks, box)
+        return IdentityReply(handle, expires_at, box)
+
+    def finish(
+        self, task: FuseTask, prepared: Prepared, fused: FusedCrops, loaded: LoadedReader, watch: Stopwatch
+    ) -> bytes:
+        """Put fused crops back and encode the picture, on the calling thread."""
+        with watch.over("paste"):
+            picture = put_back(prepared.target, prepared.cut, fused)
+        with watch.over("encode"):
+            return encode_output(
+                picture.image,
+                loaded.provenance,
+                task.options.picture_format,
+                self.config.jpeg_quality,
+                signer=self.signer,
+                mark=self.mark if self.config.mark.enabled or task.options.mark else None,
+            )
+
+
+class RemotePictures(DeploymentClient):
+    """The same in replicas of their own."""
+
+    async def fuse(self, task: FuseTask) -> FuseReply | Problem:
+        """Make one picture in one of the replicas.
+
+        Raises: Overloaded, TimeoutError; RayActorError if the replica was lost meanwhile.
+        """
+        reply: FuseReply | Problem = await self.find(task.version).fuse.remote(task)
+        return reply
+
+    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+        """Keep the largest face of a picture under a handle.
+
+        Raises: ConsentRefused, StoreFull; RayActorError if the replica was lost meanwhile.
+        """
+        reply: IdentityReply | Problem = await self.handle.keep_identity.remote(source, owner, consent)
+        return reply
+
+
+def judge(error: ImageRejected, role: Role) -> Problem:
+    """Turn what is wrong with a picture into a problem that names the picture."""
+    status, title = VERDICTS.get(error.reason, (422, "Picture refused"))
+    detail = str(error) if role in str(error) else f"{role} picture: {error}"
+    return Problem(status, error.reason, title, detail, picture=role)

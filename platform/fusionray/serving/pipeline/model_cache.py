@@ -1,0 +1,70 @@
+"""The models that a replica holds: loaded when first asked for, the least used put away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from fusionray.bundle.bundle import Bundle, bundle_hash, read_bundle
+from fusionray.errors import BundleInvalid
+from fusionray.serving.schema import ModelCard, ModelVersion
+
+Held = TypeVar("Held")
+
+
+class ModelCache(Generic[Held]):
+    """Hold up to `capacity` models. Ray Serve is told which, and sends requests for a model where it is."""
+
+    def __init__(self, load: Callable[[ModelVersion], Held], capacity: int) -> None:
+        self.load = load
+        self.asked: dict[str, ModelVersion] = {}
+        self.held = serve.multiplexed(max_num_models_per_replica=capacity)(self.build_loader())
+
+    def build_loader(self) -> Callable[[str], Any]:
+        # Ray Serve keeps its state on the function, so every shelf needs one of its own.
+        async def load_version(model_id: str) -> Held:
+            version = self.asked[model_id]
+            return await asyncio.get_running_loop().run_in_executor(None, self.load, version)
+
+        return load_version
+
+    async def get(self, version: ModelVersion) -> Held:
+        """Give a model, loaded and warm.
+
+        Raises: BundleInvalid, ProviderUnavailable.
+        """
+        self.asked[version.id] = version
+        held: Held = await self.held(version.id)
+        return held
+
+
+class DeploymentClient:
+    """A part of the service in replicas of its own; requests for a model go where it is loaded."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self.handle = handle
+        self.handles: dict[str, DeploymentHandle] = {}
+
+    async def prepare(self, version: ModelVersion) -> ModelCard:
+        """Load a version in one replica, and tell what it runs on."""
+        card: ModelCard = await self.find(version).prepare.remote(version)
+        return card
+
+    def find(self, version: ModelVersion) -> DeploymentHandle:
+        """Give the handle that prefers replicas which hold the version."""
+        return self.handles.setdefault(version.id, self.handle.options(multiplexed_model_id=version.id))
+
+
+def open_bundle(version: ModelVersion, tracking_uri: str | None) -> Bundle:
+    """Read the bundle of a version, which may have been replaced in its folder since it was found.
+
+    Raises: BundleInvalid.
+    """
+    bundle = read_bundle(version.location, tracking_uri)
+    if bundle_hash(bundle) != version.bundle:
+        raise BundleInvalid(f"{version.location}: another bundle lies here now; ask again in a moment")
+    return bundle

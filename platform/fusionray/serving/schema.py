@@ -1,0 +1,142 @@
+"""What passes between the parts of the service, and what it says: replies, cards, and problems as RFC 9457 has them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusionray.bundle.description import Precision
+from fusionray.runtime.face_reader import Box, Faces, Role
+from fusionray.safety.provenance import PictureFormat
+
+PROBLEM_TYPE = "application/problem+json"
+# WebP cannot store a longer side.
+LONGEST_SIDE = 16_383
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """One bundle, found at one time under a model's name, and which of its generators runs.
+
+    `id` is the same wherever it is loaded.
+    """
+
+    name: str
+    location: str
+    bundle: str
+    share: float = 0.0
+    precision: Precision = "fp32"
+
+    @property
+    def id(self) -> str:
+        """Identify the version: name, hash of its bundle, precision."""
+        return f"{self.name}@{self.bundle[:16]}-{self.precision}"
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What `GET /v1/models` tells about a model in use. `share` is the part of its requests that a canary answers."""
+
+    name: str
+    title: str
+    size: int
+    template: str
+    bundle: str
+    licence: str
+    provider: str
+    providers: tuple[str, ...]
+    threads: int
+    runtime: str
+    precision: str = "fp32"
+    default: bool = False
+    share: float = 1.0
+    canary: ModelCard | None = None
+
+
+@dataclass(frozen=True)
+class ModelList:
+    """What `GET /v1/models` answers, the default first."""
+
+    models: list[ModelCard]
+
+
+@dataclass(frozen=True)
+class FuseOptions:
+    """What a client may choose for one request."""
+
+    faces: Faces = "largest"
+    picture_format: PictureFormat = "png"
+    mark: bool = False
+    consent: str | None = None
+
+
+@dataclass(frozen=True)
+class FuseTask:
+    """One picture to make: encoded pictures in, the version that makes it, what the client chose.
+
+    A source may be the handle of an identity that `owner` keeps. `deadline` is a time of `time.time()`, so that it
+    holds in other processes of synchronised machines.
+    """
+
+    source: bytes | str
+    target: bytes
+    version: ModelVersion
+    options: FuseOptions
+    deadline: float
+    owner: str
+
+
+@dataclass(frozen=True)
+class IdentityReply:
+    """A face that is kept: its handle, when it is forgotten (seconds since 1970), and where it was in its picture."""
+
+    identity: str
+    expires_at: float
+    box: Box
+
+
+@dataclass(frozen=True)
+class FuseReply:
+    """A finished picture, encoded and signed. `timing` are milliseconds by stage, in the order of the work."""
+
+    data: bytes
+    media_type: str
+    boxes: tuple[Box, ...]
+    model: str
+    bundle: str
+    test_key: bool
+    timing: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a request is not answered with a picture. `reason` is a short stable key, `picture` the one at fault."""
+
+    status: int
+    reason: str
+    title: str
+    detail: str
+    picture: Role | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        """Write the problem document.
+
+        Source: RFC 9457, section 3.
+        """
+        document: dict[str, Any] = {
+            "type": f"urn:fusionray:problem:{self.reason}",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "reason": self.reason,
+        }
+        if self.picture is not None:
+            document["picture"] = self.picture
+        return json.dumps(document).encode()
+
+
+def unavailable(reason: str, detail: str) -> Problem:
+    """Say that the same request will be answered later."""
+    return Problem(503, reason, "Not available now", f"{detail}; try again in a moment", headers={"Retry-After": "1"})

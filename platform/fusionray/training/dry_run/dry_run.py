@@ -1,0 +1,220 @@
+"""What a run would be, found out on this machine without a cluster and without data: sizes, costs, one real step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from fusionray.config import merge_trees, parse_overrides, read_preset, read_yaml, validate
+from fusionray.data import synthetic
+from fusionray.data.shards import check_shards, read_manifest
+from fusionray.environment import resolve_location
+from fusionray.errors import ConfigInvalid, TrainingFailed
+from fusionray.hardware.profiles import HardwareProfile, describe_profile, detect_profile
+from fusionray.nets.generator import EMBEDDING_LENGTH
+from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder
+from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
+from fusionray.storage import filesystem as storage
+from fusionray.training.build import BuiltRecipe, EncoderState, build_recipe, load_encoder
+from fusionray.training.config import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
+from fusionray.training.dry_run.footprint import Footprint, measure_step
+from fusionray.training.dry_run.operation_tracker import count_flops
+from fusionray.training.dry_run.plan import MemoryPlan, make_plan
+from fusionray.training.dry_run.report import describe_networks, describe_plan, describe_rates, describe_step
+from fusionray.training.engine.engine import Engine
+from fusionray.training.engine.memory import is_out_of_memory
+from fusionray.training.engine.precision import Precision
+from fusionray.types import Batch, FaceBatch, PairBatch
+
+NO_SHARDS = "none"
+# Without shards nobody knows how many people there will be; the margin head is sized for as many.
+ASSUMED_PEOPLE = 1000
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What was found: footprint, plan, losses and seconds of the one real step."""
+
+    footprint: Footprint
+    plan: MemoryPlan
+    losses: dict[str, float]
+    step_seconds: float
+
+
+def load_dry_config(file: str | None, overrides: Sequence[str], preset: str | None) -> TrainConfig:
+    """Build the configuration as `load_config` does, but let `data.shards` be missing.
+
+    Raises: ConfigInvalid.
+    """
+    from_file = read_yaml(Path(file)) if file is not None else {}
+    from_overrides = parse_overrides(overrides)
+    named = from_overrides.pop("preset", None) or preset or from_file.pop("preset", None)
+    from_file.pop("preset", None)
+    tree: dict[str, Any] = {"data": {"shards": NO_SHARDS}}
+    for part in (read_preset(str(named)) if named else {}, from_file, from_overrides):
+        tree = merge_trees(tree, part)
+    return validate(TrainConfig, tree, file or (f"preset {named}" if named else "the command line"))
+
+
+def dry_run(config: TrainConfig, say: Callable[[str], None] = print) -> DryRun:
+    """Resolve, measure, estimate, and take one step with every phase due; `say` hears each finding as it is made.
+
+    Raises: ConfigInvalid, ShardMismatch, CheckpointMissing: what the run itself would stumble over first;
+    TrainingFailed if a step of the fewest images does not fit into this machine.
+    """
+    check_data(config)
+    say(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=120))
+    device = choose_device(config)
+    profile = detect_profile(device)
+    say(describe_profile(resolve_profile(profile, config), device))
+    recipe, notes = build_dry_recipe(config)
+    for note in notes:
+        say(note)
+    for network in (*recipe.networks.values(), *recipe.frozen.values(), *recipe.adaptive.values()):
+        network.to(device)
+    # Batch norm has no variance of one image.
+    few = 1 if isinstance(recipe, FaceFusionRecipe) else 2
+    precision = Precision(resolve_profile(profile, config).precision, device)
+    try:
+        batch = draw_batch(config, few)
+        footprint = measure_step(recipe, batch.to(device), precision, recompute=config.engine.recompute)
+        for line in describe_networks(footprint, count_inference(recipe)):
+            say(line)
+        plan = make_plan(config, footprint, device)
+        for line in describe_plan(config, plan):
+            say(line)
+        say(describe_rates(recipe.optimizers, plan.global_batch))
+        losses, seconds = take_step(config, recipe, batch, profile, device)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrainingFailed(
+            f"a step of {few} image(s) does not fit into the memory of this machine; set engine.recompute=true, take a "
+            "smaller preset, or try the dry run on the machine that is to train"
+        ) from None
+    say(describe_step(losses, seconds, few))
+    return DryRun(footprint, plan, losses, seconds)
+
+
+def resolve_profile(profile: HardwareProfile, config: TrainConfig) -> HardwareProfile:
+    """Put the settings that are not `auto` over a hardware profile."""
+    engine = config.engine
+    chosen = {"precision": engine.precision, "channels_last": engine.channels_last, "compile": engine.compile}
+    return profile.model_copy(update={name: value for name, value in chosen.items() if value != "auto"})
+
+
+def check_data(config: TrainConfig) -> None:
+    """Check the shards as the run would, if there are any."""
+    if has_shards(config):
+        data = config.data
+        check_shards(
+            data.shards,
+            read_manifest(data.shards),
+            size=data.size,
+            template=data.template,
+            with_parameters=config.needs_parameters,
+        )
+
+
+def has_shards(config: TrainConfig) -> bool:
+    """Tell whether there are shards to look at; `synthetic://...` would be prepared by the run."""
+    shards = config.data.shards
+    if shards == NO_SHARDS or shards.startswith(SYNTHETIC_PREFIX):
+        return False
+    return storage.exists(storage.join(resolve_location(shards), "manifest.json"))
+
+
+def choose_device(config: TrainConfig) -> torch.device:
+    """Take a GPU of this machine where the run would."""
+    wanted = config.workers.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigInvalid(
+            "workers.device=cuda: this machine has no GPU that torch can use; try the dry run on a node"
+        )
+    return torch.device("cuda", 0) if wanted != "cpu" and torch.cuda.is_available() else torch.device("cpu")
+
+
+def build_dry_recipe(config: TrainConfig) -> tuple[BuiltRecipe, list[str]]:
+    """Build the recipe, with an untrained identity encoder where the run would train one first."""
+    notes = []
+    num_people = ASSUMED_PEOPLE
+    synthetic_faces = config.data.shards.startswith(SYNTHETIC_PREFIX)
+    if has_shards(config):
+        manifest = read_manifest(config.data.shards)
+        num_people, synthetic_faces = manifest.splits["train"].identities, manifest.synthetic
+    elif isinstance(config.recipe, IdentityRecipeConfig):
+        notes.append(f"no shards yet: the margin head is sized for {ASSUMED_PEOPLE} people")
+    encoder = None
+    if isinstance(config.recipe, FaceFusionConfig):
+        location = config.recipe.identity_encoder
+        if location.startswith(PRESET_PREFIX):
+            encoder = build_untrained_encoder(location.removeprefix(PRESET_PREFIX))
+            notes.append(f"identity encoder {location}: untrained here; the run trains it first")
+        else:
+            encoder = load_encoder(resolve_location(location))
+            notes.append(f"identity encoder {location}: loaded")
+    return build_recipe(config, num_people=num_people, encoder=encoder, synthetic_faces=synthetic_faces), notes
+
+
+def build_untrained_encoder(preset: str) -> EncoderState:
+    """Build the encoder of a preset with its first weights."""
+    recipe = validate(IdentityRecipeConfig, read_preset(preset)["recipe"], f"preset {preset}")
+    return EncoderState(recipe.encoder.model_dump(mode="json"), IdentityEncoder(recipe.encoder).state_dict())
+
+
+def draw_batch(config: TrainConfig, count: int) -> Batch:
+    """Draw random crops of the configured size in place of data, as uint8 on the CPU."""
+    generator = torch.Generator().manual_seed(config.run.seed)
+    shape = (count, 3, config.data.size, config.data.size)
+    pictures = [torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator) for _ in range(2)]
+    if config.streams == "pairs":
+        # One row of the same person: every loss has something to say.
+        return PairBatch(pictures[0], pictures[1], torch.arange(count) < 1)
+    attributes = synthetic.sample_attributes(count, config.run.seed) if config.needs_parameters else None
+    return FaceBatch(pictures[0], torch.arange(count), attributes=attributes)
+
+
+def take_step(
+    config: TrainConfig,
+    recipe: BuiltRecipe,
+    batch: Batch,
+    profile: HardwareProfile,
+    device: torch.device,
+) -> tuple[dict[str, float], float]:
+    """Take one real step; returns losses and seconds. Not compiled: that takes longer than the step."""
+    settings = config.engine.model_copy(update={"global_batch": len(batch), "batch_size": None, "compile": False})
+    engine = Engine(
+        recipe, settings, total_images=config.budget.images, device=device, seed=config.run.seed, profile=profile
+    )
+    started = time.monotonic()
+    losses = dict(engine.step(batch).losses)
+    return losses, time.monotonic() - started
+
+
+def count_inference(recipe: BuiltRecipe) -> int:
+    """Count the operations of what the recipe is for, on one image."""
+    network: nn.Module
+    inputs = [torch.zeros(1, 3, IDENTITY_SIZE, IDENTITY_SIZE)]
+    if isinstance(recipe, FaceFusionRecipe):
+        network = recipe.networks["generator"]
+        size = recipe.config.generator.size
+        inputs += [torch.zeros(1, EMBEDDING_LENGTH), torch.zeros(1, 3, size, size)]
+    elif isinstance(recipe, IdentityRecipe):
+        network = recipe.networks["classifier"].encoder  # type: ignore[assignment]
+    else:
+        network = recipe.networks["reader"]
+    device = next(network.parameters()).device
+    training = network.training
+    try:
+        return count_flops(lambda: network.eval()(*(value.to(device) for value in inputs)))
+    finally:
+        network.train(training)

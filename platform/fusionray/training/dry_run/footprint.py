@@ -1,0 +1,184 @@
+"""What a training step needs: parameters, operations, memory. Measured on one small step, not guessed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fusionray.nets.blocks import RecomputableUnit, recompute_activations
+from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
+from fusionray.training.dry_run.operation_tracker import OperationTracker, count_bytes
+from fusionray.training.engine.optimizers import count_states
+from fusionray.training.engine.precision import Precision
+from fusionray.types import Batch
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class PhaseFootprint:
+    """One phase, a sample: `flops` of one run, forward and backward; bytes kept at the end of the forward pass, most
+    bytes at any time; `fixed_bytes`: the most that does not grow with the batch, gradients apart.
+    """
+
+    name: str
+    trains: str
+    interval: int
+    flops: float
+    kept_bytes: float
+    peak_bytes: float
+    fixed_bytes: int
+
+
+@dataclass(frozen=True)
+class NetworkFootprint:
+    """Parameters of a trained network, and what hangs on them; `largest_unit` is what is gathered at once if sharded.
+
+    `states`: values that the optimiser keeps for each parameter, on average. `stays_whole`: a phase differentiates its
+    gradients, which sharded parameters cannot follow.
+    """
+
+    parameters: int
+    states: float
+    averaged: bool
+    largest_unit: int
+    stays_whole: bool
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one training step of a recipe needs; bytes and operations a sample unless a field says otherwise."""
+
+    networks: Mapping[str, NetworkFootprint]
+    frozen: Mapping[str, int]
+    frozen_bytes: int
+    phases: tuple[PhaseFootprint, ...]
+    input_bytes: float
+
+    @property
+    def trained_parameters(self) -> int:
+        """Parameters of all trained networks."""
+        return sum(network.parameters for network in self.networks.values())
+
+    @property
+    def flops(self) -> float:
+        """Operations of a training step, lazy phases counted by how often they run."""
+        return sum(phase.flops / phase.interval for phase in self.phases)
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes kept for the backward pass, in the phase that keeps most."""
+        return max(phase.kept_bytes for phase in self.phases)
+
+
+def measure_step(recipe: Recipe[Any], batch: Batch, precision: Precision, *, recompute: bool = False) -> Footprint:
+    """Run every phase of a recipe once, without changing its networks, and see what it needs.
+
+    `batch`: uint8 crops on the device of the networks; few images suffice, since everything that is counted a sample
+    grows by a straight line. Gradients are dropped afterwards.
+    """
+    size = len(batch)
+    given = [
+        tensor
+        for network in (*recipe.networks.values(), *recipe.frozen.values(), *recipe.adaptive.values())
+        for tensor in (*network.parameters(), *network.buffers())
+    ]
+    for network in recipe.frozen.values():
+        network.eval().requires_grad_(False)
+    for network in (*recipe.networks.values(), *recipe.frozen.values()):
+        recompute_activations(network, recompute)
+    with torch.no_grad():
+        prepared = recipe.prepare(batch)
+    shared: dict[str, Tensor] = {}
+    phases = []
+    with keep_statistics(recipe.networks.values()):
+        for phase in recipe.phases:
+            for name, network in recipe.networks.items():
+                network.requires_grad_(name == phase.trains)
+            seen = PhaseInput(recipe.networks, recipe.frozen, prepared, shared)
+            phases.append(watch_phase(phase, seen, OperationTracker(given), precision, size))
+    for network in recipe.networks.values():
+        network.requires_grad_(True)
+    second_order = {phase.trains for phase in recipe.phases if phase.second_order}
+    return Footprint(
+        networks={
+            name: describe_network(
+                network,
+                states=count_states(network, recipe.optimizers[name]),
+                averaged=name in recipe.averaged,
+                stays_whole=name in second_order,
+            )
+            for name, network in recipe.networks.items()
+        },
+        frozen={
+            name: sum(parameter.numel() for parameter in network.parameters())
+            for name, network in recipe.frozen.items()
+            if any(True for _ in network.parameters())
+        },
+        frozen_bytes=sum(
+            tensor.nbytes
+            for network in recipe.frozen.values()
+            for tensor in (*network.parameters(), *network.buffers())
+        ),
+        phases=tuple(phases),
+        input_bytes=count_bytes([prepared, *shared.values()]) / size,
+    )
+
+
+def watch_phase(
+    phase: Phase[Any], seen: PhaseInput[Any], watcher: OperationTracker, precision: Precision, size: int
+) -> PhaseFootprint:
+    """Run one phase forward and backward under the eyes of a watcher."""
+    trained = seen.networks[phase.trains]
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(watcher.forget_gradient)  # type: ignore[no-untyped-call]
+        for parameter in trained.parameters()
+    ]
+    try:
+        with watcher:
+            with precision.autocast():
+                losses = phase.loss(seen)
+            kept = watcher.bytes
+            losses.total.backward()  # type: ignore[no-untyped-call]
+    finally:
+        for hook in hooks:
+            hook.remove()
+        trained.zero_grad(set_to_none=True)
+    return PhaseFootprint(
+        name=phase.name,
+        trains=phase.trains,
+        interval=phase.interval,
+        flops=watcher.flops / size,
+        kept_bytes=kept / size,
+        peak_bytes=watcher.peak_bytes / size,
+        fixed_bytes=watcher.peak_fixed_bytes,
+    )
+
+
+@contextlib.contextmanager
+def keep_statistics(networks: Iterable[nn.Module]) -> Iterator[None]:
+    """Give running statistics back as they were."""
+    buffers = [buffer for network in networks for buffer in network.buffers()]
+    kept = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(buffers, kept, strict=True):
+            buffer.copy_(value)
+
+
+def describe_network(network: nn.Module, *, states: float, averaged: bool, stays_whole: bool) -> NetworkFootprint:
+    """Count the parameters of a network and of its largest unit."""
+    total = sum(parameter.numel() for parameter in network.parameters())
+    units = [
+        sum(parameter.numel() for parameter in module.parameters())
+        for module in network.modules()
+        if isinstance(module, RecomputableUnit)
+    ]
+    # What lies in no unit is gathered with the network as a whole.
+    return NetworkFootprint(total, states, averaged, max([total - sum(units), *units]), stays_whole)

@@ -1,0 +1,124 @@
+"""Optimisers of networks: building, stepping unless a gradient is not finite, state as named tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fusionray.recipes.recipe import OptimizerConfig
+from fusionray.training.engine.muon import ORTHOGONAL, Muon, is_matrix
+
+
+def build_optimizer(
+    network: nn.Module, config: OptimizerConfig, *, dtype: torch.dtype = torch.float32, sharded: bool = False
+) -> torch.optim.Optimizer:
+    """Build an optimiser; gains, biases and norms are not decayed.
+
+    `dtype` is what matrices are multiplied in where a kind multiplies any. `sharded`: each rank keeps a part of the
+    state.
+    """
+    groups = group_parameters(network, config)
+    if config.kind == "sgd":
+        kind: Any = torch.optim.SGD
+        settings: dict[str, Any] = {"lr": config.base_lr, "momentum": config.momentum}
+    else:
+        kind = torch.optim.AdamW
+        # Fused: one pass over memory, and it can leave a step out without asking the host.
+        settings = {"lr": config.base_lr, "betas": config.betas, "fused": True}
+        if config.kind == "muon":
+            kind = Muon
+            settings |= {"momentum": config.momentum, "rate": config.muon_rate, "dtype": dtype}
+    if sharded:
+        return build_sharded(groups, kind, settings)
+    optimizer: torch.optim.Optimizer = kind(groups, **settings)
+    return optimizer
+
+
+def group_parameters(network: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
+    """Group parameters by weight decay, and by whether they are stepped as matrices."""
+    chosen: dict[tuple[float, bool], list[Tensor]] = {}
+    for parameter in network.parameters():
+        decay = config.weight_decay if parameter.ndim > 1 else 0.0
+        chosen.setdefault((decay, config.kind == "muon" and is_matrix(parameter)), []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": decay, ORTHOGONAL: orthogonal}
+        for (decay, orthogonal), parameters in chosen.items()
+    ]
+
+
+def count_states(network: nn.Module, config: OptimizerConfig) -> float:
+    """Count the values that an optimiser keeps for each parameter of a network, on average."""
+    if config.kind == "sgd":
+        return 1.0 if config.momentum else 0.0
+    sizes = {parameter: parameter.numel() for parameter in network.parameters()}
+    stepped_whole = sum(size for parameter, size in sizes.items() if config.kind == "muon" and is_matrix(parameter))
+    # One momentum for a matrix under muon; two moments for everything that adamw steps.
+    return 2.0 - stepped_whole / max(1, sum(sizes.values()))
+
+
+def build_sharded(groups: list[dict[str, Any]], kind: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
+    with warnings.catch_warnings():
+        # Its package compiles scripts when it is imported, and torch warns of itself.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer(groups, optimizer_class=kind, **settings)
+
+
+def local(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimiser that holds this rank's states."""
+    inner: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
+    return inner
+
+
+def step_if(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, bad: Tensor) -> None:
+    """Step unless `bad` (0 or 1, on the device); where the kernel can decide, the host does not wait for it."""
+    inner: Any = local(optimizer)
+    if scaler.is_enabled():
+        # A norm may overflow where every gradient is finite: a step that is left out must lower the scale, too.
+        for found in scaler._found_inf_per_device(optimizer).values():
+            found.copy_(bad)
+    if not inner.param_groups[0].get("fused"):
+        if not bool(bad):
+            optimizer.step()
+        return
+    inner.grad_scale, inner.found_inf = None, bad
+    try:
+        optimizer.step()
+    finally:
+        del inner.grad_scale, inner.found_inf
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
+    """Return the states that this rank holds, as `<parameter>.<state>`."""
+    return {
+        f"{names[parameter]}.{key}": value
+        for parameter, state in local(optimizer).state.items()
+        for key, value in state.items()
+        if isinstance(value, Tensor)
+    }
+
+
+@torch.no_grad()
+def create_states(optimizer: torch.optim.Optimizer) -> None:
+    """Make missing states exist, so that a checkpoint can be read into them or their memory be measured.
+
+    Parameters and states that exist stay as they are. All ranks call it: a sharded optimiser sends parameters round,
+    even where this rank holds none of them.
+    """
+    groups, states = optimizer.param_groups, local(optimizer).state
+    rates = [(group["lr"], group["weight_decay"]) for group in groups]
+    gradients = [[parameter.grad for parameter in group["params"]] for group in groups]
+    for group in groups:
+        group["lr"] = group["weight_decay"] = 0.0
+        for parameter in group["params"]:
+            parameter.grad = None if parameter in states else torch.zeros_like(parameter)
+    optimizer.step()
+    for group, (rate, decay), kept in zip(groups, rates, gradients, strict=True):
+        group["lr"], group["weight_decay"] = rate, decay
+        for parameter, gradient in zip(group["params"], kept, strict=True):
+            parameter.grad = gradient

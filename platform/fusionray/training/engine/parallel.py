@@ -1,0 +1,264 @@
+"""How several ranks share one network: whole copies (ddp), sharded optimiser state (zero), sharded parameters (fsdp).
+
+Gradients are exchanged in one of two moments. *During* the backward pass of the last micro-batch, bucket by bucket,
+where the device has units of its own for it (GPUs); or *after* it, in one piece, where exchange and computation would
+compete for the same cores. What is computed without exchange can be computed again when memory runs out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from fusionray.nets.blocks import RecomputableUnit, count_parameters
+from fusionray.training.config import ParallelConfig
+from fusionray.training.engine.precision import AUTOCAST_TYPES
+
+StrategyName = Literal["ddp", "zero", "fsdp"]
+# float32 parameter, gradient, two Adam moments and a moving average.
+BYTES_A_PARAMETER = 20
+# What state may take of a device's memory before it is worth sharding: the rest is for activations.
+STATE_SHARE = 0.4
+
+
+def choose_strategy(
+    config: ParallelConfig, num_parameters: int, num_ranks: int, memory_bytes: int
+) -> tuple[StrategyName, str]:
+    """Choose a strategy and say why: the simplest whose state leaves most of the memory to activations."""
+    if num_ranks == 1:
+        return "ddp", "one worker shares with nobody"
+    if config.strategy != "auto":
+        return config.strategy, "as set"
+    state, room = num_parameters * BYTES_A_PARAMETER, memory_bytes * STATE_SHARE
+    told = f"{state / 2**30:.2f} GiB of state a worker, {memory_bytes / 2**30:.1f} GiB of memory"
+    if state <= room:
+        return "ddp", f"whole copies fit: {told}"
+    # Parameters, gradients and averages stay whole; two of five parts are divided.
+    if state * (3 + 2 / num_ranks) / 5 <= room:
+        return "zero", f"optimiser states are divided: {told}"
+    return "fsdp", f"parameters are divided: {told}"
+
+
+class SingleRank:
+    """A network that no other rank shares."""
+
+    # Gradients are exchanged during the backward pass; before that, runs without exchange show that memory suffices.
+    overlaps = False
+    rehearses = False
+
+    def __init__(self, network: nn.Module) -> None:
+        # Set while gradients are exchanged beside the computation: it notes the spans.
+        self.beside: Callable[[str], Callable[[], None]] | None = None
+        self.network = network
+        self.module: nn.Module = network
+
+    def accumulating(self) -> contextlib.AbstractContextManager[Any]:
+        """Keep the gradients of a forward and backward pass to this rank."""
+        return contextlib.nullcontext()
+
+    def exchange(self) -> None:
+        """Average the gradients that were kept."""
+
+    def forget(self) -> None:
+        """Drop what a compressed exchange remembers of gradients that turned out to be unusable."""
+
+    def gathered(self, network: nn.Module) -> nn.Module:
+        """Return a network of this shape with whole parameters, usable by one rank alone; called by all ranks."""
+        return network
+
+
+class FlatAllReduce(SingleRank):
+    """Every rank holds all parameters; gradients are averaged after the backward pass, in one piece."""
+
+    def __init__(self, network: nn.Module, config: ParallelConfig) -> None:
+        super().__init__(network)
+        self.wire = AUTOCAST_TYPES.get(config.compression, torch.float32)
+        self.parameters = list(network.parameters())
+        for value in (*self.parameters, *network.buffers()):
+            dist.broadcast(value.detach(), src=0)
+        self.flat = torch.zeros(sum(value.numel() for value in self.parameters), device=self.parameters[0].device)
+        parts = torch.split(self.flat, [value.numel() for value in self.parameters])
+        # In the parameters' own memory layout: optimisers walk through both side by side.
+        self.views = [
+            part.as_strided(value.shape, value.stride(), part.storage_offset())
+            for part, value in zip(parts, self.parameters, strict=True)
+        ]
+
+    def exchange(self) -> None:
+        missing = [view for view, value in zip(self.views, self.parameters, strict=True) if value.grad is None]
+        if missing:
+            torch._foreach_zero_(missing)
+        pairs = [(view, value.grad) for view, value in zip(self.views, self.parameters, strict=True)]
+        kept = [(view, gradient) for view, gradient in pairs if gradient is not None]
+        torch._foreach_copy_([view for view, _ in kept], [gradient for _, gradient in kept])
+        average(self.flat, self.wire)
+        for value, view in zip(self.parameters, self.views, strict=True):
+            value.grad = view
+
+
+class DDP(SingleRank):
+    """Every rank holds all parameters; DistributedDataParallel averages gradients during the backward pass."""
+
+    overlaps = True
+
+    def __init__(self, network: nn.Module, config: ParallelConfig, device: torch.device, *, static: bool) -> None:
+        super().__init__(network)
+        self.rehearses = not static
+        self.wrapper = DistributedDataParallel(
+            network,
+            device_ids=[device] if device.type == "cuda" else None,
+            bucket_cap_mb=config.bucket_megabytes,
+            gradient_as_bucket_view=True,
+            static_graph=static,
+        )
+        self.module = self.wrapper
+        self.powersgd: powerSGD_hook.PowerSGDState | None = None
+        if config.compression == "powersgd":
+            self.powersgd = powerSGD_hook.PowerSGDState(
+                process_group=None,
+                matrix_approximation_rank=config.powersgd_rank,
+                # The wrapper rebuilds its buckets once after the first step: compress from the third on.
+                start_powerSGD_iter=3,
+            )
+            self.wrapper.register_comm_hook(self.powersgd, self.timed(powerSGD_hook.powerSGD_hook))
+        else:
+            dtype = AUTOCAST_TYPES.get(config.compression, torch.float32)
+            self.wrapper.register_comm_hook(dtype, self.timed(average_bucket))
+
+    def timed(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Tell `beside`, while there is one, how long each bucket is on its way."""
+
+        def run(state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+            ended = self.beside("communication") if self.beside else None
+            future: torch.futures.Future[Any] = hook(state, bucket)
+            if ended is None:
+                return future
+
+            def finish(done: torch.futures.Future[Any]) -> Tensor:
+                ended()
+                value: Tensor = done.value()
+                return value
+
+            return future.then(finish)
+
+        # The wrapper compares annotations with its own types, and postponed ones are strings.
+        run.__annotations__.clear()
+        return run
+
+    def accumulating(self) -> contextlib.AbstractContextManager[Any]:
+        return self.wrapper.no_sync()
+
+    def forget(self) -> None:
+        if self.powersgd is not None:
+            self.powersgd.error_dict.clear()
+
+
+class FSDP(SingleRank):
+    """Every rank holds a part of each parameter; FSDP2 gathers a unit when it is computed."""
+
+    overlaps = True
+
+    def __init__(
+        self, network: nn.Module, averaged: nn.Module | None, config: ParallelConfig, device: torch.device
+    ) -> None:
+        super().__init__(network)
+        # Its shape alone: a whole copy on every rank would take back what sharding saves.
+        self.shape = copy.deepcopy(network).to("meta")
+        shard = partial(
+            fully_shard,
+            mesh=init_device_mesh(device.type, (dist.get_world_size(),)),
+            mp_policy=MixedPrecisionPolicy(reduce_dtype=AUTOCAST_TYPES.get(config.compression)),
+        )
+        for module in (network, averaged):
+            if module is not None:
+                # Shards are slices of contiguous memory; activations keep the layout of the pictures.
+                module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+                for unit in module.modules():
+                    if isinstance(unit, RecomputableUnit):
+                        shard(unit)
+                shard(module)
+
+    @contextlib.contextmanager
+    def accumulating(self) -> Any:
+        assert isinstance(self.network, FSDPModule)
+        self.network.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.network.set_requires_gradient_sync(True)
+
+    @torch.no_grad()
+    def gathered(self, network: nn.Module) -> nn.Module:
+        plain = copy.deepcopy(self.shape).requires_grad_(False)
+        plain = plain.to_empty(device=next(network.parameters()).device)
+        mine = [*plain.parameters(), *plain.buffers()]
+        for value, shard in zip(mine, [*network.parameters(), *network.buffers()], strict=True):
+            value.copy_(shard.full_tensor() if isinstance(shard, DTensor) else shard)
+        return plain.eval()
+
+
+def average_bucket(dtype: torch.dtype, bucket: Any) -> torch.futures.Future[Tensor]:
+    """Average a bucket over all ranks, sent as `dtype`; torch's own bf16 hook refuses gloo."""
+    buffer: Tensor = bucket.buffer()
+    sent = prepare_to_send(buffer, dtype)
+    work = dist.all_reduce(sent, async_op=True)
+    assert work is not None
+
+    def restore(future: torch.futures.Future[Any]) -> Tensor:
+        del future
+        if sent is not buffer:
+            buffer.copy_(sent)
+        return buffer
+
+    future: torch.futures.Future[Any] = work.get_future()
+    return future.then(restore)
+
+
+def average(values: Tensor, wire: torch.dtype) -> None:
+    """Average a tensor over all ranks in place, sent as `wire`."""
+    sent = prepare_to_send(values, wire)
+    dist.all_reduce(sent)
+    if sent is not values:
+        values.copy_(sent)
+
+
+def prepare_to_send(values: Tensor, wire: torch.dtype) -> Tensor:
+    """Divide before casting: a sum over many ranks would leave the range of fp16."""
+    return values.div_(dist.get_world_size()).to(wire)
+
+
+def share_network(
+    name: StrategyName,
+    network: nn.Module,
+    averaged: nn.Module | None,
+    config: ParallelConfig,
+    device: torch.device,
+    *,
+    overlap: bool,
+    one_graph: bool,
+    second_order: bool,
+) -> SingleRank:
+    """Wrap a network for the ranks of the process group; its moving average, if there is one, is divided alike.
+
+    `overlap`: exchange gradients during the backward pass. `one_graph`: a single phase trains it, so its graph can be
+    promised to be static. `second_order`: a phase differentiates a gradient, which sharded parameters cannot follow.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return SingleRank(network)
+    if name == "fsdp" and not second_order and count_parameters(network) >= config.shard_from_parameters:
+        return FSDP(network, averaged, config, device)
+    if overlap:
+        return DDP(network, config, device, static=config.static_graph and one_graph)
+    return FlatAllReduce(network, config)

@@ -1,0 +1,93 @@
+"""What the settings come to on one device among some ranks: `auto` resolved, combinations checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from fusionray.hardware.profiles import HardwareProfile
+from fusionray.training.config import EngineConfig, ParallelConfig
+from fusionray.training.engine.parallel import StrategyName, choose_strategy
+from fusionray.training.engine.precision import PrecisionName
+
+
+@dataclass(frozen=True)
+class ResolvedEngine:
+    """How steps are computed and shared; `overlap`: gradients are exchanged during the backward pass."""
+
+    precision: PrecisionName
+    channels_last: bool
+    compile: bool
+    strategy: StrategyName
+    strategy_reason: str
+    overlap: bool
+
+
+def resolve(
+    config: EngineConfig,
+    profile: HardwareProfile,
+    device: torch.device,
+    *,
+    num_parameters: int,
+    num_ranks: int,
+    memory_bytes: int,
+) -> ResolvedEngine:
+    """Resolve the settings for networks of `num_parameters` together, in the memory of one rank.
+
+    Raises: ValueError for settings that exclude each other.
+    """
+    strategy, reason = choose_strategy(config.parallel, num_parameters, num_ranks, memory_bytes)
+    chosen = ResolvedEngine(
+        precision=profile.precision if config.precision == "auto" else config.precision,
+        channels_last=profile.channels_last if config.channels_last == "auto" else config.channels_last,
+        compile=profile.compile if config.compile == "auto" else config.compile,
+        strategy=strategy,
+        strategy_reason=reason,
+        overlap=num_ranks > 1 and wants_overlap(config.parallel, device),
+    )
+    if num_ranks > 1:
+        check_combination(config, chosen)
+    return chosen
+
+
+def check_optimizers(kinds: Mapping[str, str], chosen: ResolvedEngine) -> None:
+    """Refuse optimisers, by network, that a strategy cannot feed.
+
+    Raises: ValueError.
+    """
+    for name, kind in kinds.items():
+        if kind == "muon" and chosen.strategy == "fsdp":
+            raise ValueError(
+                f"the {name} is stepped by muon, which needs whole matrices, and engine.parallel.strategy=fsdp divides "
+                "them; use strategy zero or ddp, or kind adamw"
+            )
+
+
+def wants_overlap(config: ParallelConfig, device: torch.device) -> bool:
+    """Tell whether gradients are to be exchanged during the backward pass; `auto`: on GPUs, which have units for it."""
+    if config.overlap != "auto":
+        return config.overlap
+    # PowerSGD is a hook of torch's wrapper, which exchanges during the backward pass.
+    return device.type == "cuda" or config.compression == "powersgd"
+
+
+def check_combination(config: EngineConfig, chosen: ResolvedEngine) -> None:
+    """Refuse settings of which each is sound, but not beside the others where several ranks share a model.
+
+    Raises: ValueError.
+    """
+    parallel = config.parallel
+    if chosen.strategy == "fsdp" and chosen.precision == "fp16":
+        raise ValueError("engine.precision=fp16 cannot be scaled over sharded parameters; use bf16, or zero")
+    if chosen.strategy == "fsdp" and parallel.compression == "powersgd":
+        raise ValueError("engine.parallel.compression=powersgd knows no sharded parameters; use bf16, or zero")
+    if parallel.compression == "powersgd" and not chosen.overlap:
+        raise ValueError("engine.parallel.compression=powersgd needs engine.parallel.overlap=true, or auto")
+    if parallel.static_graph and not (chosen.overlap and config.batch_size is None):
+        # The wrapper counts gradients that are not exchanged, too, and would silently exchange too early.
+        raise ValueError(
+            "engine.parallel.static_graph=true needs engine.parallel.overlap=true and no engine.batch_size: "
+            "a static graph knows no accumulation"
+        )

@@ -1,0 +1,90 @@
+"""An engine's state by name, for checkpoints: tensors of every kind, and a few counters.
+
+Names: `networks.<network>.<key>`, `averages.`, `frozen.` (what came with weights), `adaptive.`,
+`optimizers.<network>.<parameter>.<state>`, `scalers.<phase>.<key>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fusionray.errors import CheckpointMissing
+from fusionray.training.engine.engine import Engine
+from fusionray.training.engine.optimizers import create_states, optimizer_tensors
+from fusionray.training.engine.precision import load_scaler, scaler_tensors
+from fusionray.training.engine.running_statistics import copy_statistics
+
+
+def state_tensors(engine: Engine) -> dict[str, Tensor]:
+    """Return all state that is made of tensors; all ranks call it.
+
+    Values may be shards (DTensor), or be held by one rank alone (optimiser states under zero).
+    """
+    agree_on_statistics(engine)
+    found: dict[str, Tensor] = {}
+    # What a frozen module computes from the configuration is no state; what it was given is.
+    frozen = {name: module for name, module in engine.recipe.frozen.items() if any(True for _ in module.parameters())}
+    for kind, modules in (
+        ("networks", engine.networks),
+        ("averages", engine.averages),
+        ("frozen", frozen),
+        ("adaptive", engine.recipe.adaptive),
+    ):
+        for name, module in modules.items():
+            found |= {f"{kind}.{name}.{key}": value for key, value in module.state_dict().items()}
+    for name, optimizer in engine.optimizers.items():
+        names: dict[Tensor, str] = {value: key for key, value in engine.networks[name].named_parameters()}
+        for key, value in optimizer_tensors(optimizer, names).items():
+            found[f"optimizers.{name}.{key}"] = value
+    for name, scaler in engine.scalers.items():
+        found |= {f"scalers.{name}.{key}": value for key, value in scaler_tensors(scaler).items()}
+    return found
+
+
+@torch.no_grad()
+def agree_on_statistics(engine: Engine) -> None:
+    """Take over rank 0's running statistics: each rank saw other images."""
+    if engine.num_ranks == 1:
+        return
+    for buffer in engine.statistics.buffers:
+        dist.broadcast(buffer, src=0)
+    for name, average in engine.averages.items():
+        copy_statistics(engine.networks[name], to=average)
+
+
+def counters(engine: Engine) -> dict[str, int]:
+    """Return all state that is made of numbers; waits for the verdict on the newest step."""
+    engine.settle()
+    return {
+        "images_seen": engine.images_seen,
+        "num_steps": engine.num_steps,
+        "bad_steps": engine.bad_steps.in_a_row,
+        "skipped_steps": engine.bad_steps.total,
+        "global_batch": engine.global_batch,
+    }
+
+
+def restore(engine: Engine, fill: Callable[[dict[str, Tensor]], Mapping[str, int]]) -> None:
+    """Take over a state, made by any number of ranks under any strategy; all ranks call it.
+
+    `fill` writes into the tensors it gets, and returns the counters.
+
+    Raises: CheckpointMissing if the state is of other networks.
+    """
+    for optimizer in engine.optimizers.values():
+        create_states(optimizer)
+    tensors = state_tensors(engine)
+    found = fill(tensors)
+    if missing := sorted(counters(engine).keys() - found.keys()):
+        raise CheckpointMissing(f"the checkpoint does not know its {missing[0]}: it is of another version")
+    for name, scaler in engine.scalers.items():
+        prefix = f"scalers.{name}."
+        load_scaler(scaler, {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)})
+    if not engine.global_batch:
+        engine.division.set_global_batch(found["global_batch"])
+    engine.images_seen, engine.num_steps = found["images_seen"], found["num_steps"]
+    engine.bad_steps.in_a_row, engine.bad_steps.total = found["bad_steps"], found["skipped_steps"]

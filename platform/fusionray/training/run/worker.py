@@ -1,0 +1,272 @@
+"""What one training worker does: stream, step, save. What is told on the way is the journal's."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import ray.train
+import ray.train.torch
+import torch
+import torch.distributed as dist
+
+from fusionray.checkpoint.info import CheckpointInfo
+from fusionray.checkpoint.reader import agree_newest, load_into
+from fusionray.checkpoint.writer import CheckpointWriter
+from fusionray.data.decoding import CropDecoder
+from fusionray.data.order import DataOrder, DataPosition
+from fusionray.data.reading import CorruptionTracker, RayReader, list_files
+from fusionray.data.stream import TrainingStream, prefetched
+from fusionray.errors import CheckpointDamaged
+from fusionray.hardware.affinity import bind_worker, gpu_address
+from fusionray.hardware.profiles import describe_profile, detect_profile
+from fusionray.ray_cluster.progress import ProgressHandle, WorkerInfo
+from fusionray.storage import filesystem as storage
+from fusionray.training.build import build_recipe, describe_validation, start_from
+from fusionray.training.engine.batch_size_search import fit_batch
+from fusionray.training.engine.engine import Engine
+from fusionray.training.engine.state import counters, restore, state_tensors
+from fusionray.training.faults.warm_spares import ARRIVED
+from fusionray.training.run.device_prefetcher import DevicePrefetcher
+from fusionray.training.run.progress_logger import ProgressLogger, crossed
+from fusionray.training.run.task import WorkerTask
+from fusionray.training.timing.profiler import StepProfiler
+from fusionray.types import Batch
+
+# Rows by which the largest batch is found: repeated, they stand for any number.
+SAMPLE_IMAGES = 4
+
+
+def train_worker(loop_config: Mapping[str, Any]) -> None:
+    """Train until the budget is used up or the board says halt; entry point of a Ray Train worker."""
+    task: WorkerTask = loop_config["task"]
+    board: ProgressHandle = loop_config["board"]
+    config = task.config
+    context = ray.train.get_context()
+    device = ray.train.torch.get_device()
+    num_local = context.get_local_world_size()
+    reader = open_reader(task)
+    placement = bind_worker(
+        context.get_local_rank(),
+        num_local,
+        device,
+        threads=config.workers.threads,
+        bind=config.workers.bind,
+        peers=gather_peers(device, context.get_node_rank()),
+    )
+    recipe = build_recipe(
+        config, num_people=len(task.people), encoder=task.encoder, synthetic_faces=task.manifest.synthetic
+    )
+    if config.run.start_from is not None:
+        start_from(recipe, config.run.start_from)
+    profile = detect_profile(device)
+    engine = Engine(
+        recipe,
+        config.engine,
+        total_images=config.budget.images,
+        device=device,
+        seed=config.run.seed,
+        profile=profile,
+        num_local=num_local,
+    )
+    worker = Worker(task, engine, reader, board=board)
+    try:
+        worker.resume()
+        worker.fit_batch()
+        if worker.rank == 0:
+            used = profile.model_copy(update=engine.choices())
+            worker.journal.say(f"{describe_profile(used, device)}; worker 0 on {placement.reason}")
+            worker.journal.say(engine.describe())
+        worker.run()
+    finally:
+        worker.close()
+
+
+def open_reader(task: WorkerTask) -> RayReader:
+    """Start the reading process; networks are built meanwhile."""
+    data = task.config.data
+    regions = task.config.needs_regions(synthetic=task.manifest.synthetic)
+    files = list_files(data.shards, task.manifest, "train", with_regions=regions)
+    reader = RayReader(files, CorruptionTracker(data.max_damaged_files), timeout_seconds=data.timeout_seconds)
+    reader.start()
+    return reader
+
+
+def gather_peers(device: torch.device, node_rank: int) -> list[str | None] | None:
+    """List the PCI addresses of the GPUs that this node's workers have, by local rank: they share cores with these."""
+    if device.type != "cuda" or not dist.is_initialized():
+        return None
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (node_rank, gpu_address(device)))
+    return [address for node, address in everyone if node == node_rank]
+
+
+class Worker:
+    """One rank's run: the state that lies between the data, the engine and the checkpoints."""
+
+    def __init__(self, task: WorkerTask, engine: Engine, reader: RayReader, *, board: ProgressHandle) -> None:
+        config = task.config
+        self.task = task
+        self.config = config
+        self.engine = engine
+        self.rank = engine.rank
+        self.board = board
+        self.reader = reader
+        self.seconds_before = 0.0
+        self.started = time.monotonic()
+        # Images of the newest checkpoint; -1 while there is none.
+        self.saved = -1
+        self.position = DataPosition()
+        self.decoder = CropDecoder(config.data.size, config.data.decode_threads or engine.profile.decode_threads)
+        self.order = DataOrder(reader.files.rows, config.run.seed, engine.num_ranks, config.data.shuffle_buffer_rows)
+        self.journal = ProgressLogger(task, engine, self.decoder, reader.damage, board)
+        self.writer = CheckpointWriter(
+            task.run_folder,
+            rank=engine.rank,
+            num_ranks=engine.num_ranks,
+            keep=config.budget.keep_checkpoints,
+            best_metric=config.budget.best_metric,
+            best_mode=config.budget.best_mode,
+            owner=task.owner,
+        )
+        self.profiler = StepProfiler(
+            storage.join(task.run_folder, "profile"),
+            config.tracking.profile_steps if self.rank == 0 else 0,
+            device=engine.device,
+            say=board.say,
+        )
+
+    def resume(self) -> None:
+        """Take over the newest whole checkpoint of this run, if there is one; all ranks the same."""
+        group = self.engine.host_group
+        refused: dict[str, str] = {}
+        while (folder := agree_newest(self.task.run_folder, refused=refused, group=group)) is not None:
+            try:
+                restore(self.engine, partial(self.take_over, folder))
+                self.saved = self.engine.images_seen
+                return
+            except CheckpointDamaged as error:  # on all ranks alike
+                refused[folder] = str(error)
+                if self.rank == 0:
+                    self.journal.say(f"{error}; trying the one before it")
+
+    def take_over(self, folder: str, tensors: dict[str, torch.Tensor]) -> dict[str, int]:
+        """Load a checkpoint into tensors; returns its counters.
+
+        Raises: as `load_into`.
+        """
+        # Scalers belong to fp16 alone, and the precision may change when a run goes on.
+        info = load_into(folder, tensors, optional=("scalers.",), group=self.engine.host_group)
+        self.seconds_before = info.seconds
+        self.journal.metrics = dict(info.metrics)
+        self.position = DataPosition.model_validate(info.position or {})
+        return info.counters
+
+    def fit_batch(self) -> None:
+        """Find the batch size where the device is to choose it."""
+        if "auto" in (self.config.engine.batch_size, self.config.engine.global_batch):
+            fit_batch(self.engine, next(self.batches(SAMPLE_IMAGES * self.engine.num_ranks)))
+
+    def run(self) -> None:
+        """Step until images or seconds are used up, or somebody says halt; every due report is made on the way."""
+        budget, engine = self.config.budget, self.engine
+        self.started = time.monotonic()
+        self.enter()
+        planned = halted = False
+        engine.ledger.annotate = self.config.tracking.profile_steps > 0
+        engine.ledger.restart()
+        depth = self.config.data.prefetch_batches
+        with prefetched(lambda: self.batches(engine.global_batch), depth) as batches:
+            feed = DevicePrefetcher(batches, engine.device)
+            while engine.images_seen < budget.images:
+                over, halted = self.ask_for_end()
+                if over:
+                    break
+                before = engine.images_seen
+                with engine.ledger.part("data_wait"):
+                    share = next(feed)
+                report = engine.step(share)
+                self.position = self.order.advance(self.position, engine.global_batch)
+                self.journal.note(report, before)
+                # The last checkpoint waits for the last look, whose figures belong into it.
+                finished = engine.images_seen >= budget.images
+                if crossed(before, engine.images_seen, budget.checkpoint_every_images) and not finished:
+                    self.save()
+                elif not planned:
+                    # Planning the first save takes longer than a step: done once, before it is due.
+                    self.writer.prepare(state_tensors(engine))
+                    planned = True
+                elif self.writer.finished():
+                    self.writer.wait()  # a save that failed is told now, on all ranks
+                engine.ledger.end_step(len(share))
+                self.profiler.step()
+        if self.saved != engine.images_seen:
+            if not halted:
+                self.journal.look(final=True)
+            self.save()
+        self.writer.wait()
+        if self.rank == 0:
+            self.board.advance(engine.images_seen, {})
+
+    def enter(self) -> None:
+        """Tell the user's side, and Ray Train's, that this worker is ready to step."""
+        node = ray.get_runtime_context().get_node_id()
+        self.board.enter(WorkerInfo(self.rank, self.engine.num_ranks, os.getpid(), node, self.engine.images_seen))
+        if self.rank == 0:
+            self.board.advance(self.engine.images_seen, {})
+        ray.train.report({ARRIVED: node})
+
+    def close(self) -> None:
+        """Give back threads; a save that is under way is waited for."""
+        self.profiler.close()
+        self.decoder.close()
+        self.reader.close()
+        self.writer.close()
+
+    def ask_for_end(self) -> tuple[bool, bool]:
+        """Tell whether to stop stepping, and whether somebody said halt; rank 0 decides, or ranks would part."""
+        limit = self.config.budget.max_seconds
+        verdict = torch.tensor([limit is not None and self.spent() >= limit, self.rank == 0 and self.board.is_halted()])
+        if self.engine.host_group is not None:
+            dist.broadcast(verdict, src=0, group=self.engine.host_group)
+        out_of_time, halted = verdict.tolist()
+        return out_of_time or halted, halted
+
+    def spent(self) -> float:
+        return self.seconds_before + time.monotonic() - self.started
+
+    def batches(self, step_images: int) -> Iterator[Batch]:
+        """Stream this rank's part of steps of so many images from its position on, without end."""
+        stream = TrainingStream(self.order, self.reader, self.decoder, rank=self.rank, step_rows=step_images)
+        batches: Iterator[Batch]
+        if self.config.streams == "pairs":
+            ratio = self.config.data.same_identity_ratio
+            batches = stream.pairs(self.position, same_identity_ratio=ratio)
+        else:
+            labels = {person: index for index, person in enumerate(self.task.people)}
+            batches = stream.faces(self.position, labels=labels)
+        return (batch.pin() for batch in batches) if self.engine.device.type == "cuda" else batches
+
+    def save(self) -> None:
+        """Begin a checkpoint; it is written while the next steps run."""
+        wanted, metrics = self.config.budget.best_metric, self.journal.metrics
+        if wanted and wanted not in metrics:
+            known = ", ".join(sorted(metrics))
+            self.journal.tell_once("best", f"budget.best_metric={wanted} is not measured yet; what is: {known}")
+        info = CheckpointInfo(
+            config=self.config.model_dump(mode="json"),
+            num_people=len(self.task.people),
+            data_digest=self.task.manifest.digest(),
+            images_seen=self.engine.images_seen,
+            seconds=self.spent(),
+            metrics=metrics,
+            counters=counters(self.engine),
+            position=self.position.model_dump(mode="json"),
+            **describe_validation(self.engine.recipe),
+        )
+        self.writer.begin(state_tensors(self.engine), info)
+        self.saved = self.engine.images_seen
+        ray.train.report({"images_seen": self.engine.images_seen, **metrics})

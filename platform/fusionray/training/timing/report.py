@@ -1,0 +1,97 @@
+"""What a time ledger tells: means a step, metrics for the tracker, a warning with a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fusionray.training.config import TrainConfig
+
+PARTS = ("data_wait", "host_to_device", "forward", "backward", "communication", "optimizer")
+OTHER = "other"
+HIGH_COMMUNICATION = 0.30
+HIGH_DATA_WAIT = 0.10
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Means a step since the last summary.
+
+    `seconds`: of every part and of `other`, together `step_seconds`. `overlapped`: of what ran beside the parts and is
+    in none of them. `memory_gib`: peak so far, of the device, on a CPU of the process.
+    """
+
+    num_steps: int
+    step_seconds: float
+    seconds: dict[str, float]
+    overlapped: dict[str, float]
+    images_per_second: float
+    memory_gib: float
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of each part in the step, together 1."""
+        return {name: value / max(1e-12, self.step_seconds) for name, value in self.seconds.items()}
+
+    @property
+    def communication_share(self) -> float:
+        """Share of the step in which gradients were on their way, hidden behind the backward pass or not."""
+        busy = self.seconds["communication"] + self.overlapped.get("communication", 0.0)
+        return min(1.0, busy / max(1e-12, self.step_seconds))
+
+    def metrics(self) -> dict[str, float]:
+        """Name the figures for the tracker."""
+        metrics = {f"time_{name}_ms": 1e3 * value for name, value in self.seconds.items()}
+        metrics |= {f"time_overlapped_{name}_ms": 1e3 * value for name, value in self.overlapped.items()}
+        metrics |= {f"share_{name}": value for name, value in self.shares.items()}
+        return {
+            **metrics,
+            # share_communication is the exposed part: it says "none" where all is hidden and the links are full.
+            "communication_share": self.communication_share,
+            "time_step_ms": 1e3 * self.step_seconds,
+            "images_per_second": self.images_per_second,
+            "device_memory_gib": self.memory_gib,
+        }
+
+    def warning(self, config: TrainConfig) -> str | None:
+        """Say in one line what takes too long and what to do about it, as the settings leave it to be done."""
+        lines = []
+        if self.communication_share > HIGH_COMMUNICATION:
+            remedy = advise_communication(config, gpu=torch.cuda.is_available())
+            lines.append(f"{self.communication_share:.0%} of a step goes into exchanging gradients: {remedy}")
+        if self.shares["data_wait"] > HIGH_DATA_WAIT:
+            lines.append(f"{self.shares['data_wait']:.0%} of a step waits for data: {advise_data(config)}")
+        return "; ".join(lines) or None
+
+
+def advise_communication(config: TrainConfig, *, gpu: bool) -> str:
+    """Choose the remedies that are not yet taken, the strongest first."""
+    engine, parallel = config.engine, config.engine.parallel
+    remedies = []
+    if isinstance(engine.global_batch, int):
+        remedies.append(
+            f"raise engine.global_batch (now {engine.global_batch}) and with it engine.batch_size, so that a step "
+            "computes longer between two exchanges"
+        )
+    if parallel.compression == "none":
+        remedies.append("set engine.parallel.compression=fp16 (half the bytes)")
+    elif parallel.compression in ("fp16", "bf16") and parallel.strategy != "fsdp":
+        remedies.append("set engine.parallel.compression=powersgd (a fraction of the bytes)")
+    if gpu and parallel.overlap is False:
+        remedies.append("set engine.parallel.overlap=true")
+    if gpu:
+        remedies.append(
+            "check that NCCL uses the fast interface (NCCL_DEBUG=INFO shows it, NCCL_SOCKET_IFNAME sets it)"
+        )
+    return ", ".join(remedies)
+
+
+def advise_data(config: TrainConfig) -> str:
+    """Name the settings that keep a worker fed, with their present values."""
+    data = config.data
+    return (
+        f"raise data.decode_threads (now {data.decode_threads or 'by hardware profile'}) or data.prefetch_batches (now "
+        f"{data.prefetch_batches}), lower data.shuffle_buffer_rows (now {data.shuffle_buffer_rows}) if only the start is slow, or put the "
+        "shards on faster storage"
+    )

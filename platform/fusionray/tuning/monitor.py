@@ -1,0 +1,152 @@
+"""Watching a search: its table on the terminal, its clock, and the signals that end it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ray.tune import Callback, Stopper
+from ray.tune.search import SearchAlgorithm
+from tqdm import tqdm
+
+from fusionray.ray_cluster.progress import ProgressHandle
+from fusionray.tuning.outcome import choose_best
+from fusionray.tuning.plan import SearchPlan
+from fusionray.tuning.records import Records, TrialRecord
+from fusionray.tuning.space import short_names, write_value
+
+SHOW_SECONDS = 2.0
+# How often the table is printed anew where it cannot be redrawn, even if no trial reported.
+PRINT_SECONDS = 60.0
+# For so long all trials of a population may pause before they are taken to wait for nobody.
+STUCK_SECONDS = 10.0
+
+
+class Watch(Callback, Stopper):  # type: ignore[misc]
+    """Show the table, keep the clock, and tell the trials to end when the time is up or a signal came.
+
+    Tune pickles its callbacks when it starts: there is nothing in here that cannot be.
+    """
+
+    def __init__(self, plan: SearchPlan, halting: ProgressHandle, proposals: SearchAlgorithm) -> None:
+        self.plan = plan
+        self.halting = halting
+        self.proposals = proposals
+        self.records = Records(plan.folder)
+        self.spent_before = self.records.spent_seconds()
+        self.started = time.monotonic()
+        self.shown_at = 0.0
+        self.shown: list[str] = []
+        self.num_shown = 0
+        self.signal = 0
+        self.ending = False
+        self.idle_since: float | None = None
+
+    @property
+    def spent_seconds(self) -> float:
+        """Tell how long the search has run, over all of its starts."""
+        return self.spent_before + time.monotonic() - self.started
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:  # noqa: ARG002 - Tune's signature
+        """Look after everything; Tune calls it several times a second."""
+        found = {trial.status for trial in trials}
+        idle = "PAUSED" in found and not found & {"RUNNING", "PENDING"}
+        self.idle_since = (self.idle_since or time.monotonic()) if idle else None
+        limit = self.plan.config.max_minutes
+        late = limit is not None and self.spent_seconds > limit * 60
+        if (self.signal or late) and not self.ending:
+            self.ending = True
+            self.proposals.set_finished()
+            self.halting.halt()
+        now = time.monotonic()
+        if now - self.shown_at > SHOW_SECONDS:
+            self.shown_at = now
+            self.records.write_spent(self.spent_seconds)
+            self.show()
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002 - Tune's signature
+        """Stop no trial for what it reported."""
+        return False
+
+    def stop_all(self) -> bool:
+        """End the search once the running trials have ended; those that pause have their checkpoints.
+
+        A synchronous population waits for members that it will never hear of again, if they ended or failed meanwhile:
+        when nobody runs for a while, it is over, too.
+        """
+        waited = 0.0 if self.idle_since is None else time.monotonic() - self.idle_since
+        return self.idle_since is not None and (self.ending or waited > STUCK_SECONDS)
+
+    def show(self, *, final: bool = False) -> None:
+        """Draw the table; where it cannot be redrawn, print it when something changed."""
+        table = write_table(self.plan, self.records, self.spent_seconds)
+        if sys.stderr.isatty():
+            # A line that is broken in two could not be drawn over.
+            width = shutil.get_terminal_size().columns - 1
+            table = [line[:width] for line in table]
+            up = f"\x1b[{len(self.shown)}A\x1b[J" if self.shown else ""
+            sys.stderr.write(up + "\n".join(table) + "\n")
+            sys.stderr.flush()
+        elif final or changed(self.shown, table) or time.monotonic() - self.started > PRINT_SECONDS * self.num_shown:
+            self.num_shown += 1
+            tqdm.write("\n".join(table), file=sys.stderr)
+        else:
+            return
+        self.shown = table
+
+
+def changed(former: Sequence[str], table: Sequence[str]) -> bool:
+    """Tell whether a trial began, reported or ended; the clock and the images go on all the time."""
+    return [row.split()[:2] for row in former[2:]] != [row.split()[:2] for row in table[2:]]
+
+
+def write_table(plan: SearchPlan, records: Records, spent_seconds: float) -> list[str]:
+    """Write the state of a search: a line about all, the head, a line a trial."""
+    config, trials = plan.config, records.trials()
+    names = short_names(config.space)
+    rows = [("trial", "status", "images", config.metric.removeprefix("validation_"), *names.values())]
+    rows += [write_row(plan, record, records) for record in trials]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    ended = sum(record.status in ("finished", "stopped", "failed") for record in trials)
+    best = choose_best(trials, config.mode)
+    leader = f", best {best.last.value:.4g} ({best.name})" if best and best.last else ""
+    limit = f" of {config.max_minutes:g}" if config.max_minutes else ""
+    minutes = f"{spent_seconds / 60:.1f}{limit} minutes"
+    return [f"tune {config.name}: {ended} of {config.trials} trials ended{leader}, {minutes}", *lines]
+
+
+def write_row(plan: SearchPlan, record: TrialRecord, records: Records) -> tuple[str, ...]:
+    attempts = records.attempts(record.name)
+    images = attempts[-1].last_images if attempts else 0
+    value = f"{record.last.value:.4g}" if record.last else ""
+    settings = (write_value(record.settings[key]) for key in plan.config.space)
+    return (record.name, record.status, f"{images}/{plan.images}", value, *settings)
+
+
+@contextlib.contextmanager
+def signals_end(watch: Watch) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the search orderly for the length of a block; the second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(number: int, _frame: Any) -> None:
+        watch.signal = number
+        for other, handler in former.items():
+            signal.signal(other, handler)
+
+    for number in former:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

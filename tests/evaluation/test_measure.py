@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fusionray.data.decoding import CropDecoder, collate_pairs
+from fusionray.data.pairs import SampledPairs
+from fusionray.data.shards import read_manifest
+from fusionray.evaluation.config import EvaluateConfig
+from fusionray.evaluation.dataset import EvalDataset, load_dataset
+from fusionray.evaluation.measure import TRUTH_OVERSAMPLING, Columns, Evaluators, FusionModel, Meter
+from fusionray.evaluation.report.summary import EvalSummary, sum_up
+from fusionray.faces.align import load_template
+from fusionray.metrics.landmarks import CropLandmarks
+from fusionray.recipes.identity import ArcFaceCrop
+from fusionray.recipes.recipe import to_uint8
+from fusionray.recipes.truth import render_truth
+from fusionray.training.build import crop_to_arcface_affine, load_encoder, load_reader
+from fusionray.types import PairBatch
+from tests.support.tiny_fusion import SIZE, save_encoder
+from tests.support.tiny_world import TEMPLATE, save_reader, write_world
+
+CPU = torch.device("cpu")
+PAIRS = 30
+
+
+class Answering:
+    """A model that gives a prepared answer."""
+
+    def __init__(self, answer: Tensor) -> None:
+        self.answer = answer
+
+    def fuse(self, source: Tensor, target: Tensor) -> Tensor:
+        """Give the answer."""
+        return self.answer
+
+    def embed(self, face: Tensor) -> Tensor:
+        """Have no encoder."""
+        raise AssertionError("nothing is fused from an embedding here")
+
+
+class Means(nn.Module):
+    """Describe pictures by the mean of each channel."""
+
+    def forward(self, picture: Tensor) -> Tensor:
+        """Average."""
+        return picture.mean(dim=(2, 3))
+
+
+class Setting:
+    """A world, its pairs in one batch, and judges that learned nothing."""
+
+    def __init__(self, folder: Path, *, photographs: bool = False) -> None:
+        write_world(folder / "shards", photographs=photographs)
+        for name, save in (("judge", save_encoder), ("reader", save_reader)):
+            save(folder / name)
+        config = EvaluateConfig(
+            model="m", data=str(folder / "shards"), output="o", pairs=PAIRS, enrolled=2, bootstrap_rounds=20
+        )
+        self.material: EvalDataset = load_dataset(config, read_manifest(config.data))
+        decoder = CropDecoder(SIZE, threads=1)
+        self.batch: PairBatch = collate_pairs([SampledPairs(self.material.crops, self.material.plan.pairs)], decoder)
+        self.enrolled = decoder.decode(self.material.crops.select(self.material.plan.enrolled))
+        decoder.close()
+        judges = Evaluators(
+            load_encoder(str(folder / "judge")).build(),
+            load_reader(str(folder / "reader")),
+            Means(),
+            CropLandmarks(load_template(TEMPLATE), SIZE),
+        )
+        self.meter = Meter(judges, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU)
+
+    def measure(self, subject: FusionModel) -> Columns:
+        return self.meter.measure(subject, self.batch)
+
+    def judge(self, answer: Tensor, *, with_features: bool = True) -> EvalSummary:
+        numbers = np.argsort(self.material.plan.enrolled)
+        described = self.meter.measure_crops(self.enrolled[numbers])
+        pairs = self.measure(Answering(answer))
+        return sum_up(
+            self.material,
+            {
+                "pairs": (np.arange(PAIRS), pairs),
+                "crops": (self.material.plan.enrolled[numbers], described),
+                "clips": (np.empty(0, np.int64), {}),
+            },
+            with_features=with_features,
+            rounds=20,
+            seed=0,
+        )
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    return Setting(tmp_path_factory.mktemp("meter"))
+
+
+@pytest.fixture(scope="module")
+def truth(setting: Setting) -> Tensor:
+    return to_uint8(render_truth(setting.batch, TRUTH_OVERSAMPLING)[0])
+
+
+def test_the_true_fusion_gets_the_best_of_every_figure(setting: Setting, truth: Tensor) -> None:
+    values = setting.judge(truth).summary.values
+    assert values["retrieval_top1"] == values["retrieval_truth"]
+    assert values["nearer_to_source"] == values["nearer_to_source_truth"]
+    for group in ("pose", "expression", "light"):
+        assert values[f"{group}_error"] == values[f"{group}_error_truth"]
+    for key in (
+        "ssim_to_truth",
+        "ssim_gap_closed",
+        "sharpness_ratio",
+        *(f"{g}_error_ratio" for g in ("pose", "light")),
+    ):
+        assert values[key] == pytest.approx(1, abs=1e-6), key
+    assert values["feature_distance_to_truth"] == pytest.approx(0, abs=1e-6)
+    assert values["psnr_to_truth"] == pytest.approx(58.9)
+    assert values["fid"] == pytest.approx(values["fid_truth"])
+    assert values["kid"] == pytest.approx(values["kid_truth"])
+
+
+def test_the_unchanged_target_closes_nothing_of_the_gap(setting: Setting) -> None:
+    values = setting.judge(setting.batch.target).summary.values
+    assert values["ssim_gap_closed"] == 0
+    assert values["ssim_to_truth"] == values["ssim_target"] < 1
+    assert values["psnr_to_truth"] == values["psnr_target"]
+    assert values["nearer_to_source"] == 0
+    assert values["cosine_to_target"] == pytest.approx(1)
+    assert values["pose_error"] == values["pose_error_target"] != values["pose_error_truth"]
+    assert values["landmark_distance"] == 0
+    assert values["face_not_found"] == 0
+
+
+def test_the_source_as_it_is_has_its_identity_and_not_the_targets_pose(setting: Setting) -> None:
+    values = setting.judge(setting.batch.source).summary.values
+    assert values["nearer_to_source"] == 1
+    assert values["cosine_to_source"] == pytest.approx(1)
+    assert values["landmark_distance"] > 0.02
+    assert values["ssim_to_truth"] < values["ssim_paste"]
+
+
+def test_a_blurred_truth_is_called_soft_and_noise_is_no_face(setting: Setting, truth: Tensor) -> None:
+    soft = nn.functional.avg_pool2d(truth.float(), 3, stride=1, padding=1, count_include_pad=False).to(torch.uint8)
+    assert setting.judge(soft).summary.values["sharpness_ratio"] < 0.9
+    noise = torch.randint(0, 256, truth.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    values = setting.judge(noise).summary.values
+    assert values["face_not_found"] > 0.5
+    assert values["sharpness_ratio"] > 2
+    assert values["fid"] > 2 * values["fid_truth"]
+    assert values["kid"] > values["kid_truth"]
+
+
+def test_every_figure_over_pairs_lies_in_its_interval(setting: Setting, truth: Tensor) -> None:
+    summary = setting.judge(torch.where(torch.arange(PAIRS)[:, None, None, None] % 3 > 0, truth, 0)).summary
+    for key in ("retrieval_top1", "ssim_to_truth", "ssim_gap_closed", "sharpness_ratio", "pose_error_ratio"):
+        low, high = summary.intervals[key]
+        assert low <= summary.values[key] <= high
+        assert low < high
+    assert "fid" not in summary.intervals
+
+
+def test_without_a_network_of_the_users_crowds_are_compared_by_the_judge(setting: Setting, truth: Tensor) -> None:
+    values = setting.judge(truth, with_features=False).summary.values
+    assert {"fid_judge", "kid_judge", "fid_judge_truth"} <= values.keys()
+    assert not {"fid", "kid"} & values.keys()
+
+
+def test_photographs_are_measured_by_what_needs_no_truth(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, photographs=True)
+    verdict = setting.judge(setting.batch.target)
+    values = verdict.summary.values
+    assert values["nearer_to_source"] == 0
+    assert values["landmark_distance"] == 0
+    assert {"retrieval_top1", "cosine_to_source", "verification_auc", "fid", "held_out_pairs"} <= values.keys()
+    assert not [key for key in values if key.startswith(("ssim", "pose", "sharpness", "fairness")) or "truth" in key]
+
+
+def test_scores_of_pairs_average_to_the_figures(setting: Setting) -> None:
+    verdict = setting.judge(setting.batch.source)
+    assert verdict.scores["ssim_to_truth"].shape == (PAIRS,)
+    assert verdict.summary.values["ssim_to_truth"] == pytest.approx(verdict.scores["ssim_to_truth"].mean())

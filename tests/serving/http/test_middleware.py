@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import MutableMapping
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from fusionray.errors import ConfigInvalid
+from fusionray.serving.application import build, scale, with_absolute_paths
+from fusionray.serving.auth.api_keys import ApiKeyStore
+from fusionray.serving.auth.callers import ApiKeyMiddleware
+from fusionray.serving.config import ServeConfig, StageConfig
+from fusionray.serving.http.middleware import (
+    KEY_VARIABLE,
+    BodyLimitMiddleware,
+    DisconnectMiddleware,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    check_exposure,
+    is_loopback,
+    read_key_digest,
+)
+
+KEY = "a-key-of-good-length"
+DIGEST = hashlib.sha256(KEY.encode()).digest()
+RING = ApiKeyStore(None, DIGEST)
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def ask(app: ApiKeyMiddleware | BodyLimitMiddleware, path: str = "/v1/fuse", **headers: str) -> httpx.Response:
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post(path, headers=headers)
+
+    return asyncio.run(send())
+
+
+@pytest.mark.parametrize("authorization", [f"Bearer {KEY}", f"bearer  {KEY}"])
+def test_the_right_key_is_let_through(authorization: str) -> None:
+    assert ask(ApiKeyMiddleware(hello, RING), authorization=authorization).text == "hello"
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", KEY, f"Basic {KEY}", f"Bearer {KEY}x"])
+def test_any_other_key_is_401(authorization: str) -> None:
+    response = ask(ApiKeyMiddleware(hello, RING), authorization=authorization)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.json()["reason"] == "unauthorized"
+
+
+def test_no_key_is_401_but_health_stays_open() -> None:
+    assert ask(ApiKeyMiddleware(hello, RING)).status_code == 401
+    assert ask(ApiKeyMiddleware(hello, RING), "/healthz").status_code == 200
+    assert ask(ApiKeyMiddleware(hello, RING), "/healthz/../v1/fuse").status_code == 401
+
+
+def test_a_websocket_is_closed_before_it_opens() -> None:
+    said: list[object] = []
+
+    async def send(message: Message) -> None:
+        said.append(message["type"])
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    asyncio.run(ApiKeyMiddleware(hello, RING)({"type": "websocket", "path": "/v1/fuse", "headers": []}, receive, send))
+    assert said == ["websocket.close"]
+
+
+@pytest.mark.parametrize("key", [b"\xff\xfe", b"\xed\xa0\x80", "\u96ea".encode(), b"a" * 100_000])
+def test_a_key_that_is_no_text_is_401(key: bytes) -> None:
+    said: list[Message] = []
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    headers = [(b"authorization", b"Bearer " + key)]
+    asyncio.run(ApiKeyMiddleware(hello, RING)({"type": "http", "path": "/v1/fuse", "headers": headers}, receive, send))
+    assert said[0]["status"] == 401
+
+
+def test_without_a_key_set_nothing_is_asked() -> None:
+    assert ask(ApiKeyMiddleware(hello, ApiKeyStore())).status_code == 200
+
+
+@pytest.mark.parametrize("length", ["11", "-1", "ten", "9" * 5000])
+def test_a_stated_length_that_is_too_long_or_no_number_is_413(length: str) -> None:
+    response = ask(BodyLimitMiddleware(hello, 10), **{"content-length": length})
+    assert response.status_code == 413
+    assert response.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_key(host: str) -> None:
+    assert is_loopback(host)
+    check_exposure(host, False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
+def test_beyond_loopback_a_key_is_required(host: str) -> None:
+    with pytest.raises(ConfigInvalid, match=KEY_VARIABLE):
+        check_exposure(host, False)
+    check_exposure(host, True)
+
+
+def test_the_key_comes_from_the_environment_as_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    assert read_key_digest() == DIGEST
+    monkeypatch.setenv(KEY_VARIABLE, "short")
+    with pytest.raises(ConfigInvalid, match="at least 16") as caught:
+        read_key_digest()
+    assert "short" not in str(caught.value)
+    monkeypatch.delenv(KEY_VARIABLE)
+    assert read_key_digest() is None
+
+
+def test_unknown_settings_are_refused_by_name() -> None:
+    with pytest.raises(ConfigInvalid, match=r"unknown key 'ingress\.num_replica'"):
+        build({"bundle": "b", "ingress": {"num_replica": 2}})
+    with pytest.raises(ConfigInvalid, match="models"):
+        build({})
+    with pytest.raises(ConfigInvalid, match="max_replicas 1 is below num_replicas 2"):
+        build({"bundle": "b", "fuser": {"num_replicas": 2, "max_replicas": 1}})
+
+
+def test_paths_of_the_settings_hold_in_the_folder_of_any_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSIONRAY_ROOT", str(tmp_path))
+    tree = {"bundle": "b", "signing": {"certificate": "signing.pem", "key": "/keys/signing.key"}}
+    config = with_absolute_paths(ServeConfig.model_validate(tree))
+    assert config.models[0].bundle == str(tmp_path / "b")
+    assert config.signing.certificate == str(tmp_path / "signing.pem")
+    assert config.signing.key == "/keys/signing.key"
+    plain = ServeConfig.model_validate({"bundle": "models:/m@prod"})
+    assert with_absolute_paths(plain).models == plain.models
+    assert with_absolute_paths(plain).jobs.folder == str(tmp_path / "runs" / "jobs")
+
+
+def test_copies_are_fixed_or_follow_the_load() -> None:
+    assert scale(StageConfig(num_replicas=2)) == {"num_replicas": 2}
+    follow = scale(StageConfig(num_replicas=1, max_replicas=4))["autoscaling_config"]
+    assert (follow["min_replicas"], follow["max_replicas"]) == (1, 4)
+
+
+def test_the_configuration_file_holds_settings_that_are_understood() -> None:
+    tree = yaml.safe_load((Path(__file__).parents[2] / "serve" / "config.yaml").read_text())
+    (application,) = tree["applications"]
+    ServeConfig.model_validate(application["args"])
+    assert application["import_path"] == "serve.app:build"
+    assert is_loopback(tree["http_options"]["host"])
+
+
+class Client:
+    """An ASGI client that sends one request, and leaves when it is told to."""
+
+    def __init__(self) -> None:
+        self.leaving = asyncio.Event()
+        self.sent = False
+        self.answers: list[str] = []
+
+    async def receive(self) -> dict[str, object]:
+        if not self.sent:
+            self.sent = True
+            return {"type": "http.request", "body": b"x", "more_body": False}
+        await self.leaving.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: MutableMapping[str, object]) -> None:
+        self.answers.append(str(message["type"]))
+
+
+def test_work_on_a_request_whose_client_has_gone_is_given_up() -> None:
+    async def ask() -> tuple[list[str], list[str]]:
+        ends: list[str] = []
+        begun = asyncio.Event()
+
+        async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                ends.append("given up")
+                raise
+
+        client = Client()
+        work = asyncio.create_task(DisconnectMiddleware(slow)({"type": "http"}, client.receive, client.send))
+        await begun.wait()
+        client.leaving.set()
+        await asyncio.wait_for(work, 5)
+        return ends, client.answers
+
+    assert asyncio.run(ask()) == (["given up"], [])
+
+
+def test_a_client_that_waits_gets_its_answer_and_leaves_nothing_behind() -> None:
+    async def ask() -> tuple[list[str], int]:
+        client = Client()
+
+        async def read(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            await hello(scope, receive, send)
+
+        await DisconnectMiddleware(read)({"type": "http"}, client.receive, client.send)
+        await asyncio.sleep(0)
+        return client.answers, len(asyncio.all_tasks())
+
+    assert asyncio.run(ask()) == (["http.response.start", "http.response.body"], 1)

@@ -1,0 +1,218 @@
+"""Identities, batches and jobs over HTTP, with keys, quotas, consent and an audit log, as an operator would run it."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from ray import serve
+
+from fusionray.environment import ROOT_VARIABLE
+from fusionray.faces.decode import decode_image
+from fusionray.safety.audit import AuditConfig, hash_bytes
+from fusionray.safety.consent import ConsentConfig
+from fusionray.safety.verify import verify
+from fusionray.serving.application import run
+from fusionray.serving.auth.api_keys import ApiKeyConfig, add_key
+from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
+from fusionray.serving.http.middleware import KEY_VARIABLE
+from tests.support.pictures import draw_empty, draw_group, draw_person
+from tests.support.serving import encode, find_free_port
+from tests.support.tiny_bundle import write_tiny_bundle
+
+SOURCE, OTHER_SOURCE, REFUSED = (encode(draw_person(seed)) for seed in (1, 2, 3))
+TARGETS = [encode(draw_person(seed)) for seed in (4, 5, 6)]
+
+
+@dataclass(frozen=True)
+class Kept:
+    url: str
+    keys: dict[str, str]
+    audit: Path
+
+    def client(self, name: str) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, headers={"authorization": f"Bearer {self.keys[name]}"})
+
+
+@pytest.fixture(scope="module")
+def kept(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    root = tmp_path_factory.mktemp("kept")
+    bundle = write_tiny_bundle(root / "bundle")
+    ring = root / "keys.yaml"
+    keys = {
+        "ada": add_key(ring, "ada"),
+        "ben": add_key(ring, "ben"),
+        "few": add_key(ring, "few", images_per_day=3),
+        "other": add_key(ring, "other", models=("another",)),
+    }
+    permitted = root / "permitted.txt"
+    permitted.write_text("".join(f"{hash_bytes(source)}\n" for source in (SOURCE, OTHER_SOURCE, encode(draw_empty()))))
+    config = ServeConfig(
+        models=(ModelConfig(bundle=str(bundle.folder)),),
+        limits=LimitConfig(max_batch_targets=4, max_job_targets=6),
+        keys=ApiKeyConfig(file=str(ring)),
+        consent=ConsentConfig(policy="allow-list", file=str(permitted)),
+        audit=AuditConfig(path=str(root / "audit.jsonl")),
+    )
+    port = find_free_port()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv(KEY_VARIABLE, raising=False)
+        environment.setenv(ROOT_VARIABLE, str(root))
+        run(config, port=port, blocking=False)
+    yield Kept(f"http://127.0.0.1:{port}", keys, root / "audit.jsonl")
+    serve.shutdown()
+
+
+@pytest.fixture
+def ada(kept: Kept) -> Iterator[httpx.Client]:
+    with kept.client("ada") as client:
+        yield client
+
+
+def keep(client: httpx.Client, source: bytes = SOURCE) -> str:
+    answer = client.post("/v1/identities", files={"source": source})
+    assert answer.status_code == 201, answer.text
+    identity: str = answer.json()["identity"]
+    assert answer.headers["location"] == f"/v1/identities/{identity}"
+    return identity
+
+
+def refused(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return answer.status_code, answer.json()["reason"]
+
+
+def test_without_a_key_only_probes_and_the_page_are_answered(kept: Kept) -> None:
+    with httpx.Client(base_url=kept.url, timeout=60) as client:
+        for path in ("/v1/models", "/metrics", "/openapi.json", "/v1/jobs/x"):
+            assert refused(client.get(path)) == (401, "unauthorized")
+        for path in ("/healthz", "/readyz", "/", "/page/page.js"):
+            assert client.get(path).status_code == 200
+        assert "default-src 'none'" in client.get("/").headers["content-security-policy"]
+
+
+def test_a_kept_identity_gives_the_picture_that_its_source_gives(ada: httpx.Client) -> None:
+    identity = keep(ada)
+    by_source, by_handle, again = (
+        ada.post("/v1/fuse", files={**files, "target": TARGETS[0]}, data=data)
+        for files, data in (({"source": SOURCE}, {}), ({}, {"identity": identity}), ({}, {"identity": identity}))
+    )
+    pictures = [decode_image(answer.content).astype(int) for answer in (by_source, by_handle, again)]
+    # The face is read from a region that was cut out and stored; what it is resampled from differs by little.
+    assert abs(pictures[0] - pictures[1]).max() <= 6
+    assert (pictures[1] == pictures[2]).all()
+    assert verify(by_handle.content).ai_made
+    assert ada.get(f"/v1/identities/{identity}").json()["identity"] == identity
+
+
+def test_an_identity_is_its_owners_alone_and_can_be_deleted(kept: Kept, ada: httpx.Client) -> None:
+    identity = keep(ada)
+    form = {"files": {"target": TARGETS[0]}, "data": {"identity": identity}}
+    with kept.client("ben") as ben:
+        assert refused(ben.get(f"/v1/identities/{identity}")) == (404, "unknown_identity")
+        assert refused(ben.delete(f"/v1/identities/{identity}")) == (404, "unknown_identity")
+        assert refused(ben.post("/v1/fuse", **form)) == (404, "unknown_identity")
+    assert ada.delete(f"/v1/identities/{identity}").status_code == 204
+    assert refused(ada.post("/v1/fuse", **form)) == (404, "unknown_identity")
+    assert refused(ada.get("/v1/identities/id_x")) == (404, "unknown_identity")
+
+
+def test_a_source_is_a_picture_or_an_identity_and_not_both(ada: httpx.Client) -> None:
+    identity = keep(ada)
+    both = ada.post("/v1/fuse", files={"source": SOURCE, "target": TARGETS[0]}, data={"identity": identity})
+    assert refused(both) == (422, "bad_fields")
+    assert refused(ada.post("/v1/fuse", files={"target": TARGETS[0]})) == (422, "bad_fields")
+    assert refused(ada.post("/v1/identities", files={"source": encode(draw_empty())})) == (422, "no_face")
+
+
+def test_sources_that_are_not_permitted_are_refused_by_every_way(ada: httpx.Client) -> None:
+    answers = [
+        ada.post("/v1/fuse", files={"source": REFUSED, "target": TARGETS[0]}),
+        ada.post("/v1/identities", files={"source": REFUSED}),
+    ]
+    assert [refused(answer) for answer in answers] == [(403, "consent_source_not_permitted")] * 2
+    batch = ada.post("/v1/batches", files=[("source", REFUSED), ("target", TARGETS[0])])
+    (entry,) = read_results(batch.content)
+    assert entry["problem"]["reason"] == "consent_source_not_permitted"
+
+
+def read_results(archive: bytes) -> list[dict[str, object]]:
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        found: list[dict[str, object]] = json.loads(opened.read("results.json"))
+        return found
+
+
+def test_a_batch_answers_every_target_with_its_picture_or_its_problem(ada: httpx.Client) -> None:
+    targets = [TARGETS[0], b"no picture", encode(draw_group((7, 8)))]
+    form = [("source", SOURCE), *(("target", target) for target in targets)]
+    answer = ada.post("/v1/batches", files=form, data={"faces": "all", "format": "jpeg"})
+    assert answer.headers["content-type"] == "application/zip"
+    first, second, third = read_results(answer.content)
+    assert (first["status"], second["status"], third["status"]) == ("done", "failed", "done")
+    assert second["problem"]["reason"] == "not_an_image"  # type: ignore[index]
+    assert len(third["boxes"]) == 2  # type: ignore[arg-type]
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.namelist() == ["0001.jpg", "0003.jpg", "results.json"]
+        assert verify(archive.read("0003.jpg")).ai_made
+    many = ada.post("/v1/batches", files=[("source", SOURCE), *(("target", TARGETS[0]) for _ in range(5))])
+    assert refused(many) == (413, "too_many_targets")
+
+
+def wait_for_job(client: httpx.Client, job: str) -> dict[str, object]:
+    deadline = time.monotonic() + 60
+    while (status := client.get(f"/v1/jobs/{job}").json())["status"] in ("queued", "running"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return status
+
+
+def test_a_job_is_worked_on_told_about_fetched_and_removed(kept: Kept, ada: httpx.Client) -> None:
+    identity = keep(ada)
+    form = [("target", target) for target in (*TARGETS, b"no picture")]
+    created = ada.post("/v1/jobs", files=form, data={"identity": identity})
+    assert created.status_code == 202, created.text
+    job = created.json()["job"]
+    assert created.headers["location"] == f"/v1/jobs/{job}"
+    status = wait_for_job(ada, job)
+    assert (status["status"], status["total"], status["done"], status["failed"]) == ("done", 4, 3, 1)
+    result = ada.get(f"/v1/jobs/{job}/result")
+    with zipfile.ZipFile(io.BytesIO(result.content)) as archive:
+        made = decode_image(archive.read("0002.png"))
+    alone = ada.post("/v1/fuse", files={"target": TARGETS[1]}, data={"identity": identity})
+    assert (made == decode_image(alone.content)).all()
+    with kept.client("ben") as ben:
+        assert refused(ben.get(f"/v1/jobs/{job}/result")) == (404, "unknown_job")
+    assert ada.delete(f"/v1/jobs/{job}").status_code == 204
+    assert refused(ada.get(f"/v1/jobs/{job}")) == (404, "unknown_job")
+
+
+def test_a_key_is_good_for_its_models_and_its_quota_and_no_more(kept: Kept) -> None:
+    with kept.client("other") as other:
+        answer = other.post("/v1/fuse", files={"source": SOURCE, "target": TARGETS[0]})
+        assert refused(answer) == (403, "model_not_allowed")
+    with kept.client("few") as few:
+        codes = [few.post("/v1/fuse", files={"source": SOURCE, "target": TARGETS[0]}).status_code for _ in range(4)]
+        assert codes == [200, 200, 200, 429]
+        answer = few.post("/v1/fuse", files={"source": SOURCE, "target": TARGETS[0]})
+        assert refused(answer) == (429, "images_per_day")
+        assert int(answer.headers["retry-after"]) > 0
+
+
+def test_every_request_leaves_a_line_without_a_picture(kept: Kept, ada: httpx.Client) -> None:
+    answer = ada.post(
+        "/v1/fuse", files={"source": SOURCE, "target": TARGETS[2]}, headers={"x-request-id": "request-of-a-test"}
+    )
+    (line,) = [line for line in kept.audit.read_text().splitlines() if "request-of-a-test" in line]
+    entry = json.loads(line)
+    assert entry["who"] == "ada"
+    assert (entry["source_sha256"], entry["target_sha256"]) == (hash_bytes(SOURCE), hash_bytes(TARGETS[2]))
+    assert entry["output_sha256"] == hash_bytes(answer.content)
+    assert (entry["status"], entry["num_faces"]) == (200, 1)
+    assert kept.keys["ada"] not in kept.audit.read_text()

@@ -1,0 +1,16 @@
+"""Jobs of a few pictures that are not pictures: nobody decodes them."""
+
+from __future__ import annotations
+
+from fusionray.serving.jobs.items import ItemOutcome, JobItem
+from fusionray.serving.jobs.store import JobStore
+
+TARGETS = [b"target %d" % number for number in range(1, 13)]
+
+
+def copy_target(item: JobItem) -> ItemOutcome:
+    return ItemOutcome(item.target, details={"faces": 1})
+
+
+def make(store: JobStore, owner: str = "ann", num_targets: int = 12) -> str:
+    return store.create(owner, {"faces": "all"}, b"source", TARGETS[:num_targets]).job

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from fusionray.errors import QuotaExceeded, StoreFull, UnknownJob
+from fusionray.serving.jobs.folder import JobFolder, JobRecord
+from fusionray.serving.jobs.items import ItemOutcome
+from fusionray.serving.jobs.store import JobStore
+from tests.serving.identities.test_store import Clock
+from tests.serving.jobs.some_jobs import copy_target, make
+
+
+def test_of_two_outcomes_at_the_same_time_the_first_stays(store: JobStore) -> None:
+    folder = JobFolder.read(store.jobs / make(store))
+    drafts = [store.making / name for name in ("first", "second")]
+    for draft in drafts:
+        draft.mkdir()
+        (draft / "ended.json").write_text(json.dumps({"state": "done", "done": 1, "failed": 0, "ended_at": 1.0}))
+        (draft / draft.name).touch()
+    assert [folder.publish(draft) for draft in drafts] == [True, False]
+    assert (folder.path / "outcome" / "first").exists()
+    assert list(store.making.iterdir()) == []
+
+
+def test_what_was_finished_first_stays(store: JobStore) -> None:
+    folders = [JobFolder.read(store.jobs / make(store)) for _ in range(3)]
+    for folder in folders:
+        folder.write_result(1, copy_target(folder.read_item(1, b"source")))
+        folder.write_result(1, ItemOutcome(problem={}))
+        assert (folder.progress().done, folder.progress().failed) == ({1}, frozenset())
+    assert [folders[0].finish(), folders[0].end("failed", "x"), folders[0].finish()] == [True, False, False]
+    assert [folders[1].end("cancelled"), folders[1].end("failed", "x")] == [True, False]
+    (folders[2].path / "reserve").rename(store.making / "taken")
+    assert folders[2].end("failed", "y" * 5000)
+    ended = [folder.ended for folder in folders]
+    assert [end and end.state for end in ended] == ["done", "cancelled", "failed"]
+
+
+@pytest.mark.parametrize(
+    "job", ["", "..", "job_", "job_../../making", "job_" + "g" * 32, "job_" + "0" * 32, "job_" + "0" * 32 + "\n"]
+)
+def test_an_id_that_was_never_given_is_unknown(store: JobStore, job: str) -> None:
+    make(store)
+    for act in (store.status, store.result, store.cancel, store.remove):
+        with pytest.raises(UnknownJob):
+            act(job, "ann")
+
+
+def test_an_id_leads_nowhere_but_to_jobs(store: JobStore) -> None:
+    job = make(store)
+    shutil.copytree(store.jobs / job, store.making / "planted")
+    for strange in ("../making/planted", f"../jobs/{job}", f"{job}/", f"./{job}"):
+        with pytest.raises(UnknownJob):
+            store.status(strange, "ann")
+
+
+def test_another_owner_sees_and_touches_nothing(store: JobStore) -> None:
+    job = make(store)
+    for act in (store.status, store.result, store.cancel, store.remove):
+        with pytest.raises(UnknownJob) as caught:
+            act(job, "bob")
+        with pytest.raises(UnknownJob, match=str(caught.value)):
+            act("job_" + "0" * 32, "bob")
+    assert store.list_jobs("bob") == []
+    assert [status.job for status in store.list_jobs("ann")] == [job]
+
+
+def test_jobs_expire_and_half_written_ones_are_swept(tmp_path: Path) -> None:
+    wall = Clock(time.time() - 99)
+    store = JobStore(tmp_path / "store", 100.0, wall_clock=wall)
+    job = make(store)
+    old, young = store.making / "job_old", store.making / "job_young"
+    for draft in (old, young):
+        (draft / "targets").mkdir(parents=True)
+    os.utime(old, (0, 0))
+    wall.now = time.time()
+    other = make(store)
+    assert store.sweep() == 0
+    assert (old.exists(), young.exists()) == (False, True)
+    store.cancel(other, "ann")
+    wall.now += 2
+    with pytest.raises(UnknownJob):
+        store.status(job, "ann")
+    assert store.sweep() == 1
+    assert not (store.jobs / job).exists()
+    assert store.status(other, "ann").state == "cancelled"
+
+
+def test_too_many_jobs_are_refused(tmp_path: Path) -> None:
+    store = JobStore(tmp_path / "store", 100.0, max_jobs=3, max_open_jobs=2, max_bytes=10_000)
+    jobs = [make(store), make(store)]
+    with pytest.raises(QuotaExceeded, match="2 jobs of this key are not finished"):
+        make(store)
+    with pytest.raises(StoreFull, match="of at most 3 with 10000 bytes"):
+        store.create("bob", {}, b"source", [bytes(9900)])
+    store.cancel(jobs[0], "ann")
+    make(store)
+    with pytest.raises(StoreFull, match="3 jobs with"):
+        make(store, "bob")
+    store.remove(jobs[0], "ann")
+    make(store, "bob")
+
+
+def test_thousands_of_jobs_are_listed_fast(store: JobStore) -> None:
+    for number in range(3000):
+        record = JobRecord(f"job_{number:032x}", "ann" if number % 10 else "bob", {}, 5, 9, 1.0 + time.time())
+        folder = store.jobs / record.job
+        (folder / "results").mkdir(parents=True)
+        (folder / "job.json").write_text(json.dumps(asdict(record)))
+    store.list_open()
+    began = time.monotonic()
+    assert len(store.list_jobs("bob")) == 300
+    assert len(store.list_open()) == 3000
+    assert time.monotonic() - began < 3.0

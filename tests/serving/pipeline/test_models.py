@@ -1,0 +1,211 @@
+"""Several models, versions that change under load, and parts of the service in replicas of their own."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+from ray import serve
+
+from fusionray.bundle.bundle import Bundle, bundle_hash, write_bundle
+from fusionray.environment import ROOT_VARIABLE
+from fusionray.hardware.processes import add_descendants, find_processes, list_processes
+from fusionray.serving.application import APP_NAME, build_application, run, wait_until_running
+from fusionray.serving.config import (
+    CanaryConfig,
+    FaceStageConfig,
+    GeneratorStageConfig,
+    ModelConfig,
+    ServeConfig,
+    StageConfig,
+)
+from fusionray.serving.http.middleware import KEY_VARIABLE
+from fusionray.tracking import make_client, open_run, register_bundle, tracking_uri
+from tests.support.pictures import draw_person
+from tests.support.serving import encode, find_free_port
+from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny
+
+SOURCE, TARGET = encode(draw_person(1)), encode(draw_person(2))
+
+
+CUT_OFF = 0
+
+
+def write_variant(folder: Path, seed: int) -> Bundle:
+    files = {"generator.onnx": build_generator(), "identity.onnx": build_identity(seed)}
+    return write_bundle(folder, files, describe_tiny())
+
+
+@dataclass
+class Load:
+    """Requests one after the other on several connections, until told to stop."""
+
+    url: str
+    model: str | None = None
+    stopping: threading.Event = field(default_factory=threading.Event)
+    answers: list[tuple[int, str]] = field(default_factory=list)
+
+    def work(self) -> None:
+        with httpx.Client(base_url=self.url, timeout=60) as client:
+            while not self.stopping.is_set():
+                data = {"model": self.model} if self.model else {}
+                try:
+                    found = client.post("/v1/fuse", files={"source": SOURCE, "target": TARGET}, data=data)
+                except httpx.TransportError as error:
+                    self.answers.append((CUT_OFF, repr(error)))
+                else:
+                    self.answers.append((found.status_code, found.headers.get("x-fusionray-bundle", found.text)))
+
+    @contextmanager
+    def running(self, num_clients: int = 3) -> Iterator[None]:
+        clients = [threading.Thread(target=self.work) for _ in range(num_clients)]
+        for client in clients:
+            client.start()
+        try:
+            yield
+        finally:
+            self.stopping.set()
+            for client in clients:
+                client.join()
+
+
+@pytest.fixture(scope="module")
+def port(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    port = find_free_port()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv(KEY_VARIABLE, raising=False)
+        environment.setenv(ROOT_VARIABLE, str(tmp_path_factory.mktemp("root")))
+        yield port
+    serve.shutdown()
+
+
+def wait_for(condition: object, timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_bundle_that_is_replaced_answers_without_a_failed_request(port: int, tmp_path: Path) -> None:
+    old = write_variant(tmp_path / "bundle", 0)
+    run(ServeConfig(models=(ModelConfig(bundle=str(old.folder)),), alias_poll_seconds=0.3), port=port, blocking=False)
+    load = Load(f"http://127.0.0.1:{port}")
+    with load.running():
+        wait_for(lambda: len(load.answers) >= 5)
+        new = write_variant(tmp_path / "bundle", 1)
+        wait_for(lambda: load.answers[-1][1] == bundle_hash(new))
+    assert {status for status, _ in load.answers} == {200}
+    assert {bundle for _, bundle in load.answers} == {bundle_hash(old), bundle_hash(new)}
+
+
+def test_an_alias_that_moves_and_is_moved_back_answers_without_a_failed_request(port: int, tmp_path: Path) -> None:
+    uri = tracking_uri(None, str(tmp_path))
+    run_id = open_run(uri, "faces", "served", {})
+    old, new = (write_variant(tmp_path / name, seed) for seed, name in enumerate(("old", "new")))
+    location = register_bundle(uri, old.folder, "served", "prod", run_id)
+    config = ServeConfig(models=(ModelConfig(bundle=location),), tracking_uri=uri, alias_poll_seconds=0.3)
+    run(config, port=port, blocking=False)
+    load = Load(f"http://127.0.0.1:{port}")
+    with load.running():
+        wait_for(lambda: len(load.answers) >= 5)
+        register_bundle(uri, new.folder, "served", "prod", run_id)
+        wait_for(lambda: load.answers[-1][1] == bundle_hash(new))
+        make_client(uri).set_registered_model_alias("served", "prod", "1")
+        wait_for(lambda: load.answers[-1][1] == bundle_hash(old))
+    assert {status for status, _ in load.answers} == {200}
+
+
+def test_a_new_configuration_is_deployed_without_a_failed_request(port: int, tmp_path: Path) -> None:
+    old, new = write_variant(tmp_path / "old", 0), write_variant(tmp_path / "new", 1)
+    run(ServeConfig(models=(ModelConfig(bundle=str(old.folder)),)), port=port, blocking=False)
+    load = Load(f"http://127.0.0.1:{port}")
+    with load.running():
+        wait_for(lambda: len(load.answers) >= 5)
+        config = ServeConfig(models=(ModelConfig(bundle=str(new.folder)),))
+        target = serve.RunTarget(target=build_application(config), name=APP_NAME, route_prefix="/")
+        serve.run_many([target], wait_for_applications_running=False)
+        wait_until_running(APP_NAME, 60)
+        wait_for(lambda: load.answers[-1][1] == bundle_hash(new))
+    assert {status for status, _ in load.answers} == {200}
+
+
+def test_a_killed_replica_costs_no_more_than_the_answer_that_it_was_sending(port: int, tmp_path: Path) -> None:
+    bundle = write_variant(tmp_path / "bundle", 0)
+    config = ServeConfig(
+        models=(ModelConfig(bundle=str(bundle.folder)),), ingress=StageConfig(num_replicas=2, cpus=0.5)
+    )
+    run(config, port=port, blocking=False)
+    load = Load(f"http://127.0.0.1:{port}")
+    # Ray Serve calls an application running before HAProxy knows of all its replicas.
+    wait_for(lambda: count_known_replicas() == 2)
+    with load.running():
+        wait_for(lambda: len(load.answers) >= 20)
+        os.kill(min(find_replicas("Ingress")), signal.SIGKILL)
+        count = len(load.answers)
+        wait_for(lambda: len(load.answers) >= count + 50)
+    lost = [said for status, said in load.answers if status != 200]
+    # Another replica answers what the dead one had not begun to answer; of what it was sending, the rest is missing.
+    assert all("complete message body" in said for said in lost), lost
+    assert len(lost) <= 1
+
+
+def count_known_replicas() -> int:
+    """Ask HAProxy, by the socket of the process that listens now, to how many replicas it sends requests."""
+    (path,) = Path(os.environ["RAY_TMPDIR"]).glob("ray-ha/**/a.sock")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        connection.sendall(b"show stat\n")
+        told = connection.makefile().read().removeprefix("# ").splitlines()
+    rows = csv.DictReader(told)
+    return sum(row["svname"].startswith("SERVE_REPLICA") and row["status"].startswith("UP") for row in rows)
+
+
+def find_replicas(part: str) -> set[int]:
+    """Find the processes of this session's Ray that hold a part of the service."""
+    ours = add_descendants({os.getpid()}, list_processes())
+    return ours & set(find_processes(f"ray::ServeReplica:{APP_NAME}:{part}"))
+
+
+def test_models_stand_side_by_side_and_a_canary_takes_its_share(port: int, tmp_path: Path) -> None:
+    bundles = [write_variant(tmp_path / str(seed), seed) for seed in range(3)]
+    config = ServeConfig(
+        models=(
+            ModelConfig(
+                name="first",
+                bundle=str(bundles[0].folder),
+                canary=CanaryConfig(bundle=str(bundles[1].folder), share=0.4),
+            ),
+            ModelConfig(name="second", bundle=str(bundles[2].folder)),
+        ),
+        faces=FaceStageConfig(apart=True, cpus=0.5),
+        fuser=GeneratorStageConfig(apart=True, cpus=0.5, num_replicas=1),
+    )
+    run(config, port=port, blocking=False)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        cards = client.get("/v1/models").json()["models"]
+        assert [(card["name"], card["default"]) for card in cards] == [("first", True), ("second", False)]
+        assert [card["canary"] and (card["canary"]["bundle"], card["canary"]["share"]) for card in cards] == [
+            (bundle_hash(bundles[1]), 0.4),
+            None,
+        ]
+        files = {"source": SOURCE, "target": TARGET}
+        found = Counter(client.post("/v1/fuse", files=files).headers["x-fusionray-bundle"] for _ in range(60))
+        assert set(found) == {bundle_hash(bundles[0]), bundle_hash(bundles[1])}
+        assert 8 <= found[bundle_hash(bundles[1])] <= 42
+        second = client.post("/v1/fuse", files=files, data={"model": "second"})
+        assert second.headers["x-fusionray-bundle"] == bundle_hash(bundles[2])
+        missing = client.post("/v1/fuse", files=files, data={"model": "third"})
+        assert (missing.status_code, missing.json()["reason"]) == (404, "unknown_model")
+        assert "first, second" in missing.json()["detail"]
+        assert [len(find_replicas(part)) for part in ("Ingress", "Faces", "Fuser")] == [1, 1, 1]

@@ -1,0 +1,23 @@
+"""Groups of parameters: who decays, and who does not."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fusionray.recipes.recipe import OptimizerConfig
+from fusionray.training.engine.optimizers import build_optimizer
+
+
+def test_weights_decay_and_gains_and_biases_do_not() -> None:
+    network = nn.ModuleDict({"linear": nn.Linear(2, 2), "norm": nn.BatchNorm1d(2)})
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    optimizer = build_optimizer(network, OptimizerConfig(weight_decay=0.1))
+    decay = {names[value]: group["weight_decay"] for group in optimizer.param_groups for value in group["params"]}
+    assert decay == {"linear.weight": 0.1, "linear.bias": 0.0, "norm.weight": 0.0, "norm.bias": 0.0}
+    before = network["linear"].weight.clone()
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert (network["linear"].weight.abs() < before.abs()).all()
+    assert torch.equal(network["norm"].weight, torch.ones(2))

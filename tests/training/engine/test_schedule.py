@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fusionray.training.engine.schedule import ScheduleConfig, average_decay, learning_rate, scale_lr
+
+WARM = ScheduleConfig(warmup_images=1000, warmup_factor=0.1, final_lr=1e-6)
+
+
+def test_the_rate_grows_from_a_tenth_to_the_peak() -> None:
+    assert learning_rate(WARM, 2e-4, 0, 10_000) == pytest.approx(2e-5)
+    assert learning_rate(WARM, 2e-4, 500, 10_000) == pytest.approx(0.55 * 2e-4)
+    assert learning_rate(WARM, 2e-4, 1000, 10_000) == pytest.approx(2e-4)
+
+
+def test_the_rate_falls_as_a_cosine_to_the_final_one_and_stays_there() -> None:
+    assert learning_rate(WARM, 2e-4, 5500, 10_000) == pytest.approx(1e-6 + (2e-4 - 1e-6) / 2)
+    quarter = 1e-6 + (2e-4 - 1e-6) * (1 + math.cos(math.pi / 4)) / 2
+    assert learning_rate(WARM, 2e-4, 3250, 10_000) == pytest.approx(quarter)
+    assert learning_rate(WARM, 2e-4, 10_000, 10_000) == pytest.approx(1e-6)
+    assert learning_rate(WARM, 2e-4, 20_000, 10_000) == pytest.approx(1e-6)
+
+
+def test_the_curve_is_the_same_for_every_batch_size() -> None:
+    schedule = ScheduleConfig(warmup_images=1000, final_lr=0)
+    for images in (0, 256, 1024, 5120, 9984):
+        shares = {
+            round(learning_rate(schedule, scale_lr(1e-4, batch), images, 10_000) / scale_lr(1e-4, batch), 12)
+            for batch in (8, 32, 256)
+        }
+        assert len(shares) == 1
+
+
+def test_the_rate_scales_with_the_batch() -> None:
+    assert scale_lr(1e-4, 32) == pytest.approx(1e-4)
+    assert scale_lr(1e-4, 128) == pytest.approx(4e-4)
+
+
+def test_without_warm_up_the_run_begins_at_the_peak() -> None:
+    assert learning_rate(ScheduleConfig(), 1e-3, 0, 100) == pytest.approx(1e-3)
+
+
+def test_a_warm_up_longer_than_the_run_is_no_fault() -> None:
+    assert learning_rate(WARM, 1e-3, 999, 500) < 1e-3
+    assert learning_rate(WARM, 1e-3, 1000, 500) == pytest.approx(1e-3)
+
+
+def test_the_final_rate_never_exceeds_the_peak() -> None:
+    assert learning_rate(ScheduleConfig(final_lr=1.0), 1e-3, 100, 100) == pytest.approx(1e-3)
+
+
+def test_half_of_the_average_is_forgotten_in_a_half_life_whatever_the_batch() -> None:
+    for batch in (8, 32, 128):
+        decay = average_decay(1024, batch, images_seen=10**9)
+        assert decay ** (1024 / batch) == pytest.approx(0.5)
+
+
+def test_the_average_follows_closely_at_the_start() -> None:
+    assert average_decay(10_000, 32, 32) < 1e-3 < average_decay(10_000, 32, 10_000) < average_decay(10_000, 32, 10**6)
+    assert average_decay(0, 32, 1000) == 0

@@ -1,0 +1,193 @@
+"""Training in two real processes: gradients, rates and decisions are those of one large batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.toy_recipe import draw_numbers
+from tests.training.engine.process_group import run_group
+from tests.training.engine.two_ranks import NUM_RANKS, NUM_STEPS, build_engine, parameters, train
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_group(train, NUM_RANKS, tmp_path_factory.mktemp("ranks"))
+
+
+def test_two_ranks_with_two_micro_batches_learn_what_one_large_batch_teaches(ranks: list[dict[str, Any]]) -> None:
+    alone = build_engine()
+    losses = [alone.step(draw_numbers(16, seed=step)).losses["first"] for step in range(NUM_STEPS)]
+    for rank in ranks:
+        torch.testing.assert_close(rank["toy"]["parameters"], parameters(alone), rtol=1e-5, atol=1e-6)
+        # The logged loss is that of all ranks, too.
+        assert rank["toy"]["losses"] == pytest.approx(losses, rel=1e-5)
+
+
+def test_shares_that_differ_by_a_row_teach_what_one_large_batch_teaches(ranks: list[dict[str, Any]]) -> None:
+    alone = build_engine(global_batch=7)
+    losses = [alone.step(draw_numbers(7, seed=step)).losses["first"] for step in range(NUM_STEPS)]
+    for rank in ranks:
+        torch.testing.assert_close(rank["uneven"]["parameters"], parameters(alone), rtol=1e-5, atol=1e-6)
+        assert rank["uneven"]["losses"] == pytest.approx(losses, rel=1e-5)
+
+
+def test_the_learning_rate_does_not_depend_on_a_rank_s_own_loss(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["toy"]["rates"] == ranks[1]["toy"]["rates"]
+    # 16 images a step in a warm-up of 32 from a tenth of 0.1 x 16 / 32.
+    assert ranks[0]["toy"]["rates"] == pytest.approx([0.005, 0.0275, 0.05])
+
+
+def test_a_bad_row_on_one_rank_makes_both_leave_the_step_out(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        bad = rank["bad"]
+        assert bad["skipped"] == ["fit_first"]
+        for name, value in bad["before"].items():
+            assert torch.equal(bad["after"][name], value) == name.startswith("first."), name
+    torch.testing.assert_close(ranks[0]["bad"]["after"], ranks[1]["bad"]["after"], rtol=0, atol=0)
+
+
+def test_ranks_of_the_fusion_recipe_stay_equal_and_learn(ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank["fusion"] for rank in ranks)
+    torch.testing.assert_close(first["parameters"], second["parameters"], rtol=0, atol=0)
+    torch.testing.assert_close(first["averages"], second["averages"], rtol=0, atol=0)
+    assert first["reports"] == second["reports"]
+    assert set(first["reports"][0]["norms"]) == {"generator", "discriminator", "gradient_penalty"}
+    for name, value in first["before"].items():
+        assert not torch.equal(value, first["parameters"][name]), name
+
+
+def test_ranks_of_the_identity_recipe_stay_equal_and_learn(ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank["identity"] for rank in ranks)
+    assert first["losses"] == second["losses"]
+    assert {"classification", "traits"} <= first["losses"].keys()
+    for state in ("averages", "parameters"):
+        # The statistics of a batch norm are each rank's own until the next forward takes over those of rank 0.
+        for name, value in first[state].items():
+            assert "running_" in name or torch.equal(value, second[state][name]), name
+    learned = ("head", "traits", "encoder")
+    for part in learned:
+        names = [name for name in first["before"] if name.startswith(f"classifier.{part}")]
+        assert any(not torch.equal(first["before"][name], first["parameters"][name]) for name in names), part
+
+
+def test_rehearsals_leave_no_trace_in_running_statistics(ranks: list[dict[str, Any]]) -> None:
+    # Rank 0's are those that count.
+    after, during = (ranks[0][name]["parameters"] for name in ("identity", "identity_overlapped"))
+    counts = [name for name in after if name.endswith("num_batches_tracked")]
+    assert counts
+    assert [int(during[name]) for name in counts] == [int(after[name]) for name in counts]
+
+
+# Exact strategies add the same numbers in another order; compressed ones round them on the way.
+TOLERANCES = {
+    "overlapped": 1e-4,
+    "zero": 1e-5,
+    "fsdp": 1e-4,
+    "fp16": 5e-3,
+    "bf16": 2e-2,
+    "powersgd": 2e-2,
+    "fsdp_bf16": 2e-2,
+}
+
+
+@pytest.mark.parametrize("name", TOLERANCES)
+def test_every_strategy_trains_the_same_model_to_the_same_loss(ranks: list[dict[str, Any]], name: str) -> None:
+    wanted = ranks[0]["strategies"]["ddp"]
+    found = [rank["strategies"][name] for rank in ranks]
+    assert found[0]["losses"] == found[1]["losses"]
+    for step, losses in enumerate(wanted["losses"]):
+        assert found[0]["losses"][step] == pytest.approx(losses, rel=TOLERANCES[name], abs=1e-5), step
+    torch.testing.assert_close(found[0]["generator"], found[1]["generator"], rtol=0, atol=0)
+
+
+def test_matrices_are_stepped_alike_by_the_rank_that_keeps_their_momentum(ranks: list[dict[str, Any]]) -> None:
+    whole, divided = ([rank["muon"][name] for rank in ranks] for name in ("ddp", "zero"))
+    assert divided[0]["losses"] == divided[1]["losses"]
+    for step, losses in enumerate(whole[0]["losses"]):
+        assert divided[0]["losses"][step] == pytest.approx(losses, rel=1e-4, abs=1e-5), step
+    assert whole[0]["held"] < ranks[0]["strategies"]["ddp"]["held"]  # one momentum, not two moments
+    assert sum(rank["held"] for rank in divided) == whole[0]["held"]
+
+
+@pytest.mark.parametrize(
+    ("name", "exact", "step"),
+    [
+        ("fp16", "ddp", 0),
+        ("bf16", "ddp", 0),
+        ("fsdp_bf16", "fsdp", 0),
+        # PowerSGD compresses from the fourth exchange of a network on.
+        ("powersgd", "ddp", 3),
+    ],
+)
+def test_compression_rounds_what_is_exchanged(ranks: list[dict[str, Any]], name: str, exact: str, step: int) -> None:
+    found, wanted = (ranks[0]["strategies"][strategy]["norms"][step]["generator"] for strategy in (name, exact))
+    assert found != wanted
+    assert found == pytest.approx(wanted, rel=TOLERANCES[name])
+
+
+def test_what_a_compression_remembers_of_a_bad_step_is_dropped(ranks: list[dict[str, Any]]) -> None:
+    before, after = ranks[0]["strategies"]["powersgd"]["errors"]
+    assert before > 0
+    assert after == 0
+
+
+def test_strategies_shard_what_they_promise_and_no_more(ranks: list[dict[str, Any]]) -> None:
+    def held(name: str) -> list[int]:
+        return [rank["strategies"][name]["held"] for rank in ranks]
+
+    whole = held("ddp")
+    assert whole[0] == whole[1]
+    assert sum(held("zero")) == whole[0]
+    assert sum(held("fsdp")) == pytest.approx(whole[0], rel=0.02)  # step counts are kept by both
+    assert ranks[0]["strategies"]["ddp"]["kinds"] == {"generator": "Averaged", "discriminator": "Averaged"}
+    assert ranks[0]["strategies"]["overlapped"]["kinds"] == {"generator": "Overlapped", "discriminator": "Overlapped"}
+    # A gradient penalty differentiates a gradient: its network stays whole.
+    assert ranks[0]["strategies"]["fsdp"]["kinds"] == {"generator": "Sharded", "discriminator": "Averaged"}
+
+
+@pytest.mark.parametrize(
+    ("name", "moments"), [("ddp", "after"), ("overlapped", "during"), ("fsdp", "during and after")]
+)
+def test_the_description_says_when_gradients_are_exchanged(
+    ranks: list[dict[str, Any]], name: str, moments: str
+) -> None:
+    assert f"gradients exchanged {moments} the backward pass" in ranks[0]["strategies"][name]["described"]
+
+
+def test_ranks_that_meet_over_gloo_agree_in_the_group_they_have(ranks: list[dict[str, Any]]) -> None:
+    assert all(rank["agrees_in_the_default_group"] for rank in ranks)
+
+
+def test_finding_the_batch_anew_leaves_sharded_optimisers_as_they_are(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        before, after = rank["found_again"]["before"], rank["found_again"]["after"]
+        assert any(name.startswith("optimizers.first.") for name in before)
+        torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+def test_ranks_agree_on_the_batch_that_fits_into_the_smaller_memory(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["auto"]["unchanged"] for rank in ranks] == [True, True]
+    sizes = [rank["auto"]["batch_size"] for rank in ranks]
+    assert sizes[0] == sizes[1]
+    # Five times 8 MiB a row within 400 MiB, of which the first step's own buffers take some.
+    assert 5 <= sizes[0] <= 10
+
+
+def test_a_norm_that_overflows_lowers_the_loss_scale_of_sharded_optimisers(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["overflown"] for rank in ranks] == [[4096.0, 2048.0]] * 2
+
+
+def test_memory_that_runs_out_on_one_rank_halves_its_batch_without_a_lost_step(
+    ranks: list[dict[str, Any]],
+) -> None:
+    note = "memory ran out in 'fit_second' with 8 images at once: going on with 4, the same global batch"
+    assert [rank["exhausted"]["batch_size"] for rank in ranks] == [8, 4]
+    assert [rank["exhausted"]["notes"] for rank in ranks] == [[], [note]]
+    for rank in ranks:
+        found = rank["exhausted"]
+        for wanted, losses in found["reports"]:
+            assert losses == pytest.approx(wanted, rel=1e-5)
+        torch.testing.assert_close(found["found"], found["wanted"], rtol=1e-5, atol=1e-6)
