@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test chaos bench bench-serve bench-rivals check format lock wheel clean
+.PHONY: demo test chaos bench bench-serve bench-competitors check format lock wheel clean
 
 # Train and serve a small model on synthetic faces, from nothing to an HTTP answer, in runs/demo.
 demo: $(STAMP)
@@ -15,7 +15,7 @@ test: $(STAMP)
 # Faults at random moments, nodes and networks among them, ROUNDS of each; what was measured is printed.
 ROUNDS ?= 1
 chaos: $(STAMP)
-	CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --capture=no tests/chaos tests/cluster
+	CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --capture=no tests/faults
 
 # Measure what is promised about speed, into runs/bench; OPTIONS='rounds=3' changes settings.
 bench: $(STAMP)
@@ -25,13 +25,13 @@ bench-serve: $(STAMP)
 	$(BIN)/fusionray bench serve --output runs/bench-serve $(OPTIONS)
 
 # Other servers to measure ours against, in an environment of their own.
-RIVALS := .venv-rivals
-RIVALS_LIST := platform/fusionray_competitors/requirements.txt
-bench-rivals: $(RIVALS)/.installed
-$(RIVALS)/.installed: $(RIVALS_LIST)
-	test -x $(RIVALS)/bin/python || $(PYTHON) -m venv $(RIVALS)
-	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(RIVALS_LIST)
-	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps mediapipe==0.10.21
+COMPETITORS := .venv-competitors
+COMPETITORS_LIST := platform/fusionray_competitors/requirements.txt
+bench-competitors: $(COMPETITORS)/.installed
+$(COMPETITORS)/.installed: $(COMPETITORS_LIST)
+	test -x $(COMPETITORS)/bin/python || $(PYTHON) -m venv $(COMPETITORS)
+	$(COMPETITORS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(COMPETITORS_LIST)
+	$(COMPETITORS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps mediapipe==0.10.21
 	touch $@
 
 check: $(STAMP)

@@ -33,7 +33,7 @@ def main() -> int:
 
     started = time.monotonic()
     try:
-        with cluster(python_path=[ROOT, ROOT / "platform"]):
+        with cluster():
             run_stages(started)
     except (FusionRayError, ValueError) as error:
         print(f"demo: {error}", file=sys.stderr)
@@ -120,12 +120,12 @@ def stage(title: str, total: int, unit: str) -> Any:
 
 def answer_over_http(bundle: str) -> float:
     """Serve the bundle, send two pictures of people it never saw, keep the answer; return its milliseconds."""
-    from ray import serve as ray_serve
+    from ray import serve
 
-    import fusionray.serving.application
     from fusionray.data import synthetic
     from fusionray.faces.decode import encode_image
     from fusionray.recipes.recipe import to_uint8
+    from fusionray.serving.application import APP_NAME, run
     from fusionray.serving.config import ModelConfig, ServeConfig
 
     people = synthetic.sample_identities(2, seed=99)
@@ -137,7 +137,7 @@ def answer_over_http(bundle: str) -> float:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with stage("serve", 3, "step") as bar:
-        serve.app.run(ServeConfig(models=(ModelConfig(bundle=bundle),)), port=port, blocking=False)
+        run(ServeConfig(models=(ModelConfig(bundle=bundle),)), port=port, blocking=False)
         bar.update()
         fuse_request(port)  # the first request of a connection pays for what later ones find ready
         bar.update()
@@ -145,7 +145,7 @@ def answer_over_http(bundle: str) -> float:
         (OUTPUT / "fused.png").write_bytes(fuse_request(port))
         milliseconds = (time.monotonic() - started) * 1000
         bar.update()
-    ray_serve.delete(serve.app.APP_NAME)
+    serve.delete(APP_NAME)
     return milliseconds
 
 

@@ -34,7 +34,7 @@ def ray_session() -> Iterator[None]:
     # The path of a socket in it may have 107 characters: pytest's own folders are too deep.
     with tempfile.TemporaryDirectory(prefix="fr-ray-", ignore_cleanup_errors=True) as folder:
         os.environ["RAY_TMPDIR"] = folder
-        start_local({})
+        start_local()
         try:
             yield
         finally:

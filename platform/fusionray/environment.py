@@ -39,7 +39,7 @@ QUIET_DEFAULTS = {
     "TOKENIZERS_PARALLELISM": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-# What every node of a Ray is started with: processes in wait (training/faults/warm_spares.py) import ahead, and are kept.
+# What every node of a Ray is started with: warm spares (training/faults/warm_spares.py) preload modules, and are kept.
 NODE_DEFAULTS = {"RAY_preload_python_modules": "fusionray.training.faults.preload", "RAY_num_workers_soft_limit": "32"}
 # Requests reach the replicas through HAProxy, which comes with ray[serve]: Ray's own proxy answers a fifth as many.
 SERVE_DEFAULTS = {

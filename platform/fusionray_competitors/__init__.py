@@ -1,1 +1,1 @@
-"""The same work behind other servers. Runs in an environment of its own (`make bench-rivals`), without Ray."""
+"""The same work behind other servers. Runs in an environment of its own (`make bench-competitors`), without Ray."""

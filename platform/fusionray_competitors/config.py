@@ -1,4 +1,4 @@
-"""What the bench tells a rival. Servers start their workers by import, so that it travels in the environment."""
+"""What the bench tells a competitor. Servers start their workers by import, so that it travels in the environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from fusionray.safety.provenance import PictureFormat
 
-VARIABLE = "FUSIONRAY_RIVAL"
+VARIABLE = "FUSIONRAY_COMPETITOR"
 
 
 @dataclass(frozen=True)
@@ -28,5 +28,5 @@ class CompetitorConfig:
 
 
 def read_config() -> CompetitorConfig:
-    """Read what the bench told this rival."""
+    """Read what the bench told this competitor."""
     return CompetitorConfig(**json.loads(os.environ[VARIABLE]))

@@ -1,4 +1,4 @@
-"""What every rival answers a request with: the runtime of this package, as the service itself drives it."""
+"""What every competitor answers a request with: the runtime of this package, as the service itself drives it."""
 
 from __future__ import annotations
 

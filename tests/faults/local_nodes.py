@@ -192,7 +192,7 @@ class LocalNodes:
             "RAY_TMPDIR": str(folder),
         }
         with (folder / "ray-start.log").open("wb") as log:
-            process = subprocess.Popen(  # noqa: S603
+            process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         node = Node(index, ip, process)

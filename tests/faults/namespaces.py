@@ -131,7 +131,7 @@ def run_ip(*arguments: str) -> str:
     """
     command = ["ip", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
     except subprocess.CalledProcessError as error:
         raise ClusterUnavailable(f"{' '.join(command)}: {error.stderr.strip()}; namespaces need root") from None
     except (OSError, subprocess.TimeoutExpired) as error:

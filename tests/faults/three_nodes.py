@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [entry for entry in (str(ROOT), str(ROOT / "platform")) if entry not in sys.path]
 
 from fusionray.errors import FusionRayError  # noqa: E402

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # Below the limit of a test itself, which would leave the child running.
 TIMEOUT_SECONDS = 240
 

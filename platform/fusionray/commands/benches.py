@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from fusionray.commands.options import add_common
-from fusionray.commands.service import find_serve_root
 from fusionray.config import load_config
 
 BENCHES = ("train", "recovery", "serve")
@@ -31,7 +30,7 @@ def run_bench(options: argparse.Namespace) -> None:
         from fusionray.benchmarks.serve.config import ServeBenchConfig
         from fusionray.benchmarks.serve.run import bench_serve
 
-        result = bench_serve(load_config(ServeBenchConfig, file=options.config, overrides=overrides), find_serve_root())
+        result = bench_serve(load_config(ServeBenchConfig, file=options.config, overrides=overrides))
     else:
         from fusionray.benchmarks.setup import TrainBenchConfig
         from fusionray.benchmarks.train import bench_train

@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 from fusionray.commands.options import add_common
-from fusionray.errors import InputMissing
 
 TEST_KEY_NOTE = (
     "outputs are signed with a TEST KEY, which proves nothing to others: give one of your own with signing.certificate "
@@ -27,20 +26,18 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(options: argparse.Namespace) -> None:
-    root = find_serve_root()
-    sys.path.insert(0, str(root))
-    from ray import serve as ray_serve
+    from ray import serve
 
-    import fusionray.serving.application
     from fusionray.ray_cluster.connection import cluster
+    from fusionray.serving.application import APP_NAME, run
     from fusionray.serving.config import load_service
 
     places = [f"bundle={options.bundle}"] if options.bundle else []
     service = load_service(options.config, [*options.overrides, *places], options.host, options.port)
-    with cluster(options.address, python_path=[root, root / "platform"]):
+    with cluster(options.address):
         # Before the service starts: a signal during the start ends it as one after it does.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        serve.app.run(service.config, service.host, service.port, blocking=False)
+        run(service.config, service.host, service.port, blocking=False)
         served = ", ".join(model.bundle for model in service.config.models)
         print(f"serving {served} on http://{service.host}:{service.port}; stop with Ctrl-C", flush=True)
         if service.config.signing.certificate is None:
@@ -48,8 +45,8 @@ def run_serve(options: argparse.Namespace) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
         # What is being answered is finished first; a shutdown alone would cut it off.
-        ray_serve.delete(serve.app.APP_NAME)
-        ray_serve.shutdown()
+        serve.delete(APP_NAME)
+        serve.shutdown()
 
 
 def add_keys(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +65,6 @@ def add_keys(parser: argparse.ArgumentParser) -> None:
 
 
 def run_keys(options: argparse.Namespace) -> None:
-    sys.path.insert(0, str(find_serve_root()))
     from fusionray.serving.auth.api_keys import add_key, describe, read_keys, remove_key
 
     file = Path(options.file)
@@ -82,16 +78,3 @@ def run_keys(options: argparse.Namespace) -> None:
         models = tuple(options.models.split(",")) if options.models else None
         print(add_key(file, options.name, expires=options.expires, models=models, **limits))
         print(f"{file}: {options.name} is added; the key above is shown this once", file=sys.stderr)
-
-
-def find_serve_root() -> Path:
-    """Find the checkout that holds `platform/fusionray/serving/application.py`: around this package, or the working folder.
-
-    Raises: InputMissing where only the wheel is installed.
-    """
-    for root in (Path(__file__).resolve().parents[3], Path.cwd()):
-        if (root / "serve" / "app.py").is_file():
-            return root
-    raise InputMissing(
-        "platform/fusionray/serving/application.py is not part of the installed package; run this in a checkout of the repository"
-    )

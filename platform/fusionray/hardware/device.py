@@ -13,7 +13,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 # CUdevice_attribute, from cuda.h.
 CAPABILITY_MAJOR = 75
 CAPABILITY_MINOR = 76
-# Tensor cores multiply fp16 from Volta on, TF32 from Ampere on (their white papers; hardware/profiles.yaml has them all).
+# Tensor cores multiply fp16 from Volta on, TF32 from Ampere on (white papers; hardware/profiles.yaml has all of them).
 FP16_FROM = (7, 0)
 TF32_FROM = (8, 0)
 # TensorRT 10 needs Turing or newer. Source: NVIDIA TensorRT 10 support matrix.

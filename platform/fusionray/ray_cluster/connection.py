@@ -6,9 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 from fusionray.environment import cluster_address, keep_proxy_files
 from fusionray.errors import ClusterUnavailable
@@ -19,12 +17,11 @@ POLL_SECONDS = 0.2
 
 
 @contextlib.contextmanager
-def cluster(address: str | None = None, python_path: Sequence[Path] = ()) -> Iterator[None]:
+def cluster(address: str | None = None) -> Iterator[None]:
     """Connect to a Ray cluster for the length of a `with` block.
 
     `address` None joins the cluster of a surrounding Ray job or an existing connection, and starts one on this
-    machine otherwise, which is stopped again at the end. `python_path` is put on the path of
-    every worker.
+    machine otherwise, which is stopped again at the end.
 
     Raises: ClusterUnavailable if the address does not answer.
     """
@@ -33,24 +30,22 @@ def cluster(address: str | None = None, python_path: Sequence[Path] = ()) -> Ite
     if ray.is_initialized():
         yield
         return
-    path = os.pathsep.join(map(str, python_path))
-    runtime_env = {"env_vars": {"PYTHONPATH": path}} if path else {}
     address = cluster_address(address)
     if address:
-        connect(address, runtime_env)
+        connect(address)
     else:
-        start_local(runtime_env)
+        start_local()
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def connect(address: str, runtime_env: dict[str, Any]) -> None:
+def connect(address: str) -> None:
     import ray
 
     try:
-        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ClusterUnavailable(
@@ -58,14 +53,13 @@ def connect(address: str, runtime_env: dict[str, Any]) -> None:
         ) from None
 
 
-def start_local(runtime_env: dict[str, Any]) -> None:
+def start_local() -> None:
     import ray
 
     keep_proxy_files()
     cores = len(os.sched_getaffinity(0))
     ray.init(
         address="local",
-        runtime_env=runtime_env,
         num_cpus=cores + SPARE_CPUS,
         include_dashboard=False,
         log_to_driver=False,

@@ -24,7 +24,7 @@ from fusionray.serving.pipeline.model_registry import ModelRegistry
 
 APP_NAME = "fusionray"
 POLL_SECONDS = 0.2
-# The ingress itself says who comes in (CrowdGuard): those whom Ray Serve kept waiting would not be told at once.
+# ConcurrencyLimitMiddleware refuses at once what is too much; Ray Serve would let requests wait instead.
 LET_IN = 100_000
 # How a traceback that Serve hands over names our errors.
 ERROR_PREFIX = "fusionray.errors."

@@ -11,7 +11,7 @@ import numpy as np
 from fusionray.benchmarks.findings import Findings, load_keys
 from fusionray.benchmarks.serve.client_pool import ClientPool, ClientRequest, judge
 from fusionray.benchmarks.serve.clients import Answer, Checker, parse_stages
-from fusionray.benchmarks.serve.competitors import RIVALS, SERVERS
+from fusionray.benchmarks.serve.competitors import COMPETITORS, SERVERS
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.benchmarks.serve.inputs import Body, write_form
 from fusionray.benchmarks.serve.load import Load, Request, Turn
@@ -84,7 +84,7 @@ def test_growth_leaves_the_first_fifth_out() -> None:
     assert measure_growth([5.0]) == 1.0
 
 
-def test_the_best_way_of_a_rival_counts_in_rate_and_in_latency_each() -> None:
+def test_the_best_way_of_a_competitor_counts_in_rate_and_in_latency_each() -> None:
     def turns(rate: int, seconds: float) -> list[Turn]:
         return [Turn((Request(0.0, 200, seconds),) * rate, 1.0)]
 
@@ -142,10 +142,10 @@ def test_turns_are_as_long_as_four_answers_of_the_bare_generator_take_on_a_slow_
     assert plan_load(config, faces_per_second=4.0) == Load(32, 32, 16)
 
 
-def test_every_rival_has_its_keys() -> None:
+def test_every_competitor_has_its_keys() -> None:
     keys = load_keys("serve")
     assert {f"vs_{server}_{what}" for server in SERVERS for what in ("throughput", "p99")} <= set(keys)
-    assert {rival.server for rival in RIVALS.values()} == set(SERVERS)
+    assert {competitor.server for competitor in COMPETITORS.values()} == set(SERVERS)
 
 
 def test_goals_are_those_that_were_promised() -> None:

@@ -22,7 +22,7 @@ def build_config(folder: Path, **changes: object) -> ServeBenchConfig:
     tree: dict[str, object] = {
         "output": str(folder / "out"),
         "bundle": str(write_tiny_bundle(folder / "bundle").folder),
-        "rivals": str(folder / "none"),
+        "competitors": str(folder / "none"),
         "clients": 2,
         "rounds": 1,
         "turn_seconds": 1.0,
@@ -36,7 +36,7 @@ def build_config(folder: Path, **changes: object) -> ServeBenchConfig:
 
 
 @needs_generator
-def test_a_short_run_finds_every_figure_that_needs_no_rival(tmp_path: Path) -> None:
+def test_a_short_run_finds_every_figure_that_needs_no_competitor(tmp_path: Path) -> None:
     parts = ("throughput", "overhead", "door", "overload")
     result = bench.bench_serve(build_config(tmp_path, parts=parts), ROOT)
     found, missing = result.figures.figures, result.figures.not_measured
@@ -45,7 +45,7 @@ def test_a_short_run_finds_every_figure_that_needs_no_rival(tmp_path: Path) -> N
     assert {name for name in missing if name != "overload_refused_seconds"} == {
         name for name in wanted if name.startswith(("vs_litserve", "vs_bentoml", "vs_fastapi"))
     }
-    assert "make bench-rivals" in missing["vs_fastapi_p99"]
+    assert "make bench-competitors" in missing["vs_fastapi_p99"]
     for name in set(found) - {"overhead_against_plain_ms"}:
         assert found[name].value > 0, name
     output = tmp_path / "out"

@@ -158,7 +158,7 @@ def test_copies_are_fixed_or_follow_the_load() -> None:
 
 
 def test_the_configuration_file_holds_settings_that_are_understood() -> None:
-    tree = yaml.safe_load((Path(__file__).parents[2] / "serve" / "config.yaml").read_text())
+    tree = yaml.safe_load((Path(__file__).parents[3] / "serve" / "config.yaml").read_text())
     (application,) = tree["applications"]
     ServeConfig.model_validate(application["args"])
     assert application["import_path"] == "serve.app:build"

@@ -231,8 +231,9 @@ def test_a_full_vault_says_so_and_takes_again_when_there_is_room(tmp_path: Path,
 
 def test_faces_outlive_the_process_that_stored_them(tmp_path: Path) -> None:
     code = (
-        "import sys, numpy as np; from pathlib import Path; from fusionray.serving.identities.store import IdentityVault\n"
-        "vault = IdentityVault(Path(sys.argv[1]), 60, 10**7)\n"
+        "import sys, numpy as np; from pathlib import Path\n"
+        "from fusionray.serving.identities.store import IdentityStore\n"
+        "vault = IdentityStore(Path(sys.argv[1]), 60, 10**7)\n"
         "print(vault.put('ann', np.full((32, 32, 3), 7, np.uint8), np.ones((5, 2), np.float32), (0, 0, 9, 9))[0])"
     )
     handle = run_python("-c", code, str(tmp_path / "vault")).strip()

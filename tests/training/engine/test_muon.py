@@ -69,18 +69,18 @@ def test_convolutions_are_stepped_as_by_torch_and_all_else_as_by_adamw() -> None
     ]
     for seed in range(4):
         give_gradients(network, seed)
-        for parameter, rival in zip([*convolutions, *others], [*flat, *copies], strict=True):
+        for parameter, competitor in zip([*convolutions, *others], [*flat, *copies], strict=True):
             assert parameter.grad is not None
-            rival.grad = parameter.grad.reshape(rival.shape).clone()
+            competitor.grad = parameter.grad.reshape(competitor.shape).clone()
         for optimizer in (ours, *theirs):
             optimizer.step()
-    for weight, rival, start in zip(convolutions, flat, before, strict=True):
-        ours_OI, theirs_OI = weight.detach().flatten(1) - start, rival.detach() - start
+    for weight, competitor, start in zip(convolutions, flat, before, strict=True):
+        ours_OI, theirs_OI = weight.detach().flatten(1) - start, competitor.detach() - start
         # Torch multiplies in bfloat16 and takes one round more: singular values differ, directions do not.
         assert float(torch.cosine_similarity(ours_OI.flatten(), theirs_OI.flatten(), dim=0)) > 0.97
         assert float(ours_OI.norm() / theirs_OI.norm()) == pytest.approx(1, abs=0.1)
-    for other, rival in zip(others, copies, strict=True):
-        torch.testing.assert_close(other, rival)
+    for other, competitor in zip(others, copies, strict=True):
+        torch.testing.assert_close(other, competitor)
 
 
 def test_the_layout_of_memory_changes_nothing() -> None:

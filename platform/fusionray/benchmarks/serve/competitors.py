@@ -15,7 +15,9 @@ from fusionray.runtime.crop_fuser import MAX_BATCH
 from fusionray_competitors.config import VARIABLE, CompetitorConfig
 
 MODULES = "fusionray_competitors"
-HOW_TO_GET = "the other servers are not installed; `make bench-rivals` brings them, rivals=DIR says where they are"
+HOW_TO_GET = (
+    "the other servers are not installed; `make bench-competitors` brings them, competitors=DIR says where they are"
+)
 # None of them is to tell anybody that it was measured.
 SILENCE = {"BENTOML_DO_NOT_TRACK": "True", "DO_NOT_TRACK": "1"}
 
@@ -30,24 +32,24 @@ class Competitor:
 
 
 # More than one way of the same server: the better one counts.
-RIVALS = {
+COMPETITORS = {
     "litserve": Competitor("litserve", "litserve_server"),
     "bentoml-batches": Competitor("bentoml", "bentoml_server", "Pictures"),
-    "bentoml-threads": Competitor("bentoml", "bentoml_plain", "Whole"),
+    "bentoml-threads": Competitor("bentoml", "bentoml_plain", "PlainPipeline"),
     "fastapi": Competitor("fastapi", "fastapi_server"),
 }
-SERVERS = tuple(dict.fromkeys(rival.server for rival in RIVALS.values()))
+SERVERS = tuple(dict.fromkeys(competitor.server for competitor in COMPETITORS.values()))
 
 
 def find_environment(config: ServeBenchConfig) -> Path | None:
-    """Find the environment of the rivals; None if it is not there."""
-    folder = Path(config.rivals).expanduser().absolute()
+    """Find the environment of the competitors; None if it is not there."""
+    folder = Path(config.competitors).expanduser().absolute()
     return folder if (folder / "bin" / "python").is_file() else None
 
 
 @contextmanager
-def start_competitor(rival: Competitor, workers: int, scene: ServeBenchContext) -> Iterator[Server]:
-    """Run a rival for the length of a `with` block.
+def start_competitor(competitor: Competitor, workers: int, scene: ServeBenchContext) -> Iterator[Server]:
+    """Run a competitor for the length of a `with` block.
 
     Raises: ServiceFailed.
     """
@@ -63,12 +65,12 @@ def start_competitor(rival: Competitor, workers: int, scene: ServeBenchContext) 
         max_batch=MAX_BATCH,
         picture_format=config.picture_format,
     )
-    name = f"{rival.module}-{workers}"
+    name = f"{competitor.module}-{workers}"
     python = str(environment / "bin" / "python")
-    command = [python, "-m", f"{MODULES}.{rival.module}"]
-    if rival.service:
+    command = [python, "-m", f"{MODULES}.{competitor.module}"]
+    if competitor.service:
         place = ["--host", HOST, "--port", str(port)]
-        command = [python, "-m", "bentoml", "serve", f"{MODULES}.{rival.module}:{rival.service}", *place]
+        command = [python, "-m", "bentoml", "serve", f"{MODULES}.{competitor.module}:{competitor.service}", *place]
     variables = {**SILENCE, VARIABLE: settings.dump(), "BENTOML_HOME": str(scene.logs / "bentoml")}
     with start(name, command, scene.form, port, scene.logs, environment=variables) as server:
         yield server

@@ -23,8 +23,10 @@ class ServeBenchConfig(Section):
     preset: str = Field("fast-128", description="preset whose networks are served if no bundle is given")
     parts: tuple[Part, ...] = Field(PARTS, description="parts to measure")
     service: dict[str, Any] = Field({}, description="changes of the service, by its own names: service.fuser.lanes=2")
-    rivals: str = Field(".venv-rivals", description="environment that holds the other servers: make bench-rivals")
-    rival_workers: tuple[int, ...] = Field((1, 2), min_length=1, description="processes tried; the best counts")
+    competitors: str = Field(
+        ".venv-competitors", description="environment that holds the other servers: make bench-competitors"
+    )
+    competitor_workers: tuple[int, ...] = Field((1, 2), min_length=1, description="processes tried; the best counts")
     clients: int = Field(32, ge=1, description="clients that ask at the same time")
     rounds: int = Field(3, ge=1, description="rounds that contestants take turns in; medians are reported")
     turn_seconds: float = Field(10.0, gt=0, description="least length of a turn under load")

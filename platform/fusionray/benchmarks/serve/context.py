@@ -21,11 +21,10 @@ SOURCE_SEED, TARGET_SEED = 0, 5
 
 @dataclass(frozen=True)
 class ServeBenchContext:
-    """One benchmark under way. `root` is the checkout that holds the service."""
+    """What the parts of one running benchmark share."""
 
     config: ServeBenchConfig
     bundle: Bundle
-    root: Path
 
     @property
     def logs(self) -> Path:

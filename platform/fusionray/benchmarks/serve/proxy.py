@@ -50,8 +50,7 @@ def load_stub(scene: ServeBenchContext, door: str) -> Turn:
     body = write_form({"target": draw_person(TARGET_SEED, config.door_pixels)}, fields)
     port = find_free_port()
     command = [sys.executable, "-m", STUB, str(scene.bundle.folder), str(port)]
-    path = f"{scene.root}:{scene.root / 'platform'}"
     with ray_folder() as variables:
-        variables |= {"RAY_SERVE_ENABLE_HA_PROXY": DOORS[door], "PYTHONPATH": path}
+        variables |= {"RAY_SERVE_ENABLE_HA_PROXY": DOORS[door]}
         with start(f"stub-{door}", command, body, port, scene.logs, environment=variables) as server:
             return apply_load(server.url, body, Load(config.clients, config.turn_seconds, config.warm_up_seconds))

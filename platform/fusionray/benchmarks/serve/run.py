@@ -35,8 +35,8 @@ MEASURES: dict[Part, Callable[[ServeBenchContext, Callable[[], None]], Findings]
 }
 
 
-def bench_serve(config: ServeBenchConfig, root: Path) -> BenchResult:
-    """Measure what a serving benchmark is asked for; `root` is the checkout that holds the service.
+def bench_serve(config: ServeBenchConfig) -> BenchResult:
+    """Measure the parts that `config` names, and write figures.json, report.md and a picture.
 
     Raises: InputMissing without a load generator; ConfigInvalid, BundleInvalid.
     """
@@ -45,7 +45,7 @@ def bench_serve(config: ServeBenchConfig, root: Path) -> BenchResult:
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
     keys = {name: key for name, key in load_keys("serve").items() if key.part in config.parts}
-    scene = ServeBenchContext(config, find_bundle(config.bundle, config.preset, output), root)
+    scene = ServeBenchContext(config, find_bundle(config.bundle, config.preset, output))
     until = time.monotonic() + config.seconds
     findings = Findings()
     for part in config.parts:

@@ -1,6 +1,7 @@
 """The service with a stub in place of the work on pictures: what is left is the way in, which the benchmark measures.
 
-`python -m fusionray.benchmarks.serve.stub_service BUNDLE PORT` serves until it is ended. Nothing is fused: who uses this gets the target back.
+`python -m fusionray.benchmarks.serve.stub_service BUNDLE PORT` serves until it is ended. It fuses nothing: the answer
+is the target.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from pathlib import Path
 
 from ray import serve
 
@@ -56,8 +56,7 @@ def main(bundle: str, port: int) -> None:
     """Serve the stub on loopback until the process is ended."""
     apply_defaults()
     config = load_service(None, [f"bundle={bundle}"]).config
-    root = Path(__file__).resolve().parents[1]
-    with cluster(python_path=[root, root / "platform"]):
+    with cluster():
         serve.start(http_options={"host": DEFAULT_HOST, "port": port})
         ingress = deploy(serve.ingress()(StubIngress), "Ingress", config.ingress, LET_IN)
         target = serve.RunTarget(target=ingress.bind(config, None), name=APP_NAME, route_prefix="/")

@@ -14,7 +14,7 @@ from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import divide
 from fusionray.benchmarks.serve.baseline import BareGenerator
 from fusionray.benchmarks.serve.clients import Client
-from fusionray.benchmarks.serve.competitors import HOW_TO_GET, RIVALS, SERVERS, find_environment, start_competitor
+from fusionray.benchmarks.serve.competitors import COMPETITORS, HOW_TO_GET, SERVERS, find_environment, start_competitor
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.inputs import write_form
@@ -83,7 +83,7 @@ def plan_load(config: ServeBenchConfig, faces_per_second: float) -> Load:
 
 
 def start_all(scene: ServeBenchContext, stack: ExitStack, found: Findings) -> dict[str, Server]:
-    """Start the service and every rival that can be started; why one could not is told."""
+    """Start the service and every competitor that can be started; why one could not is told."""
     config = scene.config
     service = start_service(OURS, scene.bundle.folder, scene.form, scene.logs, config.service)
     ours = stack.enter_context(service)
@@ -91,9 +91,9 @@ def start_all(scene: ServeBenchContext, stack: ExitStack, found: Findings) -> di
     if find_environment(config) is None:
         found.missing |= {key: HOW_TO_GET for server in SERVERS for key in keys_of(server)}
         return servers
-    for name, rival in RIVALS.items():
-        for workers in config.rival_workers:
-            running = start_competitor(rival, workers, scene)
+    for name, competitor in COMPETITORS.items():
+        for workers in config.competitor_workers:
+            running = start_competitor(competitor, workers, scene)
             try:
                 servers[f"{name}-{workers}"] = stack.enter_context(running)
             except ServiceFailed as error:
@@ -117,7 +117,7 @@ def keep_source(scene: ServeBenchContext, service: Server) -> Server:
 
 
 def leave_out(name: str, error: ServiceFailed, found: Findings) -> None:
-    """Tell that a rival's way of serving failed; its server has figures only if another way holds."""
+    """Tell that a competitor's way of serving failed; its server has figures only if another way holds."""
     found.notes.append(f"{name} is left out: {error}")
     found.missing |= dict.fromkeys(keys_of(server_of(name)), str(error))
 
@@ -143,7 +143,7 @@ def keys_of(server: str) -> tuple[str, str]:
 
 def compare(server: str, turns: Turns, found: Findings) -> None:
     """Compare with the best that a server reached in any of its ways that failed none, in rate and in latency."""
-    ways = {name: turns[name] for name, rival in named_ways(turns) if rival == server}
+    ways = {name: turns[name] for name, competitor in named_ways(turns) if competitor == server}
     if not ways:
         return
     faster, sooner = keys_of(server)
@@ -166,8 +166,8 @@ def named_ways(turns: Turns) -> list[tuple[str, str]]:
 
 
 def server_of(name: str) -> str:
-    """Name the server behind a rival's way of serving, as in fastapi-2."""
-    return RIVALS[name.rpartition("-")[0]].server
+    """Name the server behind a competitor's way of serving, as in fastapi-2."""
+    return COMPETITORS[name.rpartition("-")[0]].server
 
 
 def describe(name: str, turns: list[Turn]) -> str:

@@ -131,7 +131,7 @@ class Engine:
 
         An out-of-memory halves `batch_size` and the interrupted phase is computed again.
 
-        Raises: TrainingFailed after more than `max_nonfinite_steps` non-finite steps in a row, or if memory does not suffice.
+        Raises: TrainingFailed after more than `max_nonfinite_steps` non-finite steps in a row, or if memory runs out.
         """
         assert 0 <= self.share_images - len(share) <= 1, f"a share has {self.share_images} images, not {len(share)}"
         losses: dict[str, Tensor] = {}

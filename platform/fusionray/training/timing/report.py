@@ -92,6 +92,6 @@ def advise_data(config: TrainConfig) -> str:
     data = config.data
     return (
         f"raise data.decode_threads (now {data.decode_threads or 'by hardware profile'}) or data.prefetch_batches (now "
-        f"{data.prefetch_batches}), lower data.shuffle_buffer_rows (now {data.shuffle_buffer_rows}) if only the start is slow, or put the "
-        "shards on faster storage"
+        f"{data.prefetch_batches}), lower data.shuffle_buffer_rows (now {data.shuffle_buffer_rows}) if only the start "
+        "is slow, or put the shards on faster storage"
     )
