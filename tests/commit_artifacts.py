@@ -79,6 +79,7 @@ def compute_onnx(path: Path) -> Values:
         return {}
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     random, rows = np.random.default_rng(0), {}
     for port in session.get_inputs():
