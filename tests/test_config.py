@@ -65,23 +65,57 @@ def test_the_issue_s_presets_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "key", "known"),
+    ("override", "key", "meant", "section"),
     [
-        ("dat.x=1", "'dat'", "data, engine"),
-        ("data.shard=1", "'data.shard'", "shards"),
-        ("engine.schedule.warmup=1", "'engine.schedule.warmup'", "warmup_images"),
-        ("recipe.wieghts.identity=1", "'recipe.wieghts'", "weights"),
-        ("recipe.generator.chanels=[1]", "'recipe.generator.chanels'", "channels"),
+        ("dat.x=1", "dat", "data", ""),
+        ("data.shard=1", "data.shard", "data.shards", " data"),
+        ("engine.batchsize=1", "engine.batchsize", "engine.batch_size", " engine"),
+        ("engine.schedule.warmup=1", "engine.schedule.warmup", "engine.schedule.warmup_images", " engine.schedule"),
+        ("recipe.wieghts.identity=1", "recipe.wieghts", "recipe.weights", " recipe.face_fusion"),
+        ("recipe.generator.source.headz=1", "recipe.generator.source.headz", "recipe.generator.source.heads", None),
+        # Keys of another section.
+        ("batch_size=4", "batch_size", "engine.batch_size", ""),
+        ("run.num_workers=4", "run.num_workers", "workers.num_workers", " run"),
     ],
 )
-def test_an_unknown_key_is_refused_in_one_line_naming_its_place(override: str, key: str, known: str) -> None:
+def test_an_unknown_key_is_refused_in_one_line_with_the_key_that_was_meant(
+    override: str, key: str, meant: str, section: str | None
+) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         load_config(TrainConfig, preset="tiny-64", overrides=[SHARDS, override])
-    message = str(caught.value)
-    assert f"unknown key {key}" in message
-    assert known in message
-    assert "tiny-64" in message
-    assert "\n" not in message
+    section = " recipe.face_fusion.generator.source" if section is None else section
+    assert str(caught.value) == (
+        f"preset tiny-64: unknown key '{key}'; did you mean '{meant}'? "
+        f"`fusionray train --settings{section}` lists the keys"
+    )
+
+
+def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_known_there() -> None:
+    with pytest.raises(ConfigInvalid, match=r"unknown key 'colour' \(known here: budget, data, .*lists them"):
+        load_config(TrainConfig, preset="tiny-64", overrides=[SHARDS, "colour=1"])
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("engine.precision=fp8", "engine.precision: Input should be 'auto', 'fp32', 'tf32', 'bf16' or 'fp16'"),
+        ("engine.parallel.overlap=3", "engine.parallel.overlap: Input should be 'auto' or a valid boolean"),
+        ("recipe.name=face_fuson", "recipe.name: there is no 'face_fuson'; did you mean 'face_fusion'? choose"),
+        ("run=3", "run: Input should be a section of keys"),
+        ("workers.min_workers=4", "workers: min_workers=4 is more than num_workers=1"),
+        ("recipe.generator.size=128", "tiny-64: recipe.generator.size=128 and data.size=64 must be equal"),
+    ],
+)
+def test_a_wrong_value_is_refused_once_by_the_key_that_the_file_has(override: str, said: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        load_config(TrainConfig, preset="tiny-64", overrides=[SHARDS, override])
+    assert said in str(caught.value)
+    assert "; engine" not in str(caught.value)
+
+
+def test_a_recipe_without_a_name_is_refused_by_the_key_that_is_missing() -> None:
+    with pytest.raises(ConfigInvalid, match=r"recipe\.name: Field required"):
+        load_config(TrainConfig, overrides=[SHARDS, "recipe={}"])
 
 
 def test_an_unknown_key_of_a_file_is_refused_naming_the_file(tmp_path: Path) -> None:
@@ -121,8 +155,10 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_an_unknown_preset_is_refused_naming_those_there_are() -> None:
-    with pytest.raises(ConfigInvalid, match=r"no preset 'huge'; there are: .*tiny-64"):
+    with pytest.raises(ConfigInvalid, match=r"no preset 'huge' \(presets: .*tiny-64"):
         load_config(TrainConfig, preset="huge")
+    with pytest.raises(ConfigInvalid, match=r"no preset 'tiny-46'; did you mean 'tiny-64'\?"):
+        load_config(TrainConfig, preset="tiny-46")
 
 
 @pytest.mark.parametrize("override", ["data.size", "=3", "data..size=3", "data.size=[1"])

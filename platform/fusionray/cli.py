@@ -1,58 +1,112 @@
-"""The command line: one verb a stage. Each verb is a configuration, a function and a line about the result."""
+"""The command line: one verb per stage. Each verb reads a configuration, calls a function and prints its result."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from fusionray import __version__
 from fusionray.commands.benches import add_bench
 from fusionray.commands.bundles import add_compile, add_export, add_import
+from fusionray.commands.completion import add_completion
 from fusionray.commands.learning import add_evaluate, add_prepare, add_train, add_tune
+from fusionray.commands.parser import Parser
 from fusionray.commands.pictures import add_fuse, add_verify
 from fusionray.commands.service import add_keys, add_serve
+from fusionray.commands.settings import parse_settings, wants_settings
 from fusionray.environment import apply_defaults
 from fusionray.errors import FusionRayError, RunStopped
+from fusionray.spelling import suggest
 from fusionray.training.faults.preemption import EXIT_STATUS
+
+# In the order of the path: from pictures to a served model, then what goes with it.
+VERBS = (
+    add_prepare,
+    add_train,
+    add_tune,
+    add_evaluate,
+    add_export,
+    add_import,
+    add_compile,
+    add_serve,
+    add_keys,
+    add_fuse,
+    add_verify,
+    add_bench,
+    add_completion,
+)
+EPILOG = """\
+examples:
+  # a synthetic dataset, a small model, its bundle, and a server
+  fusionray prepare synthetic://people=60,images=8 runs/mine/shards size=64 landmarks=exact
+  fusionray train --preset tiny-64 --output runs/mine data.shards=runs/mine/shards run.name=first
+  fusionray export runs/mine/first --output runs/mine/bundle
+  fusionray serve --bundle runs/mine/bundle
+
+`fusionray VERB --help` explains a verb; `fusionray VERB --settings` lists its settings."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb; exit 0, or print one line that says what is wrong and exit 1 (143 for what a SIGTERM ended)."""
+    """Run a verb; return 0, or print one line that says what is wrong and return 1 (143 after SIGTERM)."""
     options = parse(arguments)
     apply_defaults(getattr(options, "address", None))
     run: Callable[[argparse.Namespace], None] = options.run
     try:
         run(options)
+        sys.stdout.flush()
     except RunStopped as error:
-        print(f"fusionray {options.verb}: {error}", file=sys.stderr)
+        print(f"{options.prog}: {error}", file=sys.stderr)
         return EXIT_STATUS
     except (FusionRayError, ValueError) as error:
-        print(f"fusionray {options.verb}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{options.prog}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader of the output, such as `head`, has closed it; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        said = f"{error}; free space or mend the access, then run the same command again"
-        print(f"fusionray {options.verb}: {' '.join(said.split())}", file=sys.stderr)
+        said = f"{error}; free some space, or fix the permissions, then run the same command again"
+        print(f"{options.prog}: {' '.join(said.split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"fusionray {options.verb}: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        print(f"{options.prog}: interrupted; the same command continues", file=sys.stderr)
         return 130
     return 0
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; what is neither an option nor a named argument are `key=value` overrides.
+    """Read the command line; arguments that are neither options nor positional are `key=value` overrides.
 
-    A positional argument of any number would swallow them only where they stand together: `INPUT --output DIR a=1`
-    is refused by argparse.
+    argparse cannot take overrides as a positional argument: it would refuse `INPUT --output DIR a=1`, where they do not
+    stand together.
     """
+    given = list(sys.argv[1:] if arguments is None else arguments)
     parser = build_parser()
-    options, rest = parser.parse_known_args(arguments)
+    check_verb(parser, given)
+    if wants_settings(given):
+        return parse_settings(given)
+    options, rest = parser.parse_known_args(given)
     strange = [item for item in rest if item.startswith("-") or not getattr(options, "takes_overrides", False)]
     if strange:
-        parser.error(f"{options.verb}: unknown argument {' '.join(strange)}; see fusionray {options.verb} --help")
+        parser.find(options.prog.split()[1:]).refuse(strange)
     options.overrides = rest
+    options.parser = parser
     return options
+
+
+def check_verb(parser: Parser, arguments: Sequence[str]) -> None:
+    """Refuse a misspelt verb, and a misspelt second word of `keys` and `bench`, with a suggestion."""
+    for word in arguments:
+        if word.startswith("-") or not parser.verbs:
+            return
+        if word not in parser.verbs:
+            known = ", ".join(parser.verbs)
+            parser.error(f"unknown verb '{word}'{suggest(word, parser.verbs) or ';'} choose from {known}")
+        parser = parser.verbs[word]
+    if parser.verbs:
+        parser.error(f"a verb is missing; choose from {', '.join(parser.verbs)}")
 
 
 def run_job(verb: str) -> int:
@@ -60,23 +114,14 @@ def run_job(verb: str) -> int:
     return main([verb, *sys.argv[1:]])
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """Describe the verbs."""
-    parser = argparse.ArgumentParser(prog="fusionray", description="Train and serve face-fusion models on Ray.")
+    parser = Parser(prog="fusionray", description="Train and serve face-fusion models on Ray.", epilog=EPILOG)
+    parser.usage = "fusionray VERB ..."
     parser.add_argument("--version", action="version", version=f"fusionray {__version__}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    add_prepare(verbs.add_parser("prepare", help="pictures -> aligned, sharded crops"))
-    add_train(verbs.add_parser("train", help="shards -> checkpoints; the same command goes on where it stopped"))
-    add_tune(verbs.add_parser("tune", help="search for better settings; the same command goes on where it stopped"))
-    add_evaluate(verbs.add_parser("evaluate", help="judge a model on people that nothing was learned from"))
-    add_export(verbs.add_parser("export", help="checkpoint -> checked ONNX bundle"))
-    add_compile(verbs.add_parser("compile", help="bundle -> engines in a cache, so that no replica has to build them"))
-    add_import(verbs.add_parser("import", help="a face swapper made elsewhere, as ONNX -> bundle"))
-    add_fuse(verbs.add_parser("fuse", help="fuse two picture files with a bundle"))
-    add_verify(verbs.add_parser("verify", help="say what a picture proves about its making"))
-    add_serve(verbs.add_parser("serve", help="serve a bundle over HTTP"))
-    add_keys(verbs.add_parser("keys", help="make, list and remove the API keys of the service"))
-    add_bench(verbs.add_parser("bench", help="measure what is promised about speed, recovery and serving"))
+    verbs = parser.add_verbs("verb", metavar="VERB [OPTION]", title="verbs")
+    for add in VERBS:
+        add(verbs)
     return parser
 
 

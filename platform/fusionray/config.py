@@ -1,7 +1,7 @@
 """The configuration tree: frozen pydantic sections, YAML files, dotted overrides.
 
-Each room owns the section that it reads (`PrepareConfig`, `TrainConfig`, ...). This module only knows how a section is
-put together: preset, then file, then overrides, the later one winning key by key.
+Each package owns the section that it reads (`PrepareConfig`, `TrainConfig`, ...). This module builds a section from a
+preset, a file and overrides; the later one wins, key by key.
 """
 
 from __future__ import annotations
@@ -9,19 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.config import JsonDict
 
+from fusionray.config_faults import describe_faults
 from fusionray.errors import ConfigInvalid
+from fusionray.spelling import suggest
 
 PRESET_PACKAGE = "fusionray.recipes"
 PRESET_FOLDER = "presets"
 
 
 class Section(BaseModel):
-    """A frozen part of the configuration that refuses keys it does not know."""
+    """A frozen part of the configuration that refuses unknown keys.
+
+    The root of a tree names in `listed_by` the command that lists its keys.
+    """
+
+    listed_by: ClassVar[str] = ""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -29,8 +37,13 @@ class Section(BaseModel):
 SectionT = TypeVar("SectionT", bound=Section)
 
 
+def in_unit(name: str) -> JsonDict:
+    """Name the unit of a number where its key does not, as `json_schema_extra`; "" for a number without a unit."""
+    return {"unit": name}
+
+
 def list_presets() -> list[str]:
-    """Name the presets that the package carries."""
+    """Name the presets of the package."""
     folder = resources.files(PRESET_PACKAGE) / PRESET_FOLDER
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
@@ -42,65 +55,42 @@ def load_config(
     overrides: Sequence[str] = (),
     preset: str | None = None,
 ) -> SectionT:
-    """Build a section from preset, YAML file and `dotted.key=value` overrides, the later winning.
+    """Build a section from preset, YAML file and `dotted.key=value` overrides; the later one wins.
 
-    The preset may also be named inside the file (`preset: tiny-64`) or in an override.
+    The file (`preset: tiny-64`) or an override may also name the preset.
 
     Raises: ConfigInvalid naming the file or override and the key.
+    """
+    named, tree = read_settings(file=file, overrides=overrides, preset=preset)
+    where = str(file) if file is not None else f"preset {named}" if named else "the command line"
+    return validate(section, tree, where)
+
+
+def read_settings(
+    *, file: str | Path | None = None, overrides: Sequence[str] = (), preset: str | None = None
+) -> tuple[str | None, dict[str, Any]]:
+    """Read the name of the preset, if there is one, and the unchecked tree that `load_config` builds a section from.
+
+    Raises: ConfigInvalid naming the file, override or preset that cannot be read.
     """
     from_file = read_yaml(Path(file)) if file is not None else {}
     from_overrides = parse_overrides(overrides)
     named = from_overrides.pop("preset", None) or preset or from_file.get("preset")
     from_file.pop("preset", None)
-    tree: dict[str, Any] = {}
-    if named is not None:
-        tree = read_preset(str(named))
-    tree = merge_trees(merge_trees(tree, from_file), from_overrides)
-    where = str(file) if file is not None else f"preset {named}" if named else "the command line"
-    return validate(section, tree, where)
+    tree = {} if named is None else read_preset(str(named))
+    return None if named is None else str(named), merge_trees(merge_trees(tree, from_file), from_overrides)
 
 
 def validate(section: type[SectionT], tree: Mapping[str, Any], where: str) -> SectionT:
     """Check a plain tree against its section.
 
-    Raises: ConfigInvalid with one line that names every key at fault.
+    Raises: ConfigInvalid with one line that names every wrong key.
     """
     try:
         return section.model_validate(tree)
     except ValidationError as error:
-        faults = [describe_fault(section, detail) for detail in error.errors()]
+        faults = describe_faults(section, error.errors(), section.listed_by)
         raise ConfigInvalid(f"{where}: {'; '.join(faults)}") from None
-
-
-def describe_fault(section: type[BaseModel], detail: Any) -> str:
-    """Say in the words of the file which key is at fault, and for an unknown one which keys there are."""
-    owner: Any = section
-    path: list[str] = []
-    known = ""
-    for part in detail["loc"]:
-        tagged = choose_member(owner, part)
-        if tagged is not None:
-            # The location names the member of a union (recipe.face_fusion.generator); the file does not.
-            owner = tagged
-            continue
-        path.append(str(part))
-        fields = getattr(owner, "model_fields", {})
-        known = f" (known here: {', '.join(sorted(fields))})" if fields else ""
-        owner = fields[part].annotation if part in fields else None
-    key = ".".join(path)
-    return (
-        f"unknown key '{key}'{known}" if detail["type"] == "extra_forbidden" else f"{key or 'value'}: {detail['msg']}"
-    )
-
-
-def choose_member(union: Any, tag: Any) -> type[BaseModel] | None:
-    """Find the section of a tagged union whose `name` is the tag."""
-    for member in get_args(union):
-        name = getattr(member, "model_fields", {}).get("name")
-        if name is not None and name.default == tag:
-            found: type[BaseModel] = member
-            return found
-    return None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -117,17 +107,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigInvalid(f"{path}: expected `key: value` lines at the top, found a {type(tree).__name__}")
+        raise ConfigInvalid(f"{path}: expected `key: value` lines at the top level, found a {type(tree).__name__}")
     return tree
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """Read a preset that the package carries, on top of the one that it names as its own `preset`.
+    """Read a preset of the package; it may name another preset that it extends.
 
-    Raises: ConfigInvalid naming the presets there are.
+    Raises: ConfigInvalid naming the presets.
     """
     if name not in list_presets():
-        raise ConfigInvalid(f"no preset '{name}'; there are: {', '.join(list_presets())}")
+        known = list_presets()
+        raise ConfigInvalid(f"no preset '{name}'{suggest(name, known)} (presets: {', '.join(known)})")
     text = (resources.files(PRESET_PACKAGE) / PRESET_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
     tree = yaml.safe_load(text)
     assert isinstance(tree, dict)
@@ -136,7 +127,7 @@ def read_preset(name: str) -> dict[str, Any]:
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Turn `a.b=1` items into a nested tree; values are read as YAML.
+    """Turn `a.b=1` items into a nested tree; values are parsed as YAML.
 
     Raises: ConfigInvalid for an item without `=` or with a value that is not YAML.
     """
@@ -144,11 +135,11 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     for item in overrides:
         key, separator, text = item.partition("=")
         if not separator or not all(key.split(".")):
-            raise ConfigInvalid(f"override '{item}': write dotted.key=value")
+            raise ConfigInvalid(f"override '{item}': write dotted.key=value, for example run.seed=1")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
-            raise ConfigInvalid(f"override '{item}': the value is not valid YAML") from None
+            raise ConfigInvalid(f"override '{item}': the value is not valid YAML; quote special characters") from None
         nested: Any = value
         for part in reversed(key.split(".")):
             nested = {part: nested}

@@ -31,10 +31,10 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     ("tree", "words"),
     [
         ({"bundle": "a", "replicas": 2}, "replicas"),
-        ({"applications": [{"import_path": "other:app"}]}, "holds 0 applications"),
+        ({"applications": [{"import_path": "other:app"}]}, "contains 0 applications"),
         ({"applications": [{"import_path": "serve.app:build", "args": {"bundle": "a", "port": 1}}]}, "port"),
         ({}, "models"),
-        ({"models": [{"bundle": "a"}, {"bundle": "b"}]}, "two models bear the same name"),
+        ({"models": [{"bundle": "a"}, {"bundle": "b"}]}, "two models have the same name"),
     ],
 )
 def test_a_file_that_is_wrong_is_named_with_its_key(tmp_path: Path, tree: dict[str, object], words: str) -> None:

@@ -29,7 +29,7 @@ PRESET = ROOT / "jobs" / "presets" / "search-64.yaml"
         ({"search": "pbt", "trials": 4}, "at_once=1 must reach trials=4"),
         ({"search": "pbt", "at_once": 2, "halving": {"grace_images": 1}}, "halving has no effect on search=pbt"),
         ({"search": "grid"}, "search: Input should be 'random', 'tpe' or 'pbt'"),
-        ({"trails": 3}, r"unknown key 'trails' \(known here: alias, at_once"),
+        ({"trails": 3}, r"unknown key 'trails'; did you mean 'trials'\?"),
         ({"trials": 1}, "greater than or equal to 2"),
         ({"space": {RATE: {"uniform": [3, 1]}}}, "give one of|must lie below"),
     ],

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -38,17 +38,23 @@ ENDLESS = 10**9
 
 
 class RecoveryBenchConfig(Section):
-    """What `fusionray bench recovery` kills, and how often."""
+    """Which run `fusionray bench recovery` disturbs, and how often."""
 
-    output: str = Field(description="folder for figures.json, report.md, recovery.png, and the shards of the run")
-    preset: str = Field("tiny-64", description="preset of the run, a face fusion; its encoder stays untrained")
-    train: dict[str, Any] = Field({}, description="changes of the preset, by its own names: train.workers.standby=")
-    world: str = Field("synthetic://people=60,images=8,size=128,seed=0", description="what the run learns from")
-    num_workers: int = Field(2, ge=1, description="workers of the run")
-    checkpoint_every_images: int = Field(320, ge=1, description="images between two checkpoints")
-    kills: int = Field(10, ge=1, description="workers that are killed, one after another")
-    pause_seconds: tuple[float, float] = Field((15.0, 30.0), description="shortest and longest time between two kills")
-    seed: int = Field(0, ge=0, description="seed of who is killed when")
+    listed_by: ClassVar[str] = "fusionray bench recovery --settings"
+
+    output: str = Field(description="Folder for figures.json, report.md, recovery.png, and the shards of the run.")
+    preset: str = Field("tiny-64", description="Face-fusion preset of the run; its encoder is not trained.")
+    train: dict[str, Any] = Field(
+        {}, description="Changes of the preset: train.KEY=VALUE, with the keys of `fusionray train --settings`."
+    )
+    world: str = Field(
+        "synthetic://people=60,images=8,size=128,seed=0", description="Synthetic dataset that the run trains on."
+    )
+    num_workers: int = Field(2, ge=1, description="Workers of the run.")
+    checkpoint_every_images: int = Field(320, ge=1, description="Images between two checkpoints.")
+    kills: int = Field(10, ge=1, description="Workers that are killed, one after another.")
+    pause_seconds: tuple[float, float] = Field((15.0, 30.0), description="Shortest and longest time between two kills.")
+    seed: int = Field(0, ge=0, description="Seed that decides which worker is killed when.")
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 
-from fusionray.config import Section, merge_trees, read_preset, validate
+from fusionray.config import Section, in_unit, merge_trees, read_preset, validate
 from fusionray.data import synthetic
 from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid
@@ -26,30 +26,44 @@ NUM_BATCHES = 4
 
 
 class TrainBenchConfig(Section):
-    """What `fusionray bench train` measures and how long it takes its time."""
+    """What `fusionray bench train` measures, and for how long."""
 
-    output: str = Field(description="folder for figures.json, report.md, train.png, and the shards that are streamed")
-    engine_preset: str = Field("tiny-64", description="preset whose engine is measured; a face fusion")
-    recompute_preset: str = Field("fast-128", description="preset whose activations are recomputed")
-    gpu_preset: str = Field("fast-128", description="preset that the GPU computes")
+    listed_by: ClassVar[str] = "fusionray bench train --settings"
+
+    output: str = Field(description="Folder for figures.json, report.md, train.png, and the shards that are streamed.")
+    engine_preset: str = Field("tiny-64", description="Face-fusion preset whose engine is measured.")
+    recompute_preset: str = Field("fast-128", description="Preset that activation checkpointing is measured on.")
+    gpu_preset: str = Field("fast-128", description="Preset that the GPU is measured on.")
     train: dict[str, Any] = Field(
-        {}, description="changes of the presets, by their own names: train.engine.precision=; all step by adamw"
+        {},
+        description="Changes of the presets: train.KEY=VALUE, with the keys of `fusionray train --settings`. Every "
+        "contestant steps with adamw.",
     )
-    keys: tuple[str, ...] = Field((), description="keys to measure; none: all")
-    rounds: int = Field(5, ge=1, description="rounds that contestants take turns in; medians are reported")
-    steps: int = Field(4, ge=1, description="steps of a contestant in a round")
+    keys: tuple[str, ...] = Field((), description="Keys of the table to measure; empty: all of them.")
+    rounds: int = Field(5, ge=1, description="Rounds in which the contestants take turns; medians are reported.")
+    steps: int = Field(4, ge=1, description="Steps of each contestant in a round.")
     loop_steps: int | None = Field(
         None,
         ge=1,
-        description="steps in a round of the Ray Train loop; default: from one entry in the tracker to the next",
+        description="Steps of the Ray Train loop in a round; null: those between two entries in the tracker.",
     )
-    loader_batches: int = Field(60, ge=1, description="batches of 64 that each loader makes in a round")
-    seconds: float = Field(600, gt=0, description="no round and no part begins after this time")
-    data_size: int = Field(128, ge=32, description="side of the crops that are streamed; the preset's networks at it")
-    world: str = Field("synthetic://people=60,images=20", description="what the shards are prepared from")
-    scaling_batch: int = Field(32, ge=2, multiple_of=2, description="global batch of one worker and of two")
-    recompute_images: int = Field(2, ge=1, description="images of a step whose activations are recomputed")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="what the engine is measured on; scaling: a CPU")
+    loader_batches: int = Field(60, ge=1, description="Batches of 64 images that each loader makes in a round.")
+    seconds: float = Field(600, gt=0, description="No round and no part starts after this time.")
+    data_size: int = Field(128, ge=32, description="Side of the streamed crops; the preset's networks take it as well.")
+    world: str = Field(
+        "synthetic://people=60,images=20", description="Synthetic dataset that the shards are prepared from."
+    )
+    scaling_batch: int = Field(
+        32,
+        ge=2,
+        multiple_of=2,
+        description="Global batch of the scaling measurement, with one worker and with two.",
+        json_schema_extra=in_unit("images"),
+    )
+    recompute_images: int = Field(2, ge=1, description="Images per step of the activation-checkpointing measurement.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Device that the engine is measured on; scaling is always measured on CPUs."
+    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The verbs that make bundles and prepare them: export, import, compile."""
+"""The verbs that write bundles and compile them: export, import, compile."""
 
 from __future__ import annotations
 
@@ -7,23 +7,40 @@ import json
 import tempfile
 from pathlib import Path
 
-from fusionray.commands.options import add_common
+from fusionray.commands.parser import Verbs, add_settings, add_verb, set_run
 from fusionray.config import load_config
 from fusionray.environment import resolve_location
 
 
-def add_export(parser: argparse.ArgumentParser) -> None:
+def add_export(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "export",
+        "Export a checkpoint as an ONNX bundle.",
+        arguments="CHECKPOINT --output DIR [options] [KEY=VALUE ...]",
+        details="The bundle is written only if ONNX computes what torch computes.",
+        examples=[
+            (
+                "fusionray export runs/mine/first --output runs/mine/bundle --precision fp32,fp16,int8",
+                "a bundle with smaller generators beside the float32 one",
+            ),
+            (
+                "fusionray export runs/mine/bundle --layout facefusion --output runs/mine/facefusion",
+                "a model file for the program FaceFusion",
+            ),
+        ],
+    )
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint or run folder of a face-fusion run")
     parser.add_argument("--output", metavar="DIR", required=True, help="folder of the bundle")
     parser.add_argument(
         "--layout",
         choices=("bundle", "facefusion"),
         default="bundle",
-        help="facefusion: NAME.onnx, NAME.hash and NAME.json for that program; CHECKPOINT may be a bundle then",
+        help="facefusion: write NAME.onnx, NAME.hash and NAME.json for that program; CHECKPOINT may then be a bundle",
     )
-    parser.add_argument("--precision", metavar="LIST", help="generators: fp32,fp16,int8 (fp32 is always there)")
-    add_common(parser, cluster=False)
-    parser.set_defaults(run=run_export)
+    parser.add_argument("--precision", metavar="LIST", help="generators to write: fp32,fp16,int8 (always fp32)")
+    add_settings(parser, cluster=False)
+    set_run(parser, run_export)
 
 
 def run_export(options: argparse.Namespace) -> None:
@@ -37,7 +54,7 @@ def run_export(options: argparse.Namespace) -> None:
         places.append(f"precisions=[{options.precision}]")
     bundle = export(load_config(ExportConfig, file=options.config, overrides=[*options.overrides, *places]))
     parity = bundle.description.parity
-    assert parity is not None, "what was exported here was compared with torch"
+    assert parity is not None, "export compares every bundle with torch"
     print(f"{bundle.folder}: differs from torch by {parity.largest_difference:.1e} (tolerance {parity.tolerance:g})")
     for precision, variant in bundle.description.variants.items():
         print(
@@ -53,31 +70,45 @@ def run_facefusion(options: argparse.Namespace) -> None:
     from fusionray.export.facefusion import write_facefusion
 
     if options.precision:
-        raise ValueError("--precision has no effect on --layout facefusion, which is float32; leave it out")
+        raise ValueError("--precision has no effect with --layout facefusion, which writes float32; leave it out")
     if options.checkpoint.startswith("models:/") or (Path(options.checkpoint) / DESCRIPTION_NAME).is_file():
         if options.config or options.overrides:
-            raise ValueError("settings are for a checkpoint; a bundle is taken as it is: leave them out")
+            raise ValueError("settings apply to a checkpoint, and CHECKPOINT is a bundle; leave them out")
         written = write_facefusion(read_bundle(options.checkpoint), options.output)
     else:
         with tempfile.TemporaryDirectory(prefix="fusionray-export-") as temporary:
             places = [f"checkpoint={options.checkpoint}", f"output={temporary}/bundle"]
             config = load_config(ExportConfig, file=options.config, overrides=[*options.overrides, *places])
             written = write_facefusion(export(config), options.output)
-    print(f"{written.model}: computes what the bundle does; {written.entry.name} says what FaceFusion has to be told")
+    print(f"{written.model}: computes the same as the bundle; {written.entry.name} holds what FaceFusion must be told")
 
 
-def add_import(parser: argparse.ArgumentParser) -> None:
+def add_import(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "import",
+        "Turn a face swapper made elsewhere, as ONNX, into a bundle.",
+        arguments="GENERATOR --output DIR --licence LICENCE [options] [KEY=VALUE ...]",
+        examples=[
+            (
+                "fusionray import inswapper_128.onnx --identity w600k_r50.onnx --like inswapper_128 "
+                "--licence Non-Commercial --output runs/inswapper",
+                "a model whose conventions are known",
+            )
+        ],
+    )
     parser.add_argument("generator", metavar="GENERATOR", help="ONNX file of the face swapper")
     parser.add_argument("--output", metavar="DIR", required=True, help="folder of the bundle")
-    parser.add_argument("--identity", metavar="FILE", help="ONNX file of the ArcFace encoder that it was made for")
-    parser.add_argument("--like", metavar="NAME", help="a contract that is known, such as inswapper_128")
     parser.add_argument("--licence", help="licence of the weights; required")
     parser.add_argument("--name", help="name of the model; default: that of its file")
-    parser.add_argument("--template", help="template at which targets are cut, such as arcface_128")
-    parser.add_argument("--source-kind", choices=("embedding", "picture"), help="what stands for a source")
-    parser.add_argument("--size", type=int, help="size of a target's crop, where the model leaves it open")
-    add_common(parser, cluster=False)
-    parser.set_defaults(run=run_import)
+    model = parser.add_argument_group("what the ONNX file does not say")
+    model.add_argument("--like", metavar="NAME", help="take the known conventions of a model, such as inswapper_128")
+    model.add_argument("--identity", metavar="FILE", help="ONNX file of the ArcFace encoder that the model expects")
+    model.add_argument("--template", help="alignment template of the target crops, such as arcface_128")
+    model.add_argument("--source-kind", choices=("embedding", "picture"), help="what the model takes as its source")
+    model.add_argument("--size", type=int, help="side of the target crop in pixels, if the model accepts any")
+    add_settings(parser, cluster=False)
+    set_run(parser, run_import)
 
 
 def run_import(options: argparse.Namespace) -> None:
@@ -92,20 +123,30 @@ def run_import(options: argparse.Namespace) -> None:
     batch = described.tensors["generator.onnx"]["target"].shape[0]
     print(
         f"{bundle.folder}: {described.name}, {described.size} px at {described.template}, batch {batch}, source "
-        f"{list(bundle.source_shape)}; it ran, what it shows is for you to look at"
+        f"{list(bundle.source_shape)}; it runs; look at a fused picture before you rely on it"
     )
 
 
-def add_compile(parser: argparse.ArgumentParser) -> None:
+def add_compile(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "compile",
+        "Compile a bundle ahead of serving, so that no replica has to.",
+        arguments="BUNDLE --cache DIR [options] [KEY=VALUE ...]",
+        details="Run it on the same kind of hardware as the replicas.",
+        examples=[
+            ("fusionray compile runs/mine/bundle --cache runs/engines --batches 1,8", "engines for batches of 1 and 8")
+        ],
+    )
     parser.add_argument("bundle", metavar="BUNDLE", help="bundle folder, or models:/name@alias")
     parser.add_argument("--cache", metavar="DIR", required=True, help="folder of the engines, best on shared storage")
-    parser.add_argument("--batches", metavar="N,...", help="batch sizes to prepare for (batches)")
+    parser.add_argument("--batches", metavar="N,...", help="batch sizes to compile for (batches)")
     parser.add_argument(
-        "--precision", action="append", choices=("fp32", "bf16", "fp16"), help="build for this one; may be repeated"
+        "--precision", action="append", choices=("fp32", "bf16", "fp16"), help="precision to compile; may be repeated"
     )
-    parser.add_argument("--tracking-uri", help="MLflow store behind models:/ locations")
-    add_common(parser, cluster=False)
-    parser.set_defaults(run=run_compile)
+    parser.add_argument("--tracking-uri", metavar="URI", help="MLflow store behind models:/ locations")
+    add_settings(parser, cluster=False)
+    set_run(parser, run_compile)
 
 
 def run_compile(options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fusionray.commands.parser import Verbs, add_verb, set_run
 from fusionray.config import validate
 from fusionray.errors import ImageRejected, InputMissing
 
@@ -13,17 +14,36 @@ if TYPE_CHECKING:
     from fusionray.faces.face import Image
 
 
-def add_fuse(parser: argparse.ArgumentParser) -> None:
-    for name, text in (("source", "picture of the identity"), ("target", "picture to change"), ("output", "result")):
-        parser.add_argument(name, metavar=name.upper(), help=text)
-    parser.add_argument("--bundle", required=True, help="bundle folder, or models:/name@alias")
-    parser.add_argument("--faces", choices=("largest", "all"), default="largest", help="faces of the target to change")
-    parser.add_argument("--detector", default="default", help="'default', or the path of a YuNet or SCRFD ONNX file")
-    parser.add_argument("--tracking-uri", help="MLflow store behind models:/ locations")
-    parser.add_argument("--certificate", metavar="PEM", help="signing certificate and its chain; default: a test key")
-    parser.add_argument("--key", metavar="PEM", help="private key of the certificate")
-    parser.add_argument("--mark", action="store_true", help="draw a small plate that says AI into a corner")
-    parser.set_defaults(run=run_fuse)
+def add_fuse(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "fuse",
+        "Put the face of one picture into another picture.",
+        arguments="SOURCE TARGET OUTPUT --bundle BUNDLE [options]",
+        examples=[
+            ("fusionray fuse a.jpg b.jpg fused.png --bundle runs/mine/bundle", "the face of a.jpg in b.jpg"),
+        ],
+    )
+    parser.add_argument("source", metavar="SOURCE", help="picture of the identity")
+    parser.add_argument("target", metavar="TARGET", help="picture to change")
+    parser.add_argument("output", metavar="OUTPUT", help="result: a .png, .jpg or .webp file")
+    model = parser.add_argument_group("model")
+    model.add_argument("--bundle", required=True, help="bundle folder, or models:/name@alias")
+    model.add_argument("--tracking-uri", metavar="URI", help="MLflow store behind models:/ locations")
+    faces = parser.add_argument_group("faces")
+    faces.add_argument(
+        "--faces", choices=("largest", "all"), default="largest", help="faces of the target to change (largest)"
+    )
+    faces.add_argument(
+        "--detector", metavar="FILE", default="default", help="YuNet or SCRFD ONNX file; default: the built-in detector"
+    )
+    output = parser.add_argument_group("provenance")
+    output.add_argument(
+        "--certificate", metavar="PEM", help="sign with this certificate and its chain; default: a test key"
+    )
+    output.add_argument("--key", metavar="PEM", help="private key of the certificate")
+    output.add_argument("--mark", action="store_true", help="draw a small plate that says AI into a corner")
+    set_run(parser, run_fuse)
 
 
 def run_fuse(options: argparse.Namespace) -> None:
@@ -39,7 +59,7 @@ def run_fuse(options: argparse.Namespace) -> None:
     formats = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
     output = Path(options.output)
     if output.suffix.lower() not in formats:
-        raise ValueError(f"{output}: name the result .png, .jpg or .webp")
+        raise ValueError(f"{output}: the name of the result must end in .png, .jpg or .webp")
     source, target = read_picture(options.source), read_picture(options.target)
     signing = {"certificate": options.certificate, "key": options.key}
     settings = validate(SigningConfig, signing, "--certificate, --key")
@@ -60,7 +80,7 @@ def run_fuse(options: argparse.Namespace) -> None:
 
 
 def read_picture(place: str) -> Image:
-    """Decode a picture file; what is wrong with it is said with its name."""
+    """Decode a picture file; errors name the file."""
     from fusionray.faces.decode import decode_image
 
     try:
@@ -71,11 +91,19 @@ def read_picture(place: str) -> Image:
         raise ImageRejected(error.reason, f"{place}: {error}") from None
 
 
-def add_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", help="picture, or MP4 film")
-    parser.add_argument("--trust", metavar="PEM", help="certificates of the CAs whose signers are believed")
-    parser.add_argument("--json", action="store_true", help="print all that was found, as a JSON list")
-    parser.set_defaults(run=run_verify)
+def add_verify(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "verify",
+        "Check who signed a picture and which model made it.",
+        arguments="FILE [FILE ...] [options]",
+        details="It also tells whether a picture was changed after it was signed.",
+        examples=[("fusionray verify fused.png", "signature, model and changes of one file")],
+    )
+    parser.add_argument("files", metavar="FILE", nargs="+", help="picture or MP4 video")
+    parser.add_argument("--trust", metavar="PEM", help="certificates of the CAs whose signers are trusted")
+    parser.add_argument("--json", action="store_true", help="print every finding, as a JSON list")
+    set_run(parser, run_verify)
 
 
 def run_verify(options: argparse.Namespace) -> None:

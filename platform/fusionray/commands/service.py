@@ -7,22 +7,37 @@ import contextlib
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from fusionray.commands.options import add_common
+from fusionray.commands.parser import Verbs, add_settings, add_verb, set_run
+from fusionray.config import Section, parse_overrides
 
 TEST_KEY_NOTE = (
-    "outputs are signed with a TEST KEY, which proves nothing to others: give one of your own with signing.certificate "
-    "and signing.key before anybody relies on it (docs/provenance.md)"
+    "a TEST KEY signs the outputs, which proves nothing to others; set signing.certificate and signing.key to your own "
+    "before anybody relies on the signature (docs/provenance.md)"
 )
 
 
-def add_serve(parser: argparse.ArgumentParser) -> None:
+def add_serve(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "serve",
+        "Serve bundles over HTTP.",
+        arguments="[options] [KEY=VALUE ...]",
+        details="Outside loopback addresses the service requires an API key.",
+        examples=[
+            ("fusionray serve --bundle runs/mine/bundle", "one model on http://127.0.0.1:8000"),
+            ("fusionray serve --config serve/config.yaml --port 9000", "the models of a file, on another port"),
+            ("fusionray serve --settings limits", "the keys of one section"),
+        ],
+    )
     parser.add_argument("--bundle", help="bundle folder, or models:/name@alias")
-    parser.add_argument("--host", help="address to listen on (127.0.0.1); beyond loopback it wants a key")
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (8000)")
-    add_common(parser)
-    parser.set_defaults(run=run_serve)
+    add_settings(parser)
+    set_run(parser, run_serve)
 
 
 def run_serve(options: argparse.Namespace) -> None:
@@ -35,7 +50,7 @@ def run_serve(options: argparse.Namespace) -> None:
     places = [f"bundle={options.bundle}"] if options.bundle else []
     service = load_service(options.config, [*options.overrides, *places], options.host, options.port)
     with cluster(options.address):
-        # Before the service starts: a signal during the start ends it as one after it does.
+        # Set before the service starts, so that SIGTERM during the start also ends it cleanly.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         run(service.config, service.host, service.port, blocking=False)
         served = ", ".join(model.bundle for model in service.config.models)
@@ -44,24 +59,57 @@ def run_serve(options: argparse.Namespace) -> None:
             print(TEST_KEY_NOTE, file=sys.stderr, flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
-        # What is being answered is finished first; a shutdown alone would cut it off.
+        # Deleting the application first finishes open requests; a shutdown alone would cut them off.
         serve.delete(APP_NAME)
         serve.shutdown()
 
 
-def add_keys(parser: argparse.ArgumentParser) -> None:
-    acts = parser.add_subparsers(dest="act", required=True, metavar="ACT")
-    add = acts.add_parser("add", help="make a key and print it, this once; the file keeps its digest")
-    for act in (add, acts.add_parser("remove", help="take a key out of the file; the service follows within a second")):
-        act.add_argument("name", metavar="NAME", help="whose key it is")
-    listing = acts.add_parser("list", help="say what each key is good for")
-    for act in (add, acts.choices["remove"], listing):
+def add_keys(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs,
+        "keys",
+        "Add, remove and list the API keys of the service.",
+        arguments="{add,remove,list} ...",
+        details="The setting keys.file of the service names the file. The service notices changes\nwithin a second.",
+        examples=[
+            ("fusionray keys add ann --file keys.yaml --requests-per-minute 60", "a key for Ann"),
+            ("fusionray keys list --file keys.yaml", "names and limits of all keys"),
+        ],
+    )
+    acts = parser.add_verbs("act", metavar="ACT", title="acts")
+    add = add_verb(
+        acts,
+        "add",
+        "Add a key and print it once; the file stores only its digest.",
+        arguments="NAME --file FILE [options]",
+        examples=[("fusionray keys add ann --file keys.yaml --expires 2027-01-31", "a key that expires")],
+    )
+    remove = add_verb(
+        acts,
+        "remove",
+        "Remove a key.",
+        arguments="NAME --file FILE",
+        examples=[("fusionray keys remove ann --file keys.yaml", "the service refuses the key within a second")],
+    )
+    listing = add_verb(
+        acts,
+        "list",
+        "List the keys with their limits.",
+        arguments="--file FILE",
+        examples=[("fusionray keys list --file keys.yaml", "names and limits of all keys")],
+    )
+    for act in (add, remove):
+        act.add_argument("name", metavar="NAME", help="name of the key's owner")
+    for act in (add, remove, listing):
         act.add_argument("--file", required=True, metavar="FILE", help="YAML file of keys (keys.file of the service)")
-    add.add_argument("--expires", metavar="DATE", help="refuse the key from then on: 2027-01-31, or with time and zone")
-    add.add_argument("--requests-per-minute", type=int, metavar="N", help="answer more requests 429")
-    add.add_argument("--images-per-day", type=int, metavar="N", help="answer more images 429, until midnight UTC")
-    add.add_argument("--models", metavar="A,B", help="models that the key may use; all if left out")
-    parser.set_defaults(run=run_keys)
+        set_run(act, run_keys)
+    limits = add.add_argument_group("limits")
+    limits.add_argument("--expires", metavar="DATE", help="refuse the key from then on: 2027-01-31, or date and time")
+    limits.add_argument("--requests-per-minute", type=int, metavar="N", help="answer further requests with 429")
+    limits.add_argument(
+        "--images-per-day", type=int, metavar="N", help="answer further images with 429, until midnight UTC"
+    )
+    limits.add_argument("--models", metavar="A,B", help="models that the key may use; default: every model")
 
 
 def run_keys(options: argparse.Namespace) -> None:
@@ -69,7 +117,7 @@ def run_keys(options: argparse.Namespace) -> None:
 
     file = Path(options.file)
     if options.act == "list":
-        print("\n".join(describe(key) for key in read_keys(file)) or f"{file}: holds no keys")
+        print("\n".join(describe(key) for key in read_keys(file)) or f"{file}: contains no keys")
     elif options.act == "remove":
         remove_key(file, options.name)
         print(f"{file}: {options.name} is removed", file=sys.stderr)
@@ -77,4 +125,19 @@ def run_keys(options: argparse.Namespace) -> None:
         limits = {"requests_per_minute": options.requests_per_minute, "images_per_day": options.images_per_day}
         models = tuple(options.models.split(",")) if options.models else None
         print(add_key(file, options.name, expires=options.expires, models=models, **limits))
-        print(f"{file}: {options.name} is added; the key above is shown this once", file=sys.stderr)
+        print(f"{file}: {options.name} is added; copy the key above, it is not shown again", file=sys.stderr)
+
+
+def load_service_section() -> type[Section]:
+    """Import the configuration tree of the service."""
+    from fusionray.serving.config import ServeConfig
+
+    return ServeConfig
+
+
+def read_service_settings(file: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """Read what a file and overrides set, as an unchecked tree."""
+    from fusionray.serving.config import read_service_tree
+
+    tree, _ = read_service_tree(file, parse_overrides(overrides))
+    return tree

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field, field_validator
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.data.shards import Split
 from fusionray.evaluation.report.goals import GoalSet
 from fusionray.training.config import WorkersConfig
@@ -13,55 +15,86 @@ from fusionray.training.config import WorkersConfig
 class ClipsConfig(Section):
     """The clips in which flicker is measured."""
 
-    number: int = Field(8, ge=0, description="clips of synthetic people that are rendered; 0: none")
-    frames: int = Field(16, ge=2, description="frames of each, and the most that are taken of a file")
-    files: tuple[str, ...] = Field((), description="video files, or folders of numbered pictures, to fuse as well")
+    number: int = Field(
+        8, ge=0, description="Synthetic clips that are rendered; 0: none.", json_schema_extra=in_unit("clips")
+    )
+    frames: int = Field(
+        16, ge=2, description="Frames of each synthetic clip, and the most frames taken from a video file."
+    )
+    files: tuple[str, ...] = Field((), description="Video files, or folders of numbered pictures, to evaluate as well.")
 
 
 class FeaturesConfig(Section):
-    """A network of the user's in whose features pictures are compared as a crowd; Inception, for the usual FID."""
+    """A feature network of the user's, for FID and KID."""
 
-    file: str = Field(description="TorchScript file: pictures [N,3,H,W] to features [N,F]")
-    low: float = Field(0.0, description="value of black that the network expects")
-    high: float = Field(1.0, description="value of white")
-    size: int | None = Field(None, ge=8, description="side that pictures are resized to; null: as they are")
+    file: str = Field(
+        description="TorchScript file that maps pictures [N,3,H,W] to features [N,F]; Inception gives the usual FID."
+    )
+    low: float = Field(0.0, description="Value of black that the network expects.", json_schema_extra=in_unit(""))
+    high: float = Field(1.0, description="Value of white that the network expects.", json_schema_extra=in_unit(""))
+    size: int | None = Field(None, ge=8, description="Side to which pictures are resized; null: not resized.")
 
 
 class EvaluateConfig(Section):
-    """What is judged, on which pictures, by whom."""
+    """Which model is evaluated, on which pictures, by which judges."""
 
-    model: str = Field(description="bundle folder, models:/name@alias, or checkpoint or run folder of a fusion run")
-    data: str = Field(description="folder or URI made by `fusionray prepare`")
-    output: str = Field(description="local folder of figures.json, report.html, report.md and pairs.csv")
-    split: Split = Field("test", description="people to judge by; nothing was learned from or chosen by those of test")
-    pairs: int = Field(500, ge=2, description="pairs of different people that are fused")
-    people: int = Field(100, ge=2, description="most people that are drawn from the split")
-    enrolled: int = Field(
-        4, ge=1, description="pictures of each person that make its template, none of them source or target"
+    listed_by: ClassVar[str] = "fusionray evaluate --settings"
+
+    model: str = Field(
+        description="Model to evaluate: a bundle folder, models:/name@alias, or a checkpoint or run folder of a "
+        "fusion run."
     )
-    seed: int = Field(0, ge=0, description="decides people and pairs; equal seeds and shards give equal lists")
+    data: str = Field(description="Folder or URI that `fusionray prepare` wrote.")
+    output: str = Field(description="Local folder for figures.json, report.html, report.md and pairs.csv.")
+    split: Split = Field(
+        "test",
+        description="Which people to evaluate on; no model is trained on, and no setting chosen on, those of the test "
+        "split.",
+    )
+    pairs: int = Field(500, ge=2, description="Pairs of different people to fuse.")
+    people: int = Field(100, ge=2, description="Largest number of people to draw from the split.")
+    enrolled: int = Field(
+        4,
+        ge=1,
+        description="Gallery pictures of each person, averaged into a template; none of them is a source or a target.",
+        json_schema_extra=in_unit("pictures"),
+    )
+    seed: int = Field(
+        0, ge=0, description="Seed of the drawn people and pairs; the same seed and shards give the same pairs."
+    )
     judge: str = Field(
         "preset:identity-judge",
-        description="encoder that judges identity: a checkpoint or run folder, or preset:NAME to train it first on the "
-        "train split of these shards; must not be the one that supervised the model",
+        description="Encoder that measures identity: a checkpoint or run folder, or preset:NAME to train it first on "
+        "the train split of these shards. It must not be the encoder that supervised the model.",
     )
     attributes: str | None = Field(
         "preset:attributes-small",
-        description="reader of pose, expression and light, named in the same way; null: none, as for photographs",
+        description="Model that reads pose, expression and light, named in the same way; null: none, for photographs.",
     )
     features: FeaturesConfig | None = Field(
-        None, description="network for fid and kid; null: they are measured in the judge's embeddings, as fid_judge"
+        None,
+        description="Network for FID and KID; null: both are measured in the judge's embeddings, as fid_judge and "
+        "kid_judge.",
     )
     clips: ClipsConfig = ClipsConfig()
-    goals: GoalSet = Field("none", description="goals to hold the model to: those of its way to learn, or none")
-    bootstrap_rounds: int = Field(1000, ge=0, description="resamplings behind each interval; 0: no intervals")
-    batch: int = Field(32, ge=1, description="pairs that a worker fuses at once")
+    goals: GoalSet = Field(
+        "none",
+        description="Set of goals that the figures are compared with: that of paired or unpaired training, or none.",
+    )
+    bootstrap_rounds: int = Field(
+        1000,
+        ge=0,
+        description="Bootstrap resamplings for each confidence interval; 0: no intervals.",
+        json_schema_extra=in_unit("rounds"),
+    )
+    batch: int = Field(32, ge=1, description="Pairs that a worker fuses at once.", json_schema_extra=in_unit("pairs"))
     workers: WorkersConfig = WorkersConfig()
     runs: str | None = Field(
-        None, description="folder of the runs that train judge and reader, and of their tracker; null: the output"
+        None,
+        description="Folder of the runs that train judge and attributes model, and of their tracker; null: output.",
     )
-    tracking_uri: str | None = Field(None, description="MLflow store; null: an SQLite store in `runs`")
-    experiment: str = Field("fusionray", description="experiment that the evaluation is filed under")
+    tracking_uri: str | None = Field(None, description="MLflow store; null: an SQLite store in `runs`.")
+    experiment: str = Field("fusionray", description="MLflow experiment of the evaluation.")
 
     @field_validator("output")
     @classmethod

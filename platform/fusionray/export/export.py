@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from fusionray.bundle.description import (
     Variant,
     describe_tensors,
 )
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.errors import ParityFailed
 from fusionray.export.calibration_data import draw_calibration_data
 from fusionray.export.variants import Gates, build_variant
@@ -43,19 +44,30 @@ PARITY_BATCHES = (1, 3)
 
 
 class ExportConfig(Section):
-    """What is exported, and under which name."""
+    """What is exported, where to, and under which name."""
 
-    checkpoint: str = Field(description="checkpoint or run folder of a face-fusion run")
-    output: str = Field(description="folder of the bundle")
-    name: str | None = Field(None, description="name of the model; default: the name of its run")
-    precisions: tuple[Precision, ...] = Field(("fp32",), description="generators besides the float32 one: fp16, int8")
-    shards: str | None = Field(None, description="crops to calibrate and judge variants by; default: those of the run")
-    gates: Gates = Field(Gates(), description="what a variant has to reach to be exported")
-    tolerance: float = Field(1e-3, gt=0, description="largest difference allowed between torch and ONNX outputs")
-    licence: str = Field("unspecified", description="licence of the weights, as an SPDX identifier where there is one")
-    tracking_uri: str | None = Field(None, description="MLflow store to register in")
-    tracking_run: str | None = Field(None, description="MLflow run that the bundle is stored with")
-    alias: str = Field("candidate", description="registry alias that is moved to the new version")
+    listed_by: ClassVar[str] = "fusionray export --settings"
+
+    checkpoint: str = Field(description="Checkpoint or run folder of a face-fusion run.")
+    output: str = Field(description="Folder of the bundle.")
+    name: str | None = Field(None, description="Name of the model; null: the name of its run.")
+    precisions: tuple[Precision, ...] = Field(
+        ("fp32",), description="Generators to write: fp32 is always written, fp16 and int8 on request."
+    )
+    shards: str | None = Field(
+        None, description="Shards whose crops calibrate and test fp16 and int8; null: those of the run."
+    )
+    gates: Gates = Field(Gates(), description="Quality gates of the smaller generators.")
+    tolerance: float = Field(
+        1e-3,
+        gt=0,
+        description="Largest difference allowed between the torch and the ONNX outputs.",
+        json_schema_extra=in_unit(""),
+    )
+    licence: str = Field("unspecified", description="Licence of the weights, as an SPDX identifier if there is one.")
+    tracking_uri: str | None = Field(None, description="MLflow store to register the bundle in; null: not registered.")
+    tracking_run: str | None = Field(None, description="MLflow run that the bundle is stored with.")
+    alias: str = Field("candidate", description="Registry alias that is moved to the new version.")
 
 
 def export(config: ExportConfig) -> Bundle:

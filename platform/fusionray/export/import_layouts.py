@@ -5,26 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 from pydantic import Field, model_validator
 
 from fusionray.bundle.description import Level, TensorDescription, spread
-from fusionray.config import Section, merge_trees, parse_overrides, read_yaml, validate
+from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.errors import ConfigInvalid, ModelRejected
 
 Channels = tuple[float, float, float]
 
 
 class Levels(Section):
-    """How a model writes pictures: the values of black and white, or the mean and deviation of what lies in 0..1."""
+    """Value range of a picture: the values of black and white, or mean and deviation of values in 0..1."""
 
-    minimum: Level | None = None
-    maximum: Level | None = None
-    mean: Channels | None = Field(None, description="subtracted from values in 0..1, as the channels are ordered")
-    deviation: Channels | None = Field(None, description="what they are divided by then")
-    order: Literal["rgb", "bgr"] = "rgb"
+    minimum: Level | None = Field(
+        None, description="Value of black: one number, or one per channel.", json_schema_extra=in_unit("")
+    )
+    maximum: Level | None = Field(
+        None, description="Value of white: one number, or one per channel.", json_schema_extra=in_unit("")
+    )
+    mean: Channels | None = Field(
+        None,
+        description="Mean that is subtracted from values in 0..1, per channel in the order of the channels.",
+        json_schema_extra=in_unit(""),
+    )
+    deviation: Channels | None = Field(
+        None,
+        description="Standard deviation that then divides them, per channel.",
+        json_schema_extra=in_unit(""),
+    )
+    order: Literal["rgb", "bgr"] = Field("rgb", description="Order of the colour channels.")
 
     @model_validator(mode="after")
     def check_pairs(self) -> Levels:
@@ -56,43 +68,59 @@ class Levels(Section):
 
 
 class EmbeddingOptions(Section):
-    """What an embedding goes through on its way to the generator."""
+    """How an embedding is transformed on its way to the generator."""
 
-    unit_before: bool = Field(True, description="scale it to unit length first")
-    matrix: str = Field("auto", description="'auto': the one that the model carries unused; 'none'; or a .npy file")
-    converter: str | None = Field(None, description="ONNX file that turns it into one of another encoder")
-    unit_after: bool | None = Field(None, description="scale what comes out; default: after a matrix")
+    unit_before: bool = Field(True, description="Scale the embedding to unit length first.")
+    matrix: str = Field(
+        "auto",
+        description="Matrix that multiplies the embedding. 'auto': the one stored unused in the model; 'none'; or a "
+        ".npy file.",
+    )
+    converter: str | None = Field(
+        None, description="ONNX file that converts the embedding into that of another encoder."
+    )
+    unit_after: bool | None = Field(None, description="Scale the result to unit length; null: only after a matrix.")
 
 
 class Ports(Section):
-    """Names of inputs and outputs, where shapes do not tell them apart."""
+    """Names of inputs and outputs, needed if their shapes do not tell them apart."""
 
-    source: str | None = None
-    target: str | None = None
-    output: str | None = None
-    mask: str | None = None
+    source: str | None = Field(None, description="Input that takes the source.")
+    target: str | None = Field(None, description="Input that takes the target.")
+    output: str | None = Field(None, description="Output that holds the fused picture.")
+    mask: str | None = Field(None, description="Output that holds the mask.")
 
 
 class ImportConfig(Section):
-    """What is imported, under which name, and what the graphs do not say."""
+    """What is imported, under which name, and what the ONNX graphs do not say."""
 
-    generator: str = Field(description="ONNX file of the face swapper")
+    listed_by: ClassVar[str] = "fusionray import --settings"
+
+    generator: str = Field(description="ONNX file of the face swapper.")
     identity: str | None = Field(
-        None, description="ONNX file of its ArcFace encoder; not for a source that is a picture"
+        None, description="ONNX file of its ArcFace encoder; not for models whose source is a picture."
     )
-    output: str = Field(description="folder of the bundle")
-    licence: str | None = Field(None, description="licence of the weights, as an SPDX identifier where there is one")
-    name: str | None = Field(None, description="name of the model; default: that of its file")
-    template: str | None = Field(None, description="template at which targets are cut")
-    size: int | None = Field(None, gt=0, description="size of a target's crop, where the model leaves it open")
-    source_kind: Literal["embedding", "picture"] | None = Field(None, description="what stands for a source")
-    source_template: str | None = Field(None, description="template at which sources are cut; arcface_112 for encoders")
-    source_size: int | None = Field(None, gt=0, description="size of a source's crop, where the model leaves it open")
-    target: Levels | None = Field(None, description="how the target is written")
-    produced: Levels | None = Field(None, description="how the output is written; default: as the target")
-    source: Levels | None = Field(None, description="how a source that is a picture is written; default: as the target")
-    mask: tuple[float, float] = Field((0.0, 1.0), description="values of the mask where nothing and all is replaced")
-    encoder: Levels | None = Field(None, description="how the encoder's input is written; default: as its graph says")
+    output: str = Field(description="Folder of the bundle.")
+    licence: str | None = Field(
+        None, description="Licence of the weights, as an SPDX identifier if there is one; must be given."
+    )
+    name: str | None = Field(None, description="Name of the model; null: the name of its file.")
+    template: str | None = Field(None, description="Alignment template of the target crops.")
+    size: int | None = Field(None, gt=0, description="Side of the target crop, if the model accepts any.")
+    source_kind: Literal["embedding", "picture"] | None = Field(None, description="What the model takes as its source.")
+    source_template: str | None = Field(
+        None, description="Alignment template of the source crops; encoders take arcface_112."
+    )
+    source_size: int | None = Field(None, gt=0, description="Side of the source crop, if the model accepts any.")
+    target: Levels | None = Field(None, description="Value range of the target.")
+    produced: Levels | None = Field(None, description="Value range of the output; null: that of the target.")
+    source: Levels | None = Field(None, description="Value range of a source picture; null: that of the target.")
+    mask: tuple[float, float] = Field(
+        (0.0, 1.0),
+        description="Values of the mask where nothing and where everything is replaced.",
+        json_schema_extra=in_unit(""),
+    )
+    encoder: Levels | None = Field(None, description="Value range of the encoder's input; null: as its graph says.")
     embedding: EmbeddingOptions = EmbeddingOptions()
     ports: Ports = Ports()
 

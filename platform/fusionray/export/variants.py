@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from fusionray.bundle.description import Precision, Variant
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.errors import ParityFailed
 from fusionray.export.calibration_data import CalibrationData, Pairs
 from fusionray.export.quantize import LADDER, write_float16, write_int8
@@ -27,14 +27,16 @@ HIGHEST_PSNR = 58.9
 
 
 class Gate(Section):
-    """What a variant has to reach against `generator.onnx`."""
+    """What a smaller generator must reach, compared with `generator.onnx`."""
 
-    tolerance: float = Field(gt=0, description="largest difference of output and mask, in 0..1")
-    ssim: float = Field(ge=0, le=1, description="least mean SSIM of the outputs")
+    tolerance: float = Field(
+        gt=0, description="Largest difference of output and mask, in 0..1.", json_schema_extra=in_unit("")
+    )
+    ssim: float = Field(ge=0, le=1, description="Smallest mean SSIM of the outputs.", json_schema_extra=in_unit(""))
 
 
 class Gates(Section):
-    """The gates of the variants."""
+    """Quality gates of the smaller generators."""
 
     fp16: Gate = Gate(tolerance=0.01, ssim=0.999)
     int8: Gate = Gate(tolerance=0.25, ssim=0.98)

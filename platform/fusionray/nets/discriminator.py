@@ -19,8 +19,12 @@ from fusionray.config import Section
 class DiscriminatorConfig(Section):
     """The size of the discriminator."""
 
-    channels: tuple[int, ...] = Field((32, 64, 128), description="widths, each at half the resolution of the former")
-    scales: int = Field(2, ge=1, description="copies that look at the picture at 1, 1/2, 1/4, ... of its size")
+    channels: tuple[int, ...] = Field(
+        (32, 64, 128), description="Width of each layer; every layer halves the resolution."
+    )
+    scales: int = Field(
+        2, ge=1, description="Number of discriminators; they see the picture at 1, 1/2, 1/4, ... of its size."
+    )
 
 
 class DiscriminatorOutput(NamedTuple):

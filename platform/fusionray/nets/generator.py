@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.nets.blocks import EncoderBlock, FusionBlock, count_groups
 from fusionray.nets.source import NUM_TOKENS, QUERY_SIZE, SourceConfig, SourceLookup
 
@@ -22,17 +22,26 @@ EMBEDDING_LENGTH = 512
 
 
 class GeneratorConfig(Section):
-    """The size of a generator; `channels` names the width at full, half, quarter, ... resolution."""
+    """The size of a generator."""
 
-    size: int = Field(64, description="side of the target crop, pixels")
-    channels: tuple[int, ...] = Field((32, 64, 128, 192), description="widths from full resolution downwards")
-    bottleneck_blocks: int = Field(2, ge=1, description="fusion blocks at the lowest resolution")
+    size: int = Field(64, description="Side of the target crop; must equal data.size.")
+    channels: tuple[int, ...] = Field((32, 64, 128, 192), description="Widths at full, half, quarter, ... resolution.")
+    bottleneck_blocks: int = Field(2, ge=1, description="Fusion blocks at the lowest resolution.")
     source: SourceConfig | None = Field(
-        None, description="what the generator sees of the source beside its embedding; null: nothing"
+        None, description="What the generator sees of the source besides its embedding; null: nothing."
     )
-    style_length: int = Field(256, ge=1, description="length of the identity code that modulates the convolutions")
+    style_length: int = Field(
+        256,
+        ge=1,
+        description="Length of the identity code that modulates the convolutions.",
+        json_schema_extra=in_unit("values"),
+    )
     mask_floor: float = Field(
-        0.0, ge=0, lt=1, description="least mask value; above 0 the generator cannot return the target unchanged"
+        0.0,
+        ge=0,
+        lt=1,
+        description="Smallest mask value; above 0 the generator cannot return the target unchanged.",
+        json_schema_extra=in_unit(""),
     )
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.nets.blocks import RecomputableUnit
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.prelu import PReLU
@@ -24,10 +24,18 @@ IDENTITY_TEMPLATE = "arcface_112"
 class IdentityEncoderConfig(Section):
     """The size of an identity encoder; IResNet-50 is channels (64,128,256,512), blocks (3,4,14,3), stem_stride 1."""
 
-    channels: tuple[int, ...] = Field((32, 64, 128, 256), description="width of each stage")
-    blocks: tuple[int, ...] = Field((1, 1, 1, 1), description="residual units of each stage")
-    stem_stride: int = Field(2, ge=1, le=4, description="stride of the first convolution; above 1, speed for detail")
-    dropout: float = Field(0.0, ge=0, lt=1, description="share of features dropped before the embedding layer")
+    channels: tuple[int, ...] = Field((32, 64, 128, 256), description="Width of each stage.")
+    blocks: tuple[int, ...] = Field((1, 1, 1, 1), description="Residual units of each stage.")
+    stem_stride: int = Field(
+        2,
+        ge=1,
+        le=4,
+        description="Stride of the first convolution; above 1 is faster and loses detail.",
+        json_schema_extra=in_unit("pixels"),
+    )
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="Share of features that are dropped before the embedding layer."
+    )
 
     @model_validator(mode="after")
     def check_stages(self) -> IdentityEncoderConfig:

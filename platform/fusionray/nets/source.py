@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.nets.blocks import count_groups
 
 GRID = 14
@@ -29,11 +29,19 @@ NUM_TOKENS = GRID * GRID
 
 
 class SourceConfig(Section):
-    """How much of the source's picture reaches the generator."""
+    """How much of the source picture, besides its embedding, the generator sees."""
 
-    channels: tuple[int, int, int] = Field((16, 32, 96), description="widths at 56, 28 and 14 px of the 112 px face")
-    detail: tuple[int, int] = Field((16, 8), description="widths handed over at 28 and 56 px")
-    heads: int = Field(4, ge=1, description="places that one feature of the target may look at")
+    channels: tuple[int, int, int] = Field(
+        (16, 32, 96),
+        description="Widths of the source encoder at 56, 28 and 14 px of the 112 px face.",
+        json_schema_extra=in_unit("channels"),
+    )
+    detail: tuple[int, int] = Field(
+        (16, 8),
+        description="Widths of the features that reach the generator at 28 and 56 px.",
+        json_schema_extra=in_unit("channels"),
+    )
+    heads: int = Field(4, ge=1, description="Attention heads: source positions that one target feature may attend to.")
 
     @model_validator(mode="after")
     def check_heads(self) -> SourceConfig:

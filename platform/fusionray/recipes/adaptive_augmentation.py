@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.recipes.affine import build_colours, build_views, recolour, sample
 
 # Changes chosen apart from each other: mirror, rotate, scale, shift; brightness, contrast, saturation, hue; cutout.
@@ -21,33 +21,67 @@ NUM_CHANGES = 9
 
 
 class AdaptiveAugmentationConfig(Section):
-    """Random changes of every picture that the discriminator judges, each made with a probability that is steered.
+    """Random changes of every picture that the discriminator sees; training adapts their probability.
 
-    Worth its time below some 30,000 pictures, or as soon as the logged `discriminator_real_sign` stays above 0.6: the
-    discriminator then knows its pictures by heart. With more pictures the probability stays near 0.
+    Useful below about 30,000 pictures, or when the logged `discriminator_real_sign` stays above 0.6: the discriminator
+    then memorises its pictures. With more pictures the probability stays near 0.
     """
 
     target: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="share of real patches judged real, less those judged fake, that is aimed at: 0.6 as published; "
-        "0 turns the augmentation off",
+        description="Target for the share of real patches judged real, less the share judged fake: 0.6 as published; "
+        "0 turns adaptive augmentation off.",
+        json_schema_extra=in_unit("share"),
     )
-    images_to_full: int = Field(500_000, ge=1, description="images in which the probability can move from 0 to 1")
-    interval: int = Field(4, ge=1, description="steps between two corrections of the probability")
+    images_to_full: int = Field(
+        500_000,
+        ge=1,
+        description="Images in which the probability can move from 0 to 1.",
+        json_schema_extra=in_unit("images"),
+    )
+    interval: int = Field(
+        4, ge=1, description="Steps between two corrections of the probability.", json_schema_extra=in_unit("steps")
+    )
     largest: float = Field(
-        0.8, ge=0, le=0.8, description="largest probability; above 0.8 the fused pictures begin to look augmented"
+        0.8,
+        ge=0,
+        le=0.8,
+        description="Largest probability; above 0.8 fused pictures begin to look augmented.",
+        json_schema_extra=in_unit("share"),
     )
-    mirror: bool = Field(True, description="mirror half of the chosen rows")
-    rotation_degrees: float = Field(15.0, ge=0, description="largest rotation either way")
-    scale: float = Field(0.15, ge=0, description="standard deviation of the size, octaves")
-    shift: float = Field(0.06, ge=0, description="standard deviation of the shift, sides of the picture")
-    brightness: float = Field(0.2, ge=0, description="standard deviation of what is added, where white - black is 2")
-    contrast: float = Field(0.3, ge=0, description="standard deviation of the contrast, octaves")
-    saturation: float = Field(0.5, ge=0, description="standard deviation of the saturation, octaves")
-    hue: float = Field(0.1, ge=0, le=0.5, description="largest change of hue, turns of the colour circle")
-    cutout: float = Field(0.0, ge=0, lt=1, description="side of a blanked square, sides of the picture; 0 is none")
+    mirror: bool = Field(True, description="Mirror half of the chosen rows.")
+    rotation_degrees: float = Field(15.0, ge=0, description="Largest rotation in either direction.")
+    scale: float = Field(
+        0.15, ge=0, description="Standard deviation of the change of size.", json_schema_extra=in_unit("octaves")
+    )
+    shift: float = Field(
+        0.06,
+        ge=0,
+        description="Standard deviation of the shift, as a share of the picture's side.",
+        json_schema_extra=in_unit("share"),
+    )
+    brightness: float = Field(
+        0.2,
+        ge=0,
+        description="Standard deviation of the change of brightness, where white - black is 2.",
+        json_schema_extra=in_unit(""),
+    )
+    contrast: float = Field(
+        0.3, ge=0, description="Standard deviation of the change of contrast.", json_schema_extra=in_unit("octaves")
+    )
+    saturation: float = Field(
+        0.5, ge=0, description="Standard deviation of the change of saturation.", json_schema_extra=in_unit("octaves")
+    )
+    hue: float = Field(0.1, ge=0, le=0.5, description="Largest change of hue.", json_schema_extra=in_unit("turns"))
+    cutout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Side of a blanked square, as a share of the picture's side; 0: none.",
+        json_schema_extra=in_unit("share"),
+    )
 
 
 class AdaptiveAugmentation(nn.Module):

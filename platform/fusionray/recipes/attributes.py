@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.data import synthetic
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
@@ -45,15 +45,26 @@ READINGS = (*POSE, *EXPRESSION, *LIGHT)
 
 
 class AttributesRecipeConfig(Section):
-    """Settings of the attributes recipe. It neither mirrors nor turns: a picture would then show other attributes."""
+    """Attributes recipe: a model that reads pose, expression and light.
 
-    name: Literal["attributes"] = "attributes"
+    It neither mirrors nor rotates its pictures: they would then show other attributes.
+    """
+
+    name: Literal["attributes"] = Field("attributes", description="Selects the attributes recipe.")
     encoder: IdentityEncoderConfig = IdentityEncoderConfig(channels=(32, 64, 128), blocks=(2, 2, 2), stem_stride=4)
     colour_jitter: float = Field(
-        0.02, ge=0, lt=1, description="largest change of brightness, contrast and saturation; light is read off them"
+        0.02,
+        ge=0,
+        lt=1,
+        description="Largest change of brightness, contrast and saturation; small, because light is read from them.",
+        json_schema_extra=in_unit("share"),
     )
     least_resolution: float = Field(
-        0.5, gt=0, le=1, description="strongest random loss of resolution, so that soft fusions can be read; 1 is none"
+        0.5,
+        gt=0,
+        le=1,
+        description="Strongest random loss of resolution, so that the model also reads soft fusions; 1: none.",
+        json_schema_extra=in_unit("share"),
     )
     optimizer: OptimizerConfig = OptimizerConfig(kind="adamw", base_lr=1e-3, betas=(0.9, 0.99), weight_decay=0.05)
 

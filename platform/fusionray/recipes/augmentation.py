@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.recipes.affine import build_colours, build_views, recolour, sample
 
 
@@ -18,12 +18,20 @@ class AugmentationConfig(Section):
 
     # Off: aligned crops are upright, and a bilinear warp takes 0.3 to 0.4 of the gradient energy of what a generator
     # is to draw (docs/experiments.md). Encoders, which draw nothing, may ask for it.
-    rotation_degrees: float = Field(0.0, ge=0, description="largest rotation either way; it blurs")
-    brightness: float = Field(0.1, ge=0, description="most that is added or taken away, where white - black is 1")
-    contrast: float = Field(0.1, ge=0, lt=1, description="largest relative change of contrast")
-    saturation: float = Field(0.1, ge=0, le=1, description="largest relative change of saturation")
-    hue: float = Field(0.05, ge=0, le=0.5, description="largest change of hue, turns of the colour circle")
-    flip: float = Field(0.5, ge=0, le=1, description="probability of a mirror image")
+    rotation_degrees: float = Field(
+        0.0, ge=0, description="Largest rotation in either direction; a rotation blurs the crop."
+    )
+    brightness: float = Field(
+        0.1, ge=0, description="Largest change of brightness, where white - black is 1.", json_schema_extra=in_unit("")
+    )
+    contrast: float = Field(
+        0.1, ge=0, lt=1, description="Largest relative change of contrast.", json_schema_extra=in_unit("share")
+    )
+    saturation: float = Field(
+        0.1, ge=0, le=1, description="Largest relative change of saturation.", json_schema_extra=in_unit("share")
+    )
+    hue: float = Field(0.05, ge=0, le=0.5, description="Largest change of hue.", json_schema_extra=in_unit("turns"))
+    flip: float = Field(0.5, ge=0, le=1, description="Probability of mirroring.", json_schema_extra=in_unit("share"))
 
 
 class Augmentation(nn.Module):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.nets.discriminator import DiscriminatorConfig
 from fusionray.nets.generator import GeneratorConfig
 from fusionray.recipes.adaptive_augmentation import AdaptiveAugmentationConfig
@@ -14,41 +14,61 @@ from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.identity_perturbation import IdentityPerturbationConfig
 from fusionray.recipes.recipe import OptimizerConfig
 
+Weight = Annotated[float, Field(ge=0, json_schema_extra=in_unit(""))]
+
 
 class FusionLossWeights(Section):
-    """Weight of each loss; 0 leaves it out and saves its computation."""
+    """Weight of each loss; 0 skips the loss and its computation."""
 
-    adversarial: float = Field(1.0, ge=0, description="fused pictures look real to the discriminator")
-    identity: float = Field(2.0, ge=0, description="1 - cosine between fused and source embedding")
-    reconstruction: float = Field(20.0, ge=0, description="L1 to the target where source and target are one person")
-    truth: float = Field(20.0, ge=0, description="L1 to the rendered true fusion (paired only)")
-    structure: float = Field(
-        0.0, ge=0, description="1 - SSIM to what `truth` or `reconstruction` wants, within the face region"
+    adversarial: Weight = Field(1.0, description="Adversarial loss: fused pictures look real to the discriminator.")
+    identity: Weight = Field(
+        2.0, description="Identity loss: 1 - cosine similarity of the fused and the source embedding."
     )
-    feature_matching: float = Field(2.0, ge=0, description="deep discriminator features equal the reference's")
-    cycle: float = Field(0.0, ge=0, description="fusing the target's identity back returns the target")
-    mask: float = Field(
-        1.0, ge=0, description="cross-entropy of mask and face region; keeps the mask from collapsing to 0"
+    reconstruction: Weight = Field(
+        20.0, description="Reconstruction loss: L1 to the target where source and target show the same person."
     )
-    gradient_penalty: float = Field(1.0, ge=0, description="R1 on real pictures")
+    truth: Weight = Field(20.0, description="Paired training only: L1 to the rendered true fusion.")
+    structure: Weight = Field(
+        0.0,
+        description="Structure loss: 1 - SSIM to the reference of `truth` or `reconstruction`, within the face region.",
+    )
+    feature_matching: Weight = Field(
+        2.0,
+        description="Feature matching: L1 between deep discriminator features of the fused and the reference picture.",
+    )
+    cycle: Weight = Field(0.0, description="Cycle loss: fusing the target's identity back returns the target.")
+    mask: Weight = Field(
+        1.0, description="Mask loss: cross-entropy of mask and face region; keeps the mask from collapsing to 0."
+    )
+    gradient_penalty: Weight = Field(1.0, description="R1 gradient penalty on real pictures.")
 
 
 class FaceFusionConfig(Section):
-    """Settings of the face-fusion recipe."""
+    """Face-fusion recipe: a generator, a discriminator and their losses."""
 
-    name: Literal["face_fusion"] = "face_fusion"
+    name: Literal["face_fusion"] = Field("face_fusion", description="Selects the face-fusion recipe.")
     generator: GeneratorConfig = GeneratorConfig()
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
     weights: FusionLossWeights = FusionLossWeights()
-    paired: bool = Field(True, description="learn from the rendered true fusion where the shards are synthetic")
+    paired: bool = Field(True, description="Train on the rendered true fusion if the shards are synthetic.")
     disguise: IdentityPerturbationConfig | None = Field(
-        None, description="unpaired: hide who same-person targets show, and ask for the picture back; null: show them"
+        None,
+        description="Unpaired training: hide the identity of same-person targets and train to restore the picture; "
+        "null: leave targets as they are.",
     )
-    matching_from_layer: int = Field(1, ge=0, description="first discriminator layer used by feature matching")
-    gradient_penalty_interval: int = Field(16, ge=1, description="steps between two gradient penalties")
+    matching_from_layer: int = Field(
+        1,
+        ge=0,
+        description="First discriminator layer that feature matching uses, counted from 0.",
+        json_schema_extra=in_unit(""),
+    )
+    gradient_penalty_interval: int = Field(
+        16, ge=1, description="Steps between two gradient penalties.", json_schema_extra=in_unit("steps")
+    )
     identity_encoder: str = Field(
         "preset:identity-small",
-        description="frozen encoder: a checkpoint or run folder, or preset:NAME to train it first on these shards",
+        description="Frozen identity encoder that supervises the run: a checkpoint or run folder, or preset:NAME to "
+        "train it first on these shards.",
     )
     augmentation: AugmentationConfig = AugmentationConfig()
     adaptive_augmentation: AdaptiveAugmentationConfig = AdaptiveAugmentationConfig()

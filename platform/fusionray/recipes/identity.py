@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.data import synthetic
 from fusionray.metrics.verification import verify
 from fusionray.nets.generator import EMBEDDING_LENGTH
@@ -29,17 +29,22 @@ from fusionray.types import Batch, FaceBatch
 
 
 class IdentityRecipeConfig(Section):
-    """Settings of the identity recipe."""
+    """Identity recipe: a face-recognition encoder trained with ArcFace."""
 
-    name: Literal["identity"] = "identity"
+    name: Literal["identity"] = Field("identity", description="Selects the identity recipe.")
     encoder: IdentityEncoderConfig = IdentityEncoderConfig()
-    scale: float = Field(32.0, gt=0, description="radius of the sphere that logits live on (s)")
-    margin: float = Field(0.4, ge=0, description="additive angular margin, radians (m)")
-    least_resolution: float = Field(0.4, gt=0, le=1, description="strongest random loss of resolution; 1 is none")
+    scale: float = Field(
+        32.0, gt=0, description="Radius s of the hypersphere of the logits.", json_schema_extra=in_unit("")
+    )
+    margin: float = Field(0.4, ge=0, description="Additive angular margin m.", json_schema_extra=in_unit("radians"))
+    least_resolution: float = Field(
+        0.4, gt=0, le=1, description="Strongest random loss of resolution; 1: none.", json_schema_extra=in_unit("share")
+    )
     traits_weight: float = Field(
         0.0,
         ge=0,
-        description="weight of reading a synthetic person's parameters off the embedding; photographs have none",
+        description="Weight of predicting a synthetic person's parameters from the embedding; photographs have none.",
+        json_schema_extra=in_unit(""),
     )
     augmentation: AugmentationConfig = AugmentationConfig()
     optimizer: OptimizerConfig = OptimizerConfig(kind="adamw", base_lr=5e-4, betas=(0.9, 0.99), weight_decay=0.05)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.recipes.affine import build_grid
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig
 
@@ -26,14 +26,25 @@ WARP_KNOTS = 6
 
 
 class IdentityPerturbationConfig(Section):
-    """What hides who a picture shows, within its face region; 0 or false turns one off."""
+    """Random changes that hide the identity of a picture within its face region; 0 or false turns one off."""
 
-    fused: bool = Field(True, description="first fuse it with somebody else, with the generator as it is now")
-    brightness: float = Field(0.2, ge=0, description="most that is added or taken away, where white - black is 1")
-    contrast: float = Field(0.2, ge=0, lt=1, description="largest relative change of contrast")
-    saturation: float = Field(0.4, ge=0, le=1, description="largest relative change of saturation")
-    hue: float = Field(0.05, ge=0, le=0.5, description="largest change of hue, turns of the colour circle")
-    warp: float = Field(0.04, ge=0, description="most that a feature is moved, share of the picture's side")
+    fused: bool = Field(True, description="First fuse the picture with another identity, using the current generator.")
+    brightness: float = Field(
+        0.2, ge=0, description="Largest change of brightness, where white - black is 1.", json_schema_extra=in_unit("")
+    )
+    contrast: float = Field(
+        0.2, ge=0, lt=1, description="Largest relative change of contrast.", json_schema_extra=in_unit("share")
+    )
+    saturation: float = Field(
+        0.4, ge=0, le=1, description="Largest relative change of saturation.", json_schema_extra=in_unit("share")
+    )
+    hue: float = Field(0.05, ge=0, le=0.5, description="Largest change of hue.", json_schema_extra=in_unit("turns"))
+    warp: float = Field(
+        0.04,
+        ge=0,
+        description="Largest shift of a facial feature, as a share of the picture's side.",
+        json_schema_extra=in_unit("share"),
+    )
 
 
 class IdentityPerturbation(nn.Module):

@@ -12,23 +12,34 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.types import Batch
 
 BatchT = TypeVar("BatchT", bound=Batch)
 
 
 class OptimizerConfig(Section):
-    """How one network is optimised; the learning rate is base_lr x global batch / 32 x schedule."""
+    """How one network is optimised; its learning rate is base_lr x global batch / 32 x schedule."""
 
     kind: Literal["adamw", "muon", "sgd"] = Field(
-        "adamw", description="algorithm; muon: orthogonal steps for convolutions, adamw for the rest"
+        "adamw", description="Algorithm; muon takes orthogonal steps for convolutions and adamw steps for the rest."
     )
-    base_lr: float = Field(1e-4, gt=0, description="learning rate for a global batch of 32")
-    betas: tuple[float, float] = Field((0.0, 0.99), description="Adam decay rates")
-    muon_rate: float = Field(1.0, gt=0, description="learning rate of muon's convolutions over that of all else")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd, and of muon's convolutions")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled for adamw and muon, L2 for sgd")
+    base_lr: float = Field(1e-4, gt=0, description="Learning rate at a global batch of 32.")
+    betas: tuple[float, float] = Field(
+        (0.0, 0.99), description="Decay rates of Adam's moment estimates.", json_schema_extra=in_unit("")
+    )
+    muon_rate: float = Field(
+        1.0,
+        gt=0,
+        description="Learning rate of muon's convolutions, relative to that of the other parameters.",
+        json_schema_extra=in_unit("factor"),
+    )
+    momentum: float = Field(
+        0.9, ge=0, lt=1, description="Momentum of sgd, and of muon's convolutions.", json_schema_extra=in_unit("")
+    )
+    weight_decay: float = Field(
+        0.0, ge=0, description="Weight decay: decoupled for adamw and muon, L2 for sgd.", json_schema_extra=in_unit("")
+    )
 
     def beside_lazy(self, interval: int) -> OptimizerConfig:
         """Make up for a lazy second phase of the same network, which steps once more every `interval` steps.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 
 EngineName = Literal["onnxruntime", "openvino"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -14,36 +14,51 @@ OptionValue = bool | int | float | str
 
 
 class RuntimeConfig(Section):
-    """On what a model runs, and with how much of it."""
+    """On which hardware a model runs, and how much of it."""
+
+    listed_by: ClassVar[str] = "fusionray compile --settings"
 
     engine: Literal["auto"] | EngineName = Field(
-        default="auto", description="Library that computes; auto takes openvino only for bf16 or fp16 on a CPU."
+        default="auto", description="Inference engine; auto: openvino for bf16 or fp16 on a CPU, else onnxruntime."
     )
     providers: tuple[str, ...] | Literal["auto"] = Field(
-        default="auto", description="Execution providers of ONNX Runtime, the first preferred."
+        default="auto", description="Execution providers of ONNX Runtime, in order of preference."
     )
     provider_options: dict[str, dict[str, OptionValue]] = Field(
-        default={}, description="Options by provider, or by 'openvino'; they win over what is chosen here."
+        default={},
+        description="Options by provider, or by 'openvino'; they win over the defaults chosen for the hardware.",
     )
     precision: Literal["auto"] | Precision = Field(
-        default="auto", description="What products are computed in; auto: fp32 on a CPU, TF32 or fp16 on a GPU."
+        default="auto", description="Compute precision; auto: fp32 on a CPU, TF32 or fp16 on a GPU."
     )
-    allow_fallback: bool = Field(default=False, description="Go on with a warning if a provider does not start.")
+    allow_fallback: bool = Field(
+        default=False, description="Continue with a warning on another provider if one does not start."
+    )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads of a model; all CPUs if not given, one beside a GPU."
+        default=None, ge=1, description="CPU threads of a model; null: every CPU, or one when a GPU computes."
     )
     batches: tuple[int, ...] = Field(
-        default=(), description="Batch sizes to prepare for; others run too (with TensorRT, up to the largest)."
+        default=(),
+        description="Batch sizes to prepare for; other sizes run as well (with TensorRT, up to the largest).",
+        json_schema_extra=in_unit("images"),
     )
-    workspace_gib: float = Field(default=2.0, ge=1, le=4, description="Memory that TensorRT may build engines with.")
-    device_memory_gib: float | None = Field(default=None, gt=0, description="Memory that CUDA may take on the GPU.")
-    cache: str | None = Field(default=None, description="Folder of built engines, local or shared; None keeps none.")
-    cache_gib: float = Field(default=8.0, gt=0, description="Size of that folder; what was not used longest goes.")
+    workspace_gib: float = Field(default=2.0, ge=1, le=4, description="Memory that TensorRT may use to build engines.")
+    device_memory_gib: float | None = Field(
+        default=None, gt=0, description="GPU memory that CUDA may use; null: no limit."
+    )
+    cache: str | None = Field(default=None, description="Folder of compiled engines, local or shared; null: no cache.")
+    cache_gib: float = Field(
+        default=8.0, gt=0, description="Largest size of the cache; the least recently used engines are deleted first."
+    )
     cache_stale_seconds: float = Field(
-        default=120.0, ge=0.5, description="A builder on another host that gives no sign for so long is dead."
+        default=120.0,
+        ge=0.5,
+        description="Time without a heartbeat after which a builder on another host counts as dead.",
     )
     cache_wait_seconds: float = Field(
-        default=1800.0, ge=0, description="Wait so long for another's build; then go on without the cache."
+        default=1800.0,
+        ge=0,
+        description="Longest wait for an engine that another process builds; then the model runs without the cache.",
     )
 
     @field_validator("providers")

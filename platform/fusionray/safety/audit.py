@@ -20,7 +20,7 @@ from threading import Lock
 
 from pydantic import Field
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.environment import resolve_location
 from fusionray.errors import AuditFailed
 
@@ -30,12 +30,19 @@ LONGEST_TEXT = 200
 
 
 class AuditConfig(Section):
-    """Where the audit log lies and how much of it is kept."""
+    """Where the audit log is written, and how much of it is kept."""
 
-    path: str | None = Field(default=None, description="File of JSON lines; no log is kept if none is given.")
+    path: str | None = Field(default=None, description="File of JSON lines; null: no audit log.")
     required: bool = Field(default=True, description="Refuse a request whose line cannot be written.")
-    max_bytes: int = Field(default=64 * 2**20, ge=1024, description="A file that would grow longer is put aside.")
-    keep: int = Field(default=10, ge=1, description="Files put aside that are kept, as PATH.1 (newest) to PATH.N.")
+    max_bytes: int = Field(
+        default=64 * 2**20, ge=1024, description="Largest size of the file; it is rotated before it would grow larger."
+    )
+    keep: int = Field(
+        default=10,
+        ge=1,
+        description="Rotated files to keep, as PATH.1 (newest) to PATH.N.",
+        json_schema_extra=in_unit("files"),
+    )
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,13 @@ HASH_LETTERS = 64
 class ConsentConfig(Section):
     """What a request needs besides its pictures."""
 
-    policy: str = Field(default="none", description="none, allow-list, token, or module:function to be asked instead.")
-    file: str | None = Field(default=None, description="allow-list: file of sha256 lines; token: file with the secret.")
+    policy: str = Field(
+        default="none",
+        description="Consent policy: none, allow-list, token, or module:function for a policy of your own.",
+    )
+    file: str | None = Field(
+        default=None, description="File of the policy. allow-list: sha256 lines; token: the secret."
+    )
 
     @model_validator(mode="after")
     def check_file(self) -> ConsentConfig:

@@ -36,8 +36,10 @@ class MarkConfig(Section):
     """A visible mark on every output."""
 
     enabled: bool = Field(default=False, description="Draw a plate that says AI.")
-    corner: Corner = Field(default="bottom-right", description="Where it stands.")
-    share: float = Field(default=0.07, ge=0.03, le=0.3, description="Its height as a share of the short side.")
+    corner: Corner = Field(default="bottom-right", description="Corner of the picture.")
+    share: float = Field(
+        default=0.07, ge=0.03, le=0.3, description="Height of the plate as a share of the picture's short side."
+    )
 
 
 class Mark:

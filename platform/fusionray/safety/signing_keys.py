@@ -42,12 +42,12 @@ FEW_DAYS = 14
 
 
 class SigningConfig(Section):
-    """Whose name stands under the outputs. Without certificate and key it is a test key, which nobody trusts."""
+    """Who signs the outputs. Without certificate and key a test key signs, which nobody trusts."""
 
     certificate: str | None = Field(default=None, description="PEM file: the signing certificate, then its chain.")
-    key: str | None = Field(default=None, description="PEM file with the private key, readable by the service alone.")
+    key: str | None = Field(default=None, description="PEM file of the private key; only the service may read it.")
     test_key_folder: str | None = Field(
-        default=None, description="Folder of the test key; the user's data folder if not given."
+        default=None, description="Folder of the test key; null: the user's data folder."
     )
 
     @model_validator(mode="after")

@@ -1,16 +1,16 @@
-"""Settings of the service. Ray Serve ignores keys that it does not know; here they are refused."""
+"""Settings of the service. Ray Serve ignores unknown keys; these settings refuse them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
 from fusionray.bundle.description import Precision
-from fusionray.config import Section, merge_trees, parse_overrides, read_yaml, validate
+from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid
 from fusionray.runtime.config import RuntimeConfig
@@ -44,28 +44,43 @@ class CanaryConfig(Section):
     """A second bundle that takes a share of a model's requests."""
 
     bundle: str = Field(description="Folder of the bundle, or models:/name@alias in the registry.")
-    share: float = Field(gt=0, le=1, description="Share of the requests that it answers.")
+    share: float = Field(gt=0, le=1, description="Share of the model's requests that the canary answers.")
 
 
 class ModelConfig(Section):
-    """A model that clients may ask for by its name."""
+    """A model that clients choose by its name."""
 
-    name: str = Field(default="default", pattern=NAME_PATTERN, description="What clients ask for.")
+    name: str = Field(default="default", pattern=NAME_PATTERN, description="Name by which clients choose the model.")
     bundle: str = Field(description="Folder of the bundle, or models:/name@alias in the registry.")
-    canary: CanaryConfig | None = Field(default=None, description="A second bundle on trial.")
+    canary: CanaryConfig | None = Field(
+        default=None, description="A second bundle that answers a share of the requests; null: none."
+    )
     precision: Precision = Field(default="fp32", description="Which of the bundle's generators runs.")
 
 
 class StageConfig(Section):
-    """Where a part of the service runs, in how many copies, and with what."""
+    """Where a part of the service runs, in how many replicas, and on which hardware."""
 
-    num_replicas: int = Field(default=1, ge=1, description="Copies that are always there.")
-    max_replicas: int | None = Field(default=None, ge=1, description="Scale up to this many under load.")
-    target_ongoing_requests: float = Field(default=8.0, gt=0, description="Requests a copy, aimed at when scaling.")
-    upscale_delay_seconds: float = Field(default=10.0, ge=0, description="Load must last so long before copies come.")
-    downscale_delay_seconds: float = Field(default=300.0, ge=0, description="Idleness, before copies go.")
-    cpus: float = Field(default=1.0, ge=0, description="CPUs that Ray reserves for a copy.")
-    gpus: float = Field(default=0.0, ge=0, description="GPUs that Ray reserves for a copy; 0.25 puts four on one.")
+    num_replicas: int = Field(default=1, ge=1, description="Replicas that always run.")
+    max_replicas: int | None = Field(
+        default=None, ge=1, description="Largest number of replicas under load; null: no autoscaling."
+    )
+    target_ongoing_requests: float = Field(
+        default=8.0,
+        gt=0,
+        description="Requests per replica that autoscaling aims at.",
+        json_schema_extra=in_unit("requests"),
+    )
+    upscale_delay_seconds: float = Field(
+        default=10.0, ge=0, description="Time that load must last before replicas are added."
+    )
+    downscale_delay_seconds: float = Field(
+        default=300.0, ge=0, description="Time without load before replicas are removed."
+    )
+    cpus: float = Field(default=1.0, ge=0, description="CPUs that Ray reserves for a replica.")
+    gpus: float = Field(
+        default=0.0, ge=0, description="GPUs that Ray reserves for a replica; 0.25 puts four replicas on one GPU."
+    )
 
     @model_validator(mode="after")
     def check_replicas(self) -> StageConfig:
@@ -75,17 +90,21 @@ class StageConfig(Section):
 
 
 class InlineStageConfig(StageConfig):
-    """A part that may run inside of the one that calls it, which spares a hop and a copy of the pictures."""
+    """A part that may run inside the replica of its caller, which saves a network hop and a copy of the pictures."""
 
-    apart: bool = Field(default=False, description="Run in replicas of its own; else inside of the caller's.")
-    max_ongoing_requests: int = Field(default=64, ge=1, description="Requests inside of a copy; others wait outside.")
+    apart: bool = Field(
+        default=False, description="Run in replicas of its own; otherwise it runs inside the replicas of its caller."
+    )
+    max_ongoing_requests: int = Field(
+        default=64, ge=1, description="Requests that a replica works on at once; further ones wait at the caller."
+    )
 
 
 class FaceStageConfig(InlineStageConfig):
-    """Decoding, face analysis, putting back and encoding: they share the decoded picture, so they run together."""
+    """Decoding, face detection, pasting and encoding; they share the decoded picture, so they run together."""
 
     threads: int | None = Field(
-        default=None, ge=1, description="Pictures worked on at once; the CPUs plus one if none."
+        default=None, ge=1, description="Pictures that a replica works on at once; null: its CPUs plus one."
     )
 
 
@@ -93,53 +112,94 @@ class GeneratorStageConfig(InlineStageConfig):
     """The generator, whose batches hold the faces of many requests."""
 
     max_batch: int | None = Field(
-        default=None, ge=1, description="Faces computed at once; if none, 8, or 1 where the CPU computes."
+        default=None,
+        ge=1,
+        description="Faces per batch; null: 8, or 1 on a CPU.",
+        json_schema_extra=in_unit("faces"),
     )
     lanes: int | None = Field(
-        default=None, ge=1, description="Batches computed at the same time; if none, 1, or up to 4 that share the CPUs."
+        default=None,
+        ge=1,
+        description="Batches computed at the same time; null: 1 on a GPU, up to 4 that share the CPUs.",
+        json_schema_extra=in_unit("batches"),
     )
-    max_waiting_faces: int = Field(default=256, ge=1, description="Faces that may wait in a copy; more get a 503.")
+    max_waiting_faces: int = Field(
+        default=256, ge=1, description="Faces that may wait in a replica; further ones are answered 503."
+    )
 
 
 class LimitConfig(Section):
-    """What one request, and all of them together, may take."""
+    """Limits of one request, and of all requests together."""
 
     max_requests: int = Field(
-        default=64, ge=1, description="Requests inside of an ingress copy; more get a 503 at once."
+        default=64, ge=1, description="Requests inside an ingress replica; further ones are answered 503 at once."
     )
-    max_body_bytes: int = Field(default=32 * 2**20, ge=1024, description="A longer request is answered 413.")
-    max_pixels: int = Field(default=25_000_000, ge=1024, description="A larger picture is answered 413, undecoded.")
+    max_body_bytes: int = Field(
+        default=32 * 2**20, ge=1024, description="Largest request body; larger ones are answered 413."
+    )
+    max_pixels: int = Field(
+        default=25_000_000, ge=1024, description="Largest picture; larger ones are answered 413 without being decoded."
+    )
     max_batch_targets: int = Field(default=32, ge=1, description="Targets of one batch; jobs take more.")
     max_job_targets: int = Field(default=1000, ge=1, le=9999, description="Targets of one job.")
-    max_faces: int = Field(default=64, ge=1, description="Faces of one picture that are fused; more are answered 413.")
-    request_timeout_seconds: float = Field(default=60.0, gt=0, description="A longer request is answered 504.")
-    body_timeout_seconds: float = Field(default=30.0, gt=0, description="A body that takes longer to come: 408.")
+    max_faces: int = Field(
+        default=64, ge=1, description="Faces of one picture that are fused; pictures with more are answered 413."
+    )
+    request_timeout_seconds: float = Field(
+        default=60.0, gt=0, description="Longest duration of a request; longer ones are answered 504."
+    )
+    body_timeout_seconds: float = Field(
+        default=30.0, gt=0, description="Longest upload of a request body; longer ones are answered 408."
+    )
 
 
 class ServeConfig(Section):
     """Settings of the service."""
 
-    models: tuple[ModelConfig, ...] = Field(min_length=1, description="Models side by side; the first is the default.")
-    models_per_replica: int = Field(default=4, ge=1, description="Models that a copy holds; the least used goes.")
-    tracking_uri: str | None = Field(default=None, description="MLflow server or store that holds the registry.")
-    alias_poll_seconds: float = Field(default=10.0, gt=0, description="How soon a moved registry alias is noticed.")
-    detector: str = Field(default="default", description="'default', or the path of a YuNet or SCRFD ONNX file.")
-    runtime: RuntimeConfig = Field(default=RuntimeConfig(), description="On what the models run.")
-    ingress: StageConfig = Field(default=StageConfig(), description="The copies that take requests.")
-    faces: FaceStageConfig = Field(default=FaceStageConfig(), description="The copies that work on pictures.")
-    fuser: GeneratorStageConfig = Field(
-        default=GeneratorStageConfig(), description="The copies that hold the generator."
+    listed_by: ClassVar[str] = "fusionray serve --settings"
+
+    models: tuple[ModelConfig, ...] = Field(
+        min_length=1,
+        description="Models that are served side by side; the first one is the default. `bundle=DIR` stands for one "
+        "model.",
     )
-    limits: LimitConfig = Field(default=LimitConfig(), description="What requests may take.")
+    models_per_replica: int = Field(
+        default=4,
+        ge=1,
+        description="Models that a replica holds; the least recently used one is unloaded first.",
+        json_schema_extra=in_unit("models"),
+    )
+    tracking_uri: str | None = Field(default=None, description="MLflow server or store that holds the model registry.")
+    alias_poll_seconds: float = Field(
+        default=10.0, gt=0, description="Time between two looks for a moved registry alias."
+    )
+    detector: str = Field(
+        default="default", description="Face detector: 'default', or the path of a YuNet or SCRFD ONNX file."
+    )
+    runtime: RuntimeConfig = Field(default=RuntimeConfig(), description="On which hardware the models run.")
+    ingress: StageConfig = Field(default=StageConfig(), description="Replicas that take HTTP requests.")
+    faces: FaceStageConfig = Field(
+        default=FaceStageConfig(), description="Decoding, face detection, pasting and encoding of pictures."
+    )
+    fuser: GeneratorStageConfig = Field(
+        default=GeneratorStageConfig(), description="The generator, which batches the faces of many requests."
+    )
+    limits: LimitConfig = Field(
+        default=LimitConfig(), description="Limits of one request, and of all requests together."
+    )
     signing: SigningConfig = Field(default=SigningConfig(), description="Whose key signs the outputs.")
-    consent: ConsentConfig = Field(default=ConsentConfig(), description="What a request needs besides pictures.")
-    audit: AuditConfig = Field(default=AuditConfig(), description="Where requests are written down.")
-    keys: ApiKeyConfig = Field(default=ApiKeyConfig(), description="Who may ask, and how much.")
+    consent: ConsentConfig = Field(default=ConsentConfig(), description="What a request needs besides its pictures.")
+    audit: AuditConfig = Field(default=AuditConfig(), description="Where requests are recorded.")
+    keys: ApiKeyConfig = Field(default=ApiKeyConfig(), description="Who may send requests, and how many.")
     identities: IdentityConfig = Field(default=IdentityConfig(), description="Where source faces are kept.")
     jobs: JobConfig = Field(default=JobConfig(), description="Where long work is kept.")
     mark: MarkConfig = Field(default=MarkConfig(), description="A visible mark on every output.")
-    start_timeout_seconds: float = Field(default=300.0, gt=0, description="Give up if it is not ready by then.")
-    default_format: PictureFormat = Field(default="png", description="Format of the answer if none is asked for.")
+    start_timeout_seconds: float = Field(
+        default=300.0, gt=0, description="Stop with an error if the service is not ready after this time."
+    )
+    default_format: PictureFormat = Field(
+        default="png", description="Picture format of an answer if the request names none."
+    )
     jpeg_quality: int = Field(default=92, ge=1, le=100, description="Quality of JPEG and WebP answers.")
 
     @model_validator(mode="before")
@@ -156,7 +216,7 @@ class ServeConfig(Section):
     def check_names(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
         names = [model.name for model in models]
         if len(set(names)) < len(names):
-            raise ValueError(f"two models bear the same name ({', '.join(names)})")
+            raise ValueError(f"two models have the same name ({', '.join(names)})")
         return models
 
 
@@ -191,6 +251,16 @@ def load_service(
 
     Raises: ConfigInvalid naming the file and the key.
     """
+    tree, http = read_service_tree(file, parse_overrides(overrides))
+    config = validate(ServeConfig, tree, file or "the command line")
+    return Service(config, host or http.get("host", DEFAULT_HOST), port or http.get("port", DEFAULT_PORT))
+
+
+def read_service_tree(file: str | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the unchecked settings of the service, and the HTTP options of a file that `serve run` takes.
+
+    Raises: ConfigInvalid for a file that cannot be read, or that does not hold one application of ours.
+    """
     tree = read_yaml(Path(file)) if file is not None else {}
     http: dict[str, Any] = {}
     if "applications" in tree:
@@ -199,10 +269,10 @@ def load_service(
             app for app in tree["applications"] or [] if isinstance(app, dict) and app.get("import_path") == IMPORT_PATH
         ]
         if len(ours) != 1:
-            raise ConfigInvalid(f"{file}: holds {len(ours)} applications with import_path {IMPORT_PATH}; one is served")
+            raise ConfigInvalid(
+                f"{file}: contains {len(ours)} applications with import_path {IMPORT_PATH}; leave exactly one"
+            )
         tree = ours[0].get("args") or {}
-    given = parse_overrides(overrides)
-    if "bundle" in given:
+    if "bundle" in overrides:
         tree = {key: value for key, value in tree.items() if key not in ("models", "bundle")}
-    config = validate(ServeConfig, merge_trees(tree, given), file or "the command line")
-    return Service(config, host or http.get("host", DEFAULT_HOST), port or http.get("port", DEFAULT_PORT))
+    return merge_trees(tree, overrides), http

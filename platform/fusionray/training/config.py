@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.recipes.attributes import AttributesRecipeConfig
 from fusionray.recipes.face_fusion_config import FaceFusionConfig
 from fusionray.recipes.identity import IdentityRecipeConfig
@@ -20,91 +20,137 @@ RecipeConfig = Annotated[IdentityRecipeConfig | AttributesRecipeConfig | FaceFus
 
 
 class RunConfig(Section):
-    """Where a run lives; the same name under the same output goes on where it stopped."""
+    """Where a run is stored, and from what it starts."""
 
-    name: str = Field("train", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="name of the run")
-    output: str = Field("runs", description="folder or URI that holds the runs; on a cluster, storage all nodes share")
-    seed: int = Field(0, ge=0, description="seed of networks, data order and augmentation")
+    name: str = Field(
+        "train",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+        description="Name of the run: letters, digits, '.', '_' and '-'. The same name under the same output resumes "
+        "the run.",
+    )
+    output: str = Field(
+        "runs", description="Folder or URI that holds the runs; on a cluster, storage that every node shares."
+    )
+    seed: int = Field(0, ge=0, description="Seed of network initialisation, data order and augmentation.")
     start_from: str | None = Field(
-        None, description="checkpoint or run folder whose networks a new run begins with, e.g. to fine-tune them"
+        None,
+        description="Checkpoint or run folder from which a new run takes its initial weights, for example to "
+        "fine-tune them.",
     )
 
 
 class DataConfig(Section):
-    """What is learned from."""
+    """What a run trains on."""
 
     shards: str = Field(
-        description="folder or URI made by `fusionray prepare`, or synthetic://... to prepare a synthetic world first"
+        description="Folder or URI that `fusionray prepare` wrote, or synthetic://... to prepare a synthetic dataset "
+        "first."
     )
-    size: int = Field(64, description="side of the crops, pixels")
-    template: str = Field("arcface_128", description="alignment of the crops")
-    same_identity_ratio: float = Field(0.2, ge=0, le=1, description="share of pairs of two pictures of one person")
+    size: int = Field(64, description="Side of the crops; must equal the size that the shards were prepared with.")
+    template: str = Field("arcface_128", description="Alignment template of the crops; must equal that of the shards.")
+    same_identity_ratio: float = Field(
+        0.2, ge=0, le=1, description="Share of training pairs whose two pictures show the same person."
+    )
     shuffle_buffer_rows: int = Field(
-        2048, ge=16, description="encoded rows a worker keeps to draw from; more shuffles better"
+        2048,
+        ge=16,
+        description="Shuffle buffer of each worker: encoded rows to draw from. A larger buffer shuffles better.",
+        json_schema_extra=in_unit("rows"),
     )
     decode_threads: int | None = Field(
-        None, ge=1, description="threads that decode pictures in each worker; default: by hardware profile"
+        None, ge=1, description="Decoding threads per worker; null takes the number of the hardware profile."
     )
-    prefetch_batches: int = Field(4, ge=1, description="decoded batches kept ready in each worker")
-    timeout_seconds: float = Field(120.0, gt=0, description="longest wait for rows before the storage is given up")
+    prefetch_batches: int = Field(4, ge=1, description="Decoded batches that each worker keeps ready.")
+    timeout_seconds: float = Field(
+        120.0, gt=0, description="Stop with an error if storage delivers no row for this long."
+    )
     max_damaged_files: int = Field(
-        2, ge=0, description="files that each worker may find damaged in mid-run; others' rows stand in for theirs"
+        2,
+        ge=0,
+        description="Damaged files that each worker may skip during the run; rows of other files replace theirs.",
     )
-    validation_images: int = Field(512, ge=0, description="held-out crops that are evaluated")
+    validation_images: int = Field(512, ge=0, description="Held-out crops in each validation.")
 
 
 class ParallelConfig(Section):
     """How several workers share one model."""
 
     strategy: Literal["auto", "ddp", "zero", "fsdp"] = Field(
-        "auto", description="ddp: all whole; zero: optimiser state sharded; fsdp: parameters sharded; auto: by size"
+        "auto",
+        description="How workers share the model. ddp: full replicas; zero: sharded optimizer state; fsdp: sharded "
+        "parameters; auto: by model size.",
     )
-    compression: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="of exchanged gradients")
-    powersgd_rank: int = Field(4, ge=1, description="rank of the PowerSGD approximation")
+    compression: Literal["none", "fp16", "bf16", "powersgd"] = Field(
+        "none", description="Compression of the gradients that workers exchange."
+    )
+    powersgd_rank: int = Field(4, ge=1, description="Rank of the PowerSGD approximation.")
     overlap: Literal["auto"] | bool = Field(
-        "auto", description="exchange gradients during the backward pass; auto: on GPUs, where it has its own units"
+        "auto",
+        description="Exchange gradients during the backward pass; auto: only on GPUs, which can communicate while "
+        "they compute.",
     )
-    bucket_megabytes: float = Field(25.0, gt=0, description="gradients that are exchanged together")
+    bucket_megabytes: float = Field(25.0, gt=0, description="Size of the gradient buckets that are exchanged together.")
     static_graph: bool = Field(
-        False, description="promise that steps are alike; needs overlap and a share that is computed at once"
+        False,
+        description="Promise DDP that every step runs the same graph; needs overlap and no gradient accumulation.",
     )
     shard_from_parameters: int = Field(
         5_000_000,
         ge=0,
-        description="networks below this stay whole under fsdp: gathering would cost more than it saves",
+        description="Under fsdp, networks with fewer parameters stay unsharded: gathering them would cost more than "
+        "it saves.",
+        json_schema_extra=in_unit("parameters"),
     )
 
 
 class EngineConfig(Section):
-    """How the steps are computed. Only `batch_size`, `memory` and what follows may change when a run goes on."""
+    """How training steps are computed.
+
+    A resumed run may change parallel, precision, batch_size and the keys below it; the other keys stay fixed.
+    """
 
     global_batch: int | Literal["auto"] = Field(
         32,
-        description="images a step over all workers; auto: what fits into all of them at once",
+        description="Images per step over all workers; auto: as many as fit into all workers at once.",
+        json_schema_extra=in_unit("images"),
         union_mode="left_to_right",
     )
-    clip_norm: float = Field(1.0, gt=0, description="largest gradient norm of a network")
-    max_nonfinite_steps: int = Field(
-        50, ge=0, description="non-finite steps in a row that are skipped before giving up"
+    clip_norm: float = Field(
+        1.0, gt=0, description="Largest gradient norm of a network; larger gradients are scaled down."
     )
-    ema_half_life_images: float = Field(10_000, ge=0, description="half-life of averaged weights, images")
+    max_nonfinite_steps: int = Field(
+        50, ge=0, description="Consecutive steps with non-finite values that are skipped; one more ends the run."
+    )
+    ema_half_life_images: float = Field(
+        10_000, ge=0, description="Half-life of the moving average (EMA) of the weights."
+    )
     schedule: ScheduleConfig = ScheduleConfig()
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = Field("auto", description="auto: by hardware profile")
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = Field(
+        "auto", description="Compute precision; auto takes that of the hardware profile."
+    )
     batch_size: int | Literal["auto"] | None = Field(
         None,
-        description="images a worker computes at once, the rest of its share is accumulated; auto: the most that fit",
+        description="Images that a worker computes at once; gradients of the rest of its share are accumulated. auto: "
+        "the most that fit; null: the whole share.",
+        json_schema_extra=in_unit("images"),
         union_mode="left_to_right",
     )
-    memory_share: float = Field(0.9, gt=0, le=1, description="share of a device's memory that `auto` may fill")
+    memory_share: float = Field(0.9, gt=0, le=1, description="Share of a device's memory that `auto` may fill.")
     memory_gib: float | None = Field(
-        None, gt=0, description="memory a CPU worker may use; default: its share of what is free"
+        None, gt=0, description="Memory that a CPU worker may use; null: its share of the free memory."
     )
     channels_last: Literal["auto"] | bool = Field(
-        "auto", description="memory format of convolutions; auto: by hardware profile"
+        "auto",
+        description="Use the channels-last memory format for convolutions; auto takes the choice of the hardware "
+        "profile.",
     )
-    compile: Literal["auto"] | bool = Field("auto", description="torch.compile the networks; auto: by hardware profile")
+    compile: Literal["auto"] | bool = Field(
+        "auto", description="Compile the networks with torch.compile; auto takes the choice of the hardware profile."
+    )
     recompute: bool = Field(
-        False, description="recompute activations of blocks in the backward pass: less memory, more time"
+        False,
+        description="Activation checkpointing: recompute the activations of blocks in the backward pass, which saves "
+        "memory and costs time.",
     )
     parallel: ParallelConfig = ParallelConfig()
 
@@ -118,27 +164,39 @@ class EngineConfig(Section):
 
 
 class BudgetConfig(Section):
-    """How long a run is and how often it reports."""
+    """How long a run is, and how often it saves and reports."""
 
-    images: int = Field(50_000, ge=1, description="images to learn from, over all workers")
-    max_seconds: float | None = Field(None, gt=0, description="stop training after this time even with images left")
-    checkpoint_every_images: int = Field(10_000, ge=1, description="images between two checkpoints")
-    log_every_images: int = Field(1_000, ge=1, description="images between two entries in the tracker")
-    validate_every_images: int = Field(10_000, ge=1, description="images between two previews and evaluations")
-    keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept, the newest ones")
-    best_metric: str | None = Field(None, description="also keep the checkpoint that is best in this metric")
-    best_mode: Literal["highest", "lowest"] = Field("highest", description="which value of best_metric is best")
+    images: int = Field(50_000, ge=1, description="Length of the run: images over all workers.")
+    max_seconds: float | None = Field(
+        None, gt=0, description="Longest training time; training stops then even if images remain. null: no limit."
+    )
+    checkpoint_every_images: int = Field(10_000, ge=1, description="Images between two checkpoints.")
+    log_every_images: int = Field(1_000, ge=1, description="Images between two entries in the tracker.")
+    validate_every_images: int = Field(
+        10_000, ge=1, description="Images between two validations, each with a preview picture."
+    )
+    keep_checkpoints: int = Field(2, ge=1, description="Number of newest checkpoints to keep.")
+    best_metric: str | None = Field(
+        None, description="Metric by which one more checkpoint, the best, is kept; null keeps only the newest."
+    )
+    best_mode: Literal["highest", "lowest"] = Field("highest", description="Which value of best_metric is the best.")
 
 
 class ValidationConfig(Section):
-    """Who judges a fusion while it trains; nobody unless asked, and then the encoder that supervises follows alone."""
+    """Which models score a fusion run during training.
+
+    Without a judge, only the encoder that supervises the run scores it.
+    """
 
     judge: str | None = Field(
         None,
-        description="encoder that judges held-out pairs at each preview, as `fusionray evaluate` does: a checkpoint or "
-        "run folder, or preset:NAME to train it first on these shards; not the one that supervises",
+        description="Identity encoder that scores held-out pairs at each validation, as `fusionray evaluate` does: a "
+        "checkpoint or run folder, or preset:NAME to train it first on these shards. It must not be the "
+        "encoder that supervises the run.",
     )
-    attributes: str | None = Field(None, description="reader of pose, expression and light, named in the same way")
+    attributes: str | None = Field(
+        None, description="Model that reads pose, expression and light, named in the same way; needs judge."
+    )
 
     @model_validator(mode="after")
     def check_judge(self) -> ValidationConfig:
@@ -150,20 +208,29 @@ class ValidationConfig(Section):
 class WorkersConfig(Section):
     """The processes that train."""
 
-    num_workers: int = Field(1, ge=1, description="training processes; one a GPU")
+    num_workers: int = Field(1, ge=1, description="Training processes; one per GPU.")
     min_workers: int | None = Field(
-        None, ge=1, description="go on with so few where nodes are lost, and grow back; default: wait for num_workers"
+        None,
+        ge=1,
+        description="Fewest workers that may continue when nodes are lost; lost workers return later. null: wait for "
+        "num_workers.",
     )
-    cpus_per_worker: float = Field(1.0, gt=0, description="CPUs that Ray reserves for each")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU each where the cluster has enough")
-    threads: int | None = Field(None, ge=1, description="compute threads a worker; default: the node's cores shared")
-    bind: bool = Field(True, description="bind each worker to the cores next to its GPU, or to its share of the cores")
+    cpus_per_worker: float = Field(
+        1.0, gt=0, description="CPUs that Ray reserves for each worker.", json_schema_extra=in_unit("CPUs")
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Device of each worker; auto: one GPU each if the cluster has enough, else CPUs."
+    )
+    threads: int | None = Field(
+        None, ge=1, description="Compute threads of each worker; null: the cores of the node, divided by its workers."
+    )
+    bind: bool = Field(True, description="Bind each worker to the cores next to its GPU, or to its share of the cores.")
     max_failures: int = Field(
-        3, ge=0, description="failures of workers survived without a new checkpoint between them; 0: none at all"
+        3, ge=0, description="Worker failures that a run survives between two checkpoints; 0: none."
     )
     standby: bool = Field(
         True,
-        description="keep a process in wait for each worker (0.5 GiB), imports done: restarts are quicker",
+        description="Keep a warm spare process for each worker (0.5 GiB), which makes restarts faster.",
     )
 
     @model_validator(mode="after")
@@ -174,19 +241,21 @@ class WorkersConfig(Section):
 
 
 class TrackingConfig(Section):
-    """MLflow."""
+    """Where MLflow records a run."""
 
-    uri: str | None = Field(None, description="tracking server; default: an SQLite store in run.output")
-    experiment: str = Field("fusionray", description="experiment that the run is filed under")
-    profile_steps: int = Field(0, ge=0, description="steps that the PyTorch profiler records on rank 0; 0: none")
+    uri: str | None = Field(None, description="MLflow tracking server or store; null: an SQLite store in run.output.")
+    experiment: str = Field("fusionray", description="MLflow experiment of the run.")
+    profile_steps: int = Field(0, ge=0, description="Steps that the PyTorch profiler records on rank 0; 0: none.")
 
 
 class TrainConfig(Section):
-    """Everything that one training run depends on."""
+    """All settings of a training run."""
+
+    listed_by: ClassVar[str] = "fusionray train --settings"
 
     run: RunConfig = RunConfig()
     data: DataConfig
-    recipe: RecipeConfig
+    recipe: RecipeConfig = Field(description="What is trained, and with which losses; recipe.name chooses.")
     engine: EngineConfig = EngineConfig()
     budget: BudgetConfig = BudgetConfig()
     validation: ValidationConfig = ValidationConfig()

@@ -2,59 +2,92 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.tuning.space import Range
 
 
 class HalvingConfig(Section):
-    """ASHA: trials that lag behind the others at the same image end early."""
+    """ASHA: stop trials early that lag behind the others at the same number of images."""
 
-    grace_images: int = Field(ge=1, description="images that every trial sees before it can be stopped")
-    factor: float = Field(2.0, gt=1, description="one in so many goes on at each rung; rungs lie so far apart")
+    grace_images: int = Field(ge=1, description="Images that every trial trains on before it may be stopped.")
+    factor: float = Field(
+        2.0,
+        gt=1,
+        description="Reduction factor of ASHA: one in this many trials continues at each rung, and each rung is this "
+        "many times as long.",
+        json_schema_extra=in_unit("factor"),
+    )
 
 
 class PopulationConfig(Section):
-    """PBT: the worst members go on from the checkpoints of the best, with settings near theirs."""
+    """Population-based training: the worst trials continue from checkpoints of the best, with perturbed settings."""
 
     interval_images: int | None = Field(
-        None, ge=1, description="images between two comparisons; null: train.budget.validate_every_images"
+        None, ge=1, description="Images between two comparisons; null: train.budget.validate_every_images."
     )
-    quantile: float = Field(0.25, gt=0, le=0.5, description="share of the population that is replaced each time")
-    resample: float = Field(0.25, ge=0, le=1, description="chance of a setting to be drawn anew instead of changed")
+    quantile: float = Field(
+        0.25, gt=0, le=0.5, description="Share of the population that is replaced at each comparison."
+    )
+    resample: float = Field(
+        0.25,
+        ge=0,
+        le=1,
+        description="Probability that a setting is drawn anew instead of perturbed.",
+        json_schema_extra=in_unit("share"),
+    )
 
 
 class TuneConfig(Section):
-    """What is searched, how, and for how long."""
+    """What a search tries, how it proposes trials, and for how long it runs."""
+
+    listed_by: ClassVar[str] = "fusionray tune --settings"
 
     name: str = Field(
-        "search", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="name of the search, and of its trials"
+        "search",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="Name of the search and prefix of its trials: letters, digits, '.', '_' and '-'.",
     )
-    output: str = Field("runs", description="local folder that holds the search, its shards and its encoders")
-    seed: int = Field(0, ge=0, description="decides what is proposed; runs are seeded by train.run.seed")
+    output: str = Field("runs", description="Local folder that holds the search, its shards and its encoders.")
+    seed: int = Field(0, ge=0, description="Seed of the proposals; training runs take train.run.seed.")
     train: dict[str, Any] = Field(
-        description="the training that every trial starts from, as `fusionray train` takes it: preset and settings"
+        description="Training that every trial starts from: a preset and settings, as `fusionray train --settings` "
+        "lists them."
     )
-    space: dict[str, Range] = Field(min_length=1, description="dotted keys of the training, and the values to try")
+    space: dict[str, Range] = Field(
+        min_length=1, description="Search space: dotted keys of the training, each with the values to try."
+    )
     search: Literal["random", "tpe", "pbt"] = Field(
-        "tpe", description="random; tpe: Optuna's estimator of good values; pbt: a population that learns together"
+        "tpe",
+        description="Search algorithm. random: random search; tpe: Optuna's TPE sampler; pbt: population-based "
+        "training.",
     )
-    startup_trials: int = Field(4, ge=1, description="tpe: trials drawn at random before the estimator is asked")
-    halving: HalvingConfig | None = Field(None, description="stop trials early (ASHA); null: all see the whole budget")
+    startup_trials: int = Field(
+        4, ge=1, description="Random trials before the TPE sampler starts; only with search=tpe."
+    )
+    halving: HalvingConfig | None = Field(
+        None, description="Stop poor trials early with ASHA; null: every trial trains to the end of its budget."
+    )
     population: PopulationConfig = PopulationConfig()
-    trials: int = Field(8, ge=2, description="trials in all; the first is the training as it stands")
-    at_once: int = Field(1, ge=1, description="trials that train at the same time")
-    metric: str = Field("validation_l1_to_truth", description="what is wanted: a metric of the run's evaluation")
-    mode: Literal["min", "max"] = Field("min", description="which value of the metric is better")
-    max_minutes: float | None = Field(
-        None, gt=0, description="the search ends after this time over all of its starts; null: by images alone"
+    trials: int = Field(8, ge=2, description="Total number of trials; the first one is the unchanged training.")
+    at_once: int = Field(1, ge=1, description="Trials that train at once.", json_schema_extra=in_unit("trials"))
+    metric: str = Field(
+        "validation_l1_to_truth", description="Metric of the run's validation that decides which trial is best."
     )
-    max_failures: int = Field(1, ge=0, description="times that a trial is started again after an error")
-    register_as: str | None = Field(None, description="name under which the best trial's bundle is registered")
-    alias: str = Field("candidate", description="registry alias that is moved to it")
+    mode: Literal["min", "max"] = Field("min", description="Whether the metric is minimised or maximised.")
+    max_minutes: float | None = Field(
+        None, gt=0, description="Longest duration of the search, summed over restarts; null: no limit."
+    )
+    max_failures: int = Field(
+        1, ge=0, description="Restarts of a trial after errors.", json_schema_extra=in_unit("restarts")
+    )
+    register_as: str | None = Field(
+        None, description="Name under which the best trial's bundle is registered in MLflow; null: not registered."
+    )
+    alias: str = Field("candidate", description="Registry alias that is moved to the registered bundle.")
 
     @field_validator("output")
     @classmethod

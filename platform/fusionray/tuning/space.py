@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from fusionray.config import Section, merge_trees, validate
+from fusionray.config import Section, in_unit, merge_trees, validate
 from fusionray.errors import ConfigInvalid
 from fusionray.training.config import TrainConfig
 
@@ -25,13 +25,21 @@ Settings = dict[str, Any]
 
 
 class Range(Section):
-    """The values that one setting may take; exactly one kind of range."""
+    """The values that one setting may take; give exactly one of choice, uniform, loguniform and integer."""
 
-    choice: tuple[Any, ...] | None = Field(None, min_length=2, description="one of these")
-    uniform: tuple[float, float] | None = Field(None, description="a number between two, all alike")
-    loguniform: tuple[float, float] | None = Field(None, description="a number between two, all magnitudes alike")
-    integer: tuple[int, int] | None = Field(None, description="a whole number between two, both included")
-    also: tuple[str, ...] = Field((), description="further keys that take the same value")
+    choice: tuple[Any, ...] | None = Field(None, min_length=2, description="A list of values to choose from.")
+    uniform: tuple[float, float] | None = Field(
+        None, description="Lowest and highest number; numbers are drawn uniformly.", json_schema_extra=in_unit("")
+    )
+    loguniform: tuple[float, float] | None = Field(
+        None,
+        description="Lowest and highest number; numbers are drawn uniformly on a logarithmic scale.",
+        json_schema_extra=in_unit(""),
+    )
+    integer: tuple[int, int] | None = Field(
+        None, description="Lowest and highest integer, both included.", json_schema_extra=in_unit("")
+    )
+    also: tuple[str, ...] = Field((), description="Further dotted keys that take the same value.")
 
     @model_validator(mode="after")
     def check_kind(self) -> Range:

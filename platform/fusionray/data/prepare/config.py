@@ -2,50 +2,86 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.faces.align import load_template
 
 
 class PrepareConfig(Section):
-    """What to read, how to align it, what to keep and where to write it."""
+    """What prepare reads, how it aligns faces, which faces it keeps, and where it writes them."""
+
+    listed_by: ClassVar[str] = "fusionray prepare --settings"
 
     input: str = Field(
-        description="folder (<identity>/<image>, or flat), tar or zip of one, or synthetic://people=500,images=20,..."
+        description="Pictures to read: a folder (<identity>/<image>, or flat), a tar or zip of one, or "
+        "synthetic://people=500,images=20."
     )
-    output: str = Field(description="folder for the shards: a local path or a URI (s3://, gs://, file://)")
-    template: str = Field("arcface_128", description="where the five points lie in a crop")
-    size: int = Field(128, ge=32, le=2048, description="pixels a side of a crop")
-    detector: str = Field("default", description="'default', or the path of a YuNet or SCRFD ONNX file")
+    output: str = Field(description="Folder for the shards: a local path or a URI (s3://, gs://, file://).")
+    template: str = Field("arcface_128", description="Alignment template: where the five face landmarks lie in a crop.")
+    size: int = Field(128, ge=32, le=2048, description="Side of a crop.")
+    detector: str = Field("default", description="Face detector: 'default', or the path of a YuNet or SCRFD ONNX file.")
     landmarks: Literal["detected", "exact"] = Field(
-        "detected", description="synthetic input: align by detected points, or by the renderer's own without detection"
+        "detected",
+        description="Synthetic input only: align by detected landmarks, or by the exact landmarks that the renderer "
+        "knows.",
     )
-    min_face_pixels: int = Field(32, ge=1, description="drop a face whose box is narrower than this in the picture")
+    min_face_pixels: int = Field(
+        32, ge=1, description="Drop a face whose box is narrower than this in the original picture."
+    )
     min_sharpness: float = Field(
-        8.0, ge=0, description="drop a crop whose Laplacian variance at 112 px is below this; 0 keeps all"
+        8.0, ge=0, description="Drop a crop whose Laplacian variance at 112 px is below this value; 0 keeps all crops."
     )
     max_yaw_asymmetry: float | None = Field(
-        None, gt=0, description="drop a face turned aside more than this (0 frontal, about 1 profile); null keeps all"
+        None,
+        gt=0,
+        description="Drop a face that is turned aside by more than this (0: frontal, about 1: profile); null keeps "
+        "all faces.",
     )
-    image_format: Literal["jpeg", "png"] = Field("jpeg", description="how crops are stored")
-    quality: int = Field(95, ge=50, le=100, description="JPEG quality of the stored crops")
-    rows_per_shard: int = Field(512, ge=1, description="pictures that one shard is made from, people kept whole")
-    validation_fraction: float = Field(0.1, ge=0, lt=1, description="share of the people held out for validation")
+    image_format: Literal["jpeg", "png"] = Field("jpeg", description="File format of the stored crops.")
+    quality: int = Field(95, ge=50, le=100, description="JPEG quality of the stored crops.")
+    rows_per_shard: int = Field(
+        512,
+        ge=1,
+        description="Source pictures per shard; the pictures of one person are never split.",
+        json_schema_extra=in_unit("rows"),
+    )
+    validation_fraction: float = Field(
+        0.1, ge=0, lt=1, description="Share of the people that are held out for validation."
+    )
     test_fraction: float = Field(
-        0.1, ge=0, lt=1, description="share of the people held out for the final verdict: nothing is chosen by them"
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of the people that are held out for the final evaluation; no setting may be chosen on them.",
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="decides which people are held out")
-    max_file_bytes: int = Field(64 * 2**20, ge=1, description="drop larger files without reading them")
-    max_image_pixels: int = Field(100_000_000, ge=1, description="drop larger pictures without decoding them")
-    min_image_side: int = Field(32, ge=1, description="drop pictures with a shorter side")
-    max_archive_members: int = Field(10_000_000, ge=1, description="refuse an archive with more members")
-    max_archive_bytes: int = Field(2**42, ge=1, description="refuse an archive that unpacks to more bytes")
-    workers: int | None = Field(None, ge=1, description="processes of one CPU each; null uses the CPUs of the cluster")
-    contact_sheet: bool = Field(True, description="write contact_sheet.png: a row of crops for each of 12 people")
-    overwrite: bool = Field(False, description="replace shards that were made from other input or settings")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed that decides which people are held out.")
+    max_file_bytes: int = Field(64 * 2**20, ge=1, description="Drop a file larger than this without reading it.")
+    max_image_pixels: int = Field(
+        100_000_000, ge=1, description="Drop a picture with more pixels than this without decoding it."
+    )
+    min_image_side: int = Field(32, ge=1, description="Drop a picture whose shorter side is below this.")
+    max_archive_members: int = Field(
+        10_000_000,
+        ge=1,
+        description="Refuse an archive with more files than this.",
+        json_schema_extra=in_unit("files"),
+    )
+    max_archive_bytes: int = Field(2**42, ge=1, description="Refuse an archive that unpacks to more than this.")
+    workers: int | None = Field(
+        None,
+        ge=1,
+        description="Worker processes, each with one CPU; null uses every CPU of the cluster.",
+        json_schema_extra=in_unit("processes"),
+    )
+    contact_sheet: bool = Field(
+        True, description="Write contact_sheet.png, which shows one row of crops for each of 12 people."
+    )
+    overwrite: bool = Field(
+        False, description="Replace existing shards that were made from other input or with other settings."
+    )
 
     @field_validator("template")
     @classmethod

@@ -42,10 +42,14 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ApiKeyConfig(Section):
-    """Where the keys of the service stand."""
+    """Where the API keys of the service are stored."""
 
-    file: str | None = Field(default=None, description="YAML file of keys, as `fusionray keys add` writes it.")
-    spent: str | None = Field(default=None, description="File in which the images of the day outlive a restart.")
+    file: str | None = Field(
+        default=None, description="YAML file of API keys that `fusionray keys add` writes; null: no keys."
+    )
+    spent: str | None = Field(
+        default=None, description="File in which the daily image counts survive a restart; null: a restart resets them."
+    )
 
 
 class ApiKey(Section):

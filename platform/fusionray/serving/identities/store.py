@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.errors import StoreFull, UnknownIdentity
 from fusionray.faces.decode import encode_image
 from fusionray.faces.face import Image, Points
@@ -59,13 +59,22 @@ CENSUS_SECONDS = 5.0
 
 
 class IdentityConfig(Section):
-    """Where source faces are kept, for how long, and how many."""
+    """Where source faces are stored, for how long, and how many."""
 
-    folder: str = Field(default="runs/identities", description="Folder of the vault, shared by all replicas.")
-    ttl_seconds: float = Field(default=3600.0, gt=0, description="A stored face is forgotten after this time.")
-    max_identities: int = Field(default=10_000, ge=1, description="More faces are refused.")
-    max_bytes: int = Field(default=4 * 2**30, ge=1, description="Faces that would need more disk are refused.")
-    memory_entries: int = Field(default=256, ge=0, description="Decrypted faces that a replica holds in memory.")
+    folder: str = Field(
+        default="runs/identities", description="Folder of the stored faces; every replica must reach it."
+    )
+    ttl_seconds: float = Field(default=3600.0, gt=0, description="Time after which a stored face is deleted.")
+    max_identities: int = Field(
+        default=10_000, ge=1, description="Largest number of stored faces; further ones are refused."
+    )
+    max_bytes: int = Field(default=4 * 2**30, ge=1, description="Largest size of the store; further faces are refused.")
+    memory_entries: int = Field(
+        default=256,
+        ge=0,
+        description="Decrypted faces that a replica keeps in memory.",
+        json_schema_extra=in_unit("faces"),
+    )
 
 
 class IdentityStore:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 from fusionray.errors import JobNotFinished, QuotaExceeded, StoreFull, UnknownJob
 from fusionray.serving.jobs.folder import (
     ARCHIVE_NAME,
@@ -49,22 +49,32 @@ JOB_ID = re.compile(r"job_[0-9a-f]{32}")
 
 
 class JobConfig(Section):
-    """Where jobs are kept, for how long, how many, and how they are worked on."""
+    """Where jobs are stored, for how long, how many, and how replicas work on them."""
 
-    folder: str = Field(default="runs/jobs", description="Folder of the jobs, shared by all replicas.")
-    ttl_seconds: float = Field(default=86_400.0, gt=0, description="A job is removed so long after it has ended.")
-    max_jobs: int = Field(default=1000, ge=1, description="More jobs are refused.")
-    max_open_jobs: int = Field(default=20, ge=1, description="More unfinished jobs of one key are refused.")
-    max_bytes: int = Field(default=16 * 2**30, ge=1, description="Jobs whose pictures would need more are refused.")
-    parallel_jobs: int = Field(default=1, ge=1, description="Jobs that a replica works on at a time.")
-    parallel_items: int = Field(default=4, ge=1, description="Pictures of a job that it works on at a time.")
+    folder: str = Field(default="runs/jobs", description="Folder of the jobs; every replica must reach it.")
+    ttl_seconds: float = Field(default=86_400.0, gt=0, description="Time after its end when a job is deleted.")
+    max_jobs: int = Field(default=1000, ge=1, description="Largest number of jobs; further ones are refused.")
+    max_open_jobs: int = Field(
+        default=20, ge=1, description="Unfinished jobs of one API key; further ones are refused."
+    )
+    max_bytes: int = Field(
+        default=16 * 2**30, ge=1, description="Largest size of the job store; further jobs are refused."
+    )
+    parallel_jobs: int = Field(default=1, ge=1, description="Jobs that a replica works on at once.")
+    parallel_items: int = Field(
+        default=4,
+        ge=1,
+        description="Pictures of one job that a replica works on at once.",
+        json_schema_extra=in_unit("pictures"),
+    )
     lease_seconds: float = Field(
         default=15.0,
         gt=0,
-        description="After such a silence a job is given to another; at once if its process died on the same machine.",
+        description="Time without a heartbeat after which another replica takes over a job; at once if its process "
+        "died on the same machine.",
     )
-    poll_seconds: float = Field(default=1.0, gt=0, description="How often a replica without work looks for some.")
-    max_attempts: int = Field(default=3, ge=1, description="A picture on which the work breaks so often has failed.")
+    poll_seconds: float = Field(default=1.0, gt=0, description="Time between two looks of an idle replica for work.")
+    max_attempts: int = Field(default=3, ge=1, description="Attempts at a picture before it counts as failed.")
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,13 @@ REFERENCE_BATCH = 32
 
 
 class ScheduleConfig(Section):
-    """Linear warm-up, then cosine."""
+    """Learning-rate schedule: linear warm-up, then cosine decay."""
 
-    warmup_images: int = Field(0, ge=0, description="images over which the rate grows from warmup_factor to 1")
-    warmup_factor: float = Field(0.1, gt=0, le=1, description="share of the rate at the first image")
-    final_lr: float = Field(1e-6, ge=0, description="learning rate at the last image")
+    warmup_images: int = Field(
+        0, ge=0, description="Images over which the learning rate grows from warmup_factor x base_lr to base_lr."
+    )
+    warmup_factor: float = Field(0.1, gt=0, le=1, description="Share of the learning rate at the first image.")
+    final_lr: float = Field(1e-6, ge=0, description="Learning rate at the last image.")
 
 
 def scale_lr(base_lr: float, global_batch: int) -> float:
