@@ -175,7 +175,8 @@ def format_members(group: Group, listed_by: str, width: int) -> Iterator[str]:
         text = f"{name.ljust(widest)}{GAP}{sentence}"
         yield from textwrap.wrap(text, width, initial_indent=INDENT, subsequent_indent=" " * (widest + 4))
     example = f"{group.address}.{group.members[0][0]}"
-    yield f"{INDENT}`{listed_by} {example}` lists the keys of one of them."
+    said = f"`{listed_by} {example}` lists the keys of one of them."
+    yield from textwrap.wrap(said, width, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
 def format_key(key: Key, set_values: Mapping[str, str]) -> list[str]:
