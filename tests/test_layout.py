@@ -113,6 +113,8 @@ FORBIDDEN = {
             "strategies",
         )
     },
+    # Of the package, pages and charts know how a file is written, and nothing else.
+    "reporting": ["ray", "mlflow", "torch", *(f"fusionray.{room}" for room in ("faces", "nets", "recipes", *LEARNING))],
     "training/engine/schedule.py": ["ray", "mlflow", "torch"],
     "checkpoint/info.py": ["ray", "mlflow", "torch"],
     **{f"training/checkpoint/{name}.py": ["ray", "mlflow"] for name in ("table", "tensors", "staging", "writer")},

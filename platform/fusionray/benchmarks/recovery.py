@@ -40,7 +40,7 @@ ENDLESS = 10**9
 class RecoveryBenchConfig(Section):
     """What `fusionray bench recovery` kills, and how often."""
 
-    output: str = Field(description="folder for figures.json, report.md, recovery.png, and the shards of the run")
+    output: str = Field(description="folder for figures.json, report.html, report.md, and the shards of the run")
     preset: str = Field("tiny-64", description="preset of the run, a face fusion; its encoder stays untrained")
     train: dict[str, Any] = Field({}, description="changes of the preset, by its own names: train.workers.standby=")
     world: str = Field("synthetic://people=60,images=8,size=128,seed=0", description="what the run learns from")

@@ -28,7 +28,7 @@ NUM_BATCHES = 4
 class TrainBenchConfig(Section):
     """What `fusionray bench train` measures and how long it takes its time."""
 
-    output: str = Field(description="folder for figures.json, report.md, train.png, and the shards that are streamed")
+    output: str = Field(description="folder for figures.json, report.html, report.md, and the shards that are streamed")
     engine_preset: str = Field("tiny-64", description="preset whose engine is measured; a face fusion")
     recompute_preset: str = Field("fast-128", description="preset whose activations are recomputed")
     gpu_preset: str = Field("fast-128", description="preset that the GPU computes")

@@ -17,7 +17,7 @@ class ServeBenchConfig(Section):
     """Settings of the serving benchmark."""
 
     output: str = Field(
-        description="folder for figures.json, report.md, serve.png, the bundle, and logs of the servers"
+        description="folder for figures.json, report.html, report.md, the bundle, and logs of the servers"
     )
     bundle: str | None = Field(None, description="bundle that is served; default: the preset's shapes, random weights")
     preset: str = Field("fast-128", description="preset whose networks are served if no bundle is given")
