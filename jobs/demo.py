@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def run_stages(started: float) -> None:
             "total_seconds": (time.monotonic() - started, "s"),
         },
     )
-    report(figures, fusion)
+    report(OUTPUT, judged.report, figures, fusion)
     tell(figures)
 
 
@@ -167,28 +168,28 @@ def fuse_request(port: int) -> bytes:
     return data
 
 
-def report(figures: Any, fusion: Any) -> None:
-    """Write `report.html` with curves from the tracker, a grid of fusions and the HTTP answer."""
-    from fusionray.evaluation.report.documents import Picture, Report, write_report
+def report(folder: Path, judged: Any, figures: Any, fusion: Any) -> None:
+    """Write `report.html` into a folder: the evaluation's report, losses from the tracker, and the HTTP answer."""
+    from fusionray.evaluation.report.documents import write_report
     from fusionray.evaluation.report.drawing import draw_curves
-    from fusionray.evaluation.report.goals import load_table
+    from fusionray.reporting.page import Block
+    from fusionray.reporting.parts import Picture
     from fusionray.tracking import metric_history
 
     names = ("truth", "structure", "identity", "mask", "adversarial", "discriminator", "feature_matching")
-    curves = {name: metric_history(fusion.tracking_uri, fusion.tracking_run, f"loss_{name}") for name in names}
-    columns = "Source | target | fused | true fusion; people that were not trained on, neither the best nor the worst."
-    pictures = [
-        Picture("grid", "Fusions", columns, read("evaluation/median.png")),
-        Picture("losses", "Losses", "Over the images seen.", draw_curves(curves)),
-        Picture(
-            "fused", "The answer over HTTP", "The target with the source's identity, pasted back.", read("fused.png")
-        ),
+    losses = {
+        f"loss_{name}": metric_history(fusion.tracking_uri, fusion.tracking_run, f"loss_{name}") for name in names
+    }
+    shown = {"source": "Source", "target": "Target", "fused": "The target with the source's identity, pasted back"}
+    answer = [
+        Picture(name, f"{name} picture", (folder / f"{name}.png").read_bytes(), words) for name, words in shown.items()
     ]
-    write_report(OUTPUT, Report("fusionray demo", figures, load_table(), pictures=pictures))
-
-
-def read(name: str) -> bytes:
-    return (OUTPUT / name).read_bytes()
+    later = (
+        Block("The answer over HTTP", answer, "Two people that the model never saw.", columns=True),
+        Block("Losses over the images seen", draw_curves(losses), columns=True),
+        *judged.later,
+    )
+    write_report(folder, replace(judged, title="fusionray demo", figures=figures, later=later))
 
 
 def tell(figures: Any) -> None:

@@ -101,6 +101,13 @@ FORBIDDEN = {
     "training/engine": [*CLUSTER, *TOP, "fusionray.data"],
     "training/engine/schedule.py": ["torch"],
     "evaluation": ["ray"],
+    # Of the package, pages and charts know how a file is written, and nothing else.
+    "reporting": [
+        *CLUSTER,
+        *TOP,
+        "torch",
+        *(f"fusionray.{room}" for room in ("data", "nets", "recipes", *TRAINING_SIDE)),
+    ],
     **{
         f"tuning/{name}.py": ["ray", "mlflow"]
         for name in ("config", "drawing", "importance", "plan", "records", "report", "sampler", "space")

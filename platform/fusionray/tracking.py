@@ -67,9 +67,8 @@ def open_run(
         experiment_id = client.create_experiment(experiment, artifact_location=folder.as_uri())
     else:
         experiment_id = client.create_experiment(experiment)
-    runs = client.search_runs([experiment_id], filter_string=f"tags.`{RUN_TAG}` = '{key or name}'", max_results=1)
-    if runs:
-        run_id = str(runs[0].info.run_id)
+    run_id = find_run(client, experiment_id, key or name)
+    if run_id is not None:
         client.update_run(run_id, status="RUNNING")
         return run_id
     tags = {RUN_TAG: key or name, **({PARENT_TAG: parent} if parent else {})}
@@ -77,6 +76,12 @@ def open_run(
     for parameter, value in flatten(parameters).items():
         client.log_param(run_id, parameter, value)
     return run_id
+
+
+def find_run(client: Any, experiment_id: str, key: str) -> str | None:
+    """Find the run that was opened by this key, or by this name where it had none."""
+    runs = client.search_runs([experiment_id], filter_string=f"tags.`{RUN_TAG}` = '{key}'", max_results=1)
+    return str(runs[0].info.run_id) if runs else None
 
 
 def close_run(uri: str, run_id: str, *, failed: bool) -> None:
@@ -138,19 +143,35 @@ class RunTracker:
 
 
 @contextlib.contextmanager
-def telling_failure() -> Iterator[None]:
+def telling_failure(remedy: str = "free space or mend the store, then start the same run again") -> Iterator[None]:
     """Put what the store says of a failure into one line.
 
     Raises: TrackerFailed.
     """
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (MlflowException, OSError) as error:
+    except (MlflowException, SQLAlchemyError, OSError) as error:
         # A database's own words stand in the first line; the rest are statements and links.
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise TrackerFailed(f"tracking: {said}; free space or mend the store, then start the same run again") from None
+        raise TrackerFailed(f"tracking: {said}; {remedy}") from None
+
+
+def read_run_metrics(uri: str, experiment: str, name: str, prefix: str) -> dict[str, list[tuple[int, float]]]:
+    """Read the metrics of a run whose names begin so, as (images seen, value) in order; none if there is no such run.
+
+    Raises: TrackerFailed if the store cannot be read.
+    """
+    with telling_failure("mend the store, and evaluate again"):
+        client = make_client(uri)
+        found = client.get_experiment_by_name(experiment)
+        run_id = None if found is None else find_run(client, found.experiment_id, name)
+        if run_id is None:
+            return {}
+        keys = [key for key in sorted(client.get_run(run_id).data.metrics) if key.startswith(prefix)]
+        return {key: metric_history(uri, run_id, key) for key in keys}
 
 
 def metric_history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:

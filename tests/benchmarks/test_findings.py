@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from fusionray.benchmarks.drawing import draw
-from fusionray.benchmarks.findings import Findings, load_keys, write_markdown, write_text
+from fusionray.benchmarks.findings import Findings, load_keys, write_text
+from fusionray.benchmarks.report import build_page
 from fusionray.evaluation.report.figures import Figure, Figures, write_figures
+from tests.page_shape import check_page
 
 FOUND = Findings(
     values={"scaling_2": [1.7, 1.9, 2.0], "data_wait_share": [0.03], "ceiling_2": [1.95, 1.97]},
@@ -54,7 +53,7 @@ def test_figures_are_written_with_the_reasons_of_those_that_are_missing(tmp_path
     judge(tmp_path)
     tree = json.loads((tmp_path / "figures.json").read_text())
     assert tree["name"] == "bench-train"
-    scaling = Figure(value=1.9, unit="x", goal=">= 1.85", holds=True)
+    scaling = Figure(value=1.9, unit="x", goal=">= 1.85", goal_low=1.85, holds=True)
     assert tree["figures"]["scaling_2"] == scaling.model_dump()
     assert tree["not_measured"] == {"gpu_busy": "no GPU"}
 
@@ -70,30 +69,27 @@ def test_the_table_is_readable_as_text(tmp_path: Path) -> None:
 
 def test_the_report_says_what_the_keys_mean_and_where_the_time_goes(tmp_path: Path) -> None:
     keys = load_keys("train")
-    text = write_markdown("Benchmarks", judge(tmp_path), FOUND, keys, "train.png")
-    assert "![figures](train.png)" in text
+    text = build_page("Benchmarks", judge(tmp_path), FOUND, keys).write_markdown()
     assert keys["scaling_2"].what in text
     assert "| gpu_busy | not measured (no GPU) |" in text
-    assert "| | forward | backward | communication | together |" in text
+    assert "|  | forward | backward | communication | together |" in text
     assert "| another | 10.0 | 0.0 | 2.0 | 12.0 |" in text
-    assert "- it was quiet" in text
+    assert "it was quiet" in text
 
 
-def test_figures_and_ledgers_are_drawn(tmp_path: Path) -> None:
-    figures = judge(tmp_path)
-    png = draw(figures, load_keys("train"), FOUND.ledgers)
-    without = draw(figures, load_keys("train"), {})
-    with Image.open(io.BytesIO(png)) as picture, Image.open(io.BytesIO(without)) as smaller:
-        assert picture.format == "PNG"
-        assert picture.height > smaller.height
-        colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or []}
-    # The bars of a figure that holds, one that does not, and one without a goal.
-    assert {(0x2F, 0x7D, 0x4F), (0xB2, 0x3A, 0x3A), (0x8A, 0x8F, 0x98)} <= colours
+def test_figures_are_drawn_on_their_rounds_and_ledgers_as_shares_of_a_step(tmp_path: Path) -> None:
+    page = build_page("Benchmarks", judge(tmp_path), FOUND, load_keys("train")).write_html()
+    shape = check_page(page)
+    assert shape.words_of("scaling_2 1.900 x, rounds 1.700 .. 2.000, goal >= 1.85")
+    marks = [page.count(f'class="mark {verdict}"') for verdict in ("holds", "misses", "open")]
+    assert marks == [2, 2, 2], "a figure of each kind, and its sample in the legend"
+    assert 'class="part0" x="0.00%" width="60.00%"' in page
+    assert 'class="part2" x="83.33%" width="16.67%"' in page
 
 
-def test_a_figure_far_below_zero_leaves_room_for_the_others(tmp_path: Path) -> None:
-    figures = judge(tmp_path)
-    first = next(iter(figures.figures))
-    low = figures.figures[first].model_copy(update={"value": -500.0})
-    # The tests make errors of warnings, such as that of axes that collapsed.
-    draw(figures.model_copy(update={"figures": {**figures.figures, first: low}}), load_keys("train"), {})
+def test_a_benchmark_without_ledgers_and_figures_is_a_page_of_reasons(tmp_path: Path) -> None:
+    found = Findings(missing=FOUND.missing)
+    figures = write_figures(tmp_path, "bench-train", {}, found.missing)
+    page = build_page("Benchmarks", figures, found, load_keys("train")).write_html()
+    assert "not measured (no GPU)" in page
+    assert "<svg" not in page

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from fusionray.benchmarks.findings import load_keys
-from fusionray.benchmarks.results import REPORT_NAME
 from fusionray.benchmarks.train import bench_train
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid
 from fusionray.evaluation.report.figures import Figures
+from fusionray.reporting.page import PAGE_NAME, TEXT_NAME
 from tests.support.child_python import run_python
 from tests.support.tiny_bench import build_bench
 
@@ -40,9 +40,9 @@ def test_every_key_is_measured_or_says_why_not(tmp_path: Path, ray_session: None
         assert figure.value > 0 or figure.unit == "share", key
     assert 0 < found["recompute_kept_ratio"].value < 1
     output = tmp_path / "out"
-    assert sorted(path.name for path in output.iterdir()) == ["figures.json", REPORT_NAME, "shards", "train.png"]
+    assert sorted(path.name for path in output.iterdir()) == ["figures.json", PAGE_NAME, TEXT_NAME, "shards"]
     assert Figures.model_validate_json((output / "figures.json").read_text()) == result.figures
-    report = (output / REPORT_NAME).read_text()
+    report = (output / TEXT_NAME).read_text()
     for title in ("Ray Train loop, shards", "two workers, one thread each", "one worker, batches in memory"):
         assert f"| {title} |" in report
     assert result.table.count("\n") == len(load_keys("train"))

@@ -14,6 +14,7 @@ from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.evaluate import EvaluateResult, evaluate
 from fusionray.tracking import make_client
 from tests.evaluation.materials import Brightest, draw_frames, save_script, write_pictures
+from tests.page_shape import check_page
 from tests.support.tiny_fusion import SIZE, save_encoder
 from tests.support.tiny_shards import write_tiny_shards
 from tests.support.tiny_world import PEOPLE, save_fusion, save_reader, write_world
@@ -86,10 +87,11 @@ def test_the_list_of_pairs_names_their_rows_and_bears_their_scores(world: Path, 
 
 def test_the_report_holds_grids_goals_and_the_command(result: EvaluateResult) -> None:
     page = (result.folder / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 4  # best, median, worst, and the judge's curve
+    check_page(page)
+    assert page.count("data:image/png;base64,") == 1 + 3 * 3  # the grid, and three pairs of each kind
     for words in ("ssim_gap_closed", "&gt;= 0.2", "By group", "fusionray evaluate", "pairs=20", "Is it the source"):
         assert words in page, words
-    with Image.open(result.folder / "best.png") as grid:
+    with Image.open(result.folder / "grid.png") as grid:
         assert grid.width == 4 * 128
         assert grid.height == 6 * 128
     assert "| ssim_to_truth |" in (result.folder / "report.md").read_text()
@@ -135,7 +137,7 @@ def test_photographs_are_judged_with_what_the_user_brings(world: Path, tmp_path:
     assert result.figures.figures["flicker"].low is None
     page = (result.folder / "report.html").read_text()
     assert "brightest.pt, sha256 " in page
-    with Image.open(result.folder / "worst.png") as grid:
+    with Image.open(result.folder / "worst-3.png") as grid:
         assert grid.width == 3 * 128  # there is no true fusion to show
 
 

@@ -1,18 +1,34 @@
-"""What tests do with the page as people would: choose, drop, fuse, download."""
+"""A real browser, and what tests do with the page as people would: choose, drop, fuse, download."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
 
 OpenPage = Callable[..., Page]
 # Ample: what is waited for comes at once, but machines of tests are busy.
 TIMEOUT_MILLISECONDS = 20_000
 NARROW = {"width": 360, "height": 740}
 WIDE = {"width": 1280, "height": 800}
+
+
+@contextlib.contextmanager
+def open_browser() -> Iterator[Any]:
+    """Start the Chromium of this machine; the test is skipped where there is none."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no chromium on this machine")
+    expect.set_options(timeout=TIMEOUT_MILLISECONDS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def choose(page: Page, pictures: dict[str, Path], source: str = "ada.png", target: str = "group.png") -> None:

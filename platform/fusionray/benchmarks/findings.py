@@ -1,4 +1,4 @@
-"""What a benchmark found, judged by its goals: a table as figures, as text, as Markdown."""
+"""What a benchmark found, judged by its goals: a table as figures and as text."""
 
 from __future__ import annotations
 
@@ -92,27 +92,3 @@ def write_text(figures: Figures, findings: Findings) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
-
-
-def write_markdown(title: str, figures: Figures, findings: Findings, keys: Mapping[str, Key], picture: str) -> str:
-    """Write the report: the table, what its keys mean, the time ledgers, the circumstances."""
-    lines = [
-        f"# {title}",
-        "",
-        f"{figures.machine}; fusionray {figures.code_version}.",
-        "",
-        f"![figures]({picture})",
-        "",
-    ]
-    lines += [f"| {' | '.join(HEAD)} | what |", "|" + "---|" * (len(HEAD) + 1)]
-    lines += [f"| {' | '.join(row)} | {keys[row[0]].what} |" for row in list_rows(figures, findings)]
-    if findings.ledgers:
-        parts = list(dict.fromkeys(part for ledger in findings.ledgers.values() for part in ledger))
-        lines += ["", "## Time ledger, ms a step", "", f"| | {' | '.join(parts)} | together |"]
-        lines += ["|" + "---|" * (len(parts) + 2)]
-        for name, ledger in findings.ledgers.items():
-            cells = [f"{ledger.get(part, 0.0):.1f}" for part in parts]
-            lines.append(f"| {name} | {' | '.join(cells)} | {sum(ledger.values()):.1f} |")
-    if findings.notes:
-        lines += ["", "## Circumstances", "", *(f"- {note}" for note in findings.notes)]
-    return "\n".join(lines) + "\n"

@@ -42,7 +42,7 @@ class RecoveryBenchConfig(Section):
 
     listed_by: ClassVar[str] = "fusionray bench recovery --settings"
 
-    output: str = Field(description="Folder for figures.json, report.md, recovery.png, and the shards of the run.")
+    output: str = Field(description="Folder for figures.json, report.html, report.md, and the shards of the run.")
     preset: str = Field("tiny-64", description="Face-fusion preset of the run; its encoder is not trained.")
     train: dict[str, Any] = Field(
         {}, description="Changes of the preset: train.KEY=VALUE, with the keys of `fusionray train --settings`."

@@ -30,7 +30,9 @@ class TrainBenchConfig(Section):
 
     listed_by: ClassVar[str] = "fusionray bench train --settings"
 
-    output: str = Field(description="Folder for figures.json, report.md, train.png, and the shards that are streamed.")
+    output: str = Field(
+        description="Folder for figures.json, report.html, report.md, and the shards that are streamed."
+    )
     engine_preset: str = Field("tiny-64", description="Face-fusion preset whose engine is measured.")
     recompute_preset: str = Field("fast-128", description="Preset that activation checkpointing is measured on.")
     gpu_preset: str = Field("fast-128", description="Preset that the GPU is measured on.")

@@ -1,4 +1,4 @@
-"""`fusionray bench train`: measure every key of the table, print it, write figures.json, report.md and train.png.
+"""`fusionray bench train`: measure every key of the table, print it, write figures.json, report.html and report.md.
 
 The parts that need torch alone run anywhere: `python -m fusionray.benchmarks.train --engine-only --output DIR`.
 """
@@ -153,7 +153,7 @@ def progress(name: str, rounds: int) -> Iterator[Callable[[], None]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the engine without the command line's other stages; exit 1 with one line if that is not possible."""
     parser = argparse.ArgumentParser(prog="python -m fusionray.benchmarks.train", description=__doc__)
-    parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json, report.md, train.png")
+    parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json and report.html")
     parser.add_argument("--engine-only", action="store_true", help="leave out what needs Ray, installed or not")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, such as rounds=3")
     options = parser.parse_args(arguments)

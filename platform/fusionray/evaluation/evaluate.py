@@ -19,11 +19,11 @@ from fusionray.evaluation.distributed import measure_pieces
 from fusionray.evaluation.evaluators import EvaluatorPaths, is_same
 from fusionray.evaluation.fusion_model import FusionModelInfo, is_bundle, open_fusion_model, resolve_model
 from fusionray.evaluation.measure import FusionModel
-from fusionray.evaluation.report.documents import write_text
+from fusionray.evaluation.report.documents import Report, write_text
 from fusionray.evaluation.report.figures import Figures, write_figures
 from fusionray.evaluation.report.goals import load_table
 from fusionray.evaluation.report.missing import MissingContext, explain_missing
-from fusionray.evaluation.report.output import EvalRun, track, write_outcome
+from fusionray.evaluation.report.output import EvalRun, write_outcome
 from fusionray.evaluation.report.summary import EvalSummary, sum_up
 from fusionray.evaluation.workload import EvalSpec, divide
 from fusionray.faces.align import load_template
@@ -41,11 +41,12 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class EvaluateResult:
-    """The figures, where their report lies, and the table as it is printed."""
+    """The figures, where their report lies, the table as it is printed, and the report for those who add to it."""
 
     figures: Figures
     folder: Path
     table: str
+    report: Report
 
 
 def evaluate(config: EvaluateConfig) -> EvaluateResult:
@@ -83,9 +84,8 @@ def evaluate(config: EvaluateConfig) -> EvaluateResult:
         table.judge(measured.values, measured.intervals, config.goals),
         explain_missing(table, measured.values, found),
     )
-    write_outcome(case, verdict, figures, table)
-    track(case, figures)
-    return EvaluateResult(figures, Path(config.output), write_text(figures))
+    report = write_outcome(case, verdict, figures, table)
+    return EvaluateResult(figures, Path(config.output), write_text(figures), report)
 
 
 def measure(case: EvalRun, judges: EvaluatorPaths, clips: list[tuple[Clip, int]], *, use_gpu: bool) -> EvalSummary:

@@ -5,7 +5,9 @@ Shape suffixes: N batch, C channels, H rows, W columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,13 +35,17 @@ REGISTRY_PREFIX = "models:/"
 
 @dataclass(frozen=True)
 class FusionModelInfo:
-    """What a model says of itself; `digest` identifies it, `data_digest` the shards that it learned from."""
+    """What a model says of itself; `digest` identifies it, `data_digest` the shards that it learned from.
+
+    `training` is the resolved configuration of its training, as far as the model knows it.
+    """
 
     name: str
     size: int
     template: str
     digest: str
     data_digest: str
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TorchFusionModel:
@@ -134,11 +140,17 @@ def open_fusion_model(
             described.template,
             bundle_hash(bundle),
             described.lineage.data_manifest,
+            described.lineage.config,
         )
     trained = load_fusion(location)
     data = trained.config.data
     window = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
     subject = TorchFusionModel(trained.generator.to(device), trained.reader.to(device), window)
     return subject, FusionModelInfo(
-        trained.config.run.name, data.size, data.template, trained.info.table_sha256, trained.info.data_digest
+        trained.config.run.name,
+        data.size,
+        data.template,
+        trained.info.table_sha256,
+        trained.info.data_digest,
+        trained.info.config,
     )

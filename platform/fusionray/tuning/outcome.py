@@ -18,13 +18,12 @@ from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.importance import measure_importance
 from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import Records, TrialRecord, repeated_images, trained_images
-from fusionray.tuning.report import PICTURES, write_search_report
+from fusionray.tuning.report import write_search_report
 from fusionray.tuning.sampler import MODE_SIGNS
 from fusionray.tuning.space import Settings, nest, write_settings
 
 PRESET_NAME = "best.yaml"
 BUNDLE_FOLDER = "bundle"
-REPORT_FILES = ("report.html", "report.md", FIGURES_NAME, PRESET_NAME)
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,9 @@ def conclude(plan: SearchPlan) -> SearchResult:
     figures = write_figures(folder, "tune", measured, explain_missing(measured, importance))
     preset = storage.join(plan.folder, PRESET_NAME)
     storage.write_atomic(preset, write_preset(plan.config, best).encode())
-    write_search_report(plan, records, trials, best=best, importance=importance, figures=figures)
+    files = write_search_report(plan, records, trials, best=best, importance=importance, figures=figures)
     registered = register(plan, best, uri) if plan.config.register_as else ""
-    track(plan, folder, figures, uri)
+    track(plan, figures, uri, [folder / name for name in (FIGURES_NAME, PRESET_NAME, *files)])
     return SearchResult(plan.folder, preset, best, trials[0], figures, registered)
 
 
@@ -107,7 +106,7 @@ def measure(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord], b
     if default.status == "finished" and default.last is not None:
         gain = MODE_SIGNS[config.mode] * (best.last.value - default.last.value)
         figures["default_value"] = Figure(value=default.last.value, unit=config.metric)
-        figures["gain_over_default"] = Figure(value=gain, unit=config.metric, goal="> 0", holds=gain > 0)
+        figures["gain_over_default"] = Figure(value=gain, unit=config.metric, goal="> 0", goal_low=0.0, holds=gain > 0)
     figures |= {f"trials_{status}": Figure(value=count, unit="trials") for status, count in counts.items()}
     # A copy that a member went on from was trained once, by whom it is of.
     figures["images_trained"] = Figure(value=trained, unit="images")
@@ -158,11 +157,10 @@ def register(plan: SearchPlan, best: TrialRecord, uri: str) -> str:
     return f"models:/{name}@{plan.config.alias}"
 
 
-def track(plan: SearchPlan, folder: Path, figures: Figures, uri: str) -> None:
+def track(plan: SearchPlan, figures: Figures, uri: str, files: Sequence[Path]) -> None:
     """Leave figures and report with the search's run, and close it."""
     tracker = RunTracker(uri, plan.parent_run)
     tracker.log(0, {key: figure.value for key, figure in figures.figures.items()})
-    for name in (*REPORT_FILES, *(f"{picture}.png" for picture in PICTURES)):
-        if (folder / name).is_file():
-            tracker.log_file(folder / name)
+    for path in files:
+        tracker.log_file(path)
     close_run(uri, plan.parent_run, failed=False)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fusionray.evaluation.report.documents import Listing, Picture, Report, write_report
+from fusionray.evaluation.report.documents import Report, write_report
 from fusionray.evaluation.report.figures import Figures
 from fusionray.evaluation.report.goals import load_table
-from fusionray.tuning.drawing import draw_importance, draw_learning, draw_parallel
+from fusionray.reporting.page import Block, Listing
+from fusionray.tuning.drawing import draw_importance, draw_learning, draw_settings
 from fusionray.tuning.importance import common_images
 from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import Records, TrialRecord
 from fusionray.tuning.space import Space, short_names, write_value
-
-PICTURES = ("parallel", "learning", "importance")
 
 
 def write_search_report(
@@ -25,8 +24,8 @@ def write_search_report(
     best: TrialRecord,
     importance: Mapping[str, float],
     figures: Figures,
-) -> None:
-    """Write `report.html`, `report.md` and the pictures into the search's folder."""
+) -> list[str]:
+    """Write `report.html`, `report.md` and the pictures of the latter into the search's folder; return their names."""
     config = plan.config
     better = "lower" if config.mode == "min" else "higher"
     notes = [
@@ -35,28 +34,25 @@ def write_search_report(
         f"One search with one seed: the best of {len(trials)} is flattered by chance. Train it again with another "
         "run.seed before you believe the difference.",
     ]
-    pictures = [
-        Picture(
-            "parallel",
-            "Settings and what they led to",
-            "A line a trial; dotted ones were stopped early, and end at the value that they had then.",
-            draw_parallel(config.space, config.metric, trials, best.name),
-        ),
-        Picture(
-            "learning",
+    blocks = [
+        Block(
             "Learning curves",
-            "The metric at each evaluation.",
-            draw_learning(config.metric, trials, best.name),
+            [draw_learning(config.metric, trials, best.name)],
+            "The metric at each evaluation. A line a trial; dotted ones were stopped early.",
+            narrow=True,
+        ),
+        Block(
+            "Settings and what they led to",
+            [draw_settings(config.space, config.metric, trials, best.name)],
+            "A line a trial; dotted ones were stopped early, and end at the value that they had then.",
         ),
     ]
     if importance:
-        caption = (
+        note = (
             f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw; from "
             f"{len(trials)} trials, so coarse."
         )
-        pictures.append(
-            Picture("importance", "What mattered", caption, draw_importance(config.space, importance)),
-        )
+        blocks.append(Block("What mattered", [draw_importance(config.space, importance)], note))
     report = Report(
         f"Search '{config.name}'",
         figures,
@@ -68,9 +64,9 @@ def write_search_report(
             *list_failed(records, trials),
             *list_handovers(records, trials, config.space),
         ],
-        pictures=pictures,
+        blocks=blocks,
     )
-    write_report(Path(plan.folder), report)
+    return write_report(Path(plan.folder), report)
 
 
 def list_trials(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord]) -> Listing:

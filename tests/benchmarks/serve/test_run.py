@@ -50,7 +50,7 @@ def test_a_short_run_finds_every_figure_that_needs_no_competitor(tmp_path: Path)
         assert found[name].value > 0, name
     output = tmp_path / "out"
     assert Figures.model_validate_json((output / "figures.json").read_bytes()) == result.figures
-    assert {path.name for path in output.iterdir()} == {"figures.json", "report.md", "serve.png", "logs"}
+    assert {path.name for path in output.iterdir()} == {"figures.json", "report.html", "report.md", "logs"}
 
 
 @needs_generator

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from fusionray.serving.http.static_page import page_routes
-from tests.support.page_driving import TIMEOUT_MILLISECONDS, WIDE, OpenPage, Page, expect
+from tests.support.page_driving import TIMEOUT_MILLISECONDS, WIDE, OpenPage, Page, open_browser
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.stand_in_api import StandIn, encode, serve_beside
 
@@ -40,14 +38,8 @@ def base_url(served: tuple[StandIn, str]) -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no chromium on this machine")
-    expect.set_options(timeout=TIMEOUT_MILLISECONDS)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    with open_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

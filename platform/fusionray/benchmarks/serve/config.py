@@ -19,7 +19,7 @@ class ServeBenchConfig(Section):
     listed_by: ClassVar[str] = "fusionray bench serve --settings"
 
     output: str = Field(
-        description="Folder for figures.json, report.md, serve.png, the bundle, and the logs of the servers."
+        description="Folder for figures.json, report.html, report.md, the bundle, and the logs of the servers."
     )
     bundle: str | None = Field(
         None, description="Bundle to serve; null: a bundle with the preset's shapes and random weights."

@@ -1,4 +1,4 @@
-"""`fusionray bench serve`: measure every part that is asked for; figures.json, report.md and serve.png."""
+"""`fusionray bench serve`: measure every part that is asked for; figures.json, report.html and report.md."""
 
 from __future__ import annotations
 

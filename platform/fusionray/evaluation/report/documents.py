@@ -1,55 +1,30 @@
-"""The report of a run: figures, tables and pictures as one HTML page that needs nothing beside it, and as Markdown."""
+"""The report of a run: pictures, then figures beside their goals as a chart, then all figures as folded tables."""
 
 from __future__ import annotations
 
-import base64
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fusionray.evaluation.report.figures import Figure, Figures
 from fusionray.evaluation.report.goals import Table
-from fusionray.storage import filesystem as storage
+from fusionray.reporting.charts import Measured, choose_strip_ends, draw_interval, explain_marks
+from fusionray.reporting.page import Block, Listing, Page, save_page
+from fusionray.reporting.parts import Group, Legend, Row, Rows
 
-PAGE_NAME = "report.html"
-TEXT_NAME = "report.md"
 # What is said of figures that the table of keys does not know.
 OTHER_THEME = "run"
 OTHER_SENTENCE = "What the run itself was like."
-
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; } td, th { padding: .2rem .8rem; text-align: left; border-bottom: 1px solid #ddd; }
-td.value { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-img { max-width: 100%; } .yes { color: #17692b; } .NO { color: #a11; } .note { color: #555; font-size: .9rem; }
-pre { background: #f5f5f5; padding: .6rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-"""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A PNG of the report, which is also written as `name`.png: its title and what it shows."""
-
-    name: str
-    title: str
-    caption: str
-    png: bytes
-
-
-@dataclass(frozen=True)
-class Listing:
-    """A table of the report beside that of the figures; cells are text."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
+# Values in these units cannot exceed 1: their rows show how much is missing to it.
+UNITS_UP_TO_ONE = ("share", "SSIM", "area", "cosine")
+FIGURE_HEAD = ("key", "value", "95 % interval", "goal", "holds")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a page tells, in this order: notes, figures by theme, what could not be measured, listings, pictures."""
+    """What a page tells, in this order: `blocks` of pictures, figures beside their goals, `later` blocks of pictures;
+    then folded: figures by theme, what could not be measured, listings, notes and the command.
+    """
 
     title: str
     figures: Figures
@@ -57,18 +32,77 @@ class Report:
     notes: Sequence[str] = ()
     command: str = ""
     listings: Sequence[Listing] = ()
-    pictures: Sequence[Picture] = field(default=())
+    blocks: Sequence[Block] = field(default=())
+    later: Sequence[Block] = field(default=())
 
 
-def write_report(folder: Path, report: Report) -> None:
-    """Write `report.html`, `report.md` and the pictures into a folder."""
-    for picture in report.pictures:
-        storage.write_atomic(str(folder / f"{picture.name}.png"), picture.png)
-    storage.write_atomic(str(folder / TEXT_NAME), write_markdown(report).encode())
-    storage.write_atomic(str(folder / PAGE_NAME), write_page(report).encode())
+def write_report(folder: Path, report: Report) -> list[str]:
+    """Write `report.html`, `report.md` and the pictures of the latter into a folder; return their names."""
+    return save_page(folder, compose(report))
 
 
-FIGURE_HEAD = ("key", "value", "95 % interval", "goal", "holds")
+def compose(report: Report) -> Page:
+    """Put a report into the order of its page."""
+    figures = report.figures
+    return Page(
+        report.title,
+        blocks=(*report.blocks, *show_figures(report), *report.later),
+        listings=(*list_figures(report), *list_missing(figures), *report.listings),
+        lead=count_goals(figures),
+        origin=f"{figures.machine}; fusionray {figures.code_version}. The faces of this report are AI-generated.",
+        notes=report.notes,
+        command=report.command,
+    )
+
+
+def count_goals(figures: Figures) -> str:
+    """Say in a sentence how many goals hold, and which do not; nothing where there are none."""
+    missed = [key for key, figure in figures.figures.items() if figure.holds is False]
+    number = sum(figure.holds is not None for figure in figures.figures.values())
+    if not number:
+        return ""
+    held = f"{number - len(missed)} of {number} goals hold"
+    return f"{held}; missed: {', '.join(missed)}." if missed else f"{held}."
+
+
+def show_figures(report: Report) -> list[Block]:
+    """Show the figures that have a goal here; where none has, those for which the table knows one."""
+    figures, table = report.figures.figures, report.table
+    shown = {key: figure for key, figure in figures.items() if figure.goal is not None}
+    title = "Figures beside their goals"
+    if not shown:
+        known = [key for key, row in table.keys.items() if row.paired or row.unpaired]
+        shown = {key: figure for key, figure in figures.items() if key in known}
+        title = "Main figures"
+    if not shown:
+        return []
+    themes = by_theme(shown, table)
+    groups = [
+        Group(theme.capitalize(), [Rows([show_figure(key, report) for key in themes[theme]])]) for theme in themes
+    ]
+    with_goals = any(figure.goal for figure in shown.values())
+    interval = "95 % interval" if any(figure.low is not None for figure in shown.values()) else ""
+    legend = Legend(explain_marks(interval, with_goals=with_goals, with_open=not with_goals))
+    return [Block(title, [legend, *groups])]
+
+
+def show_figure(key: str, report: Report) -> Row:
+    """Show a figure as a row."""
+    figure = report.figures.figures[key]
+    _, value, interval, goal, _ = figure_cells(key, figure)
+    measured = Measured(figure.value, figure.low, figure.high, figure.goal_low, figure.goal_high, figure.holds)
+    ends = choose_strip_ends(measured, 1.0 if figure.unit in UNITS_UP_TO_ONE else None)
+    details = [f"95 % interval {interval}"] if interval else []
+    details += [f"goal {goal}"] if goal else []
+    return Row(
+        key,
+        draw_interval(measured, ends, title=", ".join([f"{key} {value}", *details])),
+        value,
+        report.table.keys[key].what if key in report.table.keys else "",
+        details,
+        (f"{ends[0]:g}", f"{ends[1]:g}"),
+        figure.holds,
+    )
 
 
 def figure_cells(key: str, figure: Figure) -> tuple[str, str, str, str, str]:
@@ -113,56 +147,3 @@ def list_missing(figures: Figures) -> list[Listing]:
     """Make a listing of what could not be measured, if there is anything."""
     rows = list(figures.not_measured.items())
     return [Listing("not measured", ("key", "why"), rows)] if rows else []
-
-
-def write_page(report: Report) -> str:
-    """Write the HTML page."""
-    figures = report.figures
-    origin = f"{figures.machine}; fusionray {figures.code_version}. The faces of this report are AI-generated."
-    page = [
-        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(report.title)}</title>",
-        f"<style>{STYLE}</style><h1>{html.escape(report.title)}</h1>",
-        *(f"<p class='note'>{html.escape(note)}</p>" for note in (origin, *report.notes)),
-        *([f"<pre>{html.escape(report.command)}</pre>"] if report.command else []),
-        *(page_listing(listing) for listing in (*list_figures(report), *list_missing(figures), *report.listings)),
-        *(page_picture(picture) for picture in report.pictures),
-        "</html>",
-    ]
-    return "\n".join(page)
-
-
-def page_listing(listing: Listing) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in listing.head)
-    rows = "".join(f"<tr>{''.join(map(page_cell, listing.head, row))}</tr>\n" for row in listing.rows)
-    note = f"<p class='note'>{html.escape(listing.note)}</p>" if listing.note else ""
-    return f"<h2>{html.escape(listing.title.capitalize())}</h2>{note}<table><tr>{head}</tr>\n{rows}</table>"
-
-
-def page_cell(column: str, cell: str) -> str:
-    kind = {"value": "value", "holds": cell}.get(column, "")
-    return f"<td class='{html.escape(kind)}'>{html.escape(cell)}</td>"
-
-
-def page_picture(picture: Picture) -> str:
-    data = base64.b64encode(picture.png).decode()
-    return (
-        f"<h2>{html.escape(picture.title)}</h2><img alt='{html.escape(picture.title)}' "
-        f"src='data:image/png;base64,{data}'><p class='note'>{html.escape(picture.caption)}</p>"
-    )
-
-
-def write_markdown(report: Report) -> str:
-    """Write the same as Markdown; the pictures lie beside it."""
-    figures = report.figures
-    lines = [f"# {report.title}", "", f"{figures.machine}; fusionray {figures.code_version}.", ""]
-    lines += [line for note in report.notes for line in (note, "")]
-    if report.command:
-        lines += ["```", report.command, "```", ""]
-    for listing in (*list_figures(report), *list_missing(figures), *report.listings):
-        lines += [f"## {listing.title.capitalize()}", "", *([listing.note, ""] if listing.note else [])]
-        lines += [f"| {' | '.join(listing.head)} |", "|" + "---|" * len(listing.head)]
-        lines += [f"| {' | '.join(row)} |" for row in listing.rows]
-        lines.append("")
-    for picture in report.pictures:
-        lines += [f"## {picture.title}", "", f"![{picture.title}]({picture.name}.png)", "", picture.caption, ""]
-    return "\n".join(lines)

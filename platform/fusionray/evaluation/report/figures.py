@@ -20,7 +20,8 @@ FIGURES_NAME = "figures.json"
 class Figure(Section):
     """One measured value; `goal` is what was wanted of it, `holds` whether the value reaches it (null without a goal).
 
-    `low` and `high` bound what other pairs of the same kind would have given; null where that is not known.
+    `low` and `high` bound what other pairs of the same kind would have given; null where that is not known. `goal_low`
+    and `goal_high` are the goal as numbers: bounds of what was wanted.
     """
 
     value: float
@@ -28,6 +29,8 @@ class Figure(Section):
     low: float | None = None
     high: float | None = None
     goal: str | None = None
+    goal_low: float | None = None
+    goal_high: float | None = None
     holds: bool | None = None
 
 
@@ -43,23 +46,26 @@ class Figures(Section):
 
 def at_least(value: float, goal: float, unit: str) -> Figure:
     """State a figure that is to reach a goal."""
-    return Figure(value=value, unit=unit, goal=f">= {goal:g}", holds=value >= goal)
+    return Figure(value=value, unit=unit, goal=f">= {goal:g}", goal_low=goal, holds=value >= goal)
 
 
 def at_most(value: float, goal: float, unit: str) -> Figure:
     """State a figure that is not to exceed a goal."""
-    return Figure(value=value, unit=unit, goal=f"<= {goal:g}", holds=value <= goal)
+    return Figure(value=value, unit=unit, goal=f"<= {goal:g}", goal_high=goal, holds=value <= goal)
 
 
 def within(value: float, low: float, high: float, unit: str) -> Figure:
     """State a figure that is to lie between two bounds, both included."""
-    return Figure(value=value, unit=unit, goal=f"{low:g} .. {high:g}", holds=low <= value <= high)
+    goal = f"{low:g} .. {high:g}"
+    return Figure(value=value, unit=unit, goal=goal, goal_low=low, goal_high=high, holds=low <= value <= high)
 
 
 def above(value: float, others: Mapping[str, float], unit: str) -> Figure:
     """State a figure that is to lie above all of some others, by name."""
     goal = ", ".join(f"{name} ({other:.3f})" for name, other in others.items())
-    return Figure(value=value, unit=unit, goal=f"> {goal}", holds=all(value > other for other in others.values()))
+    holds = all(value > other for other in others.values())
+    highest = max(others.values(), default=None)
+    return Figure(value=value, unit=unit, goal=f"> {goal}", goal_low=highest, holds=holds)
 
 
 def describe_machine() -> str:

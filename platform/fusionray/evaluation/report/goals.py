@@ -43,7 +43,8 @@ class Goal(Section):
         else:
             assert self.at_most is not None
             judged = at_most(value, self.at_most, unit)
-        return figure.model_copy(update={"goal": judged.goal, "holds": judged.holds})
+        told = ("goal", "goal_low", "goal_high", "holds")
+        return figure.model_copy(update={name: getattr(judged, name) for name in told})
 
 
 class Key(Section):

@@ -8,10 +8,10 @@ import json
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fusionray.checkpoint.info import read_info
@@ -25,20 +25,21 @@ from fusionray.evaluation.dataset import EvalDataset
 from fusionray.evaluation.fusion_model import FusionModelInfo
 from fusionray.evaluation.measure import TRUTH_OVERSAMPLING, FusionModel
 from fusionray.evaluation.protocol import Rows
-from fusionray.evaluation.report.documents import PAGE_NAME, TEXT_NAME, Listing, Picture, Report, write_report
-from fusionray.evaluation.report.drawing import draw_grid, draw_operating_curve
+from fusionray.evaluation.report.curves import show_quality
+from fusionray.evaluation.report.documents import Report, write_report
+from fusionray.evaluation.report.drawing import draw_operating_curve
+from fusionray.evaluation.report.examples import show_examples
 from fusionray.evaluation.report.figures import FIGURES_NAME, Figures
 from fusionray.evaluation.report.goals import Table
 from fusionray.evaluation.report.summary import EvalSummary
 from fusionray.recipes.recipe import to_uint8
 from fusionray.recipes.truth import render_truth
+from fusionray.reporting.page import Block, Listing
 from fusionray.storage import filesystem as storage
 from fusionray.tracking import RunTracker, close_run, open_run
 
 PAIRS_NAME = "pairs.csv"
 ENROLLED_NAME = "enrolled.csv"
-GRID_ROWS = 6
-SHOWN = {"best": "The nearest", "median": "In the middle", "worst": "The furthest"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,21 +54,32 @@ class EvalRun:
     subject: FusionModel
 
 
-def write_outcome(case: EvalRun, verdict: EvalSummary, figures: Figures, table: Table) -> None:
-    """Write the lists and the report into the output."""
+def write_outcome(case: EvalRun, verdict: EvalSummary, figures: Figures, table: Table) -> Report:
+    """Write the lists and the report into the output, and file all of it in the tracker."""
     folder = Path(case.config.output)
     storage.write_atomic(str(folder / PAIRS_NAME), list_pairs(case.material, verdict).encode())
     storage.write_atomic(str(folder / ENROLLED_NAME), list_enrolled(case.material).encode())
-    pictures = list(draw_examples(case, verdict))
+    report = build_report(case, verdict, figures, table)
+    track(case, figures, [FIGURES_NAME, PAIRS_NAME, ENROLLED_NAME, *write_report(folder, report)])
+    return report
+
+
+def build_report(case: EvalRun, verdict: EvalSummary, figures: Figures, table: Table) -> Report:
+    """Build the report: fused pairs, how the model got there, figures, and how far the judge can be trusted."""
+    curves, complaints = show_quality(case.facts.training, case.tracking_uri, table)
+    later = []
     if verdict.verification is not None:
-        curve = draw_operating_curve(verdict.verification)
-        caption = "Held-out crops, every one against every other one."
-        pictures.append(Picture("judge", "How well the judge tells people apart", caption, curve))
-    listings = [list_groups(verdict.summary)] if verdict.summary.groups else []
-    title = f"{case.facts.name} on held-out people"
-    write_report(
-        folder,
-        Report(title, figures, table, tuple(describe_case(case)), describe_command(case.config), listings, pictures),
+        title = "How well the judge tells people apart"
+        later.append(Block(title, [draw_operating_curve(verdict.verification)], narrow=True))
+    return Report(
+        f"{case.facts.name} on held-out people",
+        figures,
+        table,
+        (*describe_case(case), *complaints),
+        describe_command(case.config),
+        [list_groups(verdict.summary)] if verdict.summary.groups else [],
+        (*show_examples(verdict.scores, partial(fuse_examples, case)), *curves),
+        later,
     )
 
 
@@ -98,27 +110,6 @@ def write_csv(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     writer.writerow(head)
     writer.writerows(rows)
     return text.getvalue()
-
-
-def draw_examples(case: EvalRun, verdict: EvalSummary) -> Iterator[Picture]:
-    """Draw the best, middle and worst pairs: by what fusing gained in SSIM, or by likeness without truth."""
-    scores = verdict.scores
-    by_truth = "ssim_to_truth" in scores
-    score = scores["ssim_to_truth"] - scores["ssim_target"] if by_truth else scores["cosine_to_source"]
-    what = "gain in SSIM to the true fusion over the unchanged target" if by_truth else "similarity to the source"
-    columns = "source | target | fused" + (" | true fusion" if by_truth else "")
-    for name, rows in choose_examples(score).items():
-        grid = draw_grid(fuse_examples(case, rows))
-        range_ = f"{score[rows].min():.3f} .. {score[rows].max():.3f}"
-        yield Picture(name, f"{SHOWN[name]} of {len(score)} pairs", f"{columns}; by {what}: {range_}", grid)
-
-
-def choose_examples(score_N: Any) -> dict[str, Rows]:
-    """Choose the rows with the highest, middle and lowest scores, each from better to worse; nan counts as lowest."""
-    order = np.argsort(-np.nan_to_num(score_N, nan=-np.inf), kind="stable")
-    count = min(GRID_ROWS, len(order))
-    middle = (len(order) - count) // 2
-    return {"best": order[:count], "median": order[middle : middle + count], "worst": order[-count:]}
 
 
 def fuse_examples(case: EvalRun, rows: Rows) -> list[torch.Tensor]:
@@ -190,8 +181,8 @@ def list_changes(plain: Section | None, changed: Section, prefix: str = "") -> I
             yield f"{prefix}{name}", after
 
 
-def track(case: EvalRun, figures: Figures) -> None:
-    """File the evaluation in the tracker: one run for the same model, shards and settings, however often it is made."""
+def track(case: EvalRun, figures: Figures, files: Iterable[str]) -> None:
+    """File the evaluation with its files: one run for the same model, shards and settings, however often it is made."""
     config, uri = case.config, case.tracking_uri
     told = {
         "model_name": case.facts.name,
@@ -205,11 +196,8 @@ def track(case: EvalRun, figures: Figures) -> None:
     try:
         tracker = RunTracker(uri, run_id)
         tracker.log(0, {name: figure.value for name, figure in figures.figures.items()})
-        folder = Path(config.output)
-        names = (FIGURES_NAME, PAGE_NAME, TEXT_NAME, PAIRS_NAME, ENROLLED_NAME)
-        for path in (*(folder / name for name in names), *(folder / f"{name}.png" for name in (*SHOWN, "judge"))):
-            if path.is_file():
-                tracker.log_file(path)
+        for name in files:
+            tracker.log_file(Path(config.output) / name)
         failed = False
     finally:
         close_run(uri, run_id, failed=failed)

@@ -1,0 +1,63 @@
+"""How a model got better while it learned: curves that its training left in the tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fusionray.errors import TrackerFailed
+from fusionray.evaluation.report.drawing import Curve, draw_curves
+from fusionray.evaluation.report.goals import Table
+from fusionray.reporting.page import Block
+from fusionray.tracking import STORE_NAME, read_run_metrics
+
+PREFIX = "validation_"
+SQLITE = "sqlite:///"
+
+
+def show_quality(training: Mapping[str, Any], uri: str, table: Table) -> tuple[list[Block], list[str]]:
+    """Draw the held-out quality of a training over the images seen, and say why if it cannot be read.
+
+    `training` is the configuration that the model carries; `uri` is the evaluation's own store. No curve, no block.
+    """
+    try:
+        curves = read_quality(training, uri, table)
+    except TrackerFailed as error:
+        return [], [f"The curves of the training are left out: {error}"]
+    # One point is no curve.
+    charts = draw_curves({name: points for name, points in curves.items() if len(points) > 1}, PREFIX)
+    note = "Measured while the model was trained, on people of the validation split."
+    return ([Block("Quality over the images seen", charts, note, columns=True)] if charts else []), []
+
+
+def read_quality(training: Mapping[str, Any], uri: str, table: Table) -> dict[str, Curve]:
+    """Read the metrics of held-out people; none where no store knows the run.
+
+    Raises: TrackerFailed.
+    """
+    run, tracking = training.get("run", {}), training.get("tracking", {})
+    store = find_store(run, tracking, uri)
+    if store is None:
+        return {}
+    metrics = read_run_metrics(store, tracking.get("experiment", "fusionray"), run["name"], PREFIX)
+    return {name: points for name, points in metrics.items() if tells_quality(name, table)}
+
+
+def find_store(run: Mapping[str, Any], tracking: Mapping[str, Any], uri: str) -> str | None:
+    """Find the store of a training, if it is a file that is there, or the evaluation's own.
+
+    Another server is not asked: to wait for one that is gone takes minutes.
+    """
+    if not {"name", "output"} <= run.keys():
+        return None  # a model that was made elsewhere
+    store: str = tracking.get("uri") or f"{SQLITE}{Path(run['output']) / STORE_NAME}"
+    is_file = store.startswith(SQLITE) and Path(store.removeprefix(SQLITE)).is_file()
+    return store if is_file or store == uri else None
+
+
+def tells_quality(name: str, table: Table) -> bool:
+    """Tell whether a metric is one of held-out people; of those that the table knows, one that goals are set for."""
+    key = name.removeprefix(PREFIX)
+    known = table.keys.get(key)
+    return key != name and (known is None or known.paired is not None or known.unpaired is not None)

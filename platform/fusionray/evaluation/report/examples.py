@@ -1,0 +1,96 @@
+"""The pairs that a report shows: some over the whole ranking, then the best, the median and the worst ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fusionray.evaluation.measure import Columns
+from fusionray.evaluation.protocol import Rows
+from fusionray.evaluation.report.drawing import draw_grid
+from fusionray.reporting.page import Block
+from fusionray.reporting.parts import Group, Picture
+
+GRID_ROWS = 6
+SHOWN_ROWS = 3
+SHOWN = {"best": "Best", "median": "Median", "worst": "Worst"}
+HEADS = ("source", "target", "fused", "true fusion")
+
+# From rows of the list of pairs to columns of crops, under HEADS, uint8 [R,3,S,S] each.
+Fuse = Callable[[Rows], Sequence[Tensor]]
+
+
+def show_examples(scores: Columns, fuse: Fuse) -> Iterator[Block]:
+    """Show pairs: some that are spread over the ranking, then the best, median and worst ones with their figures."""
+    score_N, what = rank_pairs(scores)
+    yield show_grid(score_N, what, fuse)
+    yield show_extremes(scores, score_N, fuse)
+
+
+def show_grid(score_N: NDArray[np.float32], what: str, fuse: Fuse) -> Block:
+    """Show pairs that are spread over the ranking as one picture, a row each."""
+    columns = fuse(spread_examples(score_N))
+    heads = HEADS[: len(columns)]
+    alt = f"{len(columns[0])} pairs from best to worst, a row each: {', '.join(heads)}"
+    note = (
+        f"Evenly over the ranking of {len(score_N)} pairs, the best on top, the worst at the bottom. Pairs are ranked "
+        f"by the {what}."
+    )
+    return Block("Fused pairs", [Picture("grid", alt, draw_grid(columns), heads=heads)], note, narrow=True)
+
+
+def show_extremes(scores: Columns, score_N: NDArray[np.float32], fuse: Fuse) -> Block:
+    """Show the best, median and worst pairs, each with its own figures beneath."""
+    order, groups = sort_pairs(score_N).tolist(), []
+    for name, rows in choose_examples(score_N).items():
+        columns, strips = fuse(rows), []
+        heads = HEADS[: len(columns)]
+        for number, row in enumerate(rows.tolist()):
+            png = draw_grid([column[number : number + 1] for column in columns])
+            alt = f"{SHOWN[name]} pair {number + 1}: {', '.join(heads)}"
+            caption = f"Rank {order.index(row) + 1} of {len(order)}: {describe_pair(scores, row)}"
+            strips.append(Picture(f"{name}-{number + 1}", alt, png, caption, heads))
+        groups.append(Group(SHOWN[name], strips))
+    note = f"{len(groups[0].parts)} of each kind, by the same ranking, each with its own figures."
+    return Block("Best, median and worst pairs", groups, note, columns=True)
+
+
+def rank_pairs(scores: Columns) -> tuple[NDArray[np.float32], str]:
+    """Give what pairs are ranked by, higher is better, and its name: gain in SSIM, or likeness without truth."""
+    if "ssim_to_truth" in scores:
+        gain_N = scores["ssim_to_truth"] - scores["ssim_target"]
+        return gain_N, "gain in SSIM to the true fusion over the unchanged target (ssim_to_truth - ssim_target)"
+    return scores["cosine_to_source"], "similarity of fused and source to the judge (cosine_to_source)"
+
+
+def describe_pair(scores: Columns, row: int) -> str:
+    """Put the main figures of a pair into words."""
+    words = []
+    if "ssim_to_truth" in scores:
+        near, target = scores["ssim_to_truth"][row], scores["ssim_target"][row]
+        words.append(f"SSIM to the true fusion {near:.3f} ({near - target:+.3f} over the target)")
+    words.append(f"cosine to source {scores['cosine_to_source'][row]:.3f}")
+    words.append(f"nearest person is {'the source' if scores['retrieval_top1'][row] else 'somebody else'}")
+    return ", ".join(words)
+
+
+def sort_pairs(score_N: NDArray[np.float32]) -> Rows:
+    """Sort the rows from the highest score to the lowest; nan counts as lowest."""
+    return np.argsort(-np.nan_to_num(score_N, nan=-np.inf), kind="stable")
+
+
+def spread_examples(score_N: NDArray[np.float32]) -> Rows:
+    """Choose rows that are spread evenly from the highest score to the lowest."""
+    order = sort_pairs(score_N)
+    return order[np.linspace(0, len(order) - 1, min(GRID_ROWS, len(order))).round().astype(np.int64)]
+
+
+def choose_examples(score_N: NDArray[np.float32]) -> dict[str, Rows]:
+    """Choose the rows with the highest, middle and lowest scores, each from better to worse."""
+    order = sort_pairs(score_N)
+    count = min(SHOWN_ROWS, len(order))
+    middle = (len(order) - count) // 2
+    return {"best": order[:count], "median": order[middle : middle + count], "worst": order[-count:]}
