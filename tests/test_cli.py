@@ -241,6 +241,6 @@ def test_settings_as_json_are_the_json_schema_of_the_tree(capsys: pytest.Capture
 
 
 def test_a_reader_that_closes_the_pipe_gets_no_traceback() -> None:
-    command = f"set -o pipefail; {shlex.quote(sys.executable)} -m fusionray.cli train --settings | true"
+    command = f"set -o pipefail; {shlex.quote(sys.executable)} -m fusionray.cli compile --settings | true"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == ""

@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ RUN_TAG = "fusionray.run"
 PARENT_TAG = "mlflow.parentRunId"
 STORE_NAME = "mlflow.db"
 ARTIFACT_FOLDER = "mlflow-artifacts"
+# Source: MLflow REST API, log-batch: 100 parameters at most.
+PARAMETERS_A_CALL = 100
 
 
 def tracking_uri(configured: str | None, output: str) -> str:
@@ -73,8 +76,7 @@ def open_run(
         return run_id
     tags = {RUN_TAG: key or name, **({PARENT_TAG: parent} if parent else {})}
     run_id = str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
-    for parameter, value in flatten(parameters).items():
-        client.log_param(run_id, parameter, value)
+    log_parameters(client, run_id, parameters)
     return run_id
 
 
@@ -82,6 +84,15 @@ def find_run(client: Any, experiment_id: str, key: str) -> str | None:
     """Find the run that was opened by this key, or by this name where it had none."""
     runs = client.search_runs([experiment_id], filter_string=f"tags.`{RUN_TAG}` = '{key}'", max_results=1)
     return str(runs[0].info.run_id) if runs else None
+
+
+def log_parameters(client: Any, run_id: str, parameters: Mapping[str, Any]) -> None:
+    """Log settings as parameters, as many in one call as a store takes."""
+    from mlflow.entities import Param
+
+    entries = [Param(key, value) for key, value in flatten(parameters).items()]
+    for start in range(0, len(entries), PARAMETERS_A_CALL):
+        client.log_batch(run_id, params=entries[start : start + PARAMETERS_A_CALL])
 
 
 def close_run(uri: str, run_id: str, *, failed: bool) -> None:
@@ -97,10 +108,15 @@ class RunTracker:
     """
 
     def __init__(self, uri: str, run_id: str, *, once: bool = False) -> None:
-        self.client = make_client(uri)
+        self.uri = uri
         self.run_id = run_id
         self.once = once
         self.last: dict[str, int] | None = None
+
+    @cached_property
+    def client(self) -> Any:
+        """The connection, made when something is first logged: importing MLflow takes more than a second."""
+        return make_client(self.uri)
 
     def log(self, images_seen: int, metrics: Mapping[str, float]) -> None:
         """Log metrics at a position in images; non-finite values are left out.

@@ -6,17 +6,15 @@ import json
 import logging
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import ray.exceptions
 import ray.train
 import ray.train.torch
 import torch
-from ray.train.torch import TorchConfig, TorchTrainer
 
 from fusionray.benchmarks.blocks import BlockTimer
 from fusionray.benchmarks.findings import Findings
@@ -32,6 +30,7 @@ from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.storage import filesystem as storage
 from fusionray.tracking import close_run, metric_history, open_run, tracking_uri
 from fusionray.training.faults.failures import root_cause
+from fusionray.training.run.light_trainer import LightTrainer, ProcessGroupConfig
 from fusionray.training.run.task import WorkerTask
 from fusionray.training.run.worker import Worker, open_reader
 from fusionray.training.timing.report import OTHER, PARTS
@@ -157,10 +156,9 @@ def fit(task: LoopTask, folder: str) -> None:
     use_gpu = task.subject.config.workers.device != "cpu" and ray.cluster_resources().get("GPU", 0.0) >= 1
     logging.getLogger("ray.train").setLevel(logging.ERROR)
     board = ProgressHandle()
-    trainer = TorchTrainer(
-        loop_worker,
-        train_loop_config={"task": task, "board": board},
-        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+    trainer = LightTrainer(
+        lambda: loop_worker(task, board),
+        backend_config=ProcessGroupConfig("nccl" if use_gpu else "gloo"),
         scaling_config=ray.train.ScalingConfig(num_workers=1, use_gpu=use_gpu),
         run_config=ray.train.RunConfig(name=RUN["name"], storage_path=folder),
     )
@@ -173,15 +171,14 @@ def fit(task: LoopTask, folder: str) -> None:
             board.close()
 
 
-def loop_worker(loop_config: Mapping[str, Any]) -> None:
+def loop_worker(told: LoopTask, board: ProgressHandle) -> None:
     """Run the worker of a training run, timed; entry point of a Ray Train worker."""
-    told: LoopTask = loop_config["task"]
     device = ray.train.torch.get_device()
     workers = told.subject.config.workers
     bind_worker(0, 1, device, threads=workers.threads, bind=workers.bind)
     subject = BenchSetup(told.subject.config, device)
     engine = subject.build_engine()
-    worker = Worker(told.task, engine, open_reader(told.task), board=loop_config["board"])
+    worker = Worker(told.task, engine, open_reader(told.task), board=board)
     timer = BlockTimer(worker.profiler, engine, subject, told.pace)
     # The loop calls its profiler at the very end of each step: there it can be stopped, unchanged.
     worker.profiler = timer  # type: ignore[assignment]

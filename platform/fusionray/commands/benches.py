@@ -16,14 +16,28 @@ def add_bench(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "bench",
-        "Measure the speed of training, recovery and serving.",
-        arguments="{train,recovery,serve} --output DIR ...",
+        "Measure the speed of starts, training, recovery and serving.",
+        arguments="{start,train,recovery,serve} --output DIR ...",
         examples=[("fusionray bench train --output runs/bench", "the training engine beside plain loops")],
     )
     benches = parser.add_verbs("bench", metavar="BENCH", title="benchmarks")
+    add_bench_start(benches)
     add_bench_train(benches)
     add_bench_recovery(benches)
     add_bench_serve(benches)
+
+
+def add_bench_start(benches: Verbs) -> None:
+    parser = add_verb(
+        benches,
+        "start",
+        "Time the help, the first step of a training and the first answer of a service.",
+        arguments="--output DIR [options] [KEY=VALUE ...]",
+        examples=[("fusionray bench start --output runs/bench-start rounds=3", "three starts of each")],
+    )
+    add_output(parser)
+    add_settings(parser, cluster=False)
+    set_run(parser, run_bench_start)
 
 
 def add_bench_train(benches: Verbs) -> None:
@@ -75,6 +89,13 @@ def add_bench_serve(benches: Verbs) -> None:
 def add_output(parser: Parser) -> None:
     parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json, report.md and plots")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of the table")
+
+
+def run_bench_start(options: argparse.Namespace) -> None:
+    from fusionray.benchmarks.cold_start import StartBenchConfig, bench_start
+
+    config = load_config(StartBenchConfig, file=options.config, overrides=list_overrides(options))
+    print_result(bench_start(config), options)
 
 
 def run_bench_train(options: argparse.Namespace) -> None:

@@ -55,6 +55,12 @@ def load_serve() -> type[Section]:
     return load_service_section()
 
 
+def load_bench_start() -> type[Section]:
+    from fusionray.benchmarks.cold_start import StartBenchConfig
+
+    return StartBenchConfig
+
+
 def load_bench_train() -> type[Section]:
     from fusionray.benchmarks.setup import TrainBenchConfig
 
@@ -82,6 +88,7 @@ TREES: Mapping[str, Callable[[], type[Section]]] = {
     "import": load_import,
     "compile": load_compile,
     "serve": load_serve,
+    "bench start": load_bench_start,
     "bench train": load_bench_train,
     "bench recovery": load_bench_recovery,
     "bench serve": load_bench_serve,

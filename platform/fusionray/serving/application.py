@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve import Application, Deployment
 from ray.serve.schema import ApplicationStatus
 
@@ -91,7 +93,7 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     config = with_absolute_paths(config)
     for version in ModelRegistry(config).versions():
         read_bundle(version.location, config.tracking_uri)
-    serve.start(http_options={"host": host, "port": port})
+    start_serve(host, port)
     found_host, found_port = find_address()
     if (found_host, found_port) != (host, port):
         raise ConfigInvalid(f"{host}:{port}: Ray Serve runs already, on {found_host}:{found_port}; use that or stop it")
@@ -100,6 +102,23 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     wait_until_running(APP_NAME, config.start_timeout_seconds)
     if blocking:
         threading.Event().wait()
+
+
+def start_serve(host: str, port: int) -> None:
+    """Start Ray Serve and its proxies.
+
+    Raises: ServiceFailed where the proxies are not ready in time, as on a machine that is too busy.
+    """
+    try:
+        serve.start(http_options={"host": host, "port": port})
+    except (TimeoutError, RuntimeError, RayError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        with contextlib.suppress(TimeoutError, RuntimeError, RayError):
+            serve.shutdown()
+        raise ServiceFailed(
+            f"Ray Serve did not start ({lines[-1][:200]}); start again when the machine is less busy, or raise "
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"
+        ) from None
 
 
 def wait_until_running(name: str, timeout_seconds: float) -> None:

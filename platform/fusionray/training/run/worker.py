@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -40,10 +40,8 @@ from fusionray.types import Batch
 SAMPLE_IMAGES = 4
 
 
-def train_worker(loop_config: Mapping[str, Any]) -> None:
+def train_worker(task: WorkerTask, board: ProgressHandle) -> None:
     """Train until the budget is used up or the board says halt; entry point of a Ray Train worker."""
-    task: WorkerTask = loop_config["task"]
-    board: ProgressHandle = loop_config["board"]
     config = task.config
     context = ray.train.get_context()
     device = ray.train.torch.get_device()

@@ -77,17 +77,22 @@ def fit(task: WorkerTask, board: ProgressHandle) -> None:
     """
     import ray.exceptions
     import ray.train
-    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from fusionray.training.run.light_trainer import LightTrainer, ProcessGroupConfig
 
     config = task.config
     workers = config.workers
     use_gpu = choose_gpu(config)
     require_cpus(workers.min_workers or workers.num_workers, workers.cpus_per_worker)
     logging.getLogger("ray.train").setLevel(logging.ERROR)
-    trainer = TorchTrainer(
-        train_worker,
-        train_loop_config={"task": task, "board": board},
-        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+
+    def train_here() -> None:
+        # Through a closure the task reaches the workers alone: in `train_loop_config` the controller unpickles it too.
+        train_worker(task, board)
+
+    trainer = LightTrainer(
+        train_here,
+        backend_config=ProcessGroupConfig("nccl" if use_gpu else "gloo"),
         scaling_config=scale(workers, use_gpu=use_gpu),
         run_config=ray.train.RunConfig(
             name=config.run.name,

@@ -1,0 +1,139 @@
+"""Ray Train with a light controller: no torch in it, and no dataset manager for a run that passes no datasets.
+
+`TorchTrainer` makes its controller import torch, for the class of `TorchConfig` alone, and starts an actor that manages
+datasets. Both cost seconds of every start and 250 MB. This module is the one place that builds on internals of Ray
+Train; `tests/training/run/test_light_trainer.py` names the Ray version that they were read in. Torch itself is imported
+by functions that run in the workers.
+
+Source: ray 2.60, ray/train/torch/config.py and ray/train/v2/api/data_parallel_trainer.py.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import ray
+import ray.train
+from ray.train.backend import Backend, BackendConfig
+from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+# A worker that waits so long for the others in a collective gives up, as torch's own default has it.
+COLLECTIVE_SECONDS = 1800
+
+
+class LightTrainer(DataParallelTrainer):  # type: ignore[misc, unused-ignore]
+    """Run a function without arguments in a group of workers that share a torch process group."""
+
+    def _create_default_callbacks(self) -> list[Any]:
+        callbacks: list[Any] = super()._create_default_callbacks()
+        return [callback for callback in callbacks if not isinstance(callback, DatasetsCallback)]
+
+
+class ProcessGroupConfig(BackendConfig):  # type: ignore[misc, unused-ignore]
+    """The backend of the process group: `nccl` or `gloo`."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """Name the class that sets the group up."""
+        return ProcessGroupBackend
+
+    @property
+    def train_func_context(self) -> type[WorkerDevice]:
+        """Name the context that the training function runs in."""
+        return WorkerDevice
+
+    def to_dict(self) -> dict[str, Any]:
+        """Describe the settings, for the state that Ray keeps of a run."""
+        return {"backend": self.backend}
+
+
+class ProcessGroupBackend(Backend):  # type: ignore[misc, unused-ignore]
+    """Set up `torch.distributed` in all workers, and take it down again."""
+
+    share_cuda_visible_devices = True
+
+    def on_start(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
+        """Make every worker join the group; rank 0 gives the address."""
+        host, port = worker_group.execute_single(0, find_address)
+        world_size = len(worker_group)
+        joins = [
+            worker_group.execute_single_async(
+                rank, join_group, backend_config.backend, world_rank=rank, world_size=world_size, host=host, port=port
+            )
+            for rank in range(world_size)
+        ]
+        ray.get(joins)
+
+    def on_shutdown(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
+        """Make every worker leave the group; workers that do not answer are about to be ended anyway."""
+        del backend_config
+        leaves = worker_group.execute_async(leave_group)
+        ray.wait(leaves, num_returns=len(leaves), timeout=5.0)
+
+
+class WorkerDevice:
+    """Make the worker's GPU torch's default one while the training function runs."""
+
+    def __enter__(self) -> None:
+        import ray.train.torch
+        import torch
+
+        if torch.cuda.is_available():
+            device = ray.train.torch.get_device()
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+
+    def __exit__(self, *failure: object) -> None:
+        pass
+
+
+def find_address() -> tuple[str, int]:
+    """Give the address of this worker's node, and a port that is free on it."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        port: int = listener.getsockname()[1]
+    return ray.util.get_node_ip_address(), port
+
+
+def join_group(backend: str, *, world_rank: int, world_size: int, host: str, port: int) -> None:
+    """Join the process group; runs in a worker.
+
+    The variables are those of `torchrun`, which other libraries read too.
+    """
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    context = ray.train.get_context()
+    os.environ.update(
+        MASTER_ADDR=host,
+        MASTER_PORT=str(port),
+        LOCAL_RANK=str(context.get_local_rank()),
+        LOCAL_WORLD_SIZE=str(context.get_local_world_size()),
+        NODE_RANK=str(context.get_node_rank()),
+        RANK=str(world_rank),
+        WORLD_SIZE=str(world_size),
+    )
+    if "nccl" in backend and "TORCH_NCCL_BLOCKING_WAIT" not in os.environ:
+        # A collective that times out ends the process, in place of hanging for ever.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    dist.init_process_group(
+        backend, rank=world_rank, world_size=world_size, timeout=timedelta(seconds=COLLECTIVE_SECONDS)
+    )
+
+
+def leave_group() -> None:
+    """Leave the process group and give cached GPU memory back; runs in a worker."""
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.destroy_process_group()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
