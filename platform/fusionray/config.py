@@ -147,6 +147,12 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return tree
 
 
+def replace_setting(section: SectionT, key: str, value: Any) -> SectionT:
+    """Copy a section with another value of a dotted key."""
+    first, _, rest = key.partition(".")
+    return section.model_copy(update={first: replace_setting(getattr(section, first), rest, value) if rest else value})
+
+
 def merge_trees(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two nested mappings; values of `over` win, mappings merge key by key."""
     merged = dict(base)

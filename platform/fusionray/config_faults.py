@@ -134,7 +134,9 @@ def unwrap(annotation: Any) -> Any:
 
 
 def union_members(annotation: Any) -> tuple[Any, ...]:
-    """List the members of a union; nothing for other types."""
+    """List the members of a union, also of one that others may add members to; nothing for other types."""
+    if isinstance(annotation, type) and hasattr(annotation, "list_members"):
+        return tuple(annotation.list_members())
     return get_args(annotation) if get_origin(annotation) in UNION_ORIGINS else ()
 
 

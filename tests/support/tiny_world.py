@@ -12,7 +12,7 @@ import torch
 from fusionray.checkpoint.info import CheckpointInfo
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.data.prepare.config import PrepareConfig
-from fusionray.data.prepare.crop import Cropper
+from fusionray.data.prepare.crop import FaceCropper
 from fusionray.data.prepare.synthetic import parse_synthetic
 from fusionray.data.shards import Manifest, Split, SplitInfo, write_manifest, write_shard
 from fusionray.faces.align import load_template
@@ -20,8 +20,8 @@ from fusionray.faces.face import Face, Image
 from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder
+from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.attributes import AttributesRecipe, AttributesRecipeConfig
-from fusionray.training.build import crop_to_arcface_affine
 from fusionray.training.config import DataConfig, RunConfig, TrainConfig
 from tests.support.tiny_fusion import ENCODER, SIZE, build_config
 
@@ -42,7 +42,7 @@ def write_world(folder: Path, *, pictures: int = 4, photographs: bool = False, s
     source = parse_synthetic(f"synthetic://people={sum(PEOPLE.values())},images={pictures},size=96,seed=7")
     kept = {"landmarks": "exact", "image_format": "png", "min_sharpness": 0, "min_face_pixels": 1}
     config = PrepareConfig(input="x", output="x", size=size, **kept)
-    cropper = Cropper(config, load_template(TEMPLATE), NoDetector())
+    cropper = FaceCropper(config, load_template(TEMPLATE), NoDetector())
     # The pictures of a person lie together, and so do the people of a split.
     rows = [cropper.build(picture)[0] for picture in source.read(source.list_entries().entries)]  # type: ignore[arg-type]
     if photographs:
@@ -94,7 +94,7 @@ def save_reader(folder: Path) -> None:
     save(folder, config, tensors, attribute_reader=recipe.reader_config.model_dump(mode="json"))
 
 
-def save(folder: Path, config: TrainConfig, tensors: dict[str, torch.Tensor], **lookers: object) -> None:
+def save(folder: Path, config: TrainConfig, tensors: dict[str, torch.Tensor], **metadata: object) -> None:
     info = CheckpointInfo(
         config=config.model_dump(mode="json"),
         num_people=4,
@@ -102,7 +102,7 @@ def save(folder: Path, config: TrainConfig, tensors: dict[str, torch.Tensor], **
         images_seen=0,
         seconds=0.0,
         metrics={},
-        **lookers,  # type: ignore[arg-type]
+        metadata=metadata,
     )
     writer = CheckpointWriter(str(folder), keep=1)
     writer.begin(tensors, info)

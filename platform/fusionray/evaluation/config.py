@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from fusionray.config import Section, in_unit
 from fusionray.data.shards import Split
 from fusionray.evaluation.report.goals import GoalSet
+from fusionray.metrics.feature_network import FeaturesConfig
 from fusionray.training.config import WorkersConfig
 
 
@@ -22,17 +23,6 @@ class ClipsConfig(Section):
         16, ge=2, description="Frames of each synthetic clip, and the most frames taken from a video file."
     )
     files: tuple[str, ...] = Field((), description="Video files, or folders of numbered pictures, to evaluate as well.")
-
-
-class FeaturesConfig(Section):
-    """A feature network of the user's, for FID and KID."""
-
-    file: str = Field(
-        description="TorchScript file that maps pictures [N,3,H,W] to features [N,F]; Inception gives the usual FID."
-    )
-    low: float = Field(0.0, description="Value of black that the network expects.", json_schema_extra=in_unit(""))
-    high: float = Field(1.0, description="Value of white that the network expects.", json_schema_extra=in_unit(""))
-    size: int | None = Field(None, ge=8, description="Side to which pictures are resized; null: not resized.")
 
 
 class EvaluateConfig(Section):

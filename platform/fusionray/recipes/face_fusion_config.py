@@ -11,6 +11,7 @@ from fusionray.nets.discriminator import DiscriminatorConfig
 from fusionray.nets.generator import GeneratorConfig
 from fusionray.recipes.adaptive_augmentation import AdaptiveAugmentationConfig
 from fusionray.recipes.augmentation import AugmentationConfig
+from fusionray.recipes.family import RecipeConfig
 from fusionray.recipes.identity_perturbation import IdentityPerturbationConfig
 from fusionray.recipes.recipe import OptimizerConfig
 
@@ -43,7 +44,7 @@ class FusionLossWeights(Section):
     gradient_penalty: Weight = Field(1.0, description="R1 gradient penalty on real pictures.")
 
 
-class FaceFusionConfig(Section):
+class FaceFusionConfig(RecipeConfig):
     """Face-fusion recipe: a generator, a discriminator and their losses."""
 
     name: Literal["face_fusion"] = Field("face_fusion", description="Selects the face-fusion recipe.")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from fusionray.config import Section, in_unit
-from fusionray.recipes.attributes import AttributesRecipeConfig
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
-from fusionray.recipes.identity import IdentityRecipeConfig
+from fusionray.recipes.family import DataFacts, RecipeFamily
+from fusionray.recipes.registry import AnyRecipeConfig, find_family
 from fusionray.training.engine.schedule import ScheduleConfig
 
 # What may stand in place of a path: a preset that is trained first, a world that is rendered first.
 PRESET_PREFIX = "preset:"
 SYNTHETIC_PREFIX = "synthetic://"
-
-RecipeConfig = Annotated[IdentityRecipeConfig | AttributesRecipeConfig | FaceFusionConfig, Field(discriminator="name")]
 
 
 class RunConfig(Section):
@@ -47,7 +44,9 @@ class DataConfig(Section):
         "first."
     )
     size: int = Field(64, description="Side of the crops; must equal the size that the shards were prepared with.")
-    template: str = Field("arcface_128", description="Alignment template of the crops; must equal that of the shards.")
+    template: str = Field(
+        "arcface_128", description="Alignment template of the crops; must equal that of the shards. Pictures have none."
+    )
     same_identity_ratio: float = Field(
         0.2, ge=0, le=1, description="Share of training pairs whose two pictures show the same person."
     )
@@ -255,7 +254,7 @@ class TrainConfig(Section):
 
     run: RunConfig = RunConfig()
     data: DataConfig
-    recipe: RecipeConfig = Field(description="What is trained, and with which losses; recipe.name chooses.")
+    recipe: AnyRecipeConfig = Field(description="What is trained, and with which losses; recipe.name chooses.")
     engine: EngineConfig = EngineConfig()
     budget: BudgetConfig = BudgetConfig()
     validation: ValidationConfig = ValidationConfig()
@@ -263,28 +262,17 @@ class TrainConfig(Section):
     tracking: TrackingConfig = TrackingConfig()
 
     @property
-    def streams(self) -> Literal["pairs", "faces"]:
-        """Tell what the recipe learns from: pairs to fuse, or one face at a time."""
-        return "pairs" if isinstance(self.recipe, FaceFusionConfig) else "faces"
+    def family(self) -> RecipeFamily[Any]:
+        """Give the family that `recipe.name` names."""
+        return find_family(self.recipe.name)
 
-    @property
-    def needs_parameters(self) -> bool:
-        """Tell whether the recipe learns from synthetic faces alone, whose parameters are known."""
-        return isinstance(self.recipe, AttributesRecipeConfig)
-
-    def needs_regions(self, *, synthetic: bool) -> bool:
-        """Tell whether the recipe asks the shards where a face is: not where a true fusion shows it."""
-        recipe = self.recipe
-        return isinstance(recipe, FaceFusionConfig) and not (recipe.paired and synthetic)
+    def state_facts(self, *, num_people: int, synthetic: bool) -> DataFacts:
+        """Put what is known of the shards together with what the configuration says of them."""
+        return DataFacts(self.data.size, self.data.template, num_people, synthetic)
 
     @model_validator(mode="after")
     def check_sizes(self) -> TrainConfig:
-        if isinstance(self.recipe, FaceFusionConfig) and self.recipe.generator.size != self.data.size:
-            raise ValueError(
-                f"recipe.generator.size={self.recipe.generator.size} and data.size={self.data.size} must be equal"
-            )
-        if self.validation.judge is not None and self.streams != "pairs":
-            raise ValueError(f"validation.judge judges fusions, and recipe.name={self.recipe.name} makes none")
+        self.family.check(self)
         batch, ranks = self.engine.global_batch, self.workers.num_workers
         if isinstance(batch, int) and batch < ranks:
             raise ValueError(f"engine.global_batch={batch} is less than an image for each of {ranks} workers")

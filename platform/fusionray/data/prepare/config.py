@@ -8,10 +8,15 @@ from pydantic import Field, field_validator, model_validator
 
 from fusionray.config import Section, in_unit
 from fusionray.faces.align import load_template
+from fusionray.types import ShardTask
 
 
 class PrepareConfig(Section):
-    """What prepare reads, how it aligns faces, which faces it keeps, and where it writes them."""
+    """What prepare reads, how it crops, what it keeps, and where it writes.
+
+    Detector, template, landmarks and the limits of faces have no effect on pictures, which lose whatever is smaller
+    than `size`: nothing is enlarged.
+    """
 
     listed_by: ClassVar[str] = "fusionray prepare --settings"
 
@@ -20,6 +25,11 @@ class PrepareConfig(Section):
         "synthetic://people=500,images=20."
     )
     output: str = Field(description="Folder for the shards: a local path or a URI (s3://, gs://, file://).")
+    task: ShardTask = Field(
+        "faces",
+        description="What a row shows. faces: the largest face of each picture, aligned; pictures: the middle square of"
+        " each picture.",
+    )
     template: str = Field("arcface_128", description="Alignment template: where the five face landmarks lie in a crop.")
     size: int = Field(128, ge=32, le=2048, description="Side of a crop.")
     detector: str = Field("default", description="Face detector: 'default', or the path of a YuNet or SCRFD ONNX file.")

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fusionray.evaluation.measure import Columns
-from fusionray.evaluation.protocol import Rows
 from fusionray.evaluation.report.drawing import draw_grid
+from fusionray.metrics.measure import Columns
+from fusionray.metrics.protocol import Rows
 from fusionray.reporting.page import Block
 from fusionray.reporting.parts import Group, Picture
 
