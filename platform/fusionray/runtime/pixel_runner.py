@@ -83,7 +83,7 @@ def picture_size(bundle: Bundle, role: str, described: TensorDescription) -> tup
     if described.meaning != "picture" or len(sizes) != 3 or sizes[0] != 3:
         raise BundleInvalid(
             f"{bundle.folder}/{DESCRIPTION_NAME}: '{role}' is a {described.meaning} {list(described.shape)}, and the "
-            f"task {bundle.description.task} is only known here for pictures [N, 3, height, width]; install what runs it"
+            f"task {bundle.description.task} is only known here for pictures [N, 3, height, width]; install its runner"
         )
     return sizes[1], sizes[2]
 
