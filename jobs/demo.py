@@ -124,7 +124,7 @@ def answer_over_http(bundle: str) -> float:
 
     from fusionray.data import synthetic
     from fusionray.faces.decode import encode_image
-    from fusionray.recipes.recipe import to_uint8
+    from fusionray.nets.pixels import to_uint8
     from fusionray.serving.application import APP_NAME, run
     from fusionray.serving.config import ModelConfig, ServeConfig
 

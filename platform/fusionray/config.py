@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -24,6 +24,12 @@ class Section(BaseModel):
     """A frozen part of the configuration that refuses keys it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @classmethod
+    def find_section(cls, field: str, value: Any) -> Any:
+        """Find the type that reads `value` as a field: its annotation, where the value does not decide it."""
+        del value
+        return cls.model_fields[field].annotation
 
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -68,39 +74,26 @@ def validate(section: type[SectionT], tree: Mapping[str, Any], where: str) -> Se
     try:
         return section.model_validate(tree)
     except ValidationError as error:
-        faults = [describe_fault(section, detail) for detail in error.errors()]
+        faults = [describe_fault(section, tree, detail) for detail in error.errors()]
         raise ConfigInvalid(f"{where}: {'; '.join(faults)}") from None
 
 
-def describe_fault(section: type[BaseModel], detail: Any) -> str:
+def describe_fault(section: type[Section], tree: Mapping[str, Any], detail: Any) -> str:
     """Say in the words of the file which key is at fault, and for an unknown one which keys there are."""
     owner: Any = section
+    value: Any = tree
     path: list[str] = []
     known = ""
     for part in detail["loc"]:
-        tagged = choose_member(owner, part)
-        if tagged is not None:
-            # The location names the member of a union (recipe.face_fusion.generator); the file does not.
-            owner = tagged
-            continue
         path.append(str(part))
         fields = getattr(owner, "model_fields", {})
         known = f" (known here: {', '.join(sorted(fields))})" if fields else ""
-        owner = fields[part].annotation if part in fields else None
+        value = value.get(part) if isinstance(value, Mapping) else None
+        owner = owner.find_section(part, value) if part in fields and issubclass(owner, Section) else None
     key = ".".join(path)
     return (
         f"unknown key '{key}'{known}" if detail["type"] == "extra_forbidden" else f"{key or 'value'}: {detail['msg']}"
     )
-
-
-def choose_member(union: Any, tag: Any) -> type[BaseModel] | None:
-    """Find the section of a tagged union whose `name` is the tag."""
-    for member in get_args(union):
-        name = getattr(member, "model_fields", {}).get("name")
-        if name is not None and name.default == tag:
-            found: type[BaseModel] = member
-            return found
-    return None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -154,6 +147,12 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
             nested = {part: nested}
         tree = merge_trees(tree, nested)
     return tree
+
+
+def replace_setting(section: SectionT, key: str, value: Any) -> SectionT:
+    """Copy a section with another value of a dotted key."""
+    first, _, rest = key.partition(".")
+    return section.model_copy(update={first: replace_setting(getattr(section, first), rest, value) if rest else value})
 
 
 def merge_trees(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

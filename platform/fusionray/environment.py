@@ -59,6 +59,8 @@ HAPROXY_SCRIPT = "fusionray-haproxy"
 ROOT_VARIABLE = "FUSIONRAY_ROOT"
 # Where programs keep what is a user's own, as the XDG base directory specification has it.
 DATA_VARIABLE = "XDG_DATA_HOME"
+# Modules that register model families of other packages, separated by commas (recipes/registry.py).
+RECIPES_VARIABLE = "FUSIONRAY_RECIPES"
 # Set to 1 in processes that will train: they import what that takes before they are given anything to do.
 AHEAD_VARIABLE = "FUSIONRAY_WORKER"
 
@@ -103,6 +105,16 @@ def keep_proxy_files() -> None:
 def cluster_address(address: str | None) -> str | None:
     """Choose the cluster to use: the one named, else the one of a surrounding Ray job, else none."""
     return address or os.environ.get("RAY_ADDRESS") or None
+
+
+def list_recipe_modules() -> list[str]:
+    """List the modules that FUSIONRAY_RECIPES names."""
+    return [name.strip() for name in os.environ.get(RECIPES_VARIABLE, "").split(",") if name.strip()]
+
+
+def passed_on() -> dict[str, str]:
+    """Give the variables that every process of a Ray job must see as the driver does, those that are set."""
+    return {name: os.environ[name] for name in (RECIPES_VARIABLE,) if os.environ.get(name)}
 
 
 def resolve_location(location: str) -> str:

@@ -5,14 +5,17 @@ Shape suffixes: N batch, C channels, H rows, W columns, P parameters of a person
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 BatchT = TypeVar("BatchT", bound="Batch")
+
+# What a set of shards was prepared for, and with it which columns it has (data/shards.py).
+ShardTask = Literal["faces", "pictures"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,21 @@ class Batch:
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Decoded rows of shards in one role, before a recipe's family makes a `Batch` of them.
+
+    `image` uint8 [N,3,S,S] RGB; `label` int64 [N], equal where rows of any role show one person (in shards of pictures:
+    where they are cut from one picture); `region` uint8 [N,1,S,S], 255 where a face is, if that was read and is known;
+    `columns` float32 [N,P] by the name of the shards' column, for synthetic faces.
+    """
+
+    image: Tensor
+    label: Tensor
+    region: Tensor | None
+    columns: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,3 +103,15 @@ class PairBatch(Batch):
     same_identity: Tensor
     truth: SyntheticTruth | None = None
     region: Tensor | None = None
+
+    @classmethod
+    def from_rows(cls, source: Rows, target: Rows) -> PairBatch:
+        """Pair decoded rows; synthetic ones with what renders their true fusion."""
+        truth = None
+        if target.columns:
+            truth = SyntheticTruth(
+                source.columns["identity_parameters"],
+                target.columns["attribute_parameters"],
+                target.columns["view"].reshape(-1, 2, 3),
+            )
+        return cls(source.image, target.image, source.label == target.label, truth, target.region)

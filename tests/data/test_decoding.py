@@ -12,9 +12,9 @@ from fusionray.data.decoding import (
     CropDecoder,
     ReusedMemory,
     allocate_scratch,
-    collate_faces,
     collate_pairs,
     decode_crop,
+    decode_rows,
 )
 from fusionray.data.pairs import Crop, Crops, SampledPairs
 from fusionray.data.synthetic import ATTRIBUTE_NAMES, neutral_attributes
@@ -108,7 +108,7 @@ def test_pairs_hold_source_and_target_in_their_places_whatever_they_are_drawn_fr
 
 def test_labels_follow_the_names_of_people(decoder: CropDecoder) -> None:
     draws = SampledPairs(crops_of((0, 0), (7, 0)), np.array([[1], [0]]))
-    batch = collate_faces([draws], decoder, {name_person(0): 5, name_person(7): 1})
+    batch = collate_faces(decode_rows([draws], decoder, {name_person(0): 5, name_person(7): 1}))
     assert batch.label.tolist() == [1, 5]
     assert batch.label.dtype == torch.int64
     assert batch.traits is None
@@ -120,7 +120,7 @@ def test_a_synthetic_face_carries_its_person_and_what_its_crop_shows(decoder: Cr
         SampledPairs(crops_of((3, 1), (5, 2), truth=True), np.array([[1], [0]])),
         SampledPairs(crops_of((4, 7), truth=True), np.array([[0]])),
     ]
-    batch = collate_faces(group, decoder, {name_person(person): person for person in (3, 4, 5)})
+    batch = collate_faces(decode_rows(group, decoder, {name_person(person): person for person in (3, 4, 5)}))
     assert batch.traits is not None
     assert batch.attributes is not None
     assert batch.traits[:, 0].tolist() == [5, 3, 4]

@@ -59,7 +59,7 @@ def name_pictures(images: torch.Tensor) -> list[tuple[int, int]]:
 def take_pairs(stream: TrainingStream, position: DataPosition, rows: int) -> PairBatch:
     """Join batches to one of `rows` rows."""
     fewest = stream.step_rows // stream.order.num_ranks
-    batches = list(islice(stream.pairs(position, same_identity_ratio=0.3), -(-rows // fewest)))
+    batches = list(islice(stream.batches(position, pair, num_roles=2, same_identity_ratio=0.3), -(-rows // fewest)))
     assert all(fewest <= len(batch) <= -(-stream.step_rows // stream.order.num_ranks) for batch in batches)
     return PairBatch(
         torch.cat([batch.source for batch in batches])[:rows],
@@ -122,7 +122,9 @@ def test_pairs_tell_truly_whether_they_show_one_person(shards: tuple[str, Manife
 def test_faces_come_with_the_labels_of_their_people(shards: tuple[str, Manifest], decoder: CropDecoder) -> None:
     labels = {person: index for index, person in enumerate(list_people(*shards, "train"))}
     seen = Counter[tuple[int, int]]()
-    for batch in islice(open_stream(shards, decoder, step=26).faces(DataPosition(), labels=labels), 8):  # two epochs
+    for batch in islice(
+        open_stream(shards, decoder, step=26).batches(DataPosition(), collate_faces, num_roles=1, labels=labels), 8
+    ):  # two epochs
         assert batch.image.shape == (26, 3, SIZE, SIZE)
         assert batch.image.dtype == torch.uint8
         pictures = name_pictures(batch.image)
@@ -141,7 +143,9 @@ def test_targets_do_not_come_in_the_order_of_the_rows(shards: tuple[str, Manifes
 
 def test_a_stream_that_is_left_ends_its_threads(shards: tuple[str, Manifest], decoder: CropDecoder) -> None:
     stream = open_stream(shards, decoder)
-    with prefetched(lambda: stream.pairs(DataPosition(), same_identity_ratio=0.2), depth=2) as batches:
+    with prefetched(
+        lambda: stream.batches(DataPosition(), pair, num_roles=2, same_identity_ratio=0.2), depth=2
+    ) as batches:
         next(batches)
         assert len(prefetch_threads()) == 2
     assert prefetch_threads() == []
@@ -152,7 +156,7 @@ def test_damage_in_a_later_window_is_reported_after_the_batches_before_it(tmp_pa
     stream = open_stream((str(tmp_path), manifest), decoder, step=4)
     first_file = next(stream.order.windows(DataPosition(), 0)).segments[0].file
     (tmp_path / manifest.shards[1 - first_file].file).unlink()
-    batches = stream.pairs(DataPosition(), same_identity_ratio=0.5)
+    batches = stream.batches(DataPosition(), pair, num_roles=2, same_identity_ratio=0.5)
     assert len(list(islice(batches, 6))) == 6
     with pytest.raises(ShardCorrupt, match=r"cannot be read"):
         next(batches)

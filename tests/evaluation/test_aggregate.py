@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusionray.evaluation.aggregate import score_pairs, summarise
+from fusionray.metrics.aggregate import score_pairs, summarise
 from fusionray.metrics.retrieval import Templates
 
 PEOPLE = np.array(["a", "b", "c"])

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.errors import InputMissing
-from fusionray.evaluation.config import FeaturesConfig
-from fusionray.evaluation.evaluators import EvaluatorPaths, FeatureNetwork, is_same
+from fusionray.metrics.attribute_reader import READINGS
+from fusionray.metrics.feature_network import FeatureNetwork, FeaturesConfig, is_same
 from fusionray.nets.identity import IdentityEncoder
-from fusionray.recipes.attributes import READINGS
 from tests.evaluation.materials import Brightest, save_script
 from tests.support.tiny_fusion import ENCODER, SIZE, save_encoder
 from tests.support.tiny_world import TEMPLATE, save_reader

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fusionray.bundle.bundle import write_bundle
+from fusionray.checkpoint.models import load_encoder
 from fusionray.errors import BundleInvalid
-from fusionray.evaluation.evaluators import is_same
 from fusionray.evaluation.fusion_model import (
     BundleFusionModel,
     FusionModelInfo,
@@ -15,10 +15,10 @@ from fusionray.evaluation.fusion_model import (
     open_fusion_model,
     resolve_model,
 )
-from fusionray.evaluation.measure import Columns, Evaluators, FusionModel, Meter
 from fusionray.export.export import ExportConfig, export
-from fusionray.recipes.identity import ArcFaceCrop
-from fusionray.training.build import crop_to_arcface_affine, load_encoder
+from fusionray.metrics.feature_network import is_same
+from fusionray.metrics.measure import Columns, Evaluators, FusionModel, Meter
+from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny
 from tests.support.tiny_fusion import SEEING, SIZE, build_pairs, save_encoder
 from tests.support.tiny_world import TEMPLATE, save_fusion

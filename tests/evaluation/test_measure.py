@@ -7,19 +7,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fusionray.checkpoint.models import load_encoder, load_reader
 from fusionray.data.decoding import CropDecoder, collate_pairs
 from fusionray.data.pairs import SampledPairs
 from fusionray.data.shards import read_manifest
+from fusionray.data.synthetic import render_truth
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.dataset import EvalDataset, load_dataset
-from fusionray.evaluation.measure import TRUTH_OVERSAMPLING, Columns, Evaluators, FusionModel, Meter
 from fusionray.evaluation.report.summary import EvalSummary, sum_up
 from fusionray.faces.align import load_template
 from fusionray.metrics.landmarks import CropLandmarks
-from fusionray.recipes.identity import ArcFaceCrop
-from fusionray.recipes.recipe import to_uint8
-from fusionray.recipes.truth import render_truth
-from fusionray.training.build import crop_to_arcface_affine, load_encoder, load_reader
+from fusionray.metrics.measure import TRUTH_OVERSAMPLING, Columns, Evaluators, FusionModel, Meter
+from fusionray.nets.pixels import to_uint8
+from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.types import PairBatch
 from tests.support.tiny_fusion import SIZE, save_encoder
 from tests.support.tiny_world import TEMPLATE, save_reader, write_world

@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from fusionray.evaluation.protocol import PairPlan, plan_pairs
+from fusionray.metrics.protocol import PairPlan, plan_pairs
 
 # People of 1 to 6 pictures, their rows mixed.
 NAMES = [f"p{person}" for number in range(6) for person in range(6) if number <= person]

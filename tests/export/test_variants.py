@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from fusionray.bundle.bundle import Bundle, read_bundle
+from fusionray.checkpoint.models import load_fusion
 from fusionray.cli import main
 from fusionray.errors import InputMissing, ParityFailed, ShardMismatch
 from fusionray.export.calibration_data import draw_calibration_data
@@ -15,7 +16,6 @@ from fusionray.export.variants import Gate, build_variant
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.session import CPU
-from fusionray.training.build import load_fusion
 from tests.support.tiny_fusion import SIZE
 from tests.support.tiny_world import save_fusion, write_world
 

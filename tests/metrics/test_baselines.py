@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fusionray.metrics.baselines import build_baselines
-from fusionray.recipes.recipe import to_float
+from fusionray.nets.pixels import to_float
 from tests.support.tiny_fusion import SIZE, build_pairs
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fusionray.nets.fusion import FusionNetwork, SourceReader
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.source import GRID, NUM_TOKENS, SourceConfig, SourceEncoder, SourceLookup, encode_places
-from fusionray.training.build import crop_to_arcface_affine
+from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from tests.support.tiny_fusion import ENCODER, SEEING
 
 CONFIG = SourceConfig(channels=(4, 4, 8), detail=(2, 2), heads=2)

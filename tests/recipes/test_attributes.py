@@ -7,20 +7,20 @@ import torch
 from torch import Tensor
 
 from fusionray.data import synthetic
-from fusionray.nets.identity import IDENTITY_SIZE
-from fusionray.recipes.attributes import (
+from fusionray.metrics.attribute_reader import (
     EXPRESSION,
     GROUPS,
     LIGHT,
     POSE,
     READINGS,
     AttributeReader,
-    AttributesRecipe,
-    AttributesRecipeConfig,
     select_attributes,
 )
-from fusionray.recipes.recipe import Losses, PhaseInput, to_uint8
-from fusionray.training.build import crop_to_arcface_affine
+from fusionray.nets.identity import IDENTITY_SIZE
+from fusionray.nets.pixels import to_uint8
+from fusionray.recipes.arcface_crop import crop_to_arcface_affine
+from fusionray.recipes.attributes import AttributesRecipe, AttributesRecipeConfig
+from fusionray.recipes.recipe import Losses, PhaseInput
 from fusionray.types import FaceBatch
 from tests.support.tiny_fusion import ENCODER
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fusionray.config import list_presets, read_preset
+from fusionray.data.synthetic import render_truth
 from fusionray.metrics.similarity import gradient_energy
+from fusionray.nets.pixels import elliptic_region, to_float
 from fusionray.recipes.face_fusion import FaceFusionRecipe, FusionInput
 from fusionray.recipes.identity_perturbation import IdentityPerturbationConfig
 from fusionray.recipes.losses import structure_loss
-from fusionray.recipes.recipe import Losses, PhaseInput, to_float
-from fusionray.recipes.truth import elliptic_region, render_truth
+from fusionray.recipes.recipe import Losses, PhaseInput
 from tests.support.tiny_fusion import EVERY_LOSS, NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe
 
 COLOURS_KEPT = dict.fromkeys(("brightness", "contrast", "saturation", "hue"), 0)

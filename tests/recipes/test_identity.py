@@ -5,9 +5,9 @@ import torch
 
 from fusionray.data import synthetic
 from fusionray.nets.identity import IDENTITY_SIZE
-from fusionray.recipes.identity import ArcFaceCrop, IdentityRecipe, IdentityRecipeConfig
+from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
+from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.recipes.recipe import Losses, PhaseInput
-from fusionray.training.build import crop_to_arcface_affine
 from fusionray.types import FaceBatch
 from tests.support.tiny_fusion import ENCODER
 

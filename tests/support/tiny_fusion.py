@@ -16,11 +16,11 @@ from fusionray.nets.discriminator import DiscriminatorConfig
 from fusionray.nets.generator import GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 from fusionray.nets.source import SourceConfig
+from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.face_fusion_config import FaceFusionConfig, FusionLossWeights
 from fusionray.recipes.identity import IdentityClassifier, IdentityRecipeConfig
-from fusionray.training.build import crop_to_arcface_affine
 from fusionray.training.config import DataConfig, TrainConfig
 from fusionray.types import PairBatch, SyntheticTruth
 
@@ -78,7 +78,7 @@ def save_encoder(folder: Path) -> None:
     info = CheckpointInfo(
         config=config.model_dump(mode="json"),
         num_people=4,
-        identity_encoder=ENCODER.model_dump(mode="json"),
+        metadata={"identity_encoder": ENCODER.model_dump(mode="json")},
         data_digest="d",
         images_seen=0,
         seconds=0.0,

@@ -20,8 +20,8 @@ from fusionray.faces.face import Face, Image
 from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder
+from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.attributes import AttributesRecipe, AttributesRecipeConfig
-from fusionray.training.build import crop_to_arcface_affine
 from fusionray.training.config import DataConfig, RunConfig, TrainConfig
 from tests.support.tiny_fusion import ENCODER, SIZE, build_config
 
@@ -94,7 +94,7 @@ def save_reader(folder: Path) -> None:
     save(folder, config, tensors, attribute_reader=recipe.reader_config.model_dump(mode="json"))
 
 
-def save(folder: Path, config: TrainConfig, tensors: dict[str, torch.Tensor], **lookers: object) -> None:
+def save(folder: Path, config: TrainConfig, tensors: dict[str, torch.Tensor], **metadata: object) -> None:
     info = CheckpointInfo(
         config=config.model_dump(mode="json"),
         num_people=4,
@@ -102,7 +102,7 @@ def save(folder: Path, config: TrainConfig, tensors: dict[str, torch.Tensor], **
         images_seen=0,
         seconds=0.0,
         metrics={},
-        **lookers,  # type: ignore[arg-type]
+        metadata=metadata,
     )
     writer = CheckpointWriter(str(folder), keep=1)
     writer.begin(tensors, info)

@@ -60,4 +60,4 @@ def test_regions_of_faces_are_read_where_no_true_fusion_shows_them(
     preset: str, override: str, synthetic: bool, needed: bool
 ) -> None:
     config = load_config(TrainConfig, preset=preset, overrides=["data.shards=x", override])
-    assert config.needs_regions(synthetic=synthetic) is needed
+    assert config.family.needs_regions(config.recipe, synthetic=synthetic) is needed

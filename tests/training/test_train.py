@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fusionray.checkpoint.info import find_checkpoint
+from fusionray.checkpoint.models import load_encoder
 from fusionray.config import load_config
 from fusionray.errors import ConfigInvalid, ShardMismatch
 from fusionray.recipes.attributes import AttributesRecipeConfig
-from fusionray.training.build import load_encoder
 from fusionray.training.config import DataConfig, RunConfig, TrainConfig, ValidationConfig
 from fusionray.training.train import configure_dependency, resolve_judges, train
 from tests.support.tiny_fusion import SIZE as FUSION_SIZE

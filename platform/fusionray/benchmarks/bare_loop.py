@@ -8,7 +8,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.benchmarks.setup import FusionRecipe
 from fusionray.recipes.recipe import PhaseInput
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.rng import seed_part
@@ -21,7 +21,7 @@ class BareLoop:
     guard against bad steps or full memory, no ledger, no reports.
     """
 
-    def __init__(self, recipe: FaceFusionRecipe, like: Engine) -> None:
+    def __init__(self, recipe: FusionRecipe, like: Engine) -> None:
         """Take a recipe of its own, and the settings of an engine that computes its share at once."""
         assert like.batch_size == like.share_images == like.global_batch
         self.recipe = recipe

@@ -142,7 +142,6 @@ def time_saving_step(
     info = CheckpointInfo(
         config=subject.config.model_dump(mode="json"),
         num_people=2,
-        identity_encoder=None,
         data_digest="none",
         images_seen=engine.images_seen,
         seconds=0.0,

@@ -24,8 +24,9 @@ from fusionray.data.order import DataOrder, DataPosition
 from fusionray.data.reading import LocalReader, ShardFiles, ShardReader, list_files, list_people
 from fusionray.data.shards import read_manifest
 from fusionray.data.stream import TrainingStream, prefetched
+from fusionray.recipes.registry import find_family
 from fusionray.storage.filesystem import open_filesystem
-from fusionray.types import FaceBatch
+from fusionray.types import Batch
 
 Decode = Callable[[bytes, NDArray[np.uint8]], None]
 Labelled = tuple[Tensor, Tensor]
@@ -127,16 +128,17 @@ def time_batches(loader: Iterator[object], batches: int) -> float:
 @contextlib.contextmanager
 def open_ours(
     shards: str, reader: Callable[[ShardFiles], ShardReader], threads: int, batch: int
-) -> Iterator[Iterator[FaceBatch]]:
+) -> Iterator[Iterator[Batch]]:
     """Open the stream that training uses."""
     manifest = read_manifest(shards)
     files = list_files(shards, manifest, "train")
     labels = {person: index for index, person in enumerate(list_people(shards, manifest, "train"))}
+    collate = find_family("identity").collate
     order = DataOrder(files.rows, seed=0, num_ranks=1, window_rows=WINDOW_ROWS)
     decoder = CropDecoder(manifest.size, threads)
     stream = TrainingStream(order, reader(files), decoder, rank=0, step_rows=batch)
     try:
-        with prefetched(lambda: stream.faces(DataPosition(), labels=labels), AHEAD) as batches:
+        with prefetched(lambda: stream.batches(DataPosition(), collate, num_roles=1, labels=labels), AHEAD) as batches:
             yield batches
     finally:
         decoder.close()

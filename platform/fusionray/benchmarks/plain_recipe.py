@@ -19,7 +19,7 @@ import contextlib
 import torch
 from torch import Tensor, nn
 
-from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.benchmarks.setup import FusionRecipe
 from fusionray.recipes.losses import adversarial_discriminator_loss
 from fusionray.recipes.recipe import PhaseInput
 from fusionray.training.engine.engine import Engine
@@ -31,7 +31,7 @@ from fusionray.types import PairBatch
 class PlainRecipe:
     """One process, one device, one batch a step."""
 
-    def __init__(self, recipe: FaceFusionRecipe, like: Engine, *, amp: bool = False) -> None:
+    def __init__(self, recipe: FusionRecipe, like: Engine, *, amp: bool = False) -> None:
         """Take a recipe of its own without a gradient penalty; batch, clipping and draws are those of an engine."""
         assert [phase.name for phase in recipe.phases] == ["generator", "discriminator"]
         self.recipe = recipe

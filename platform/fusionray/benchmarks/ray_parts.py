@@ -22,7 +22,7 @@ from fusionray.benchmarks.blocks import BlockTimer
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import Pace, divide
 from fusionray.benchmarks.loader import measure_loader
-from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_encoder, build_setup
+from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.reading import RayReader, list_people
 from fusionray.data.shards import read_manifest
@@ -31,6 +31,7 @@ from fusionray.hardware.affinity import bind_worker
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.storage import filesystem as storage
 from fusionray.tracking import close_run, metric_history, open_run, tracking_uri
+from fusionray.training.dry_run.dry_run import build_dependencies
 from fusionray.training.faults.failures import root_cause
 from fusionray.training.run.task import WorkerTask
 from fusionray.training.run.worker import Worker, open_reader
@@ -92,7 +93,7 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
             manifest=manifest,
             run_folder=storage.join(folder, RUN["name"]),
             people=list_people(shards, manifest, "train"),
-            encoder=build_encoder(subject.config),
+            dependencies=build_dependencies(subject.config)[0],
             tracking_run=run,
             tracking_uri=uri,
             owner="",

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from fusionray.benchmarks.findings import Findings, load_keys
 from fusionray.benchmarks.results import BenchResult, write_result
-from fusionray.benchmarks.setup import TrainBenchConfig, build_encoder, build_setup
+from fusionray.benchmarks.setup import TrainBenchConfig, build_setup
 from fusionray.config import Section
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.reading import list_people
@@ -30,6 +30,7 @@ from fusionray.errors import ClusterUnavailable, TrainingFailed
 from fusionray.hardware.processes import list_processes
 from fusionray.storage import filesystem as storage
 from fusionray.tracking import open_run, tracking_uri
+from fusionray.training.dry_run.dry_run import build_dependencies
 
 POLL_SECONDS = 0.02
 # A run that has not stepped again by then never will.
@@ -137,7 +138,7 @@ def build_task(config: RecoveryBenchConfig, folder: str) -> Any:
         manifest=manifest,
         run_folder=storage.join(folder, "recovery"),
         people=list_people(shards, manifest, "train"),
-        encoder=build_encoder(subject.config),
+        dependencies=build_dependencies(subject.config)[0],
         tracking_run=open_run(uri, "bench", "recovery", {}),
         tracking_uri=uri,
         owner="",

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fusionray.config import Section, merge_trees, read_preset, validate
 from fusionray.data import synthetic
-from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid
-from fusionray.recipes.face_fusion import FaceFusionRecipe
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
-from fusionray.training.build import EncoderState, build_recipe, load_encoder
-from fusionray.training.config import PRESET_PREFIX, TrainConfig
-from fusionray.training.dry_run.dry_run import build_untrained_encoder
+from fusionray.recipes.recipe import Losses, PhaseInput, Recipe
+from fusionray.recipes.registry import build_recipe
+from fusionray.training.config import TrainConfig
+from fusionray.training.dry_run.dry_run import build_dependencies
 from fusionray.training.engine.engine import Engine
 from fusionray.types import PairBatch, SyntheticTruth
 
 NO_SHARDS = "none"
 # Batches that contestants go through in turn: caches see other pictures in each step, as in a run.
 NUM_BATCHES = 4
+
+
+class FusionRecipe(Recipe[PairBatch], Protocol):
+    """What the plain loops call of a face fusion beside the contract of every recipe."""
+
+    def generator_loss(self, step: PhaseInput[Any]) -> Losses:
+        """Everything that is asked of the generator."""
+
+    def augment(self, *pictures: Tensor) -> tuple[Tensor, ...]:
+        """Change pictures alike before the discriminator judges them."""
 
 
 class TrainBenchConfig(Section):
@@ -59,11 +68,13 @@ class BenchSetup:
     config: TrainConfig
     device: torch.device
 
-    def build_recipe(self) -> FaceFusionRecipe:
+    def build_recipe(self) -> FusionRecipe:
         """Build the recipe; twice built, the networks are equal."""
-        recipe = build_recipe(self.config, num_people=2, encoder=build_encoder(self.config))
-        assert isinstance(recipe, FaceFusionRecipe)
-        return recipe
+        torch.manual_seed(self.config.run.seed)
+        # Encoders that a run would train first are as fast and as large untrained.
+        dependencies, _ = build_dependencies(self.config)
+        recipe = build_recipe(self.config, self.config.state_facts(num_people=2, synthetic=False), dependencies)
+        return cast(FusionRecipe, recipe)
 
     def build_engine(self, **changes: Any) -> Engine:
         """Build an engine, `changes` being settings of `engine`."""
@@ -91,7 +102,7 @@ def build_setup(bench: TrainBenchConfig, preset: str, device: torch.device, **ch
     tree = merge_trees({"data": {"shards": NO_SHARDS}}, read_preset(preset))
     tree = merge_trees(merge_trees(tree, bench.train), changes)
     config = validate(TrainConfig, tree, f"preset {preset} with the changes under `train`")
-    if not isinstance(config.recipe, FaceFusionConfig):
+    if config.recipe.name != "face_fusion":
         raise ConfigInvalid(f"preset {preset}: is no face fusion; choose another one to be measured")
     # The plain loops that it is measured against know AdamW.
     plain = {
@@ -100,16 +111,6 @@ def build_setup(bench: TrainBenchConfig, preset: str, device: torch.device, **ch
     }
     recipe = config.recipe.model_copy(update=plain)
     return BenchSetup(config.model_copy(update={"recipe": recipe}), device)
-
-
-def build_encoder(config: TrainConfig) -> EncoderState:
-    """Load the encoder that watches, or build it untrained where a run would train one first: as fast, as large."""
-    assert isinstance(config.recipe, FaceFusionConfig)
-    location = config.recipe.identity_encoder
-    if location.startswith(PRESET_PREFIX):
-        torch.manual_seed(config.run.seed)
-        return build_untrained_encoder(location.removeprefix(PRESET_PREFIX))
-    return load_encoder(resolve_location(location))
 
 
 def draw_pairs(images: int, size: int, same_identity_ratio: float, seed: int) -> PairBatch:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fusionray import __version__
 from fusionray.config import Section
@@ -25,6 +25,7 @@ INFO_NAME = "info.json"
 OWNER_NAME = "owner"
 FOLDER_PREFIX = "checkpoint-"
 FORMAT_VERSION: Literal[2] = 2
+EARLIER_METADATA = ("identity_encoder", "attribute_reader")
 
 
 class CheckpointInfo(Section):
@@ -33,9 +34,10 @@ class CheckpointInfo(Section):
     format_version: Literal[2] = FORMAT_VERSION
     code_version: str = __version__
     config: dict[str, Any] = Field(description="the resolved TrainConfig")
-    num_people: int = Field(description="people in the training split (rows of the margin head)")
-    identity_encoder: dict[str, Any] | None = Field(None, description="config of the encoder, if there is one")
-    attribute_reader: dict[str, Any] | None = Field(None, description="config of the trained reader, if there is one")
+    num_people: int = Field(description="people in the training split (rows of the margin head); 0 for pictures")
+    metadata: dict[str, Any] = Field(
+        default_factory=dict, description="what rebuilds its networks beside `config`: RecipeFamily.describe()"
+    )
     data_digest: str = Field(description="Manifest.digest() of the shards")
     images_seen: int = Field(ge=0)
     seconds: float = Field(description="training time so far, without start-up")
@@ -46,6 +48,16 @@ class CheckpointInfo(Section):
     files: dict[str, int] = Field(default_factory=dict, description="length of every other file, bytes")
     table: str = Field("", description="name of the file that describes the tensors, with the hash of each part")
     table_sha256: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def gather_metadata(cls, tree: Any) -> Any:
+        """Read what earlier versions wrote as fields of its own."""
+        if not isinstance(tree, dict) or not tree.keys() & set(EARLIER_METADATA):
+            return tree
+        found = {name: tree[name] for name in EARLIER_METADATA if tree.get(name) is not None}
+        kept = {name: value for name, value in tree.items() if name not in EARLIER_METADATA}
+        return {**kept, "metadata": {**found, **kept.get("metadata", {})}}
 
     @field_validator("metrics")
     @classmethod

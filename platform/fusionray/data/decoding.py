@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fusionray.data.pairs import Crop, SampledPairs
-from fusionray.data.synthetic import attributes_in_crop
 from fusionray.errors import ShardCorrupt
-from fusionray.types import FaceBatch, PairBatch, SyntheticTruth
+from fusionray.types import PairBatch, Rows
 
 # Small enough that the threads end together, large enough that handing over costs nothing.
 CROPS_PER_TASK = 16
@@ -143,38 +142,39 @@ def decode_region(region: bytes | memoryview, size: int, identity: str) -> NDArr
     return np.asarray(plane, np.uint8)
 
 
-def collate_pairs(group: Sequence[SampledPairs], decoder: CropDecoder) -> PairBatch:
-    """Decode draws of two roles into one batch of pairs."""
-    sources = [crop for draws in group for crop in draws.crops.select(draws.indices[:, 0])]
-    targets = [crop for draws in group for crop in draws.crops.select(draws.indices[:, 1])]
-    images = decoder.decode(sources + targets)
-    same = [draws.crops.person[draws.indices] for draws in group]
-    regions = [plane for draws in group for plane in draws.crops.select_regions(draws.indices[:, 1])]
-    truth = None
-    if group[0].crops.truth:
-        truth = SyntheticTruth(
-            gather_truth(group, "identity_parameters", 0),
-            gather_truth(group, "attribute_parameters", 1),
-            gather_truth(group, "view", 1).reshape(-1, 2, 3),
+def decode_rows(
+    group: Sequence[SampledPairs], decoder: CropDecoder, labels: Mapping[str, int] | None = None
+) -> tuple[Rows, ...]:
+    """Decode draws, role by role. Regions are decoded for the last role alone: sources need none.
+
+    `labels`: the number of each person; without them labels can be compared between roles of one row only.
+    """
+
+    def number(role: int) -> Tensor:
+        if labels is not None:
+            return torch.tensor([labels[crop.identity] for crop in crops[role]])
+        return torch.from_numpy(np.concatenate([draws.crops.person[draws.indices[:, role]] for draws in group]))
+
+    roles = range(group[0].indices.shape[1])
+    crops = [[crop for draws in group for crop in draws.crops.select(draws.indices[:, role])] for role in roles]
+    count = len(crops[0])
+    images = decoder.decode([crop for each in crops for crop in each])
+    regions = [plane for draws in group for plane in draws.crops.select_regions(draws.indices[:, -1])]
+    region = decoder.decode_regions(regions, crops[-1]) if len(regions) == count else None
+    return tuple(
+        Rows(
+            images[role * count : (role + 1) * count],
+            number(role),
+            region if role == roles[-1] else None,
+            {column: gather_truth(group, column, role) for column in group[0].crops.truth},
         )
-    return PairBatch(
-        images[: len(sources)],
-        images[len(sources) :],
-        torch.from_numpy(np.concatenate([person_MR[:, 0] == person_MR[:, 1] for person_MR in same])),
-        truth,
-        decoder.decode_regions(regions, targets) if len(regions) == len(targets) else None,
+        for role in roles
     )
 
 
-def collate_faces(group: Sequence[SampledPairs], decoder: CropDecoder, labels: Mapping[str, int]) -> FaceBatch:
-    """Decode draws of one role and look up whose they are."""
-    crops = [crop for draws in group for crop in draws.crops.select(draws.indices[:, 0])]
-    traits = attributes = None
-    if group[0].crops.truth:
-        traits = gather_truth(group, "identity_parameters", 0)
-        view_N23 = gather_truth(group, "view", 0).reshape(-1, 2, 3)
-        attributes = attributes_in_crop(gather_truth(group, "attribute_parameters", 0), view_N23)
-    return FaceBatch(decoder.decode(crops), torch.tensor([labels[crop.identity] for crop in crops]), traits, attributes)
+def collate_pairs(group: Sequence[SampledPairs], decoder: CropDecoder) -> PairBatch:
+    """Decode draws of two roles into one batch of pairs."""
+    return PairBatch.from_rows(*decode_rows(group, decoder))
 
 
 def gather_truth(group: Sequence[SampledPairs], column: str, role: int) -> Tensor:

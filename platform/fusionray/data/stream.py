@@ -8,19 +8,20 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, tee
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
-from fusionray.data.decoding import CropDecoder, collate_faces, collate_pairs
+from fusionray.data.decoding import CropDecoder, decode_rows
 from fusionray.data.order import PAIRS, DataOrder, DataPosition, Window
 from fusionray.data.pairs import Crops, SampledPairs, crops_from_tables, draw_sources, regroup
 from fusionray.data.reading import ShardReader
-from fusionray.types import FaceBatch, PairBatch
+from fusionray.types import Batch, Rows
 
 ItemT = TypeVar("ItemT")
+BatchT = TypeVar("BatchT", bound=Batch)
 
 
 class TrainingStream:
@@ -39,26 +40,29 @@ class TrainingStream:
         self.rank = rank
         self.step_rows = step_rows
 
-    def pairs(self, position: DataPosition, *, same_identity_ratio: float) -> Iterator[PairBatch]:
-        """Yield pairs whose targets are the rows in their order.
+    def batches(
+        self,
+        position: DataPosition,
+        collate: Callable[[Sequence[Rows]], BatchT],
+        *,
+        num_roles: Literal[1, 2],
+        same_identity_ratio: float = 0.0,
+        labels: Mapping[str, int] | None = None,
+    ) -> Iterator[BatchT]:
+        """Yield batches of rows in their order; of two roles, each row is the target of a source that is drawn for it.
 
-        Raises: ValueError if a window holds one person only; ShardCorrupt.
+        `labels`: the number of each person; without them labels tell only whether source and target are one.
+
+        Raises: ValueError if pairs are to be drawn from a window that holds one person only; ShardCorrupt.
         """
 
-        def draw(window: Window, crops: Crops) -> SampledPairs:
+        def draw_pairs(window: Window, crops: Crops) -> SampledPairs:
             sources = draw_sources(crops.person, window.order, same_identity_ratio, window.random(PAIRS))
             return SampledPairs(crops, np.stack([sources, window.order], axis=1))
 
+        draw = draw_pairs if num_roles == 2 else draw_each
         for group in regroup(self.draws(position, draw), self.sizes(position)):
-            yield collate_pairs(group, self.decoder)
-
-    def faces(self, position: DataPosition, *, labels: Mapping[str, int]) -> Iterator[FaceBatch]:
-        """Yield labelled crops, the rows in their order.
-
-        Raises: ShardCorrupt.
-        """
-        for group in regroup(self.draws(position, draw_each), self.sizes(position)):
-            yield collate_faces(group, self.decoder, labels)
+            yield collate(decode_rows(group, self.decoder, labels))
 
     def sizes(self, position: DataPosition) -> Iterator[int]:
         """Yield how many rows this rank takes of one step after another; they differ by one where ranks take turns."""

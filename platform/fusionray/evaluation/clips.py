@@ -19,13 +19,13 @@ from torch import Tensor
 
 from fusionray.data import synthetic
 from fusionray.data.prepare.crop import unit_view
+from fusionray.data.synthetic import render_truth
 from fusionray.errors import InputMissing
-from fusionray.evaluation.measure import TRUTH_OVERSAMPLING
 from fusionray.faces.align import Template, estimate_alignment, warp_crop
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Image, largest_face
-from fusionray.recipes.recipe import to_uint8
-from fusionray.recipes.truth import render_truth
+from fusionray.metrics.measure import TRUTH_OVERSAMPLING
+from fusionray.nets.pixels import to_uint8
 from fusionray.types import PairBatch, SyntheticTruth
 
 # What moves in a rendered clip; hair, clothes and background are those of its first frame.

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from fusionray.config import Section
 from fusionray.data.shards import Split
 from fusionray.evaluation.report.goals import GoalSet
+from fusionray.metrics.feature_network import FeaturesConfig
 from fusionray.training.config import WorkersConfig
 
 
@@ -16,15 +17,6 @@ class ClipsConfig(Section):
     number: int = Field(8, ge=0, description="clips of synthetic people that are rendered; 0: none")
     frames: int = Field(16, ge=2, description="frames of each, and the most that are taken of a file")
     files: tuple[str, ...] = Field((), description="video files, or folders of numbered pictures, to fuse as well")
-
-
-class FeaturesConfig(Section):
-    """A network of the user's in whose features pictures are compared as a crowd; Inception, for the usual FID."""
-
-    file: str = Field(description="TorchScript file: pictures [N,3,H,W] to features [N,F]")
-    low: float = Field(0.0, description="value of black that the network expects")
-    high: float = Field(1.0, description="value of white")
-    size: int | None = Field(None, ge=8, description="side that pictures are resized to; null: as they are")
 
 
 class EvaluateConfig(Section):

@@ -13,7 +13,7 @@ from fusionray.data.reading import list_files, read_split
 from fusionray.data.shards import Manifest, Split
 from fusionray.errors import ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
-from fusionray.evaluation.protocol import PairPlan, Rows, plan_pairs
+from fusionray.metrics.protocol import PairPlan, Rows, plan_pairs
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ import numpy as np
 from tqdm import tqdm
 
 from fusionray.errors import FusionRayError
-from fusionray.evaluation.measure import Columns
-from fusionray.evaluation.protocol import Rows
 from fusionray.evaluation.workload import EvalContext, EvalSpec, Kind, Piece, collect
+from fusionray.metrics.measure import Columns
+from fusionray.metrics.protocol import Rows
 from fusionray.ray_cluster.actor_pool import Answer, unpack, work_through
 from fusionray.ray_cluster.connection import require_cpus
 from fusionray.training.config import WorkersConfig

@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fusionray.checkpoint.evaluators import EvaluatorPaths
+from fusionray.checkpoint.models import load_encoder
 from fusionray.data.shards import Manifest, check_shards, read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import DetectorUnavailable
@@ -16,9 +18,7 @@ from fusionray.evaluation.clips import Clip, RecordedClip, RenderedClip
 from fusionray.evaluation.config import ClipsConfig, EvaluateConfig
 from fusionray.evaluation.dataset import EvalDataset, check_split, load_dataset
 from fusionray.evaluation.distributed import measure_pieces
-from fusionray.evaluation.evaluators import EvaluatorPaths, is_same
 from fusionray.evaluation.fusion_model import FusionModelInfo, is_bundle, open_fusion_model, resolve_model
-from fusionray.evaluation.measure import FusionModel
 from fusionray.evaluation.report.documents import write_text
 from fusionray.evaluation.report.figures import Figures, write_figures
 from fusionray.evaluation.report.goals import load_table
@@ -27,10 +27,11 @@ from fusionray.evaluation.report.output import EvalRun, track, write_outcome
 from fusionray.evaluation.report.summary import EvalSummary, sum_up
 from fusionray.evaluation.workload import EvalSpec, divide
 from fusionray.faces.align import load_template
+from fusionray.metrics.feature_network import is_same
 from fusionray.metrics.landmarks import CropLandmarks
-from fusionray.recipes.identity import IdentityRecipeConfig
+from fusionray.metrics.measure import FusionModel
+from fusionray.recipes.registry import find_family
 from fusionray.tracking import tracking_uri
-from fusionray.training.build import load_encoder
 from fusionray.training.config import DataConfig, RunConfig, TrackingConfig, TrainConfig
 from fusionray.training.run.worker_group import choose_gpu
 from fusionray.training.train import ensure_trained
@@ -138,7 +139,7 @@ def describe_run(config: EvaluateConfig, manifest: Manifest, uri: str) -> TrainC
     return TrainConfig(
         run=RunConfig(output=config.runs or config.output),
         data=DataConfig(shards=config.data, size=manifest.size, template=manifest.template),
-        recipe=IdentityRecipeConfig(),
+        recipe=find_family("identity").Config(),  # not trained: only what it shares with the judges counts
         workers=config.workers,
         tracking=TrackingConfig(uri=uri, experiment=config.experiment),
     )

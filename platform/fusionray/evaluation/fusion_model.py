@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle, bundle_hash, read_bundle
 from fusionray.bundle.description import EMBEDDING_LENGTH
 from fusionray.checkpoint.info import find_checkpoint
+from fusionray.checkpoint.models import load_fusion
 from fusionray.environment import resolve_location
 from fusionray.errors import BundleInvalid
-from fusionray.evaluation.measure import FusionModel
+from fusionray.metrics.measure import FusionModel
 from fusionray.nets.generator import Fused
-from fusionray.recipes.identity import ArcFaceCrop
-from fusionray.recipes.recipe import to_float, to_uint8
+from fusionray.nets.pixels import to_float, to_uint8
+from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.pixels import levels_of
 from fusionray.runtime.source_encoding import EmbeddingReader, normalize_source
 from fusionray.storage import filesystem as storage
-from fusionray.training.build import crop_to_arcface_affine, load_fusion
 
 REGISTRY_PREFIX = "models:/"
 

@@ -11,20 +11,19 @@ import cv2
 import numpy as np
 import torch
 
+from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.data.decoding import CropDecoder, collate_pairs
 from fusionray.data.pairs import Crop, SampledPairs
 from fusionray.evaluation.clips import Clip
 from fusionray.evaluation.dataset import EvalDataset, compact
-from fusionray.evaluation.evaluators import EvaluatorPaths
 from fusionray.evaluation.fusion_model import open_fusion_model
-from fusionray.evaluation.measure import Columns, Meter, join
-from fusionray.evaluation.protocol import Rows
 from fusionray.faces.align import load_template
 from fusionray.hardware.affinity import set_thread_counts
+from fusionray.metrics.measure import Columns, Meter, join
+from fusionray.metrics.protocol import Rows
 from fusionray.metrics.temporal import flicker, warp_error
-from fusionray.recipes.identity import ArcFaceCrop
-from fusionray.recipes.recipe import to_float
-from fusionray.training.build import crop_to_arcface_affine
+from fusionray.nets.pixels import to_float
+from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 
 Kind = Literal["pairs", "crops", "clips"]
 

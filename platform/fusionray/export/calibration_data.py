@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fusionray.checkpoint.models import TrainedFusion
 from fusionray.data import synthetic
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import Segment
@@ -18,11 +19,10 @@ from fusionray.data.pairs import Crop
 from fusionray.data.reading import list_files
 from fusionray.data.shards import MANIFEST_NAME, Manifest, Split, read_manifest
 from fusionray.errors import ShardMismatch
-from fusionray.recipes.identity import ArcFaceCrop
-from fusionray.recipes.recipe import to_float
+from fusionray.nets.pixels import to_float
+from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.runtime.pixels import FloatArray
 from fusionray.storage import filesystem as storage
-from fusionray.training.build import TrainedFusion, crop_to_arcface_affine
 
 NUM_CALIBRATION = 64
 NUM_HELD_OUT = 64

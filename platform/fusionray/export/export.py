@@ -28,6 +28,7 @@ from fusionray.bundle.description import (
     Variant,
     describe_tensors,
 )
+from fusionray.checkpoint.models import TrainedFusion, load_fusion
 from fusionray.config import Section
 from fusionray.errors import ParityFailed
 from fusionray.export.calibration_data import draw_calibration_data
@@ -35,7 +36,6 @@ from fusionray.export.variants import Gates, build_variant
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE
 from fusionray.tracking import register_bundle
-from fusionray.training.build import TrainedFusion, load_fusion
 
 OPSET = 20
 # Two batch sizes, neither the one that was traced: a graph that froze its batch fails here, not in serving.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fusionray.recipes.truth import elliptic_region
+from fusionray.nets.pixels import elliptic_region
 
 
 def build_baselines(source_N3HW: Tensor, target_N3HW: Tensor) -> dict[str, Tensor]:

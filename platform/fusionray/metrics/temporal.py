@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fusionray.recipes.recipe import to_uint8
+from fusionray.nets.pixels import to_uint8
 
 Flow = NDArray[np.float32]
 """[H, W, 2]: how far, in pixels to the right and down, the place that is seen here lies away in the other frame."""

@@ -3,13 +3,12 @@
 It learns from synthetic faces, of which these are known, and reads them off any aligned face. What it reads is what the
 crop shows: see `synthetic.attributes_in_crop`.
 
-Shape suffixes: N batch, M population, A attributes of a picture, K readings.
+Shape suffixes: N batch, M population, K readings.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,33 +17,26 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fusionray.config import Section
 from fusionray.data import synthetic
-from fusionray.nets.generator import EMBEDDING_LENGTH
-from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
+from fusionray.metrics.attribute_reader import (
+    GROUPS,
+    READINGS,
+    AttributeReader,
+    AttributeReaderConfig,
+    ParameterStandard,
+    group_columns,
+    select_attributes,
+)
+from fusionray.nets.identity import IdentityEncoderConfig
+from fusionray.recipes.arcface_crop import ArcFaceCrop
 from fusionray.recipes.augmentation import AugmentationConfig
-from fusionray.recipes.identity import ArcFaceCrop
+from fusionray.recipes.family import RecipeConfig
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
-from fusionray.recipes.single_faces import FacePreparation, NothingToShow, ParameterStandard
+from fusionray.recipes.single_faces import FacePreparation, NothingToShow
 from fusionray.types import Batch, FaceBatch
 
-POSE = ("yaw", "pitch", "roll")
-EXPRESSION = (
-    "smile",
-    "mouth_open",
-    "brow_raise",
-    "brow_furrow",
-    "eye_closure",
-    "squint",
-    "gaze_x",
-    "gaze_y",
-)
-LIGHT = ("light_azimuth", "light_elevation", "light_intensity", "ambient", "light_warmth")
-GROUPS: Mapping[str, tuple[str, ...]] = {"pose": POSE, "expression": EXPRESSION, "light": LIGHT}
-READINGS = (*POSE, *EXPRESSION, *LIGHT)
 
-
-class AttributesRecipeConfig(Section):
+class AttributesRecipeConfig(RecipeConfig):
     """Settings of the attributes recipe. It neither mirrors nor turns: a picture would then show other attributes."""
 
     name: Literal["attributes"] = "attributes"
@@ -64,60 +56,6 @@ class KnownFaces(Batch):
 
     face: Tensor
     wanted: Tensor
-
-
-class AttributeReaderConfig(Section):
-    """The size of a reader, and what it reads."""
-
-    encoder: IdentityEncoderConfig
-    names: tuple[str, ...] = Field(READINGS, description="readings in their order, names of the world's attributes")
-
-
-class AttributeReader(nn.Module):
-    """Read attributes off aligned faces.
-
-    `standard` holds mean and deviation of the world's population, by which errors are put on one scale.
-    """
-
-    def __init__(self, config: AttributeReaderConfig, standard: ParameterStandard) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = IdentityEncoder(config.encoder)
-        self.head = nn.Linear(EMBEDDING_LENGTH, len(config.names))
-        self.standard = standard
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Name the readings, column by column."""
-        return self.config.names
-
-    def forward(self, face: Tensor) -> Tensor:
-        """Read `face` [N,3,112,112] RGB in [-1,1], aligned to arcface_112, as [N,K] float32 in the world's units."""
-        standardised_NK = self.head(self.encoder(face) * math.sqrt(EMBEDDING_LENGTH))
-        return self.standard.restore(standardised_NK.float())
-
-    def select(self, attributes_NA: Tensor) -> Tensor:
-        """Take the columns that are read out of all attributes of the world, [N,K]."""
-        return select_attributes(attributes_NA, self.names)
-
-    def measure_errors(self, readings_NK: Tensor, wanted_NK: Tensor) -> dict[str, Tensor]:
-        """Give each row's mean absolute error over each group [N]: pose in degrees, others in population deviations."""
-        error_NK = (readings_NK - wanted_NK).abs()
-        scaled_NK = error_NK / self.standard.deviation
-        return {
-            group: (error_NK if group == "pose" else scaled_NK)[:, columns].mean(dim=1)
-            for group, columns in group_columns(self.names).items()
-        }
-
-
-def select_attributes(attributes_NA: Tensor, names: Sequence[str]) -> Tensor:
-    """Take columns out of the attributes of pictures by name, [N,K]."""
-    return attributes_NA[:, [synthetic.ATTRIBUTE_NAMES.index(name) for name in names]]
-
-
-def group_columns(names: Sequence[str]) -> dict[str, list[int]]:
-    """Find the columns of each group among readings of these names."""
-    return {group: [names.index(name) for name in members] for group, members in GROUPS.items()}
 
 
 class AttributesRecipe(NothingToShow):

@@ -14,15 +14,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fusionray.data.synthetic import render_truth
 from fusionray.nets.discriminator import Discriminator
 from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import Fused
 from fusionray.nets.identity import IdentityEncoder
+from fusionray.nets.pixels import elliptic_region, to_float, to_uint8
 from fusionray.recipes.adaptive_augmentation import AdaptiveAugmentation
 from fusionray.recipes.affine import jitter_views
+from fusionray.recipes.arcface_crop import ArcFaceCrop
 from fusionray.recipes.augmentation import Augmentation, degrade_resolution
 from fusionray.recipes.face_fusion_config import FaceFusionConfig
-from fusionray.recipes.identity import ArcFaceCrop
 from fusionray.recipes.identity_perturbation import IdentityPerturbation, IdentityPerturbationConfig
 from fusionray.recipes.losses import (
     adversarial_discriminator_loss,
@@ -34,8 +36,7 @@ from fusionray.recipes.losses import (
     masked_l1,
     structure_loss,
 )
-from fusionray.recipes.recipe import Losses, Phase, PhaseInput, to_float, to_uint8
-from fusionray.recipes.truth import elliptic_region, render_truth
+from fusionray.recipes.recipe import Losses, Phase, PhaseInput
 from fusionray.types import Batch, PairBatch
 
 

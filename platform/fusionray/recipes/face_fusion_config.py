@@ -11,6 +11,7 @@ from fusionray.nets.discriminator import DiscriminatorConfig
 from fusionray.nets.generator import GeneratorConfig
 from fusionray.recipes.adaptive_augmentation import AdaptiveAugmentationConfig
 from fusionray.recipes.augmentation import AugmentationConfig
+from fusionray.recipes.family import RecipeConfig
 from fusionray.recipes.identity_perturbation import IdentityPerturbationConfig
 from fusionray.recipes.recipe import OptimizerConfig
 
@@ -33,7 +34,7 @@ class FusionLossWeights(Section):
     gradient_penalty: float = Field(1.0, ge=0, description="R1 on real pictures")
 
 
-class FaceFusionConfig(Section):
+class FaceFusionConfig(RecipeConfig):
     """Settings of the face-fusion recipe."""
 
     name: Literal["face_fusion"] = "face_fusion"

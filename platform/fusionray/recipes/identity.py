@@ -15,20 +15,21 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fusionray.config import Section
 from fusionray.data import synthetic
+from fusionray.metrics.attribute_reader import ParameterStandard
 from fusionray.metrics.verification import verify
 from fusionray.nets.generator import EMBEDDING_LENGTH
-from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
-from fusionray.recipes.affine import compose_views, sample, unit_to_signed
+from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
+from fusionray.recipes.arcface_crop import ArcFaceCrop
 from fusionray.recipes.augmentation import AugmentationConfig
+from fusionray.recipes.family import RecipeConfig
 from fusionray.recipes.losses import ArcMargin
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
-from fusionray.recipes.single_faces import FacePreparation, NothingToShow, ParameterStandard
+from fusionray.recipes.single_faces import FacePreparation, NothingToShow
 from fusionray.types import Batch, FaceBatch
 
 
-class IdentityRecipeConfig(Section):
+class IdentityRecipeConfig(RecipeConfig):
     """Settings of the identity recipe."""
 
     name: Literal["identity"] = "identity"
@@ -68,30 +69,6 @@ class IdentityClassifier(nn.Module):
         embedding_NE = self.encoder(face)
         traits_NP = None if self.traits is None else self.traits(embedding_NE * math.sqrt(EMBEDDING_LENGTH))
         return self.head(embedding_NE, label), traits_NP
-
-
-class ArcFaceCrop(nn.Module):
-    """Cut the arcface_112 face out of crops that are aligned to another template.
-
-    `view_23` maps unit-square coordinates of the 112 px face to unit-square coordinates of the crop.
-    """
-
-    view: Tensor
-
-    def __init__(self, view_23: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("view", view_23.to(torch.float32), persistent=False)
-
-    def forward(self, image_NCHW: Tensor, jitter_N23: Tensor | None = None) -> Tensor:
-        """Return [N,3,112,112]; `jitter_N23` is applied to the face first (small turns and shifts)."""
-        image = image_NCHW
-        # Bilinear sampling takes four pixels: shrink first what is more than twice too large.
-        while image.shape[-1] * float(self.view[:, :2].norm(dim=0).mean()) >= 2 * IDENTITY_SIZE:
-            image = F.avg_pool2d(image, 2)
-        view_N23 = self.view[None]
-        if jitter_N23 is not None:
-            view_N23 = compose_views(view_N23, jitter_N23)
-        return sample(image, unit_to_signed(view_N23), IDENTITY_SIZE)
 
 
 class IdentityRecipe(NothingToShow):

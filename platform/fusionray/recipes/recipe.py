@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
@@ -125,16 +124,6 @@ class Recipe(Protocol[BatchT]):
 
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[BatchT]) -> dict[str, float]:
         """Measure the networks on held-out batches."""
-
-
-def to_float(image_uint8: Tensor) -> Tensor:
-    """Map uint8 [0,255] to float32 [-1,1]."""
-    return image_uint8.to(torch.float32) / 127.5 - 1
-
-
-def to_uint8(image: Tensor) -> Tensor:
-    """Map float [-1,1] to uint8 [0,255]."""
-    return ((image.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 
 def tile(grid: Tensor) -> NDArray[np.uint8]:

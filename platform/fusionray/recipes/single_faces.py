@@ -1,18 +1,20 @@
-"""What recipes that learn from one face at a time share: how a crop becomes a face, and parameters on one scale.
+"""What recipes that learn from one face at a time share: how a crop becomes a face.
 
-Shape suffixes: N batch, M population, C channels, H rows, W columns, P parameters.
+Shape suffixes: N batch, C channels, H rows, W columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from fusionray.data.synthetic import attributes_in_crop
+from fusionray.nets.pixels import to_float
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
-from fusionray.recipes.recipe import to_float
-from fusionray.types import FaceBatch
+from fusionray.recipes.family import TrainSettings
+from fusionray.types import FaceBatch, Rows
 
 
 class NothingToShow:
@@ -49,35 +51,19 @@ class FacePreparation(nn.Module):
         return face
 
 
-class ParameterStandard(nn.Module):
-    """Scale parameters of the synthetic world to mean 0 and deviation 1 over its population.
+def collate_faces(roles: Sequence[Rows]) -> FaceBatch:
+    """Make a batch of the rows of one role; of synthetic faces, with what they show as the crop shows it."""
+    (rows,) = roles
+    if not rows.columns:
+        return FaceBatch(rows.image, rows.label)
+    view_N23 = rows.columns["view"].reshape(-1, 2, 3)
+    attributes = attributes_in_crop(rows.columns["attribute_parameters"], view_N23)
+    return FaceBatch(rows.image, rows.label, rows.columns["identity_parameters"], attributes)
 
-    `mean` and `deviation` [P] are buffers: they travel with the weights of whatever predicts on this scale.
-    """
 
-    mean: Tensor
-    deviation: Tensor
-
-    def __init__(self, mean: Tensor, deviation: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("deviation", deviation)
-
-    @classmethod
-    def measure(cls, population_MP: Tensor) -> ParameterStandard:
-        """Measure a population."""
-        # A parameter that hardly varies is not blown up.
-        return cls(population_MP.mean(dim=0), population_MP.std(dim=0).clamp_min(1e-2))
-
-    @classmethod
-    def blank(cls, num_parameters: int) -> ParameterStandard:
-        """Leave parameters as they are, until the weights of a network bring their scale along."""
-        return cls(torch.zeros(num_parameters), torch.ones(num_parameters))
-
-    def forward(self, values_NP: Tensor) -> Tensor:
-        """Standardise."""
-        return (values_NP - self.mean) / self.deviation
-
-    def restore(self, standardised_NP: Tensor) -> Tensor:
-        """Give standardised values their own units back."""
-        return standardised_NP * self.deviation + self.mean
+def draw_crops(config: TrainSettings, count: int) -> tuple[Tensor, Tensor]:
+    """Draw two crops of noise for each row, uint8 [N,3,S,S]: what a dry run takes its step on."""
+    generator = torch.Generator().manual_seed(config.run.seed)
+    shape = (count, 3, config.data.size, config.data.size)
+    first, second = (torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator) for _ in range(2))
+    return first, second

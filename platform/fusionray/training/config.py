@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainValidator, SerializeAsAny, model_validator
 
 from fusionray.config import Section
-from fusionray.recipes.attributes import AttributesRecipeConfig
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
-from fusionray.recipes.identity import IdentityRecipeConfig
+from fusionray.recipes.family import DataFacts, RecipeConfig, RecipeFamily
+from fusionray.recipes.registry import find_family, list_families, parse_recipe
 from fusionray.training.engine.schedule import ScheduleConfig
 
 # What may stand in place of a path: a preset that is trained first, a world that is rendered first.
 PRESET_PREFIX = "preset:"
 SYNTHETIC_PREFIX = "synthetic://"
-
-RecipeConfig = Annotated[IdentityRecipeConfig | AttributesRecipeConfig | FaceFusionConfig, Field(discriminator="name")]
 
 
 class RunConfig(Section):
@@ -186,7 +183,7 @@ class TrainConfig(Section):
 
     run: RunConfig = RunConfig()
     data: DataConfig
-    recipe: RecipeConfig
+    recipe: Annotated[SerializeAsAny[RecipeConfig], PlainValidator(parse_recipe)]
     engine: EngineConfig = EngineConfig()
     budget: BudgetConfig = BudgetConfig()
     validation: ValidationConfig = ValidationConfig()
@@ -194,28 +191,25 @@ class TrainConfig(Section):
     tracking: TrackingConfig = TrackingConfig()
 
     @property
-    def streams(self) -> Literal["pairs", "faces"]:
-        """Tell what the recipe learns from: pairs to fuse, or one face at a time."""
-        return "pairs" if isinstance(self.recipe, FaceFusionConfig) else "faces"
+    def family(self) -> RecipeFamily[Any]:
+        """Give the family that `recipe.name` names."""
+        return find_family(self.recipe.name)
 
-    @property
-    def needs_parameters(self) -> bool:
-        """Tell whether the recipe learns from synthetic faces alone, whose parameters are known."""
-        return isinstance(self.recipe, AttributesRecipeConfig)
+    def state_facts(self, *, num_people: int, synthetic: bool) -> DataFacts:
+        """Put what is known of the shards together with what the configuration says of them."""
+        return DataFacts(self.data.size, self.data.template, num_people, synthetic)
 
-    def needs_regions(self, *, synthetic: bool) -> bool:
-        """Tell whether the recipe asks the shards where a face is: not where a true fusion shows it."""
-        recipe = self.recipe
-        return isinstance(recipe, FaceFusionConfig) and not (recipe.paired and synthetic)
+    @classmethod
+    def find_section(cls, field: str, value: Any) -> Any:
+        """Find the section of a field; a recipe's is that of its family."""
+        if field != "recipe":
+            return super().find_section(field, value)
+        name = value.get("name") if isinstance(value, dict) else None
+        return find_family(name).Config if name in list_families() else RecipeConfig
 
     @model_validator(mode="after")
     def check_sizes(self) -> TrainConfig:
-        if isinstance(self.recipe, FaceFusionConfig) and self.recipe.generator.size != self.data.size:
-            raise ValueError(
-                f"recipe.generator.size={self.recipe.generator.size} and data.size={self.data.size} must be equal"
-            )
-        if self.validation.judge is not None and self.streams != "pairs":
-            raise ValueError(f"validation.judge judges fusions, and recipe.name={self.recipe.name} makes none")
+        self.family.check(self)
         batch, ranks = self.engine.global_batch, self.workers.num_workers
         if isinstance(batch, int) and batch < ranks:
             raise ValueError(f"engine.global_batch={batch} is less than an image for each of {ranks} workers")

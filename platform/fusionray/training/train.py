@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from tqdm import tqdm
 
@@ -14,12 +15,9 @@ from fusionray.data.reading import list_people
 from fusionray.data.shards import check_shards, read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ShardMismatch
-from fusionray.evaluation.evaluators import EvaluatorPaths, is_same
 from fusionray.ray_cluster.progress import ProgressHandle
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
 from fusionray.storage import filesystem as storage
 from fusionray.tracking import close_run, open_run, tracking_uri
-from fusionray.training.build import EncoderState, load_encoder
 from fusionray.training.config import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
 from fusionray.training.run.resume_guard import guard_resume, read_run_record
 from fusionray.training.run.task import WorkerTask
@@ -50,14 +48,14 @@ def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_ru
     config = resolve_shards(resolve_output(config))
     run_folder = storage.join(config.run.output, config.run.name)
     former = read_run_record(run_folder)
-    manifest = read_manifest(config.data.shards)
+    manifest, family = read_manifest(config.data.shards), config.family
     # A run begins with all of its files; one that goes on does without what was lost since.
     for complaint in check_shards(
         config.data.shards,
         manifest,
         size=config.data.size,
         template=config.data.template,
-        with_parameters=config.needs_parameters,
+        with_parameters=family.needs_parameters(config.recipe),
         max_damaged=config.data.max_damaged_files if former else 0,
     ):
         tqdm.write(f"train {config.run.name}: {complaint}; goes on without it", file=sys.stderr)
@@ -65,8 +63,7 @@ def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_ru
     people = known or list_people(config.data.shards, manifest, "train")
     if len(people) < 2:
         raise ShardMismatch(f"{config.data.shards}: has {len(people)} people to learn from; training needs at least 2")
-    encoder = resolve_encoder(config)
-    judges = resolve_judges(config, encoder)
+    dependencies = load_dependencies(config)
     guard_resume(run_folder, config, manifest, people)
     uri = tracking_uri(config.tracking.uri, config.run.output)
     settings = config.model_dump(mode="json")
@@ -77,7 +74,7 @@ def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_ru
             tqdm.write(f"train {config.run.name}: {run_folder} is complete; nothing to do", file=sys.stderr)
         else:
             owner = take_fencing_token(run_folder)
-            run_workers(WorkerTask(config, manifest, run_folder, people, encoder, run_id, uri, owner, judges), board)
+            run_workers(WorkerTask(config, manifest, run_folder, people, dependencies, run_id, uri, owner), board)
         failed = False
     finally:
         close_run(uri, run_id, failed=failed)
@@ -115,30 +112,18 @@ def resolve_shards(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={"data": config.data.model_copy(update={"shards": folder})})
 
 
-def resolve_encoder(config: TrainConfig) -> EncoderState | None:
-    """Load the encoder that watches a fusion."""
-    if not isinstance(config.recipe, FaceFusionConfig):
-        return None
-    return load_encoder(ensure_trained(config, config.recipe.identity_encoder))
+def load_dependencies(config: TrainConfig) -> dict[str, Any]:
+    """Load the trained networks that a recipe needs, by the key that names each; presets are trained first.
 
-
-def resolve_judges(config: TrainConfig, encoder: EncoderState | None) -> EvaluatorPaths | None:
-    """Find who judges a fusion while it trains, if anybody is to.
-
-    Raises: ValueError for a judge that is the encoder which supervises.
+    Raises: CheckpointMissing, ValueError for networks that do not go together, and as `train`.
     """
-    chosen = config.validation
-    if chosen.judge is None:
-        return None
-    assert encoder is not None, "only fusions are judged"
-    judge = ensure_trained(config, chosen.judge)
-    if is_same(load_encoder(judge).build(), [encoder.build()]):
-        raise ValueError(
-            f"validation.judge={chosen.judge}: is the encoder that supervises this run (recipe.identity_encoder), "
-            "which learns to please it; judge by another one, such as preset:identity-judge"
-        )
-    reader = None if chosen.attributes is None else ensure_trained(config, chosen.attributes)
-    return EvaluatorPaths(judge, reader, features=None, with_landmarks=False)
+    family = config.family
+    loaded = {
+        key: family.load_dependency(key, ensure_trained(config, place))
+        for key, place in family.dependencies(config).items()
+    }
+    family.check_dependencies(config, loaded)
+    return loaded
 
 
 def ensure_trained(config: TrainConfig, location: str) -> str:

@@ -20,11 +20,10 @@ from ray.exceptions import RayError
 from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneError, Tuner
 from ray.tune import TuneConfig as RayTuneConfig
 
-from fusionray.config import merge_trees, read_preset, validate
+from fusionray.config import merge_trees, read_preset, replace_setting, validate
 from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid, RunStopped, TrainingFailed
 from fusionray.ray_cluster.progress import ProgressHandle
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
 from fusionray.storage import filesystem as storage
 from fusionray.tracking import open_run, tracking_uri
 from fusionray.training.config import TrainConfig
@@ -119,16 +118,10 @@ def claim_search(folder: str, config: TuneConfig, train: TrainConfig) -> None:
 
 
 def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str) -> TrainConfig:
-    """Prepare shards and train encoders once, beside the search, so that trials find them done."""
+    """Prepare shards, and train what the trials depend on once, beside the search, so that they find it done."""
     train = resolve_shards(resolve_output(train))
-    recipe, validation = train.recipe, train.validation
-    if isinstance(recipe, FaceFusionConfig):
-        recipe = recipe.model_copy(update={"identity_encoder": ensure_trained(train, recipe.identity_encoder)})
-    judges = {
-        name: ensure_trained(train, place)
-        for name in ("judge", "attributes")
-        if (place := getattr(validation, name)) is not None
-    }
+    for key, place in train.family.dependencies(train).items():
+        train = replace_setting(train, key, ensure_trained(train, place))
     budget = train.budget
     if config.search == "pbt":
         budget = budget.model_copy(update={"keep_checkpoints": max(budget.keep_checkpoints, KEPT_CHECKPOINTS)})
@@ -136,8 +129,6 @@ def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str) -> Train
     return train.model_copy(
         update={
             "run": train.run.model_copy(update={"output": storage.join(folder, TRIALS_FOLDER)}),
-            "recipe": recipe,
-            "validation": validation.model_copy(update=judges),
             "budget": budget,
             "tracking": train.tracking.model_copy(update={"uri": uri}),
             "workers": share_cores(train.workers, config.at_once, len(os.sched_getaffinity(0)), count_nodes()),

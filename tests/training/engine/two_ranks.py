@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from fusionray.data import synthetic
+from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.recipes.recipe import Losses
-from fusionray.training.build import crop_to_arcface_affine
 from fusionray.training.config import EngineConfig, ParallelConfig
 from fusionray.training.engine.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.checkpoint.info import find_checkpoint
 from fusionray.data.decoding import CropDecoder
+from fusionray.data.held_out import HeldOutCrops
 from fusionray.data.shards import Manifest
-from fusionray.evaluation.evaluators import EvaluatorPaths
-from fusionray.recipes.recipe import to_float, to_uint8
+from fusionray.nets.pixels import to_float, to_uint8
+from fusionray.recipes.face_fusion_validator import PairValidator, RecipeFusionModel
 from fusionray.training.config import DataConfig, TrainConfig
-from fusionray.training.run.pair_validator import PairValidator, RecipeFusionModel
 from fusionray.training.run.validation import Validation
 from tests.support.tiny_fusion import SIZE, build_config, build_pairs, build_recipe, save_encoder
 from tests.support.tiny_world import PEOPLE, save_reader, write_world
@@ -27,14 +28,20 @@ class Place:
         save_encoder(folder / "judge")
         save_reader(folder / "reader")
         self.config = TrainConfig(data=DataConfig(shards=str(folder / "shards"), size=SIZE), recipe=build_config())
-        self.judges = EvaluatorPaths(find_checkpoint(str(folder / "judge")), str(folder / "reader"), None, False)
+        self.judge, self.reader = find_checkpoint(str(folder / "judge")), str(folder / "reader")
         self.decoder = CropDecoder(SIZE, threads=1)
+
+    def open_validator(self) -> PairValidator:
+        held_out = HeldOutCrops(
+            self.config.data.shards, self.manifest, 512, self.decoder, self.config.family.collate, with_regions=False
+        )
+        return PairValidator(self.config, EvaluatorPaths(self.judge, self.reader, None, False), held_out, CPU)
 
     def look(self, *, judged: bool = True) -> dict[str, float]:
         recipe = build_recipe(seed=3)
-        judges = self.judges if judged else None
+        dependencies = {"validation.judge": self.judge, "validation.attributes": self.reader} if judged else {}
         said: list[str] = []
-        validation = Validation(self.config, self.manifest, self.decoder, CPU, said.append, judges=judges)
+        validation = Validation(self.config, self.manifest, self.decoder, CPU, said.append, dependencies=dependencies)
         metrics, picture = validation.look(recipe, {"generator": recipe.networks["generator"].eval()})
         assert picture is not None
         assert said == []
@@ -72,13 +79,12 @@ def test_without_a_judge_only_the_recipe_tells_of_itself(place: Place) -> None:
 
 def test_the_judge_has_the_last_word(place: Place) -> None:
     recipe = build_recipe(seed=3)
-    court = PairValidator(place.config, place.manifest, place.judges, place.decoder, CPU)
-    alone = court.judge(RecipeFusionModel(recipe, {"generator": recipe.networks["generator"].eval()}))
+    alone = place.open_validator().validate(recipe, {"generator": recipe.networks["generator"].eval()})
     assert place.look()["validation_nearer_to_source"] == alone["validation_nearer_to_source"]
 
 
 def test_only_people_of_the_validation_split_are_judged_on(place: Place) -> None:
-    court = PairValidator(place.config, place.manifest, place.judges, place.decoder, CPU)
+    court = place.open_validator()
     first = PEOPLE["train"]
     wanted = {f"person-{person:06d}" for person in range(first, first + PEOPLE["validation"])}
     assert set(court.source_N) == set(court.templates.person) == wanted

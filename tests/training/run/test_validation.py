@@ -8,7 +8,7 @@ import torch
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.synthetic import ATTRIBUTE_NAMES, attributes_in_crop, sample_attributes
 from fusionray.recipes.attributes import AttributesRecipeConfig
-from fusionray.training.build import build_recipe
+from fusionray.recipes.registry import build_recipe
 from fusionray.training.config import DataConfig, TrainConfig
 from fusionray.training.run.validation import Validation
 from fusionray.types import FaceBatch
@@ -20,10 +20,10 @@ def look_at(folder: Path, validation_people: int) -> tuple[list[FaceBatch], dict
     """Look at a reader that learned nothing with shards that hold one picture of each person."""
     manifest = write_tiny_shards(folder, pictures=1, validation_people=validation_people, synthetic=True)
     config = TrainConfig(data=DataConfig(shards=str(folder), size=SIZE), recipe=AttributesRecipeConfig(encoder=ENCODER))
-    recipe = build_recipe(config, num_people=8, encoder=None, synthetic_faces=True)
+    recipe = build_recipe(config, config.state_facts(num_people=8, synthetic=True), {})
     decoder = CropDecoder(SIZE, threads=1)
     said: list[str] = []
-    validation = Validation(config, manifest, decoder, torch.device("cpu"), said.append)
+    validation = Validation(config, manifest, decoder, torch.device("cpu"), said.append, dependencies={})
     try:
         metrics, picture = validation.look(recipe, {"reader": recipe.networks["reader"].eval()})
         batches = list(validation.batches())

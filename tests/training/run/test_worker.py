@@ -2,13 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fusionray.data.pairs import crops_from_tables
-from fusionray.recipes.attributes import AttributesRecipeConfig
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
-from fusionray.recipes.identity import IdentityRecipeConfig
+from fusionray.recipes.registry import find_family
 from fusionray.training.run.progress_logger import crossed
-from fusionray.training.run.validation import tell_missing
-from tests.support.tiny_shards import build_crops, build_table
 
 
 @pytest.mark.parametrize(
@@ -22,10 +17,10 @@ from tests.support.tiny_shards import build_crops, build_table
 def test_held_out_pictures_are_compared_only_where_they_can_be(
     people: int, pictures: int, for_fusion: str, for_verification: str
 ) -> None:
-    crops = crops_from_tables([build_table(build_crops(people, pictures))])
-    assert tell_missing(FaceFusionConfig(), crops) == for_fusion
-    assert tell_missing(IdentityRecipeConfig(), crops) == for_verification
-    assert tell_missing(AttributesRecipeConfig(), crops) == ""
+    rows = people * pictures
+    assert find_family("face_fusion").tell_missing(rows, people) == for_fusion
+    assert find_family("identity").tell_missing(rows, people) == for_verification
+    assert find_family("attributes").tell_missing(rows, people) == ""
 
 
 @pytest.mark.parametrize(("before", "after", "due"), [(0, 9, False), (9, 10, True), (10, 19, False), (8, 32, True)])

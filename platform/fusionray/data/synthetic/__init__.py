@@ -9,6 +9,7 @@ from fusionray.data.synthetic.cropping import attributes_in_crop
 from fusionray.data.synthetic.parameters import ATTRIBUTE_NAMES, IDENTITY_NAMES
 from fusionray.data.synthetic.renderer import landmarks, measure_rate, render, render_with_mask
 from fusionray.data.synthetic.sampling import neutral_attributes, sample_attributes, sample_identities
+from fusionray.data.synthetic.truth import render_truth
 
 __all__ = [
     "ATTRIBUTE_NAMES",
@@ -18,6 +19,7 @@ __all__ = [
     "measure_rate",
     "neutral_attributes",
     "render",
+    "render_truth",
     "render_with_mask",
     "sample_attributes",
     "sample_identities",

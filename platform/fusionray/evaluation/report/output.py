@@ -19,19 +19,19 @@ from fusionray.config import Section
 from fusionray.data.decoding import CropDecoder, collate_pairs
 from fusionray.data.pairs import SampledPairs
 from fusionray.data.shards import Manifest
-from fusionray.evaluation.aggregate import Summary
+from fusionray.data.synthetic import render_truth
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.dataset import EvalDataset
 from fusionray.evaluation.fusion_model import FusionModelInfo
-from fusionray.evaluation.measure import TRUTH_OVERSAMPLING, FusionModel
-from fusionray.evaluation.protocol import Rows
 from fusionray.evaluation.report.documents import PAGE_NAME, TEXT_NAME, Listing, Picture, Report, write_report
 from fusionray.evaluation.report.drawing import draw_grid, draw_operating_curve
 from fusionray.evaluation.report.figures import FIGURES_NAME, Figures
 from fusionray.evaluation.report.goals import Table
 from fusionray.evaluation.report.summary import EvalSummary
-from fusionray.recipes.recipe import to_uint8
-from fusionray.recipes.truth import render_truth
+from fusionray.metrics.aggregate import Summary
+from fusionray.metrics.measure import TRUTH_OVERSAMPLING, FusionModel
+from fusionray.metrics.protocol import Rows
+from fusionray.nets.pixels import to_uint8
 from fusionray.storage import filesystem as storage
 from fusionray.tracking import RunTracker, close_run, open_run
 

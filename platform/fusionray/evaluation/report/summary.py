@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.evaluation.aggregate import Summary, mean, score_pairs, summarise
 from fusionray.evaluation.dataset import EvalDataset
-from fusionray.evaluation.measure import Columns
-from fusionray.evaluation.protocol import Rows
 from fusionray.evaluation.workload import Kind
+from fusionray.metrics.aggregate import Summary, mean, score_pairs, summarise
 from fusionray.metrics.confidence import bootstrap
+from fusionray.metrics.measure import Columns
+from fusionray.metrics.protocol import Rows
 from fusionray.metrics.realism import frechet_distance, kernel_distance
 from fusionray.metrics.retrieval import build_templates
 from fusionray.metrics.verification import VerificationResult, verify

@@ -10,21 +10,18 @@ from typing import Any
 
 import torch
 import yaml
-from torch import nn
+from torch import Tensor, nn
 
+from fusionray.checkpoint.info import find_checkpoint
 from fusionray.config import merge_trees, parse_overrides, read_preset, read_yaml, validate
-from fusionray.data import synthetic
 from fusionray.data.shards import check_shards, read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid, TrainingFailed
 from fusionray.hardware.profiles import HardwareProfile, describe_profile, detect_profile
-from fusionray.nets.generator import EMBEDDING_LENGTH
-from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder
-from fusionray.recipes.face_fusion import FaceFusionRecipe
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
-from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
+from fusionray.recipes.family import RecipeFamily
+from fusionray.recipes.recipe import Recipe
+from fusionray.recipes.registry import build_recipe, parse_recipe
 from fusionray.storage import filesystem as storage
-from fusionray.training.build import BuiltRecipe, EncoderState, build_recipe, load_encoder
 from fusionray.training.config import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
 from fusionray.training.dry_run.footprint import Footprint, measure_step
 from fusionray.training.dry_run.operation_tracker import count_flops
@@ -33,7 +30,7 @@ from fusionray.training.dry_run.report import describe_networks, describe_plan, 
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.memory import is_out_of_memory
 from fusionray.training.engine.precision import Precision
-from fusionray.types import Batch, FaceBatch, PairBatch
+from fusionray.types import Batch
 
 NO_SHARDS = "none"
 # Without shards nobody knows how many people there will be; the margin head is sized for as many.
@@ -81,13 +78,13 @@ def dry_run(config: TrainConfig, say: Callable[[str], None] = print) -> DryRun:
         say(note)
     for network in (*recipe.networks.values(), *recipe.frozen.values(), *recipe.adaptive.values()):
         network.to(device)
-    # Batch norm has no variance of one image.
-    few = 1 if isinstance(recipe, FaceFusionRecipe) else 2
+    family = config.family
+    few = family.fewest_images
     precision = Precision(resolve_profile(profile, config).precision, device)
     try:
-        batch = draw_batch(config, few)
+        batch = family.draw_batch(config, few)
         footprint = measure_step(recipe, batch.to(device), precision, recompute=config.engine.recompute)
-        for line in describe_networks(footprint, count_inference(recipe)):
+        for line in describe_networks(footprint, count_inference(*family.trace_inference(recipe))):
             say(line)
         plan = make_plan(config, footprint, device)
         for line in describe_plan(config, plan):
@@ -121,7 +118,7 @@ def check_data(config: TrainConfig) -> None:
             read_manifest(data.shards),
             size=data.size,
             template=data.template,
-            with_parameters=config.needs_parameters,
+            with_parameters=config.family.needs_parameters(config.recipe),
         )
 
 
@@ -143,49 +140,49 @@ def choose_device(config: TrainConfig) -> torch.device:
     return torch.device("cuda", 0) if wanted != "cpu" and torch.cuda.is_available() else torch.device("cpu")
 
 
-def build_dry_recipe(config: TrainConfig) -> tuple[BuiltRecipe, list[str]]:
-    """Build the recipe, with an untrained identity encoder where the run would train one first."""
+def build_dry_recipe(config: TrainConfig) -> tuple[Recipe[Any], list[str]]:
+    """Build the recipe, with untrained networks where the run would train those that it depends on first."""
+    num_people, is_synthetic = ASSUMED_PEOPLE, config.data.shards.startswith(SYNTHETIC_PREFIX)
     notes = []
-    num_people = ASSUMED_PEOPLE
-    synthetic_faces = config.data.shards.startswith(SYNTHETIC_PREFIX)
     if has_shards(config):
         manifest = read_manifest(config.data.shards)
-        num_people, synthetic_faces = manifest.splits["train"].identities, manifest.synthetic
-    elif isinstance(config.recipe, IdentityRecipeConfig):
+        num_people, is_synthetic = manifest.splits["train"].identities, manifest.synthetic
+    elif config.family.counts_people:
         notes.append(f"no shards yet: the margin head is sized for {ASSUMED_PEOPLE} people")
-    encoder = None
-    if isinstance(config.recipe, FaceFusionConfig):
-        location = config.recipe.identity_encoder
-        if location.startswith(PRESET_PREFIX):
-            encoder = build_untrained_encoder(location.removeprefix(PRESET_PREFIX))
-            notes.append(f"identity encoder {location}: untrained here; the run trains it first")
+    dependencies, more = build_dependencies(config)
+    facts = config.state_facts(num_people=num_people, synthetic=is_synthetic)
+    return build_recipe(config, facts, dependencies), notes + more
+
+
+def build_dependencies(config: TrainConfig) -> tuple[dict[str, Any], list[str]]:
+    """Load the networks that a recipe depends on, untrained ones for presets; and say of each which it is.
+
+    Raises: CheckpointMissing, ConfigInvalid.
+    """
+    family = config.family
+    built: dict[str, Any] = {}
+    notes = []
+    for key, place in family.dependencies(config).items():
+        if place.startswith(PRESET_PREFIX):
+            built[key] = build_untrained(family, key, place.removeprefix(PRESET_PREFIX))
+            notes.append(f"{key}={place}: untrained here; the run trains it first")
         else:
-            encoder = load_encoder(resolve_location(location))
-            notes.append(f"identity encoder {location}: loaded")
-    return build_recipe(config, num_people=num_people, encoder=encoder, synthetic_faces=synthetic_faces), notes
+            built[key] = family.load_dependency(key, find_checkpoint(resolve_location(place)))
+            notes.append(f"{key}={place}: found")
+    return built, notes
 
 
-def build_untrained_encoder(preset: str) -> EncoderState:
-    """Build the encoder of a preset with its first weights."""
-    recipe = validate(IdentityRecipeConfig, read_preset(preset)["recipe"], f"preset {preset}")
-    return EncoderState(recipe.encoder.model_dump(mode="json"), IdentityEncoder(recipe.encoder).state_dict())
+def build_untrained(family: RecipeFamily[Any], key: str, preset: str) -> Any:
+    """Build a network that a preset would train.
 
-
-def draw_batch(config: TrainConfig, count: int) -> Batch:
-    """Draw random crops of the configured size in place of data, as uint8 on the CPU."""
-    generator = torch.Generator().manual_seed(config.run.seed)
-    shape = (count, 3, config.data.size, config.data.size)
-    pictures = [torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator) for _ in range(2)]
-    if config.streams == "pairs":
-        # One row of the same person: every loss has something to say.
-        return PairBatch(pictures[0], pictures[1], torch.arange(count) < 1)
-    attributes = synthetic.sample_attributes(count, config.run.seed) if config.needs_parameters else None
-    return FaceBatch(pictures[0], torch.arange(count), attributes=attributes)
+    Raises: ConfigInvalid for a preset that trains nothing of the kind.
+    """
+    return family.build_untrained(key, parse_recipe(read_preset(preset)["recipe"]))
 
 
 def take_step(
     config: TrainConfig,
-    recipe: BuiltRecipe,
+    recipe: Recipe[Any],
     batch: Batch,
     profile: HardwareProfile,
     device: torch.device,
@@ -200,18 +197,8 @@ def take_step(
     return losses, time.monotonic() - started
 
 
-def count_inference(recipe: BuiltRecipe) -> int:
-    """Count the operations of what the recipe is for, on one image."""
-    network: nn.Module
-    inputs = [torch.zeros(1, 3, IDENTITY_SIZE, IDENTITY_SIZE)]
-    if isinstance(recipe, FaceFusionRecipe):
-        network = recipe.networks["generator"]
-        size = recipe.config.generator.size
-        inputs += [torch.zeros(1, EMBEDDING_LENGTH), torch.zeros(1, 3, size, size)]
-    elif isinstance(recipe, IdentityRecipe):
-        network = recipe.networks["classifier"].encoder  # type: ignore[assignment]
-    else:
-        network = recipe.networks["reader"]
+def count_inference(network: nn.Module, inputs: tuple[Tensor, ...]) -> int:
+    """Count the operations of a network on an input."""
     device = next(network.parameters()).device
     training = network.training
     try:

@@ -38,7 +38,9 @@ class ProgressLogger:
         self.told: set[str] = set()
         self.logged = False
         self.tracker = RunTracker(task.tracking_uri, task.tracking_run, once=True) if engine.rank == 0 else None
-        self.validation = Validation(task.config, task.manifest, decoder, engine.device, board.say, judges=task.judges)
+        self.validation = Validation(
+            task.config, task.manifest, decoder, engine.device, board.say, dependencies=task.dependencies
+        )
 
     def say(self, line: str) -> None:
         """Send a line to the user, with the name of the run."""

@@ -1,4 +1,4 @@
-"""Looking at a run while it trains: held-out people, always the same pictures."""
+"""Looking at a run while it trains: held-out rows, always the same pictures."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fusionray.data.decoding import CropDecoder, collate_faces, collate_pairs
-from fusionray.data.pairs import Crops, SampledPairs, crops_from_tables, draw_held_out_pairs, regroup
-from fusionray.data.reading import read_split
+from fusionray.data.decoding import CropDecoder
+from fusionray.data.held_out import HeldOutCrops
 from fusionray.data.shards import Manifest
-from fusionray.evaluation.evaluators import EvaluatorPaths
-from fusionray.recipes.attributes import AttributesRecipeConfig
-from fusionray.recipes.face_fusion import FaceFusionRecipe
-from fusionray.recipes.identity import IdentityRecipeConfig
+from fusionray.recipes.family import Validator
 from fusionray.recipes.recipe import Recipe, tile
-from fusionray.training.config import RecipeConfig, TrainConfig
-from fusionray.training.run.pair_validator import PairValidator, RecipeFusionModel
+from fusionray.training.config import TrainConfig
 from fusionray.types import Batch
 
 PREVIEW_PAIRS = 8
@@ -28,7 +23,10 @@ EVALUATION_BATCH = 64
 
 
 class Validation:
-    """Measure networks on the validation split, and draw what they do."""
+    """Measure networks on the validation split, and draw what they do.
+
+    `dependencies`: what the recipe's family loaded for the run, judges among them.
+    """
 
     def __init__(
         self,
@@ -38,70 +36,58 @@ class Validation:
         device: torch.device,
         say: Callable[[str], None],
         *,
-        judges: EvaluatorPaths | None = None,
+        dependencies: Mapping[str, Any],
     ) -> None:
         self.config = config
         self.manifest = manifest
         self.decoder = decoder
         self.device = device
         self.say = say
-        self.judges = judges
-        self.court: PairValidator | None = None
+        self.dependencies = dependencies
+        self.validator: Validator | None = None
 
     def look(
         self, recipe: Recipe[Any], networks: Mapping[str, nn.Module]
     ) -> tuple[dict[str, float], NDArray[np.uint8] | None]:
         """Return metrics, and a picture [H,W,3] where the recipe draws one; nothing where no one is held out."""
-        batches = list(self.batches())
+        held_out = self.open_held_out()
+        batches = [] if held_out is None else list(self.batches(held_out))
         metrics = recipe.evaluate(networks, batches)
-        if not batches:
+        if held_out is None or not batches:
             return metrics, None
-        if self.judges is not None:
+        if self.validator is None:
+            # Judges are loaded at the first look.
+            family = self.config.family
+            self.validator = family.build_validator(self.config, self.dependencies, held_out, self.device)
+        if self.validator is not None:
             # What an outsider says of the same thing wins over what the recipe says of itself.
-            metrics |= self.judge(recipe, networks, self.judges)
+            metrics |= self.validator.validate(recipe, networks)
         grid = recipe.preview(networks, batches[0].head(PREVIEW_PAIRS))
         return metrics, None if grid is None else tile(grid)
 
-    def judge(self, recipe: Recipe[Any], networks: Mapping[str, nn.Module], places: EvaluatorPaths) -> dict[str, float]:
-        """Judge a fusion on held-out pairs; the judges are loaded at the first look."""
-        assert isinstance(recipe, FaceFusionRecipe)
-        if self.court is None:
-            self.court = PairValidator(self.config, self.manifest, places, self.decoder, self.device)
-        return self.court.judge(RecipeFusionModel(recipe, networks))
-
-    def batches(self) -> Iterator[Batch]:
-        """Yield the held-out pictures, as pairs for a fusion."""
-        config, data = self.config, self.config.data
+    def open_held_out(self) -> HeldOutCrops | None:
+        """Read the held-out rows; None, and why, where the recipe cannot be evaluated on them."""
+        config, data, family = self.config, self.config.data, self.config.family
         if not self.manifest.files("validation") or data.validation_images == 0:
-            return
-        table = read_split(data.shards, self.manifest, "validation")
-        crops = crops_from_tables([table.slice(0, data.validation_images)])
-        missing = tell_missing(config.recipe, crops)
+            return None
+        held_out = HeldOutCrops(
+            data.shards,
+            self.manifest,
+            data.validation_images,
+            self.decoder,
+            family.collate,
+            with_regions=family.needs_regions(config.recipe, synthetic=self.manifest.synthetic),
+        )
+        missing = family.tell_missing(len(held_out), len(held_out.crops.people))
         if missing:
             self.say(
-                f"train {config.run.name}: not evaluated, since the {len(crops)} held-out pictures are not of "
-                f"{missing}; raise data.validation_images, or hold out more people in prepare"
+                f"train {config.run.name}: not evaluated, since the {len(held_out)} held-out pictures are not of "
+                f"{missing}; raise data.validation_images, or hold out more in prepare"
             )
-            return
-        if config.streams == "pairs":
-            pairs = draw_held_out_pairs(crops, len(crops), config.run.seed)
-            for group in regroup([pairs], EVALUATION_BATCH):
-                yield collate_pairs(group, self.decoder).to(self.device)
-        else:
-            labels = {person: index for index, person in enumerate(sorted(crops.people))}
-            each = SampledPairs(crops, np.arange(len(crops))[:, None])
-            for group in regroup([each], EVALUATION_BATCH):
-                yield collate_faces(group, self.decoder, labels).to(self.device)
+            return None
+        return held_out
 
-
-def tell_missing(recipe: RecipeConfig, crops: Crops) -> str:
-    """Say whom held-out pictures would have to show for a recipe to be evaluated on them; nothing if they do.
-
-    A fusion pairs two people, verification also needs two pictures of one; a reader takes what there is.
-    """
-    num_people = len(crops.people)
-    if isinstance(recipe, AttributesRecipeConfig) or len(crops) > num_people > 1:
-        return ""
-    if isinstance(recipe, IdentityRecipeConfig):
-        return "at least two people, one of them twice"
-    return "" if num_people > 1 else "at least two people"
+    def batches(self, held_out: HeldOutCrops) -> Iterator[Batch]:
+        """Yield the held-out rows, alone or in pairs, on the device."""
+        draws = held_out.draw(self.config.family.num_roles, self.config.run.seed)
+        return (batch.to(self.device) for batch in held_out.batches(draws, EVALUATION_BATCH))

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from fusionray.checkpoint.info import CheckpointInfo
+from fusionray.checkpoint.models import start_from
 from fusionray.checkpoint.reader import agree_newest, load_into
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.data.decoding import CropDecoder
@@ -24,8 +25,8 @@ from fusionray.errors import CheckpointDamaged
 from fusionray.hardware.affinity import bind_worker, gpu_address
 from fusionray.hardware.profiles import describe_profile, detect_profile
 from fusionray.ray_cluster.progress import ProgressHandle, WorkerInfo
+from fusionray.recipes.registry import build_recipe
 from fusionray.storage import filesystem as storage
-from fusionray.training.build import build_recipe, describe_validation, start_from
 from fusionray.training.engine.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.state import counters, restore, state_tensors
@@ -57,9 +58,7 @@ def train_worker(loop_config: Mapping[str, Any]) -> None:
         bind=config.workers.bind,
         peers=gather_peers(device, context.get_node_rank()),
     )
-    recipe = build_recipe(
-        config, num_people=len(task.people), encoder=task.encoder, synthetic_faces=task.manifest.synthetic
-    )
+    recipe = build_recipe(config, task.facts, task.dependencies)
     if config.run.start_from is not None:
         start_from(recipe, config.run.start_from)
     profile = detect_profile(device)
@@ -88,7 +87,8 @@ def train_worker(loop_config: Mapping[str, Any]) -> None:
 def open_reader(task: WorkerTask) -> RayReader:
     """Start the reading process; networks are built meanwhile."""
     data = task.config.data
-    regions = task.config.needs_regions(synthetic=task.manifest.synthetic)
+    config = task.config
+    regions = config.family.needs_regions(config.recipe, synthetic=task.manifest.synthetic)
     files = list_files(data.shards, task.manifest, "train", with_regions=regions)
     reader = RayReader(files, CorruptionTracker(data.max_damaged_files), timeout_seconds=data.timeout_seconds)
     reader.start()
@@ -241,13 +241,15 @@ class Worker:
     def batches(self, step_images: int) -> Iterator[Batch]:
         """Stream this rank's part of steps of so many images from its position on, without end."""
         stream = TrainingStream(self.order, self.reader, self.decoder, rank=self.rank, step_rows=step_images)
-        batches: Iterator[Batch]
-        if self.config.streams == "pairs":
-            ratio = self.config.data.same_identity_ratio
-            batches = stream.pairs(self.position, same_identity_ratio=ratio)
-        else:
-            labels = {person: index for index, person in enumerate(self.task.people)}
-            batches = stream.faces(self.position, labels=labels)
+        family = self.config.family
+        single = family.num_roles == 1
+        batches: Iterator[Batch] = stream.batches(
+            self.position,
+            family.collate,
+            num_roles=family.num_roles,
+            same_identity_ratio=self.config.data.same_identity_ratio,
+            labels={person: index for index, person in enumerate(self.task.people)} if single else None,
+        )
         return (batch.pin() for batch in batches) if self.engine.device.type == "cuda" else batches
 
     def save(self) -> None:
@@ -265,7 +267,7 @@ class Worker:
             metrics=metrics,
             counters=counters(self.engine),
             position=self.position.model_dump(mode="json"),
-            **describe_validation(self.engine.recipe),
+            metadata=self.config.family.describe(self.engine.recipe),
         )
         self.writer.begin(state_tensors(self.engine), info)
         self.saved = self.engine.images_seen

@@ -16,14 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fusionray.data.synthetic import IDENTITY_NAMES, attributes_in_crop
+from fusionray.data.synthetic import IDENTITY_NAMES, attributes_in_crop, render_truth
+from fusionray.metrics.attribute_reader import AttributeReader
 from fusionray.metrics.baselines import build_baselines
 from fusionray.metrics.landmarks import CropLandmarks, landmark_distance
 from fusionray.metrics.similarity import feature_distance, gradient_energy, region_psnr, region_ssim
 from fusionray.nets.identity import IdentityEncoder
-from fusionray.recipes.attributes import AttributeReader
-from fusionray.recipes.recipe import to_float, to_uint8
-from fusionray.recipes.truth import render_truth
+from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.types import PairBatch
 
 Columns = dict[str, NDArray[np.float32]]

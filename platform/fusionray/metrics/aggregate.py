@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.evaluation.measure import Columns
+from fusionray.metrics.attribute_reader import GROUPS
 from fusionray.metrics.confidence import Interval, bootstrap
 from fusionray.metrics.fairness import AGES, SKIN_TONES, GroupFigures, Thirds, compare_groups
+from fusionray.metrics.measure import Columns
 from fusionray.metrics.retrieval import Embeddings, Templates, compare, is_nearer_to_source, retrieve
-from fusionray.recipes.attributes import GROUPS
 
 Names = NDArray[np.str_]
 Statistic = Callable[..., float]

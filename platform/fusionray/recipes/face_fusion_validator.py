@@ -8,20 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fusionray.data.decoding import CropDecoder, collate_pairs
-from fusionray.data.pairs import SampledPairs, crops_from_tables, regroup
-from fusionray.data.reading import read_split
-from fusionray.data.shards import Manifest
-from fusionray.evaluation.aggregate import score_pairs, summarise
-from fusionray.evaluation.evaluators import EvaluatorPaths
-from fusionray.evaluation.measure import FusionModel, Meter, join
-from fusionray.evaluation.protocol import plan_pairs
+from fusionray.checkpoint.evaluators import EvaluatorPaths
+from fusionray.metrics.aggregate import score_pairs, summarise
+from fusionray.metrics.measure import Meter, join
+from fusionray.metrics.protocol import plan_pairs
 from fusionray.metrics.retrieval import build_templates
+from fusionray.nets.pixels import to_float, to_uint8
+from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.recipes.face_fusion import FaceFusionRecipe
-from fusionray.recipes.identity import ArcFaceCrop
-from fusionray.recipes.recipe import to_float, to_uint8
-from fusionray.training.build import crop_to_arcface_affine
-from fusionray.training.config import TrainConfig
+from fusionray.recipes.family import HeldOutRows, TrainSettings
 
 # Pictures of each person that make its template, as in `fusionray evaluate`.
 GALLERY_IMAGES = 4
@@ -49,36 +44,29 @@ class PairValidator:
     """The judges of a run and the pairs that they always look at; templates are made once."""
 
     def __init__(
-        self,
-        config: TrainConfig,
-        manifest: Manifest,
-        places: EvaluatorPaths,
-        decoder: CropDecoder,
-        device: torch.device,
+        self, config: TrainSettings, judges: EvaluatorPaths, held_out: HeldOutRows, device: torch.device
     ) -> None:
         data = config.data
-        table = read_split(data.shards, manifest, "validation").slice(0, data.validation_images)
-        self.crops = crops_from_tables([table])
-        self.decoder = decoder
-        names = np.array(self.crops.people)[self.crops.person]
+        self.held_out = held_out
+        names = np.array(held_out.groups)
         plan = plan_pairs(
             names.tolist(),
-            pairs=len(self.crops),
-            people=len(self.crops.people),
+            pairs=len(names),
+            people=len(np.unique(names)),
             enrolled=GALLERY_IMAGES,
             seed=config.run.seed,
         )
-        self.pairs = SampledPairs(self.crops, plan.pairs)
+        self.pairs = plan.pairs
         self.source_N = names[plan.pairs[:, 0]]
-        judges = places.build(device, template=data.template, size=data.size)
-        self.meter = Meter(judges, ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device), device)
-        enrolled = decoder.decode(self.crops.select(plan.enrolled))
+        window = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
+        self.meter = Meter(judges.build(device, template=data.template, size=data.size), window, device)
+        enrolled = held_out.decode(plan.enrolled)
         described = join(self.meter.measure_crops(part) for part in torch.split(enrolled, BATCH))
         self.templates = build_templates(described["embedding"], names[plan.enrolled])
 
-    def judge(self, subject: FusionModel) -> dict[str, float]:
+    def validate(self, recipe: FaceFusionRecipe, networks: Mapping[str, nn.Module]) -> dict[str, float]:
         """Fuse the pairs and sum up, as metrics `validation_<key>` by the keys of an evaluation."""
-        groups = regroup([self.pairs], BATCH)
-        columns = join(self.meter.measure(subject, collate_pairs(group, self.decoder)) for group in groups)
+        subject = RecipeFusionModel(recipe, networks)
+        columns = join(self.meter.measure(subject, batch) for batch in self.held_out.batches(self.pairs, BATCH))
         values = summarise(score_pairs(columns, self.templates, self.source_N), self.source_N).values
         return {f"validation_{key}": value for key, value in values.items()}

@@ -1,43 +1,33 @@
-"""From configuration and checkpoint to a recipe with its networks."""
+"""Networks out of checkpoints: identity encoders, attribute readers, and the generator of a fusion."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import torch
+from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from fusionray.checkpoint.info import CheckpointInfo, find_checkpoint, read_info
 from fusionray.checkpoint.reader import list_tensors, load_tensors
-from fusionray.config import validate
+from fusionray.config import Section, validate
 from fusionray.errors import CheckpointMissing
-from fusionray.faces.align import fit_similarity, load_template
+from fusionray.metrics.attribute_reader import AttributeReader, AttributeReaderConfig, ParameterStandard
 from fusionray.nets.fusion import FusionNetwork, SourceReader
-from fusionray.nets.generator import Generator
-from fusionray.nets.identity import IDENTITY_TEMPLATE, IdentityEncoder, IdentityEncoderConfig
-from fusionray.recipes.attributes import (
-    AttributeReader,
-    AttributeReaderConfig,
-    AttributesRecipe,
-    AttributesRecipeConfig,
-)
-from fusionray.recipes.face_fusion import FaceFusionRecipe
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
-from fusionray.recipes.identity import IdentityRecipe
-from fusionray.recipes.recipe import Recipe
-from fusionray.recipes.single_faces import ParameterStandard
-from fusionray.training.config import TrainConfig
+from fusionray.nets.generator import Generator, GeneratorConfig
+from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 
-# Names in Engine.tensors().
+# Names in `state_tensors` of an engine.
 AVERAGED_FUSION = "averages.generator."
 SUPERVISING_ENCODER = "frozen.identity."
 TRAINED_ENCODER = "averages.classifier.encoder."
 TRAINED_READER = "averages.reader."
-
-BuiltRecipe = FaceFusionRecipe | IdentityRecipe | AttributesRecipe
+# Names in `CheckpointInfo.metadata`: the configs of networks that others take out of a checkpoint.
+IDENTITY_ENCODER = "identity_encoder"
+ATTRIBUTE_READER = "attribute_reader"
+FACE_FUSION = "face_fusion"
 
 
 @dataclass(frozen=True)
@@ -54,38 +44,6 @@ class EncoderState:
         return encoder.eval().requires_grad_(False)
 
 
-def build_recipe(
-    config: TrainConfig, *, num_people: int, encoder: EncoderState | None, synthetic_faces: bool = False
-) -> BuiltRecipe:
-    """Build the recipe of a configuration; networks get their first weights from `run.seed`.
-
-    `encoder` is needed by face fusion only.
-    """
-    torch.manual_seed(config.run.seed)
-    view = crop_to_arcface_affine(config.data.template)
-    if isinstance(config.recipe, FaceFusionConfig):
-        assert encoder is not None, "face fusion is watched by an identity encoder"
-        return FaceFusionRecipe(config.recipe, identity_encoder=encoder.build(), face_view_23=view)
-    if isinstance(config.recipe, AttributesRecipeConfig):
-        return AttributesRecipe(config.recipe, face_view_23=view)
-    return IdentityRecipe(config.recipe, num_people=num_people, face_view_23=view, synthetic_faces=synthetic_faces)
-
-
-def crop_to_arcface_affine(template: str) -> Tensor:
-    """Give the map from the unit square of the arcface_112 face to the unit square of a template's crop, [2,3]."""
-    matrix = fit_similarity(load_template(IDENTITY_TEMPLATE).unit_points, load_template(template).unit_points)
-    return torch.from_numpy(matrix).to(torch.float32)
-
-
-def describe_validation(recipe: Recipe[Any]) -> dict[str, dict[str, Any]]:
-    """Give the configs of the networks that others can take out of a checkpoint, by their field of CheckpointInfo."""
-    if isinstance(recipe, AttributesRecipe):
-        return {"attribute_reader": recipe.reader_config.model_dump(mode="json")}
-    encoder = recipe.config.encoder if isinstance(recipe, IdentityRecipe) else recipe.frozen["identity"].config
-    assert isinstance(encoder, IdentityEncoderConfig)
-    return {"identity_encoder": encoder.model_dump(mode="json")}
-
-
 def load_encoder(location: str) -> EncoderState:
     """Take the identity encoder out of a checkpoint or run folder of either recipe.
 
@@ -97,11 +55,11 @@ def load_encoder(location: str) -> EncoderState:
 
 def encoder_from_checkpoint(folder: str, info: CheckpointInfo) -> EncoderState:
     """Take the identity encoder out of a checkpoint: the one that supervised, or the trained one, averaged."""
-    if info.identity_encoder is None:
+    if IDENTITY_ENCODER not in info.metadata:
         raise CheckpointMissing(f"{folder}: holds no identity encoder")
     supervised = any(name.startswith(SUPERVISING_ENCODER) for name in list_tensors(folder))
     prefix = SUPERVISING_ENCODER if supervised else TRAINED_ENCODER
-    return EncoderState(info.identity_encoder, load_tensors(folder, prefix))
+    return EncoderState(info.metadata[IDENTITY_ENCODER], load_tensors(folder, prefix))
 
 
 def load_reader(location: str) -> AttributeReader:
@@ -111,15 +69,25 @@ def load_reader(location: str) -> AttributeReader:
     """
     folder = find_checkpoint(location)
     info = read_info(folder)
-    if info.attribute_reader is None:
+    if ATTRIBUTE_READER not in info.metadata:
         raise CheckpointMissing(f"{folder}: holds no attribute reader; train one with `--preset attributes-small`")
-    config = AttributeReaderConfig.model_validate(info.attribute_reader)
+    config = AttributeReaderConfig.model_validate(info.metadata[ATTRIBUTE_READER])
     reader = AttributeReader(config, ParameterStandard.blank(len(config.names)))
     load_weights(reader, load_tensors(folder, TRAINED_READER), folder)
     return reader.eval().requires_grad_(False)
 
 
-def start_from(recipe: Recipe[Any], location: str) -> None:
+class TrainedNetworks(Protocol):
+    """The part of a recipe whose weights another run can begin with (`recipes.recipe.Recipe`)."""
+
+    @property
+    def networks(self) -> Mapping[str, nn.Module]: ...
+
+    @property
+    def averaged(self) -> frozenset[str]: ...
+
+
+def start_from(recipe: TrainedNetworks, location: str) -> None:
     """Give the networks of a recipe the weights of a checkpoint or run folder: the averaged ones where there are any.
 
     Raises: CheckpointMissing, also where a network is missing there or was built another way.
@@ -144,11 +112,47 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], where: str) 
         ) from None
 
 
+class StoredSection(Section):
+    """A part of the configuration that a checkpoint was trained with; what is not named here is passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class StoredRun(StoredSection):
+    name: str
+
+
+class StoredData(StoredSection):
+    shards: str
+    size: int
+    template: str
+
+
+class StoredRecipe(StoredSection):
+    name: str
+
+
+class StoredFusionRecipe(StoredRecipe):
+    generator: GeneratorConfig
+
+
+class StoredConfig(StoredSection):
+    """What the users of a trained model read of its training configuration."""
+
+    run: StoredRun
+    data: StoredData
+    recipe: StoredRecipe
+
+
+class StoredFusionConfig(StoredConfig):
+    recipe: StoredFusionRecipe
+
+
 @dataclass(frozen=True)
 class TrainedFusion:
     """What export and evaluation take from a face-fusion checkpoint; `encoder` is the one that supervised."""
 
-    config: TrainConfig
+    config: StoredFusionConfig
     info: CheckpointInfo
     network: FusionNetwork
     encoder: IdentityEncoder
@@ -171,9 +175,11 @@ def load_fusion(location: str | Path) -> TrainedFusion:
     """
     folder = find_checkpoint(str(location))
     info = read_info(folder)
-    config = validate(TrainConfig, info.config, f"{folder}: its configuration is of another version of fusionray")
-    if not isinstance(config.recipe, FaceFusionConfig):
-        raise CheckpointMissing(f"{folder}: is a checkpoint of the {config.recipe.name} recipe, not of face_fusion")
+    where = f"{folder}: its configuration is of another version of fusionray"
+    recipe = validate(StoredConfig, info.config, where).recipe.name
+    if recipe != FACE_FUSION:
+        raise CheckpointMissing(f"{folder}: is a checkpoint of the {recipe} recipe, not of {FACE_FUSION}")
+    config = validate(StoredFusionConfig, info.config, where)
     network = FusionNetwork(config.recipe.generator)
     load_weights(network, load_tensors(folder, AVERAGED_FUSION), folder)
     return TrainedFusion(

@@ -1,50 +1,33 @@
-"""Who judges: networks by their places, small enough to travel, and built where they judge."""
+"""A network of the user's in whose features pictures are compared, and how two networks are told apart."""
 
 from __future__ import annotations
 
 import io
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
+from fusionray.config import Section
 from fusionray.errors import InputMissing
-from fusionray.evaluation.config import FeaturesConfig
-from fusionray.evaluation.measure import Evaluators
-from fusionray.faces.align import load_template
-from fusionray.metrics.landmarks import CropLandmarks
 from fusionray.nets.identity import IDENTITY_SIZE
 from fusionray.storage import filesystem as storage
-from fusionray.training.build import load_encoder, load_reader
 
 # A network equals itself but for rounding, on whatever it runs; two trained ones lie far apart.
 ROUNDING = 1e-3
 NUM_PROBES = 4
 
 
-@dataclass(frozen=True)
-class EvaluatorPaths:
-    """Where the judges lie: checkpoint or run folders that every worker can read."""
+class FeaturesConfig(Section):
+    """A network of the user's in whose features pictures are compared as a crowd; Inception, for the usual FID."""
 
-    encoder: str
-    reader: str | None
-    features: FeaturesConfig | None
-    with_landmarks: bool
-
-    def build(self, device: torch.device, *, template: str, size: int) -> Evaluators:
-        """Build the judges of crops of a template and size.
-
-        Raises: CheckpointMissing, InputMissing.
-        """
-        return Evaluators(
-            load_encoder(self.encoder).build().to(device),
-            load_reader(self.reader).to(device) if self.reader else None,
-            FeatureNetwork(self.features).to(device) if self.features else None,
-            CropLandmarks(load_template(template), size) if self.with_landmarks else None,
-        )
+    file: str = Field(description="TorchScript file: pictures [N,3,H,W] to features [N,F]")
+    low: float = Field(0.0, description="value of black that the network expects")
+    high: float = Field(1.0, description="value of white")
+    size: int | None = Field(None, ge=8, description="side that pictures are resized to; null: as they are")
 
 
 class FeatureNetwork(nn.Module):

@@ -1,0 +1,35 @@
+"""Who judges: networks by their places, small enough to travel, and built where they judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fusionray.checkpoint.models import load_encoder, load_reader
+from fusionray.faces.align import load_template
+from fusionray.metrics.feature_network import FeatureNetwork, FeaturesConfig
+from fusionray.metrics.landmarks import CropLandmarks
+from fusionray.metrics.measure import Evaluators
+
+
+@dataclass(frozen=True)
+class EvaluatorPaths:
+    """Where the judges lie: checkpoint or run folders that every worker can read."""
+
+    encoder: str
+    reader: str | None
+    features: FeaturesConfig | None
+    with_landmarks: bool
+
+    def build(self, device: torch.device, *, template: str, size: int) -> Evaluators:
+        """Build the judges of crops of a template and size.
+
+        Raises: CheckpointMissing, InputMissing.
+        """
+        return Evaluators(
+            load_encoder(self.encoder).build().to(device),
+            load_reader(self.reader).to(device) if self.reader else None,
+            FeatureNetwork(self.features).to(device) if self.features else None,
+            CropLandmarks(load_template(template), size) if self.with_landmarks else None,
+        )

@@ -1,0 +1,44 @@
+"""The arcface_112 face in a crop of another template: where it lies, and how it is cut out.
+
+Shape suffixes: N batch, C channels, H rows, W columns.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fusionray.faces.align import fit_similarity, load_template
+from fusionray.nets.identity import IDENTITY_SIZE, IDENTITY_TEMPLATE
+from fusionray.recipes.affine import compose_views, sample, unit_to_signed
+
+
+def crop_to_arcface_affine(template: str) -> Tensor:
+    """Give the map from the unit square of the arcface_112 face to the unit square of a template's crop, [2,3]."""
+    matrix = fit_similarity(load_template(IDENTITY_TEMPLATE).unit_points, load_template(template).unit_points)
+    return torch.from_numpy(matrix).to(torch.float32)
+
+
+class ArcFaceCrop(nn.Module):
+    """Cut the arcface_112 face out of crops that are aligned to another template.
+
+    `view_23` maps unit-square coordinates of the 112 px face to unit-square coordinates of the crop.
+    """
+
+    view: Tensor
+
+    def __init__(self, view_23: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("view", view_23.to(torch.float32), persistent=False)
+
+    def forward(self, image_NCHW: Tensor, jitter_N23: Tensor | None = None) -> Tensor:
+        """Return [N,3,112,112]; `jitter_N23` is applied to the face first (small turns and shifts)."""
+        image = image_NCHW
+        # Bilinear sampling takes four pixels: shrink first what is more than twice too large.
+        while image.shape[-1] * float(self.view[:, :2].norm(dim=0).mean()) >= 2 * IDENTITY_SIZE:
+            image = F.avg_pool2d(image, 2)
+        view_N23 = self.view[None]
+        if jitter_N23 is not None:
+            view_N23 = compose_views(view_N23, jitter_N23)
+        return sample(image, unit_to_signed(view_N23), IDENTITY_SIZE)

@@ -1,0 +1,126 @@
+"""The face-fusion recipe as a family: pairs of faces in, a generator out, watched by an identity encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fusionray.checkpoint.evaluators import EvaluatorPaths
+from fusionray.checkpoint.models import EncoderState, load_encoder
+from fusionray.metrics.feature_network import is_same
+from fusionray.nets.generator import EMBEDDING_LENGTH
+from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
+from fusionray.recipes.arcface_crop import crop_to_arcface_affine
+from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.recipes.face_fusion_validator import PairValidator
+from fusionray.recipes.family import DataFacts, HeldOutRows, RecipeConfig, RecipeFamily, TrainSettings
+from fusionray.recipes.identity import IdentityRecipeConfig
+from fusionray.recipes.registry import register
+from fusionray.recipes.single_faces import draw_crops
+from fusionray.types import PairBatch, Rows
+
+# Keys of the settings that name the networks which a fusion needs.
+ENCODER, JUDGE, READER = "recipe.identity_encoder", "validation.judge", "validation.attributes"
+
+
+class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
+    """Face fusion; see `recipes.face_fusion`."""
+
+    name = "face_fusion"
+    Config = FaceFusionConfig
+    task = "faces"
+    num_roles = 2
+    evaluation = "face_fusion"
+
+    def check(self, config: TrainSettings) -> None:
+        """Check that the generator draws what the shards hold."""
+        recipe = settings_of(config)
+        if recipe.generator.size != config.data.size:
+            raise ValueError(
+                f"recipe.generator.size={recipe.generator.size} and data.size={config.data.size} must be equal"
+            )
+
+    def dependencies(self, config: TrainSettings) -> dict[str, str]:
+        """Name the encoder that supervises, and who judges, if anybody is to."""
+        chosen = config.validation
+        named = {ENCODER: settings_of(config).identity_encoder, JUDGE: chosen.judge, READER: chosen.attributes}
+        return {key: place for key, place in named.items() if place is not None}
+
+    def load_dependency(self, key: str, checkpoint: str) -> EncoderState | str:
+        """Load the encoder that supervises; judges stay where they lie, for rank 0 alone needs them.
+
+        Raises: CheckpointMissing.
+        """
+        return load_encoder(checkpoint) if key == ENCODER else checkpoint
+
+    def build_untrained(self, key: str, preset: RecipeConfig) -> EncoderState | None:
+        """Build the encoder that supervises with its first weights; a dry run has nobody to judge it."""
+        if key != ENCODER:
+            return None
+        assert isinstance(preset, IdentityRecipeConfig), f"{key} names a preset of the recipe {preset.name}"
+        encoder: IdentityEncoderConfig = preset.encoder
+        return EncoderState(encoder.model_dump(mode="json"), IdentityEncoder(encoder).state_dict())
+
+    def check_dependencies(self, config: TrainSettings, loaded: Mapping[str, Any]) -> None:
+        """Check that nobody judges its own work.
+
+        Raises: ValueError for a judge that is the encoder which supervises.
+        """
+        if JUDGE in loaded and is_same(load_encoder(loaded[JUDGE]).build(), [loaded[ENCODER].build()]):
+            raise ValueError(
+                f"{JUDGE}={config.validation.judge}: is the encoder that supervises this run ({ENCODER}), "
+                "which learns to please it; judge by another one, such as preset:identity-judge"
+            )
+
+    def needs_regions(self, config: FaceFusionConfig, *, synthetic: bool) -> bool:
+        """It asks where faces are unless the true fusion shows it."""
+        return not (config.paired and synthetic)
+
+    def collate(self, roles: Sequence[Rows]) -> PairBatch:
+        """Pair sources and targets."""
+        source, target = roles
+        return PairBatch.from_rows(source, target)
+
+    def build(self, config: FaceFusionConfig, facts: DataFacts, dependencies: Mapping[str, Any]) -> FaceFusionRecipe:
+        """Build generator and discriminator around the encoder that supervises."""
+        view = crop_to_arcface_affine(facts.template)
+        return FaceFusionRecipe(config, identity_encoder=dependencies[ENCODER].build(), face_view_23=view)
+
+    def describe(self, recipe: FaceFusionRecipe) -> dict[str, Any]:
+        """Give the config of the encoder that supervised: it is delivered with the generator."""
+        encoder = recipe.frozen["identity"].config
+        assert isinstance(encoder, IdentityEncoderConfig)
+        return {"identity_encoder": encoder.model_dump(mode="json")}
+
+    def build_validator(
+        self, config: TrainSettings, dependencies: Mapping[str, Any], held_out: HeldOutRows, device: torch.device
+    ) -> PairValidator | None:
+        """Build the judges of `fusionray evaluate` if `validation.judge` names one."""
+        if JUDGE not in dependencies:
+            return None
+        judges = EvaluatorPaths(dependencies[JUDGE], dependencies.get(READER), features=None, with_landmarks=False)
+        return PairValidator(config, judges, held_out, device)
+
+    def draw_batch(self, config: TrainSettings, count: int) -> PairBatch:
+        """Draw noise for pairs, one row of the same person: every loss has something to say."""
+        source, target = draw_crops(config, count)
+        return PairBatch(source, target, torch.arange(count) < 1)
+
+    def trace_inference(self, recipe: FaceFusionRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """Fuse one pair whose source is embedded already."""
+        size = recipe.config.generator.size
+        face = torch.zeros(1, 3, IDENTITY_SIZE, IDENTITY_SIZE)
+        return recipe.networks["generator"], (face, torch.zeros(1, EMBEDDING_LENGTH), torch.zeros(1, 3, size, size))
+
+
+def settings_of(config: TrainSettings) -> FaceFusionConfig:
+    """Give the recipe's settings of a configuration."""
+    assert isinstance(config.recipe, FaceFusionConfig)
+    return config.recipe
+
+
+register(FaceFusionFamily())

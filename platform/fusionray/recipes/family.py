@@ -1,0 +1,268 @@
+"""What a model family tells the rest of the platform: its settings, its data, its networks, and how it is delivered.
+
+A second family is one module (or folder) that subclasses `RecipeFamily` and calls `registry.register`. Training,
+tuning, dry runs, evaluation, export and serving ask the family, and name none. A family is pure torch: whatever loads
+Ray, pyarrow or ONNX stays behind the hooks' arguments.
+
+Shape suffixes: N rows, M draws, R roles (one: single rows; two: source and target), C channels, S side.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fusionray.config import Section
+from fusionray.errors import ConfigInvalid
+from fusionray.recipes.recipe import Recipe
+from fusionray.types import Batch, Rows, ShardTask
+
+
+class RecipeConfig(Section):
+    """Base of every family's settings; a family narrows `name` to its own, with it as the default."""
+
+    name: str
+
+
+ConfigT = TypeVar("ConfigT", bound=RecipeConfig)
+
+
+class RunSettings(Protocol):
+    """The part of `run` in a training configuration that a family may read."""
+
+    @property
+    def seed(self) -> int: ...
+
+
+class DataSettings(Protocol):
+    """The part of `data` in a training configuration that a family may read."""
+
+    @property
+    def shards(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def template(self) -> str: ...
+
+
+class ValidationSettings(Protocol):
+    """The part of `validation` in a training configuration that a family may read."""
+
+    @property
+    def judge(self) -> str | None: ...
+
+    @property
+    def attributes(self) -> str | None: ...
+
+
+class TrainSettings(Protocol):
+    """What a family may read of a training configuration (`training.config.TrainConfig`)."""
+
+    @property
+    def run(self) -> RunSettings: ...
+
+    @property
+    def data(self) -> DataSettings: ...
+
+    @property
+    def recipe(self) -> RecipeConfig: ...
+
+    @property
+    def validation(self) -> ValidationSettings: ...
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What the networks are sized for: read from the manifest of the shards, or assumed by a dry run.
+
+    `num_people`: people of the training split; 0 where rows show nobody. `synthetic`: rows carry what generated them.
+    """
+
+    size: int
+    template: str
+    num_people: int
+    synthetic: bool
+
+
+class HeldOutRows(Protocol):
+    """The validation rows of a run, encoded; what a `Validator` looks at."""
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """Name what each row [N] shows: a person, or in shards of pictures the picture that it is cut from."""
+
+    def decode(self, rows: NDArray[np.int64]) -> Tensor:
+        """Decode rows to uint8 [N,3,S,S] RGB on the CPU."""
+
+    def batches(self, draws: NDArray[np.int64], size: int) -> Iterator[Any]:
+        """Yield batches of at most `size` draws, as the family collates them, on the CPU; `draws` int64 [M,R]."""
+
+
+class Validator(Protocol):
+    """An outsider's verdict on a recipe while it trains."""
+
+    def validate(self, recipe: Any, networks: Mapping[str, nn.Module]) -> dict[str, float]:
+        """Measure the networks on held-out rows: metrics by name."""
+
+
+@dataclass(frozen=True)
+class GraphExport:
+    """One network of a bundle: a torch module that becomes one ONNX file.
+
+    `inputs`: an example of each input by name, in the order of the module's arguments. `outputs`: names, in the order
+    of what the module returns. `dynamic_axes`: of each input and output, the axes whose length may change and what
+    each is called; the batch is axis 0. `tolerance`: largest difference allowed between torch and ONNX outputs.
+    """
+
+    file: str
+    module: nn.Module
+    inputs: Mapping[str, Tensor]
+    outputs: tuple[str, ...]
+    dynamic_axes: Mapping[str, Mapping[int, str]]
+    tolerance: float = 1e-3
+
+
+@dataclass(frozen=True)
+class BundleExport:
+    """What a family delivers: the networks of a bundle, and what `bundle.json` says of them.
+
+    `task`: the runtime's name (`runtime.tasks`) for what runs the bundle. `description`: fields of `bundle.json` beyond
+    those that every bundle has.
+    """
+
+    task: str
+    graphs: tuple[GraphExport, ...]
+    description: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RecipeFamily(ABC, Generic[ConfigT]):
+    """One model family. The platform has one instance of each, which holds no state; see `registry`.
+
+    `name`: `recipe.name` in configurations. `Config`: its settings. `task`: the shards it learns from. `num_roles`: 1
+    samples single rows, 2 samples pairs (source, target) of rows. `fewest_images`: the smallest batch of a step.
+    `counts_people`: the size of a network follows from the number of people. `evaluation`: the protocol by which
+    `fusionray evaluate` measures its models, None if there is none.
+    """
+
+    name: ClassVar[str]
+    Config: type[ConfigT]
+    task: ClassVar[ShardTask]
+    num_roles: ClassVar[Literal[1, 2]]
+    fewest_images: ClassVar[int] = 1
+    counts_people: ClassVar[bool] = False
+    evaluation: ClassVar[str | None] = None
+
+    # Settings.
+
+    def check(self, config: TrainSettings) -> None:
+        """Check the sections of a configuration against each other.
+
+        Raises: ValueError naming the keys.
+        """
+        if config.validation.judge is not None:
+            raise ValueError(f"validation.judge judges fusions, and recipe.name={self.name} makes none")
+
+    def dependencies(self, config: TrainSettings) -> dict[str, str]:
+        """Name the trained networks that a run needs, by the dotted key of the setting that says where each lies.
+
+        A location is a checkpoint or run folder, or `preset:NAME`, which is trained first.
+        """
+        del config
+        return {}
+
+    def load_dependency(self, key: str, checkpoint: str) -> Any:
+        """Load what `dependencies` named out of its checkpoint folder: plain data that travels to workers.
+
+        Raises: CheckpointMissing.
+        """
+        raise NotImplementedError(f"recipe {self.name} names no dependency: {key}={checkpoint}")
+
+    def build_untrained(self, key: str, preset: RecipeConfig) -> Any:
+        """Build what `load_dependency` would load, untrained, for a dry run; `preset` is the recipe that trains it."""
+        raise NotImplementedError(f"recipe {self.name} names no dependency: {key}, by the recipe {preset.name}")
+
+    def check_dependencies(self, config: TrainSettings, loaded: Mapping[str, Any]) -> None:
+        """Check what `load_dependency` loaded, by key.
+
+        Raises: ValueError for networks that do not go together.
+        """
+        del config, loaded
+
+    # Data.
+
+    def needs_parameters(self, config: ConfigT) -> bool:
+        """Tell whether it learns from what generated each row, which only synthetic shards know."""
+        del config
+        return False
+
+    def needs_regions(self, config: ConfigT, *, synthetic: bool) -> bool:
+        """Tell whether it asks the shards where in a crop the face is."""
+        del config, synthetic
+        return False
+
+    @abstractmethod
+    def collate(self, roles: Sequence[Rows]) -> Batch:
+        """Make a batch of decoded rows, one `Rows` for each of `num_roles` (source first), all of one length."""
+
+    def tell_missing(self, num_rows: int, num_groups: int) -> str:
+        """Say what held-out rows would have to show so that `Recipe.evaluate` can measure on them; "" if they do.
+
+        `num_groups`: people, or in shards of pictures the pictures that rows are cut from.
+        """
+        del num_rows
+        return "" if self.num_roles == 1 or num_groups > 1 else "at least two people"
+
+    # Networks.
+
+    @abstractmethod
+    def build(self, config: ConfigT, facts: DataFacts, dependencies: Mapping[str, Any]) -> Recipe[Any]:
+        """Build the recipe; its networks draw their first weights from torch's global generator, seeded before."""
+
+    def describe(self, recipe: Any) -> dict[str, Any]:
+        """Say, as JSON, what a checkpoint's metadata must hold beside the configuration to rebuild its networks."""
+        del recipe
+        return {}
+
+    def build_validator(
+        self, config: TrainSettings, dependencies: Mapping[str, Any], held_out: HeldOutRows, device: torch.device
+    ) -> Validator | None:
+        """Build who judges the run beside `Recipe.evaluate`, if the configuration asks for somebody."""
+        del config, dependencies, held_out, device
+        return None
+
+    # Dry run.
+
+    @abstractmethod
+    def draw_batch(self, config: TrainSettings, count: int) -> Batch:
+        """Draw `count` rows of noise of `config.data.size` px, uint8 on the CPU, seeded by `config.run.seed`."""
+
+    @abstractmethod
+    def trace_inference(self, recipe: Any) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """Give the network that the recipe is for, and an input of one row, whose operations a dry run counts."""
+
+    # Delivery.
+
+    def load_model(self, checkpoint: str) -> nn.Module:
+        """Load the averaged networks of a checkpoint folder as what is evaluated: pictures in [-1,1] in and out.
+
+        Takes `num_roles` tensors float32 [N,3,S,S]; frozen, in eval mode.
+
+        Raises: ConfigInvalid if the family has no such model; CheckpointMissing.
+        """
+        raise ConfigInvalid(f"{checkpoint}: models of the recipe {self.name} cannot be evaluated on their own")
+
+    def export(self, checkpoint: str) -> BundleExport:
+        """Give the graphs of a checkpoint folder, and what describes them.
+
+        Raises: ConfigInvalid if the family delivers none; CheckpointMissing.
+        """
+        raise ConfigInvalid(f"{checkpoint}: models of the recipe {self.name} cannot be exported")
