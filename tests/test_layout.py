@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fusionray.recipes.registry import BUILT_IN
 from tests.support.child_python import ROOT, run_python
 
 PACKAGE = ROOT / "platform" / "fusionray"
@@ -86,7 +87,8 @@ TOP = ["fusionray.cli", "fusionray.commands", "fusionray.serving", "fusionray.be
 FORBIDDEN = {
     "faces": [*CLUSTER, *TOP, "torch", *(f"fusionray.{room}" for room in ("data", "nets", "recipes", *TRAINING_SIDE))],
     "nets": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in ("data", "faces", "recipes", *TRAINING_SIDE))],
-    "metrics": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in TRAINING_SIDE)],
+    "data": [*TOP, *(f"fusionray.{room}" for room in ("nets", "metrics", "recipes", *TRAINING_SIDE))],
+    "metrics": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in ("recipes", *TRAINING_SIDE))],
     "metrics/verification.py": ["torch", "fusionray"],
     "data/synthetic": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in ("nets", "recipes", *TRAINING_SIDE))],
     "data/pairs.py": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in ("nets", "recipes", *TRAINING_SIDE))],
@@ -95,8 +97,18 @@ FORBIDDEN = {
     "bundle": ["ray", "torch", *TOP, *(f"fusionray.{room}" for room in ("data", "recipes", "runtime", *TRAINING_SIDE))],
     "runtime": ["ray", "mlflow", "torch", *TOP, *(f"fusionray.{room}" for room in ("nets", "recipes", *TRAINING_SIDE))],
     "safety": ["ray", "mlflow", "torch", *TOP, *(f"fusionray.{room}" for room in ("nets", "recipes", *TRAINING_SIDE))],
-    "recipes": [*CLUSTER, *TOP, "pyarrow", *(f"fusionray.{room}" for room in TRAINING_SIDE)],
-    "checkpoint": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in ("training", "tuning", "evaluation", "export"))],
+    "recipes": [
+        *CLUSTER,
+        *TOP,
+        "pyarrow",
+        *(f"fusionray.{room}" for room in TRAINING_SIDE if room != "checkpoint"),
+    ],
+    "checkpoint": [
+        *CLUSTER,
+        *TOP,
+        *(f"fusionray.{room}" for room in ("recipes", "training", "tuning", "evaluation", "export")),
+    ],
+    "training": [*TOP, *(f"fusionray.{room}" for room in ("tuning", "evaluation", "export"))],
     "checkpoint/info.py": ["torch"],
     "training/engine": [*CLUSTER, *TOP, "fusionray.data"],
     "training/engine/schedule.py": ["torch"],
@@ -124,16 +136,70 @@ def test_imports_point_one_way(place: str) -> None:
     assert faults == []
 
 
-MEASURING = ("measure", "protocol", "aggregate")
+def room_of(path: Path) -> str:
+    """Name the package, or the module, right under `fusionray` that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def find_circle(edges: dict[str, set[str]]) -> list[str]:
+    """Find rooms that import each other in a circle; nothing if there are none."""
+    remaining = {room: set(used) for room, used in edges.items()}
+    while True:
+        # A room that imports no other one is in no circle, and after it neither is whoever imports only it.
+        free = {room for room, used in remaining.items() if not used & remaining.keys()}
+        if not free:
+            return sorted(remaining)
+        remaining = {room: used for room, used in remaining.items() if room not in free}
+
+
+def test_rooms_import_each_other_in_no_circle() -> None:
+    files = modules_under(PACKAGE)
+    rooms = {room_of(path) for path in files}
+    edges: dict[str, set[str]] = {room: set() for room in rooms}
+    for path in files:
+        used = {name.split(".")[1] for name in imported_names(path) if name.startswith("fusionray.")}
+        edges[room_of(path)] |= (used & rooms) - {room_of(path)}
+    assert find_circle(edges) == []
+    assert find_circle({**edges, "metrics": edges["metrics"] | {"evaluation"}}) != []
+
+
+def recipe_modules() -> list[Path]:
+    """List the modules of concrete recipes: those that are named as a built-in family is."""
+    stems = [name.rpartition(".")[2].removesuffix("_family") for name in BUILT_IN]
+    assert len(stems) > 2
+    return [path for path in modules_under(PACKAGE / "recipes") if path.stem.startswith(tuple(stems))]
+
+
+def test_only_recipes_know_which_recipe_it_is() -> None:
+    concrete = recipe_modules()
+    modules = [f"fusionray.recipes.{path.stem}" for path in concrete]
+    classes = {
+        node.name
+        for path in concrete
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {"FaceFusionRecipe", "FaceFusionConfig", "IdentityRecipe", "AttributesRecipeConfig"} <= classes
+    others = [path for path in modules_under(PACKAGE) if room_of(path) != "recipes"]
+    faults = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in others
+        for name in imported_names(path)
+        if any(is_of(name, module) for module in modules)
+    ]
+    faults += [
+        f"{path.relative_to(ROOT)}:{node.lineno} names {node.id}"
+        for path in others
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Name) and node.id in classes
+    ]
+    assert faults == []
 
 
 def test_metrics_load_neither_cluster_nor_tracker() -> None:
     metrics = [f"fusionray.metrics.{path.stem}" for path in modules_under(PACKAGE / "metrics")]
     assert len(metrics) > 5
-    names = [
-        *(name.removesuffix(".__init__") for name in metrics),
-        *(f"fusionray.evaluation.{name}" for name in MEASURING),
-    ]
+    names = [name.removesuffix(".__init__") for name in metrics]
     code = (
         f"import json, sys, {', '.join(names)}\n"
         "print(json.dumps([name for name in ('ray', 'mlflow', 'onnxruntime') if name in sys.modules]))"
@@ -143,7 +209,8 @@ def test_metrics_load_neither_cluster_nor_tracker() -> None:
 
 def test_recipes_use_of_the_data_only_the_synthetic_world() -> None:
     names = {name for file in modules_under(PACKAGE / "recipes") for name in imported_names(file)}
-    assert {name for name in names if is_of(name, "fusionray.data")} <= {"fusionray.data", "fusionray.data.synthetic"}
+    used = {name for name in names if is_of(name, "fusionray.data") and not is_of(name, "fusionray.data.synthetic")}
+    assert used <= {"fusionray.data"}
 
 
 def test_what_runs_without_a_cluster_does_not_load_one() -> None:

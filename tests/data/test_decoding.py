@@ -19,6 +19,7 @@ from fusionray.data.decoding import (
 from fusionray.data.pairs import Crop, Crops, SampledPairs
 from fusionray.data.synthetic import ATTRIBUTE_NAMES, neutral_attributes
 from fusionray.errors import ShardCorrupt
+from fusionray.recipes.single_faces import collate_faces
 from tests.support.tiny_shards import SIZE, draw_crop, encode, name_person
 
 SMILE, ROLL = (ATTRIBUTE_NAMES.index(name) for name in ("smile", "roll"))

@@ -15,6 +15,7 @@ from fusionray.data.reading import LocalReader, RayReader, list_files, list_peop
 from fusionray.data.shards import Manifest
 from fusionray.data.stream import TrainingStream, prefetched
 from fusionray.errors import ShardCorrupt
+from fusionray.recipes.single_faces import collate_faces
 from fusionray.types import PairBatch
 from tests.support.tiny_shards import SIZE, draw_crop, name_person, write_tiny_shards
 
@@ -52,6 +53,10 @@ def open_stream(
     return TrainingStream(order, kind(files), decoder, rank=rank, step_rows=step)
 
 
+def stream_pairs(stream: TrainingStream, position: DataPosition, ratio: float) -> Iterator[PairBatch]:
+    return stream.batches(position, lambda roles: PairBatch.from_rows(*roles), num_roles=2, same_identity_ratio=ratio)
+
+
 def name_pictures(images: torch.Tensor) -> list[tuple[int, int]]:
     return [ORIGINALS[image.permute(1, 2, 0).contiguous().numpy().tobytes()] for image in images]
 
@@ -59,7 +64,7 @@ def name_pictures(images: torch.Tensor) -> list[tuple[int, int]]:
 def take_pairs(stream: TrainingStream, position: DataPosition, rows: int) -> PairBatch:
     """Join batches to one of `rows` rows."""
     fewest = stream.step_rows // stream.order.num_ranks
-    batches = list(islice(stream.batches(position, pair, num_roles=2, same_identity_ratio=0.3), -(-rows // fewest)))
+    batches = list(islice(stream_pairs(stream, position, 0.3), -(-rows // fewest)))
     assert all(fewest <= len(batch) <= -(-stream.step_rows // stream.order.num_ranks) for batch in batches)
     return PairBatch(
         torch.cat([batch.source for batch in batches])[:rows],
@@ -143,9 +148,7 @@ def test_targets_do_not_come_in_the_order_of_the_rows(shards: tuple[str, Manifes
 
 def test_a_stream_that_is_left_ends_its_threads(shards: tuple[str, Manifest], decoder: CropDecoder) -> None:
     stream = open_stream(shards, decoder)
-    with prefetched(
-        lambda: stream.batches(DataPosition(), pair, num_roles=2, same_identity_ratio=0.2), depth=2
-    ) as batches:
+    with prefetched(lambda: stream_pairs(stream, DataPosition(), 0.2), depth=2) as batches:
         next(batches)
         assert len(prefetch_threads()) == 2
     assert prefetch_threads() == []
@@ -156,7 +159,7 @@ def test_damage_in_a_later_window_is_reported_after_the_batches_before_it(tmp_pa
     stream = open_stream((str(tmp_path), manifest), decoder, step=4)
     first_file = next(stream.order.windows(DataPosition(), 0)).segments[0].file
     (tmp_path / manifest.shards[1 - first_file].file).unlink()
-    batches = stream.batches(DataPosition(), pair, num_roles=2, same_identity_ratio=0.5)
+    batches = stream_pairs(stream, DataPosition(), 0.5)
     assert len(list(islice(batches, 6))) == 6
     with pytest.raises(ShardCorrupt, match=r"cannot be read"):
         next(batches)

@@ -26,7 +26,8 @@ def look_at(folder: Path, validation_people: int) -> tuple[list[FaceBatch], dict
     validation = Validation(config, manifest, decoder, torch.device("cpu"), said.append, dependencies={})
     try:
         metrics, picture = validation.look(recipe, {"reader": recipe.networks["reader"].eval()})
-        batches = list(validation.batches())
+        held_out = validation.open_held_out()
+        batches = [] if held_out is None else list(validation.batches(held_out))
     finally:
         decoder.close()
     assert picture is None
