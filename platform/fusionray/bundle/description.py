@@ -9,6 +9,7 @@ face fusion. What concerns faces only is neither asked of other tasks nor writte
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -201,6 +202,12 @@ class BundleDescription(Section):
 def spread(level: Level) -> tuple[float, float, float]:
     """Give a level for each of three channels."""
     return level if isinstance(level, tuple) else (level, level, level)
+
+
+def describe_pictures(size: int, inputs: Iterable[str]) -> dict[str, dict[str, TensorDescription]]:
+    """Describe the tensors of a bundle from named pictures to an `output`, all of one size and in [-1,1]."""
+    picture = TensorDescription(meaning="picture", shape=("N", 3, size, size), minimum=-1.0, maximum=1.0)
+    return {GENERATOR_NAME: dict.fromkeys((*inputs, "output"), picture)}
 
 
 def describe_tensors(
