@@ -14,7 +14,7 @@ from torch import Tensor
 from fusionray.checkpoint.models import StoredData
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import Segment
-from fusionray.data.pairs import Crop
+from fusionray.data.pairs import crops_from_tables
 from fusionray.data.reading import list_files
 from fusionray.data.shards import MANIFEST_NAME, Manifest, Split, read_manifest
 from fusionray.errors import ConfigInvalid, ShardMismatch
@@ -58,7 +58,8 @@ def draw_calibration_data(delivery: BundleExport, data: StoredData, shards: str 
         judged_on = delivery.crops_are
     else:
         manifest = read_manifest(folder)
-        if (manifest.size, manifest.template) != (data.size, data.template):
+        # Pictures are aligned to no template.
+        if manifest.size != data.size or manifest.template not in ("", data.template):
             raise ShardMismatch(
                 f"{folder}: holds crops of {manifest.size} px at {manifest.template}, the model takes {data.size} px "
                 f"at {data.template}; name other ones with shards=FOLDER"
@@ -79,10 +80,9 @@ def read_crops(folder: str, manifest: Manifest, split: Split, count: int) -> Ten
     """Read crops spread over the first file of a split, in which those of a person lie together: uint8 [N,3,S,S]."""
     files = list_files(folder, manifest, split)
     rows = np.unique(np.linspace(0, files.rows[0] - 1, count).astype(np.int64))
-    table = files.read(Segment(0, rows))
-    columns = (table.column(name).to_pylist() for name in ("image", "identity"))
+    crops = crops_from_tables([files.read(Segment(0, rows))])
     decoder = CropDecoder(manifest.size, DECODE_THREADS)
     try:
-        return decoder.decode([Crop(image, identity) for image, identity in zip(*columns, strict=True)])
+        return decoder.decode(crops.select(np.arange(len(crops))))
     finally:
         decoder.close()

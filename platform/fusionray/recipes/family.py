@@ -181,7 +181,8 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     `name`: `recipe.name` in configurations. `Config`: its settings. `task`: the shards it learns from. `num_roles`: 1
     samples single rows, 2 samples pairs (source, target) of rows. `fewest_images`: the smallest batch of a step.
     `counts_people`: the size of a network follows from the number of people. `evaluation`: the protocol by which
-    `fusionray evaluate` measures its models, None if there is none.
+    `fusionray evaluate` measures its models: `pictures` compares with `reference`; None if there is none. `figures`:
+    the table of that protocol's keys and goals, in the form of evaluation/report/pictures.yaml; None: that one.
     """
 
     name: ClassVar[str]
@@ -191,6 +192,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     fewest_images: ClassVar[int] = 1
     counts_people: ClassVar[bool] = False
     evaluation: ClassVar[str | None] = None
+    figures: ClassVar[Mapping[str, Any] | None] = None
 
     # Settings.
 
@@ -290,6 +292,14 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         Raises: ConfigInvalid if the family has no such model; CheckpointMissing.
         """
         raise ConfigInvalid(f"{checkpoint}: models of the recipe {self.name} cannot be evaluated on their own")
+
+    def reference(self, pictures: Sequence[Tensor]) -> Tensor:
+        """Give what its models should make of pictures, float32 [N,3,S,S] in [-1,1], one for each of `num_roles`.
+
+        Raises: ConfigInvalid if nobody knows.
+        """
+        del pictures
+        raise ConfigInvalid(f"the recipe {self.name} does not say what its models should make: nothing to compare with")
 
     def export(self, checkpoint: str) -> BundleExport:
         """Give the graphs of a checkpoint folder, and what describes them.

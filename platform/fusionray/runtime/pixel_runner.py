@@ -46,6 +46,9 @@ class PixelRunner:
         shapes = {role: (3, *size) for role, size in self.sizes.items()}
         check_ports(bundle, GENERATOR_NAME, "output", self.engine.outputs, {OUTPUT: shapes.pop(OUTPUT)})
         check_ports(bundle, GENERATOR_NAME, "input", self.engine.inputs, shapes)
+        # The description keeps no order, the graph that of the module that was exported.
+        order = list(self.engine.inputs)
+        self.inputs = tuple(sorted(self.inputs, key=lambda role: order.index(self.ports[role])))
 
     @property
     def report(self) -> EngineReport:

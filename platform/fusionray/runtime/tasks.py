@@ -25,7 +25,7 @@ class Runner(Protocol):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Name the pictures that it takes."""
+        """Name the pictures that it takes, in the order in which its model does."""
         ...
 
     @property

@@ -190,17 +190,16 @@ def list_changes(plain: Section | None, changed: Section, prefix: str = "") -> I
             yield f"{prefix}{name}", after
 
 
-def track(case: EvalRun, figures: Figures) -> None:
+def track(config: EvaluateConfig, uri: str, facts: FusionModelInfo, manifest: Manifest, figures: Figures) -> None:
     """File the evaluation in the tracker: one run for the same model, shards and settings, however often it is made."""
-    config, uri = case.config, case.tracking_uri
     told = {
-        "model_name": case.facts.name,
-        "model_digest": case.facts.digest,
-        "data_digest": case.manifest.digest(),
+        "model_name": facts.name,
+        "model_digest": facts.digest,
+        "data_digest": manifest.digest(),
         **config.model_dump(mode="json"),
     }
     key = storage.sha256_hex(json.dumps(told, sort_keys=True).encode())
-    run_id = open_run(uri, config.experiment, f"evaluate {case.facts.name}", told, key=key)
+    run_id = open_run(uri, config.experiment, f"evaluate {facts.name}", told, key=key)
     failed = True
     try:
         tracker = RunTracker(uri, run_id)

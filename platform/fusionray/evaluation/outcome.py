@@ -1,0 +1,17 @@
+"""What every evaluation gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusionray.evaluation.report.figures import Figures
+
+
+@dataclass(frozen=True)
+class EvaluateResult:
+    """The figures, where their report lies, and the table as it is printed."""
+
+    figures: Figures
+    folder: Path
+    table: str
