@@ -16,6 +16,8 @@ BatchT = TypeVar("BatchT", bound="Batch")
 
 # What a set of shards was prepared for, and with it which columns it has (data/shards.py).
 ShardTask = Literal["faces", "pictures"]
+# What rows are told apart by, as messages call it.
+GROUP_NAMES: Mapping[ShardTask, str] = {"faces": "people", "pictures": "pictures"}
 
 
 @dataclass(frozen=True)

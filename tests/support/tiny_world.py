@@ -12,7 +12,7 @@ import torch
 from fusionray.checkpoint.info import CheckpointInfo
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.data.prepare.config import PrepareConfig
-from fusionray.data.prepare.crop import Cropper
+from fusionray.data.prepare.crop import FaceCropper
 from fusionray.data.prepare.synthetic import parse_synthetic
 from fusionray.data.shards import Manifest, Split, SplitInfo, write_manifest, write_shard
 from fusionray.faces.align import load_template
@@ -42,7 +42,7 @@ def write_world(folder: Path, *, pictures: int = 4, photographs: bool = False, s
     source = parse_synthetic(f"synthetic://people={sum(PEOPLE.values())},images={pictures},size=96,seed=7")
     kept = {"landmarks": "exact", "image_format": "png", "min_sharpness": 0, "min_face_pixels": 1}
     config = PrepareConfig(input="x", output="x", size=size, **kept)
-    cropper = Cropper(config, load_template(TEMPLATE), NoDetector())
+    cropper = FaceCropper(config, load_template(TEMPLATE), NoDetector())
     # The pictures of a person lie together, and so do the people of a split.
     rows = [cropper.build(picture)[0] for picture in source.read(source.list_entries().entries)]  # type: ignore[arg-type]
     if photographs:

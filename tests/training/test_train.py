@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from fusionray.checkpoint.info import find_checkpoint
-from fusionray.checkpoint.models import load_encoder
 from fusionray.config import load_config
 from fusionray.errors import ConfigInvalid, ShardMismatch
 from fusionray.recipes.attributes import AttributesRecipeConfig
 from fusionray.training.config import DataConfig, RunConfig, TrainConfig, ValidationConfig
-from fusionray.training.train import configure_dependency, resolve_judges, train
+from fusionray.training.train import configure_dependency, load_dependencies, train
 from tests.support.tiny_fusion import SIZE as FUSION_SIZE
 from tests.support.tiny_fusion import build_config, save_encoder
 from tests.support.tiny_shards import SIZE, write_tiny_shards
@@ -44,12 +43,11 @@ def test_the_encoder_that_supervises_is_no_judge(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="is the encoder that supervises this run"):
         train(config)
-    supervising = load_encoder(str(tmp_path / "encoder"))
     judged = config.model_copy(update={"validation": ValidationConfig(judge=str(tmp_path / "other"))})
-    places = resolve_judges(judged, supervising)
-    assert places is not None
-    assert places.encoder == find_checkpoint(str(tmp_path / "other"))
-    assert resolve_judges(config.model_copy(update={"validation": ValidationConfig()}), supervising) is None
+    assert load_dependencies(judged)["validation.judge"] == find_checkpoint(str(tmp_path / "other"))
+    assert set(load_dependencies(config.model_copy(update={"validation": ValidationConfig()}))) == {
+        "recipe.identity_encoder"
+    }
 
 
 def test_a_preset_is_trained_beside_a_run_on_its_data_and_workers() -> None:

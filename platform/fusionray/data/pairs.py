@@ -24,7 +24,7 @@ TRUTH_COLUMNS = ("identity_parameters", "attribute_parameters", "view")
 
 
 class Crop(NamedTuple):
-    """One encoded picture and whose it is."""
+    """One encoded picture and whose it is; in shards of pictures, which one it is."""
 
     image: bytes | memoryview
     identity: str
@@ -88,7 +88,9 @@ def crops_from_tables(tables: Iterable[pa.Table]) -> Crops:
         images += copy_images(table.column("image"))
         if REGION_COLUMN in table.column_names and not table.column(REGION_COLUMN).null_count:
             regions += copy_images(table.column(REGION_COLUMN))
-        names.append(pa.array(table.column("identity").to_pylist(), pa.string()))
+        # A picture without people is told apart by itself.
+        group = "identity" if "identity" in table.column_names else "source"
+        names.append(pa.array(table.column(group).to_pylist(), pa.string()))
         for column in TRUTH_COLUMNS if "view" in table.column_names else ():
             truth.setdefault(column, []).append(matrix_from_column(table.column(column)).copy())
     people = pa.concat_arrays(names).dictionary_encode()

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 
 from fusionray.data.order import Segment
 from fusionray.data.pairs import TRUTH_COLUMNS
-from fusionray.data.shards import REGION_COLUMN, Manifest, Split
+from fusionray.data.shards import GROUP_COLUMNS, REGION_COLUMN, Manifest, Split
 from fusionray.environment import AHEAD_VARIABLE
 from fusionray.errors import DataTimeout, ShardCorrupt
 from fusionray.storage import filesystem as storage
+from fusionray.types import ShardTask
 
 # A reader needs nothing of what a training worker imports ahead (training/faults/preload.py).
 READER_ENVIRONMENT = {"env_vars": {AHEAD_VARIABLE: "0"}}
@@ -84,6 +85,7 @@ class ShardFiles:
     rows: tuple[int, ...]
     synthetic: bool
     with_regions: bool = False
+    task: ShardTask = "faces"
 
     def read(self, segment: Segment) -> pa.Table:
         """Read what learning needs of a segment.
@@ -92,7 +94,7 @@ class ShardFiles:
         """
         filesystem, root = storage.open_filesystem(self.folder)
         name, promised = self.names[segment.file], self.rows[segment.file]
-        columns = ["image", "identity", *(TRUTH_COLUMNS if self.synthetic else ())]
+        columns = ["image", GROUP_COLUMNS[self.task], *(TRUTH_COLUMNS if self.synthetic else ())]
         try:
             with pq.ParquetFile(f"{root}/{name}", filesystem=filesystem, page_checksum_verification=True) as file:
                 if file.metadata.num_rows != promised:
@@ -247,7 +249,9 @@ def list_files(folder: str, manifest: Manifest, split: Split, *, with_regions: b
     """List the files of a split with what the manifest promises of them."""
     rows = {shard.file: shard.rows for shard in manifest.shards}
     names = manifest.files(split)
-    return ShardFiles(folder, tuple(names), tuple(rows[name] for name in names), manifest.synthetic, with_regions)
+    return ShardFiles(
+        folder, tuple(names), tuple(rows[name] for name in names), manifest.synthetic, with_regions, manifest.task
+    )
 
 
 def read_split(folder: str, manifest: Manifest, split: Split, columns: Sequence[str] | None = None) -> pa.Table:
@@ -264,5 +268,7 @@ def read_split(folder: str, manifest: Manifest, split: Split, columns: Sequence[
 
 
 def list_people(folder: str, manifest: Manifest, split: Split) -> list[str]:
-    """Name the people of a split in a fixed order; the index is the person's label."""
+    """Name the people of a split in a fixed order, none in shards of pictures; the index is the person's label."""
+    if manifest.task == "pictures":
+        return []
     return sorted(set(read_split(folder, manifest, split, ["identity"]).column("identity").to_pylist()))

@@ -1,7 +1,8 @@
-"""Contract 1, the shards: Parquet files of aligned crops and the manifest that vouches for them.
+"""Contract 1, the shards: Parquet files of crops and the manifest that vouches for them.
 
-A row is one aligned crop. Rows of an identity lie together in one shard, and a shard belongs to one split, so that
-pairs are made inside a block and no person is in two splits.
+The manifest's `task` says what a row is. `faces`: one aligned crop of a person; rows of an identity lie together in one
+shard, and a shard belongs to one split, so that pairs are made inside a block and no person is in two splits.
+`pictures`: one crop of any picture.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from fusionray.config import Section
 from fusionray.errors import InputMissing, ShardCorrupt, ShardMismatch
 from fusionray.storage import filesystem as storage
+from fusionray.types import ShardTask
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION: Literal[1] = 1
@@ -50,6 +52,19 @@ SYNTHETIC_SCHEMA = pa.schema(
 )
 
 
+PICTURES_SCHEMA = pa.schema(
+    [
+        pa.field("image", pa.binary(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        # Of the picture that the crop was cut from, pixels.
+        pa.field("width", pa.int32(), nullable=False),
+        pa.field("height", pa.int32(), nullable=False),
+    ]
+)
+# The column by which rows are told apart: whose they are, or which picture they were cut from.
+GROUP_COLUMNS: dict[ShardTask, str] = {"faces": "identity", "pictures": "source"}
+
+
 class ShardInfo(Section):
     """What the manifest promises about one Parquet file."""
 
@@ -71,11 +86,13 @@ class SplitInfo(Section):
 class Manifest(Section):
     """The description of a set of shards; `fingerprint` identifies input and settings together.
 
+    `identities` and `num_identities` count groups: people, or in shards of pictures the pictures.
     A split that `splits` does not name is empty: sets that were made before there was a test have none.
     """
 
     format_version: Literal[1] = FORMAT_VERSION
-    template: str
+    task: ShardTask = Field("faces", description="what a row is, and with it which columns there are")
+    template: str = Field(description="alignment of the crops; empty for pictures, which are not aligned")
     size: int
     image_format: str
     seed: int
@@ -129,10 +146,16 @@ def build_row(
     return row
 
 
+def build_picture_row(image: bytes, source: str, width: int, height: int) -> dict[str, Any]:
+    """Build one row of `pictures`: an encoded crop, the picture it was cut from and that one's size in pixels."""
+    return {"image": image, "source": source, "width": width, "height": height}
+
+
 def write_shard(folder: str, file: str, split: Split, rows: Sequence[dict[str, Any]]) -> ShardInfo:
     """Write rows, sorted by identity, as one Parquet file, atomically; return its entry for the manifest."""
-    ordered = sorted(rows, key=lambda row: (row["identity"], row["source"]))
-    schema = SYNTHETIC_SCHEMA if "view" in ordered[0] else SCHEMA
+    group = "identity" if "identity" in rows[0] else "source"
+    ordered = sorted(rows, key=lambda row: (row[group], row["source"]))
+    schema = PICTURES_SCHEMA if group == "source" else SYNTHETIC_SCHEMA if "view" in ordered[0] else SCHEMA
     buffer = io.BytesIO()
     # The pictures are compressed already: a codec would only cost time. Without one a flipped bit would go unnoticed,
     # or be met by whoever decodes the picture: hence checksums.
@@ -149,7 +172,7 @@ def write_shard(folder: str, file: str, split: Split, rows: Sequence[dict[str, A
         file=file,
         split=split,
         rows=len(ordered),
-        identities=len({row["identity"] for row in ordered}),
+        identities=len({row[group] for row in ordered}),
         bytes=len(data),
         sha256=storage.sha256_hex(data),
     )
@@ -185,6 +208,7 @@ def check_shards(
     manifest: Manifest,
     *,
     size: int,
+    task: ShardTask = "faces",
     template: str | None = None,
     with_parameters: bool = False,
     max_damaged: int = 0,
@@ -194,14 +218,19 @@ def check_shards(
     `with_parameters`: the run learns from what generated each face, which nobody knows of a photograph. So many files
     to learn from may be damaged: returns what is wrong with each.
 
-    Raises: ShardMismatch (size, template, parameters), ShardCorrupt (missing or truncated file).
+    Raises: ShardMismatch (task, size, template, parameters), ShardCorrupt (missing or truncated file).
     """
+    if manifest.task != task:
+        raise ShardMismatch(
+            f"{folder}: shards hold {manifest.task} (task={manifest.task}) but this run wants {task}; "
+            f"prepare again with task={task}, or choose a recipe that learns from {manifest.task}"
+        )
     if manifest.size != size:
         raise ShardMismatch(
             f"{folder}: shards hold {manifest.size} px crops but this run wants {size} px; "
             f"prepare again with size={size} or choose a preset for {manifest.size} px"
         )
-    if template is not None and manifest.template != template:
+    if task == "faces" and template is not None and manifest.template != template:
         raise ShardMismatch(
             f"{folder}: shards are aligned to {manifest.template} but this run wants {template}; "
             f"prepare again with template={template}"

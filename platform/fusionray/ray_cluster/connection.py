@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from fusionray.environment import cluster_address, keep_proxy_files
+from fusionray.environment import cluster_address, keep_proxy_files, passed_on
 from fusionray.errors import ClusterUnavailable
 
 # Ray counts logical CPUs: two more than there are cores keep its data tasks alive beside one worker a core.
@@ -45,7 +45,13 @@ def connect(address: str) -> None:
     import ray
 
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            # Nodes of a cluster were started elsewhere; a local Ray inherits the variables of this process.
+            runtime_env={"env_vars": passed} if (passed := passed_on()) else None,
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ClusterUnavailable(

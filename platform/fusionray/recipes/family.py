@@ -23,7 +23,7 @@ from fusionray.bundle.description import GENERATOR_NAME, describe_pictures
 from fusionray.config import Section
 from fusionray.errors import ConfigInvalid
 from fusionray.recipes.recipe import Recipe
-from fusionray.types import Batch, Rows, ShardTask
+from fusionray.types import GROUP_NAMES, Batch, Rows, ShardTask
 
 
 class RecipeConfig(Section):
@@ -252,7 +252,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         `num_groups`: people, or in shards of pictures the pictures that rows are cut from.
         """
         del num_rows
-        return "" if self.num_roles == 1 or num_groups > 1 else "at least two people"
+        return "" if self.num_roles == 1 or num_groups > 1 else f"at least two {GROUP_NAMES[self.task]}"
 
     # Networks.
 

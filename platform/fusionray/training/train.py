@@ -22,6 +22,7 @@ from fusionray.training.config import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConf
 from fusionray.training.run.resume_guard import guard_resume, read_run_record
 from fusionray.training.run.task import WorkerTask
 from fusionray.training.run.worker_group import is_complete, run_workers
+from fusionray.types import GROUP_NAMES
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_ru
         config.data.shards,
         manifest,
         size=config.data.size,
+        task=family.task,
         template=config.data.template,
         with_parameters=family.needs_parameters(config.recipe),
         max_damaged=config.data.max_damaged_files if former else 0,
@@ -61,8 +63,10 @@ def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_ru
         tqdm.write(f"train {config.run.name}: {complaint}; goes on without it", file=sys.stderr)
     known = former and former.get("people")
     people = known or list_people(config.data.shards, manifest, "train")
-    if len(people) < 2:
-        raise ShardMismatch(f"{config.data.shards}: has {len(people)} people to learn from; training needs at least 2")
+    count = manifest.splits["train"].identities if family.task == "pictures" else len(people)
+    if count < 2:
+        shown = GROUP_NAMES[family.task]
+        raise ShardMismatch(f"{config.data.shards}: has {count} {shown} to learn from; training needs at least 2")
     dependencies = load_dependencies(config)
     guard_resume(run_folder, config, manifest, people)
     uri = tracking_uri(config.tracking.uri, config.run.output)
@@ -106,8 +110,9 @@ def resolve_shards(config: TrainConfig) -> TrainConfig:
     if not config.data.shards.startswith(SYNTHETIC_PREFIX):
         return config
     folder = storage.join(config.run.output, "shards")
+    data = config.data
     prepare(
-        PrepareConfig(input=config.data.shards, output=folder, size=config.data.size, template=config.data.template)
+        PrepareConfig(input=data.shards, output=folder, task=config.family.task, size=data.size, template=data.template)
     )
     return config.model_copy(update={"data": config.data.model_copy(update={"shards": folder})})
 

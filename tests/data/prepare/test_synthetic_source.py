@@ -10,7 +10,7 @@ import torch
 
 from fusionray.data.decoding import decode_region
 from fusionray.data.prepare.config import PrepareConfig
-from fusionray.data.prepare.crop import Cropper
+from fusionray.data.prepare.crop import FaceCropper
 from fusionray.data.prepare.source import Picture
 from fusionray.data.prepare.synthetic import SyntheticSource, parse_synthetic
 from fusionray.data.synthetic import render, render_with_mask
@@ -67,7 +67,7 @@ def test_a_person_looks_the_same_however_the_work_is_divided() -> None:
 @pytest.mark.parametrize("landmarks", ["detected", "exact"])
 def test_the_stored_view_renders_the_crop(landmarks: str) -> None:
     config = PrepareConfig(input="-", output="-", landmarks=landmarks, size=96, image_format="png", min_face_pixels=10)
-    cropper = Cropper(config, load_template("ffhq_512"), build_detector("default"))
+    cropper = FaceCropper(config, load_template("ffhq_512"), build_detector("default"))
     compared = 0
     for picture in read(SyntheticSource(people=2, images=2, size=192, seed=1), 0, 1, 2, 3):
         row, _ = cropper.build(picture)
@@ -87,7 +87,7 @@ def test_the_stored_view_renders_the_crop(landmarks: str) -> None:
 @pytest.mark.parametrize("landmarks", ["detected", "exact"])
 def test_the_stored_region_is_the_renderers_own(landmarks: str) -> None:
     config = PrepareConfig(input="-", output="-", landmarks=landmarks, size=96, min_face_pixels=10)
-    cropper = Cropper(config, load_template("arcface_128"), build_detector("default"))
+    cropper = FaceCropper(config, load_template("arcface_128"), build_detector("default"))
     for picture in read(SyntheticSource(people=2, images=2, size=192, seed=1), 0, 1, 2, 3):
         row, _ = cropper.build(picture)
         parameters = [torch.tensor(row[key])[None] for key in ("identity_parameters", "attribute_parameters")]
@@ -99,7 +99,7 @@ def test_the_stored_region_is_the_renderers_own(landmarks: str) -> None:
 
 def test_of_a_photograph_the_region_is_what_the_mesh_goes_round() -> None:
     config = PrepareConfig(input="-", output="-", size=96, min_face_pixels=10)
-    cropper = Cropper(config, load_template("arcface_128"), build_detector("default"))
+    cropper = FaceCropper(config, load_template("arcface_128"), build_detector("default"))
     overlaps = []
     for picture in read(SyntheticSource(people=3, images=2, size=192, seed=1), 0, 1, 2, 3, 4, 5):
         assert picture.truth is not None
@@ -120,7 +120,7 @@ def test_of_a_photograph_the_region_is_what_the_mesh_goes_round() -> None:
 def test_exact_points_land_on_the_template() -> None:
     config = PrepareConfig(input="-", output="-", landmarks="exact", size=112, template="arcface_112")
     template = load_template("arcface_112")
-    cropper = Cropper(config, template, build_detector("default"))
+    cropper = FaceCropper(config, template, build_detector("default"))
     (picture,) = read(SyntheticSource(people=1, images=1, size=192, seed=0), 0)
     row, num_faces = cropper.build(picture)
     assert num_faces == 1

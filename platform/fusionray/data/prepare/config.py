@@ -8,15 +8,23 @@ from pydantic import Field, field_validator, model_validator
 
 from fusionray.config import Section
 from fusionray.faces.align import load_template
+from fusionray.types import ShardTask
 
 
 class PrepareConfig(Section):
-    """What to read, how to align it, what to keep and where to write it."""
+    """What to read, how to crop it, what to keep and where to write it.
+
+    Detector, template, landmarks and the limits of faces have no effect on pictures, which lose whatever is smaller
+    than `size`: nothing is enlarged.
+    """
 
     input: str = Field(
         description="folder (<identity>/<image>, or flat), tar or zip of one, or synthetic://people=500,images=20,..."
     )
     output: str = Field(description="folder for the shards: a local path or a URI (s3://, gs://, file://)")
+    task: ShardTask = Field(
+        "faces", description="faces: the largest face of each picture, aligned; pictures: the middle square of each"
+    )
     template: str = Field("arcface_128", description="where the five points lie in a crop")
     size: int = Field(128, ge=32, le=2048, description="pixels a side of a crop")
     detector: str = Field("default", description="'default', or the path of a YuNet or SCRFD ONNX file")

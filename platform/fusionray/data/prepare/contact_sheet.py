@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import cv2
 import numpy as np
 
-from fusionray.data.shards import SPLITS, Manifest
+from fusionray.data.shards import GROUP_COLUMNS, SPLITS, Manifest
 from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.faces.face import Image
 from fusionray.storage import filesystem as storage
@@ -36,21 +36,28 @@ def draw_contact_sheet(people: Mapping[str, Iterable[Image]]) -> Image:
 
 
 def collect_crops(folder: str, manifest: Manifest) -> dict[str, list[Image]]:
-    """Read the crops for a contact sheet from as few shards as it takes, people to learn from first."""
+    """Read the crops for a contact sheet from as few shards as it takes, those to learn from first.
+
+    A row of the sheet shows a person; of pictures, so many that follow each other, by the name of the first.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    people: dict[str, list[Image]] = {}
+    shown: dict[str, list[Image]] = {}
     limits = ImageLimits(min_side=1)
+    column = GROUP_COLUMNS[manifest.task]
     for file in [file for split in SPLITS for file in manifest.files(split)]:
         data = storage.read_bytes(storage.join(folder, file))
-        table = pq.read_table(pa.BufferReader(data), columns=["image", "identity"])
-        for image, identity in zip(table["image"], table["identity"].to_pylist(), strict=True):
-            if identity not in people and len(people) == _MAX_PEOPLE:
+        table = pq.read_table(pa.BufferReader(data), columns=["image", column])
+        for image, group in zip(table["image"], table[column].to_pylist(), strict=True):
+            row = group
+            if manifest.task == "pictures" and shown and len(shown[last := next(reversed(shown))]) < _MAX_CROPS:
+                row = last
+            if row not in shown and len(shown) == _MAX_PEOPLE:
                 break
-            crops = people.setdefault(identity, [])
+            crops = shown.setdefault(row, [])
             if len(crops) < _MAX_CROPS:
                 crops.append(decode_image(image.as_py(), limits))
-        if len(people) == _MAX_PEOPLE:
+        if len(shown) == _MAX_PEOPLE:
             break
-    return people
+    return shown

@@ -1,9 +1,9 @@
-"""One picture -> one row of a shard: detect, align, judge, encode."""
+"""One picture -> one row of a shard: crop (a face: detect and align), judge, encode."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -12,16 +12,53 @@ from numpy.typing import NDArray
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.quality import box_around, check_crop, check_face
 from fusionray.data.prepare.source import Picture, Truth
-from fusionray.data.shards import build_row
+from fusionray.data.shards import build_picture_row, build_row
 from fusionray.errors import ImageRejected, NoFaceFound
 from fusionray.faces.align import Template, estimate_alignment, invert_affine, transform_points, warp, warp_crop
 from fusionray.faces.decode import encode_image, encode_plane
 from fusionray.faces.face import Detector, Face, Matrix, Plane, largest_face
 
 
+class RowMaker(Protocol):
+    """Makes the rows of one task."""
+
+    def build(self, picture: Picture) -> tuple[dict[str, Any], int]:
+        """Build the row of a picture, and tell how many faces were seen.
+
+        Raises:
+            ImageRejected: the picture is of no use.
+        """
+        ...
+
+
 @dataclass(frozen=True, eq=False, slots=True)
-class Cropper:
-    """Makes rows. The largest face of a picture counts; the others are only counted."""
+class PictureCropper:
+    """Makes rows of pictures, whatever they show: the largest square in the middle."""
+
+    config: PrepareConfig
+
+    def build(self, picture: Picture) -> tuple[dict[str, Any], int]:
+        """Build the row of a picture; nobody looks for faces.
+
+        Raises:
+            ImageRejected: "too_small" or "blurred".
+        """
+        config = self.config
+        height, width = picture.image.shape[:2]
+        side = min(height, width)
+        if side < config.size:
+            raise ImageRejected("too_small", f"{width} x {height} px hold no square of size={config.size}")
+        top, left = (height - side) // 2, (width - side) // 2
+        square = picture.image[top : top + side, left : left + side]
+        crop = np.asarray(cv2.resize(square, (config.size, config.size), interpolation=cv2.INTER_AREA), np.uint8)
+        check_crop(crop, min_sharpness=config.min_sharpness)
+        encoded = encode_image(crop, config.image_format, config.quality)
+        return build_picture_row(encoded, picture.entry.source, width, height), 0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FaceCropper:
+    """Makes rows of faces. The largest face of a picture counts; the others are only counted."""
 
     config: PrepareConfig
     template: Template

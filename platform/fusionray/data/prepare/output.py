@@ -27,6 +27,9 @@ _WITHOUT_EFFECT = {"input", "output", "workers", "contact_sheet", "overwrite"}
 def compute_fingerprint(config: PrepareConfig, signature: str) -> tuple[dict[str, Any], str]:
     """Give the settings and the input state that determine the shards, and one hash of them."""
     settings = config.model_dump(exclude=_WITHOUT_EFFECT) | {"input": hashlib.sha256(signature.encode()).hexdigest()}
+    if config.task == "faces":
+        # Shards that were made before there was another task are still what these settings make.
+        del settings["task"]
     if config.detector != "default":
         settings["detector"] = storage.sha256_hex(Path(config.detector).read_bytes())
     return settings, storage.sha256_hex(json.dumps(settings, sort_keys=True).encode())

@@ -23,6 +23,7 @@ from fusionray.errors import InputMissing
 from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
 from fusionray.ray_cluster.actor_pool import work_through
+from fusionray.types import GROUP_NAMES
 
 
 def prepare(config: PrepareConfig) -> Manifest:
@@ -38,7 +39,7 @@ def prepare(config: PrepareConfig) -> Manifest:
         DetectorUnavailable: the detector cannot be loaded.
     """
     source = open_source(config)
-    detector = build_detector(config.detector)
+    detector = build_detector(config.detector) if config.task == "faces" else None
     settings, fingerprint = compute_fingerprint(config, source.signature())
     output = Output(config.output)
     output.claim(settings, fingerprint, overwrite=config.overwrite)
@@ -47,8 +48,12 @@ def prepare(config: PrepareConfig) -> Manifest:
         _say(f"prepare: {config.output} is complete ({_in_words(finished)}); nothing to do")
         return finished
     listing = source.list_entries()
+    entries = listing.entries
+    if config.task == "pictures":
+        # Splits are of pictures: what lies in one folder need not stay together.
+        entries = [entry._replace(identity=entry.source) for entry in entries]
     chunks = plan_chunks(
-        listing.entries,
+        entries,
         seed=config.seed,
         validation_fraction=config.validation_fraction,
         test_fraction=config.test_fraction,
@@ -60,13 +65,15 @@ def prepare(config: PrepareConfig) -> Manifest:
         _say(f"prepare: {len(done)} of {len(chunks)} shards were made before; going on with the others")
     _make_shards(Job(config, source, detector, fingerprint), missing, num_done=_count(chunks) - _count(missing))
     reports = [output.read_report(chunk) for chunk in chunks]
-    manifest = _build_manifest(config, fingerprint, chunks, reports, listing.dropped, synthetic=source.synthetic)
+    # What a renderer knows of its faces is no column of pictures.
+    synthetic = source.synthetic and config.task == "faces"
+    manifest = _build_manifest(config, fingerprint, chunks, reports, listing.dropped, synthetic=synthetic)
     _publish(config, output, manifest, listing.dropped, reports)
     _say(f"prepare: {config.output}: {_in_words(manifest)}")
     if config.test_fraction and not manifest.splits["test"].identities:
         _say(
-            f"prepare: nobody is held out for the test, since {manifest.num_identities} people are too few for "
-            f"test_fraction={config.test_fraction:g}; add people, or raise it until its share is two of them"
+            f"prepare: nobody is held out for the test, since {manifest.num_identities} {GROUP_NAMES[config.task]} are "
+            f"too few for test_fraction={config.test_fraction:g}; add some, or raise it until its share is two of them"
         )
     return manifest
 
@@ -114,7 +121,8 @@ def _build_manifest(
         counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         raise InputMissing(f"{config.input}: none of its pictures can be used ({counts}); see the reasons, check INPUT")
     return Manifest(
-        template=config.template,
+        task=config.task,
+        template=config.template if config.task == "faces" else "",
         size=config.size,
         image_format=config.image_format,
         seed=config.seed,
@@ -142,8 +150,9 @@ def _publish(
         "images": manifest.num_images,
         "identities": manifest.num_identities,
         "dropped": manifest.dropped,
-        "images_with_several_faces": sum(report.num_several_faces for report in reports),
     }
+    if config.task == "faces":
+        summary["images_with_several_faces"] = sum(report.num_several_faces for report in reports)
     output.write("summary.json", json.dumps(summary, indent=1).encode())
     if config.contact_sheet:
         sheet = draw_contact_sheet(collect_crops(config.output, manifest))
@@ -158,8 +167,9 @@ def _count(chunks: list[Chunk]) -> int:
 
 def _in_words(manifest: Manifest) -> str:
     validation, test = (manifest.splits[split].identities for split in ("validation", "test"))
+    shown = GROUP_NAMES[manifest.task]
     return (
-        f"{manifest.num_images} crops of {manifest.num_identities} people ({validation} held out for validation, "
+        f"{manifest.num_images} crops of {manifest.num_identities} {shown} ({validation} held out for validation, "
         f"{test} for the test) "
         f"in {len(manifest.shards)} shards, {manifest.num_dropped} pictures dropped"
     )

@@ -12,10 +12,10 @@ import numpy as np
 
 from fusionray.config import Section
 from fusionray.data.prepare.config import PrepareConfig
-from fusionray.data.prepare.crop import Cropper
+from fusionray.data.prepare.crop import FaceCropper, PictureCropper, RowMaker
 from fusionray.data.prepare.plan import Chunk
 from fusionray.data.prepare.source import Dropped, PictureSource, as_dropped
-from fusionray.data.shards import ShardInfo, write_shard
+from fusionray.data.shards import GROUP_COLUMNS, ShardInfo, write_shard
 from fusionray.errors import FusionRayError, ImageRejected
 from fusionray.faces.align import load_template
 from fusionray.faces.face import Detector
@@ -40,12 +40,19 @@ class ShardReport(Section):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Job:
-    """What all chunks of one run share."""
+    """What all chunks of one run share; nobody is detected in pictures that are not taken for faces."""
 
     config: PrepareConfig
     source: PictureSource
-    detector: Detector
+    detector: Detector | None
     fingerprint: str
+
+
+def build_cropper(job: Job) -> RowMaker:
+    """Build what makes the rows of a job's task."""
+    if job.detector is None:
+        return PictureCropper(job.config)
+    return FaceCropper(job.config, load_template(job.config.template), job.detector)
 
 
 class ShardMaker:
@@ -59,7 +66,7 @@ class ShardMaker:
 
             torch.set_num_threads(1)
         self._job = job
-        self._cropper = Cropper(job.config, load_template(job.config.template), job.detector)
+        self._cropper = build_cropper(job)
 
     def __call__(self, batch: Answer) -> Iterator[News]:
         """Work through chunks, telling every few pictures how many were tried.
@@ -99,7 +106,7 @@ class ShardMaker:
         report = ShardReport(
             fingerprint=job.fingerprint,
             shard=shard,
-            identities=sorted({row["identity"] for row in rows}),
+            identities=sorted({row[GROUP_COLUMNS[job.config.task]] for row in rows}),
             num_several_faces=num_several_faces,
             dropped=dropped,
         )

@@ -117,6 +117,7 @@ def check_data(config: TrainConfig) -> None:
             data.shards,
             read_manifest(data.shards),
             size=data.size,
+            task=config.family.task,
             template=data.template,
             with_parameters=config.family.needs_parameters(config.recipe),
         )
