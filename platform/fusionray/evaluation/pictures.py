@@ -75,7 +75,7 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, facts = open_picture_model(config.model, family, uri, device)
     manifest = read_manifest(config.data)
-    check_shards(config.data, manifest, size=facts.size)
+    check_shards(config.data, manifest, size=facts.size, task=family.task)
     check_extent(config, manifest, family)
     decoder = CropDecoder(facts.size, DECODE_THREADS)
     rows = HeldOutCrops(
