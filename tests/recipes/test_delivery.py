@@ -148,5 +148,5 @@ def test_what_cannot_be_evaluated_says_why(world: Path, tmp_path: Path, monkeypa
     with pytest.raises(ShardMismatch, match="64 px"):
         measure(world, "run", tmp_path / "report", data=str(tmp_path / "large"))
     monkeypatch.delitem(registry.families, "blend")
-    with pytest.raises(ConfigInvalid, match="no recipe 'blend'; there are: attributes, face_fusion, identity"):
+    with pytest.raises(ConfigInvalid, match=r"no recipe 'blend'; there are: attributes, .*identity"):
         measure(world, "run", tmp_path / "report")
