@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from fusionray.environment import QUIET_DEFAULTS, ROOT_VARIABLE, apply_defaults, cluster_address, resolve_location
+from fusionray.environment import (
+    JOB_VARIABLE,
+    QUIET_DEFAULTS,
+    RECIPES_VARIABLE,
+    ROOT_VARIABLE,
+    apply_defaults,
+    cluster_address,
+    list_recipe_modules,
+    passed_on,
+    resolve_location,
+)
 
 
 @pytest.fixture
@@ -42,6 +53,19 @@ def test_a_cluster_that_is_there_keeps_its_own_authentication(monkeypatch: pytes
         monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     apply_defaults("10.0.0.1:6379" if named else None)
     assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+def test_recipe_modules_reach_a_cluster_unless_its_job_names_them_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(JOB_VARIABLE, raising=False)
+    monkeypatch.delenv(RECIPES_VARIABLE, raising=False)
+    assert (list_recipe_modules(), passed_on()) == ([], {})
+    monkeypatch.setenv(RECIPES_VARIABLE, "mine.first, mine.second,")
+    assert list_recipe_modules() == ["mine.first", "mine.second"]
+    assert passed_on() == {RECIPES_VARIABLE: "mine.first, mine.second,"}
+    monkeypatch.setenv(JOB_VARIABLE, json.dumps({"runtime_env": {"env_vars": {"OTHER": "1"}}, "metadata": {}}))
+    assert set(passed_on()) == {RECIPES_VARIABLE}
+    monkeypatch.setenv(JOB_VARIABLE, json.dumps({"runtime_env": {"env_vars": {RECIPES_VARIABLE: "mine.first"}}}))
+    assert passed_on() == {}
 
 
 @pytest.mark.usefixtures("clean")

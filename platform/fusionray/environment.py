@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
@@ -61,6 +62,8 @@ ROOT_VARIABLE = "FUSIONRAY_ROOT"
 DATA_VARIABLE = "XDG_DATA_HOME"
 # Modules that register model families of other packages, separated by commas (recipes/registry.py).
 RECIPES_VARIABLE = "FUSIONRAY_RECIPES"
+# Where Ray tells the driver of a job how it was submitted.
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Set to 1 in processes that will train: they import what that takes before they are given anything to do.
 AHEAD_VARIABLE = "FUSIONRAY_WORKER"
 
@@ -113,8 +116,13 @@ def list_recipe_modules() -> list[str]:
 
 
 def passed_on() -> dict[str, str]:
-    """Give the variables that every process of a Ray job must see as the driver does, those that are set."""
-    return {name: os.environ[name] for name in (RECIPES_VARIABLE,) if os.environ.get(name)}
+    """Give the variables that every process of a cluster must see as this one does, those that are set.
+
+    What the runtime environment of a surrounding Ray job sets is there already, and Ray refuses it a second time.
+    """
+    job = json.loads(os.environ.get(JOB_VARIABLE, "{}")).get("runtime_env") or {}
+    names = {RECIPES_VARIABLE} - set(job.get("env_vars", {}))
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 def resolve_location(location: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -38,6 +39,15 @@ def test_the_description_reads_back_as_it_was_written(tmp_path: Path) -> None:
     info = read_info(save_plain(tmp_path, 64, counters=counters, position=position))
     assert (info.images_seen, info.config, info.metrics) == (64, {"a": {"b": 1}}, {"loss": 0.5})
     assert (info.counters, info.position, info.num_ranks, info.format_version) == (counters, position, 1, 2)
+
+
+def test_what_earlier_versions_wrote_as_fields_is_read_as_metadata(tmp_path: Path) -> None:
+    folder = save_plain(tmp_path)
+    path = Path(folder, INFO_NAME)
+    tree = json.loads(path.read_text())
+    del tree["metadata"]
+    path.write_text(json.dumps({**tree, "identity_encoder": {"channels": [8]}, "attribute_reader": None}))
+    assert read_info(folder).metadata == {"identity_encoder": {"channels": [8]}}
 
 
 def test_the_loss_of_a_skipped_step_does_not_make_a_checkpoint_unreadable(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class DataConfig(Section):
         description="folder or URI made by `fusionray prepare`, or synthetic://... to prepare a synthetic world first"
     )
     size: int = Field(64, description="side of the crops, pixels")
-    template: str = Field("arcface_128", description="alignment of the crops")
+    template: str = Field("arcface_128", description="alignment of the crops; pictures have none")
     same_identity_ratio: float = Field(0.2, ge=0, le=1, description="share of pairs of two pictures of one person")
     shuffle_buffer_rows: int = Field(
         2048, ge=16, description="encoded rows a worker keeps to draw from; more shuffles better"

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from fusionray.data.prepare.config import PrepareConfig
+from fusionray.data.prepare.output import compute_fingerprint
 from fusionray.data.prepare.plan import assign_splits, plan_chunks
 from fusionray.data.prepare.source import Entry
 from fusionray.data.shards import SPLITS
@@ -101,3 +103,10 @@ def test_fewer_than_ten_people_are_tested_only_if_that_is_asked_for() -> None:
     # Never one alone; and rather nobody than leave less than two to learn from.
     assert {len(found["test"]) for found in asked} == {0, 2}
     assert min(len(found["train"]) for found in asked) == 2
+
+
+def test_shards_of_faces_from_before_there_was_another_task_are_still_the_same() -> None:
+    faces, _ = compute_fingerprint(PrepareConfig(input="in", output="out"), "content")
+    pictures, _ = compute_fingerprint(PrepareConfig(input="in", output="out", task="pictures"), "content")
+    assert "task" not in faces
+    assert pictures["task"] == "pictures"

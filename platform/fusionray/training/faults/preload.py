@@ -10,3 +10,6 @@ from fusionray.environment import AHEAD_VARIABLE
 
 if os.environ.get(AHEAD_VARIABLE) == "1":
     import fusionray.training.run.worker  # noqa: F401
+    from fusionray.recipes.registry import import_families
+
+    import_families()
