@@ -13,7 +13,7 @@ from fusionray.environment import resolve_location
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint or run folder of a face-fusion run")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint or run folder")
     parser.add_argument("--output", metavar="DIR", required=True, help="folder of the bundle")
     parser.add_argument(
         "--layout",

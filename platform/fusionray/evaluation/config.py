@@ -22,7 +22,7 @@ class ClipsConfig(Section):
 class EvaluateConfig(Section):
     """What is judged, on which pictures, by whom."""
 
-    model: str = Field(description="bundle folder, models:/name@alias, or checkpoint or run folder of a fusion run")
+    model: str = Field(description="bundle folder, models:/name@alias, or checkpoint or run folder")
     data: str = Field(description="folder or URI made by `fusionray prepare`")
     output: str = Field(description="local folder of figures.json, report.html, report.md and pairs.csv")
     split: Split = Field("test", description="people to judge by; nothing was learned from or chosen by those of test")
