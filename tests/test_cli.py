@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -183,7 +184,9 @@ def test_settings_fit_the_terminal(
         header = text.splitlines()[0]
         assert header.split() == ["key", "type", "unit", "default", "meaning"]
         column = header.index("meaning")
-        rows = [line for line in text.splitlines()[1:] if line.startswith("  ") and "`" not in line[:4]]
+        # Members of a union stand by themselves: a name and a sentence.
+        table = re.sub(r"\n(?:  [^\n`]*\n)+  `[^\n]* lists the keys of one of them", "", text)
+        rows = [line for line in table.splitlines()[1:] if line.startswith("  ") and "`" not in line[:4]]
         assert [line for line in rows if line[column - 1 : column].strip()] == []
 
 

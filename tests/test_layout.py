@@ -124,7 +124,8 @@ FORBIDDEN = {
         f"tuning/{name}.py": ["ray", "mlflow"]
         for name in ("config", "drawing", "importance", "plan", "records", "report", "sampler", "space")
     },
-    "serving": [*(f"fusionray.{room}" for room in ("recipes", "training", "tuning", "evaluation", "export"))],
+    "export": [*TOP, *(f"fusionray.{room}" for room in ("training", "tuning", "evaluation"))],
+    "serving": ["torch", "fusionray.nets", *(f"fusionray.{room}" for room in ("recipes", *TRAINING_SIDE))],
 }
 
 

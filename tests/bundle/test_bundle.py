@@ -11,6 +11,7 @@ import pytest
 from fusionray.bundle.bundle import bundle_hash, read_bundle, write_bundle
 from fusionray.bundle.description import BundleDescription, describe_tensors
 from fusionray.errors import BundleInvalid
+from tests.support.blend_bundle import write_blend_bundle
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny, write_tiny_bundle
 
 
@@ -153,3 +154,39 @@ def test_the_described_tensors_state_their_ranges() -> None:
     tensors = describe_tensors(64, -1.0, 1.0)["generator.onnx"]
     assert (tensors["target"].minimum, tensors["output"].maximum) == (-1.0, 1.0)
     assert (tensors["mask"].minimum, tensors["mask"].shape) == (0.0, ("N", 1, 64, 64))
+
+
+def test_a_bundle_of_face_fusion_does_not_write_its_task(tmp_path: Path) -> None:
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    assert "task" not in json.loads((bundle.folder / "bundle.json").read_text())
+    assert read_bundle(bundle.folder).description.task == "face_fusion"
+
+
+def test_a_bundle_of_another_task_names_it_and_says_nothing_of_faces(tmp_path: Path) -> None:
+    written = write_blend_bundle(tmp_path / "bundle")
+    read = read_bundle(written.folder)
+    assert read == written
+    assert bundle_hash(read) == bundle_hash(written)
+    tree = json.loads((read.folder / "bundle.json").read_text())
+    assert tree["task"] == "blend"
+    assert not {"template", "identity_template", "embedding"} & tree.keys()
+    assert (read.description.inputs, read.description.models) == (("content", "style"), ("generator.onnx",))
+    with pytest.raises(BundleInvalid, match="of the task blend, and one of face_fusion is needed here"):
+        read.require_task("face_fusion")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"task": "face_fusion"}, "template: a bundle of face fusion names the template"),
+        ({"template": "arcface_128"}, "template: is about faces and has no effect on the task blend"),
+        ({"tensors": {}}, "needs an 'output' and an input"),
+        ({"task": "../models"}, "task"),
+    ],
+)
+def test_a_description_must_fit_its_task(tmp_path: Path, changes: dict[str, object], complaint: str) -> None:
+    bundle = write_blend_bundle(tmp_path / "bundle")
+    path = bundle.folder / "bundle.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(BundleInvalid, match=complaint):
+        read_bundle(bundle.folder)

@@ -7,10 +7,10 @@ import onnx
 import pytest
 
 from fusionray.bundle.bundle import Bundle, read_bundle
-from fusionray.checkpoint.models import load_fusion
 from fusionray.cli import main
 from fusionray.errors import InputMissing, ParityFailed, ShardMismatch
-from fusionray.export.calibration_data import draw_calibration_data
+from fusionray.export.calibration_data import CalibrationData, draw_calibration_data
+from fusionray.export.export import open_trained
 from fusionray.export.quantize import list_border_layers
 from fusionray.export.variants import Gate, build_variant
 from fusionray.runtime.config import RuntimeConfig
@@ -20,6 +20,11 @@ from tests.support.tiny_fusion import SIZE
 from tests.support.tiny_world import save_fusion, write_world
 
 ON_CPU = RuntimeConfig(providers=(CPU,), threads=1)
+
+
+def draw_for(run: Path, shards: str | None = None) -> CalibrationData:
+    trained = open_trained(str(run))
+    return draw_calibration_data(trained.delivery, trained.config.data, shards)
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +73,9 @@ def test_a_variant_takes_and_gives_what_the_generator_does_at_any_batch(bundle: 
 
 
 def test_the_figures_are_those_of_the_held_out_crops(run: Path, bundle: Bundle) -> None:
-    held_out = draw_calibration_data(load_fusion(run / "run")).held_out
+    held_out = draw_for(run / "run").held_out
     wanted, found = (
-        CropFuser(bundle, ON_CPU, precision=name).forward(held_out.sources, held_out.targets)  # type: ignore[arg-type]
+        CropFuser(bundle, ON_CPU, precision=name).forward(held_out["source"], held_out["target"])  # type: ignore[arg-type]
         for name in ("fp32", "int8")
     )
     picture, mask = np.abs(found["output"] - wanted["output"]) / 2, np.abs(found["mask"] - wanted["mask"])
@@ -108,7 +113,7 @@ def test_layers_that_read_and_write_pictures_keep_their_bits(bundle: Bundle) -> 
 def test_a_variant_that_misses_its_gate_is_not_written_and_its_figures_are_told(
     run: Path, bundle: Bundle, tmp_path: Path, gate: Gate
 ) -> None:
-    specimens = draw_calibration_data(load_fusion(run / "run"))
+    specimens = draw_for(run / "run")
     with pytest.raises(ParityFailed, match=r"int8 generator misses its gate: largest difference .* SSIM .*gates\.int8"):
         build_variant("int8", bundle.generator_path, tmp_path, specimens, gate)
     assert list(tmp_path.iterdir()) == []
@@ -125,15 +130,15 @@ def test_an_export_with_a_variant_that_misses_its_gate_leaves_nothing(
 
 def test_specimens_come_from_the_shards_or_are_synthetic(run: Path, tmp_path: Path) -> None:
     save_fusion(tmp_path / "run")
-    lost = load_fusion(tmp_path / "run")
-    specimens = draw_calibration_data(lost)
+    lost = tmp_path / "run"
+    specimens = draw_for(lost)
     assert specimens.judged_on == "synthetic faces"
-    assert specimens.held_out.targets.std() > 0.1
-    assert not np.array_equal(specimens.held_out.targets, specimens.calibration.targets)
-    found, again = draw_calibration_data(lost, str(run / "shards")), draw_calibration_data(load_fusion(run / "run"))
-    assert np.array_equal(found.held_out.targets, again.held_out.targets)
+    assert specimens.held_out["target"].std() > 0.1
+    assert not np.array_equal(specimens.held_out["target"], specimens.calibration["target"])
+    found, again = draw_for(lost, str(run / "shards")), draw_for(run / "run")
+    assert np.array_equal(found.held_out["target"], again.held_out["target"])
     with pytest.raises(InputMissing):
-        draw_calibration_data(lost, str(tmp_path / "nowhere"))
+        draw_for(lost, str(tmp_path / "nowhere"))
     write_world(tmp_path / "large", size=64, pictures=1)
     with pytest.raises(ShardMismatch, match="holds crops of 64 px"):
-        draw_calibration_data(lost, str(tmp_path / "large"))
+        draw_for(lost, str(tmp_path / "large"))

@@ -1,4 +1,7 @@
-"""A family that nobody else knows of goes the whole way: prepared, tried, trained, resumed, tuned; on a real Ray."""
+"""A family that nobody else knows of goes the whole way, on a real Ray.
+
+It is prepared, tried, trained, resumed, tuned, evaluated, exported and served.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import httpx
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from fusionray.bundle.bundle import Bundle
 from fusionray.checkpoint.info import list_checkpoints, read_info
 from fusionray.checkpoint.reader import load_tensors
 from fusionray.config import validate
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.shards import read_manifest
+from fusionray.environment import ROOT_VARIABLE
 from fusionray.errors import ShardMismatch
+from fusionray.evaluation.config import EvaluateConfig
+from fusionray.evaluation.evaluate import evaluate
+from fusionray.export.export import ExportConfig, export
 from fusionray.faces.decode import ImageLimits, decode_image, encode_image
+from fusionray.runtime.tasks import open_runner
+from fusionray.safety.verify import verify
 from fusionray.training.config import TrainConfig
 from fusionray.training.dry_run.dry_run import dry_run
 from fusionray.training.train import TrainResult, train
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.driver import tune
+from tests.support.serving import find_free_port
 from tests.support.tiny_shards import write_tiny_shards
 from tests.support.toy_family import Painter
 
@@ -166,3 +178,57 @@ def test_it_is_tuned(shards: Path, tmp_path: Path) -> None:
     )
     assert found.best.status == "finished"
     assert len(found.figures.figures) > 0
+
+
+@pytest.fixture(scope="module")
+def bundle(trained: tuple[TrainConfig, TrainResult]) -> Bundle:
+    run = trained[1].run_folder
+    return export(ExportConfig(checkpoint=run, output=f"{run}-bundle", precisions=("fp32", "fp16")))
+
+
+def test_it_is_exported_through_the_parity_gate(bundle: Bundle) -> None:
+    described = bundle.description
+    assert (described.task, described.size, described.inputs) == ("colour_transfer", SIZE, ("source", "target"))
+    assert described.parity is not None
+    assert 0 < described.parity.largest_difference < 1e-4
+    assert described.variants["fp16"].judged_on == "held-out crops of its shards"
+
+
+def test_it_is_evaluated_as_a_run_and_as_a_bundle(
+    shards: Path, trained: tuple[TrainConfig, TrainResult], bundle: Bundle, tmp_path: Path
+) -> None:
+    found = []
+    for number, model in enumerate((trained[1].run_folder, str(bundle.folder))):
+        config = EvaluateConfig(model=model, data=str(shards), output=str(tmp_path / str(number)), bootstrap_rounds=10)
+        figures = evaluate(config).figures.figures
+        found.append({name: figure.value for name, figure in figures.items()})
+    run, exported = found
+    assert exported == pytest.approx(run, abs=0.3)
+    assert run["held_out_draws"] == read_manifest(str(shards)).splits["test"].rows
+    assert run["ssim"] > run["ssim_first"]
+    assert run["l1"] < run["l1_first"]
+
+
+@pytest.mark.slow(seconds=40)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
+def test_it_is_served(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray import serve
+
+    from fusionray.serving.application import run
+    from fusionray.serving.config import ModelConfig, ServeConfig
+    from fusionray.serving.http.middleware import KEY_VARIABLE
+
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
+    port, pictures = find_free_port(), {"source": draw_picture(100), "target": draw_picture(101)}
+    run(ServeConfig(models=(ModelConfig(bundle=str(bundle.folder)),)), port=port, blocking=False)
+    try:
+        files = {name: encode_image(picture, "png") for name, picture in pictures.items()}
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/colour_transfer", files=files, timeout=30)
+    finally:
+        serve.shutdown()
+    assert answer.status_code == 200, answer.text
+    assert verify(answer.content).holds
+    np.testing.assert_array_equal(
+        decode_image(answer.content, ImageLimits(min_side=1)), open_runner(bundle).run(pictures)
+    )

@@ -18,7 +18,14 @@ from fusionray.checkpoint.models import load_weights
 from fusionray.checkpoint.reader import load_tensors
 from fusionray.config import in_unit
 from fusionray.nets.pixels import to_float, to_uint8
-from fusionray.recipes.family import DataFacts, RecipeConfig, RecipeFamily, TrainSettings
+from fusionray.recipes.family import (
+    BundleExport,
+    DataFacts,
+    RecipeConfig,
+    RecipeFamily,
+    TrainSettings,
+    deliver_pictures,
+)
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
 from fusionray.recipes.registry import register
 from fusionray.types import Batch, Rows
@@ -119,6 +126,7 @@ class ColourTransferFamily(RecipeFamily[ColourTransferConfig]):
     Config = ColourTransferConfig
     task = "pictures"
     num_roles = 2
+    evaluation = "pictures"
 
     def collate(self, roles: Sequence[Rows]) -> PicturePairs:
         """Pair sources and targets."""
@@ -150,6 +158,24 @@ class ColourTransferFamily(RecipeFamily[ColourTransferConfig]):
         painter = Painter(read_info(checkpoint).metadata["painter_width"])
         load_weights(painter, load_tensors(checkpoint, "averages.painter."), checkpoint)
         return painter.eval().requires_grad_(False)
+
+    def reference(self, pictures: Sequence[Tensor]) -> Tensor:
+        """Transfer the colours exactly."""
+        source, target = pictures
+        return transfer_colours(source, target)
+
+    def export(self, checkpoint: str) -> BundleExport:
+        """Give the painter for pictures of the size that it learned from."""
+        size: int = read_info(checkpoint).config["data"]["size"]
+        return deliver_pictures(
+            self.name, self.load_model(checkpoint), ("source", "target"), size, make_inputs=pair_neighbours
+        )
+
+
+def pair_neighbours(crops: Tensor) -> tuple[Tensor, ...]:
+    """Take the colours of each crop's neighbour."""
+    pictures = to_float(crops)
+    return pictures.roll(1, 0), pictures
 
 
 register(ColourTransferFamily())

@@ -5,6 +5,9 @@
     generator.fp16.onnx, generator.int8.onnx    the generator in fewer bits, where it was exported so
     bundle.json      how the models are driven, where they come from, and the sha256 of each file
 
+These are the files of face fusion. A bundle of another task names it in `bundle.json`, has `generator.onnx` with inputs
+of its own naming and an `output`, and lists whatever files it has besides.
+
 A source is read once and drawn from as often as one likes. Of a bundle made here, its first 512 values are the identity
 embedding, of unit length; what follows, if anything, is what the generator of the same bundle looks up in the source's
 picture. A model made elsewhere may take another source: `description.py` has what can be said of it.
@@ -55,6 +58,17 @@ class Bundle:
     def identity_path(self) -> Path:
         """Locate the identity encoder."""
         return self.folder / IDENTITY_NAME
+
+    def require_task(self, task: str) -> None:
+        """Refuse to be driven as a bundle of another task.
+
+        Raises: BundleInvalid.
+        """
+        if self.description.task != task:
+            raise BundleInvalid(
+                f"{self.folder}: is a bundle of the task {self.description.task}, and one of {task} is needed here; "
+                "name another one, or serve this one with `fusionray serve --bundle`"
+            )
 
     def generator_path_for(self, precision: Precision) -> Path:
         """Locate the generator in a precision.

@@ -2,10 +2,14 @@
 
 Format 2 says more than format 1, whose bundles are those where all of it has its default: ports named as their roles,
 RGB, one range for all channels, an embedding of unit length, a mask, a batch of any number.
+
+`task` says what the models are for, and so which runner of the runtime drives them. Bundles that name none are those of
+face fusion. What concerns faces only is neither asked of other tasks nor written for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -17,6 +21,10 @@ GENERATOR_NAME = "generator.onnx"
 IDENTITY_NAME = "identity.onnx"
 EMBEDDING_LENGTH = 512
 IDENTITY_SIZE = 112
+FACE_FUSION = "face_fusion"
+# Roles of a model that are its outputs; whatever else is described is an input.
+OUTPUT_ROLES = ("output", "mask")
+ABOUT_FACES = ("template", "identity_template", "embedding")
 
 SINCE_FORMAT_2: Any = {
     "embedding": True,
@@ -119,16 +127,18 @@ class Variant(Section):
 class BundleDescription(Section):
     """The content of `bundle.json`. `tensors` maps file name, then role, to what that input or output holds.
 
-    Roles are `source`, `target`, `output` and, if there is one, `mask` of `generator.onnx`, and `input` and `source` of
-    `identity.onnx`, which a bundle whose `source` is a picture does without. A source's face is cut at
-    `identity_template`, a target's at `template`. A model that was made elsewhere has no `parity`.
+    Roles of face fusion are `source`, `target`, `output` and, if there is one, `mask` of `generator.onnx`, and `input`
+    and `source` of `identity.onnx`, which a bundle whose `source` is a picture does without. A source's face is cut at
+    `identity_template`, a target's at `template`. Any other task has `generator.onnx` with inputs of its own naming and
+    one `output`. A model that was made elsewhere has no `parity`.
     `name` travels in HTTP headers and registry entries, so it is plain ASCII without spaces.
     """
 
     format_version: Literal[1, 2] = FORMAT_VERSION
+    task: str = Field(FACE_FUSION, pattern=r"^[a-z][a-z0-9_]{0,63}$")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
     size: int = Field(gt=0)
-    template: str
+    template: str = ""
     identity_template: str = "arcface_112"
     tensors: dict[str, dict[str, TensorDescription]]
     embedding: EmbeddingRule = EmbeddingRule()
@@ -138,9 +148,43 @@ class BundleDescription(Section):
     variants: dict[Precision, Variant] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def check_task(self) -> BundleDescription:
+        if self.task == FACE_FUSION:
+            if not self.template:
+                raise ValueError("template: a bundle of face fusion names the template that targets are cut at")
+            return self
+        foreign = [name for name in ABOUT_FACES if name in self.model_fields_set]
+        if foreign:
+            raise ValueError(f"{foreign[0]}: is about faces and has no effect on the task {self.task}; leave it out")
+        roles = self.tensors.get(GENERATOR_NAME, {})
+        if "output" not in roles or not self.inputs:
+            raise ValueError(f"tensors: {GENERATOR_NAME} of the task {self.task} needs an 'output' and an input")
+        return self
+
     def tree(self) -> dict[str, Any]:
-        """Give it as it is written, and hashed: a bundle of format 1 without what that format did not know."""
-        return self.model_dump(mode="json", exclude=SINCE_FORMAT_2 if self.format_version == 1 else None)
+        """Give it as it is written, and hashed.
+
+        A bundle of face fusion does not name its task, and one of format 1 has only what that format knew: the hashes
+        of bundles that are in use stay.
+        """
+        if self.task != FACE_FUSION:
+            return self.model_dump(mode="json", exclude=set(ABOUT_FACES))
+        unknown_then = SINCE_FORMAT_2 if self.format_version == 1 else {}
+        return self.model_dump(mode="json", exclude={"task": True, **unknown_then})
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Name the inputs of the generator by their roles, in alphabetical order: `bundle.json` keeps no other."""
+        return tuple(sorted(role for role in self.tensors.get(GENERATOR_NAME, {}) if role not in OUTPUT_ROLES))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Name the files that hold a model without which nothing runs, the one that makes the picture last."""
+        others = sorted(name for name in self.tensors if name != GENERATOR_NAME)
+        if self.task == FACE_FUSION:
+            others = [] if self.takes_picture else [IDENTITY_NAME]
+        return (*others, GENERATOR_NAME)
 
     @property
     def takes_picture(self) -> bool:
@@ -151,14 +195,19 @@ class BundleDescription(Section):
     @property
     def required_files(self) -> tuple[str, ...]:
         """Name the files without which the bundle cannot be run."""
-        encoder = () if self.takes_picture else (IDENTITY_NAME,)
         mapping = (self.embedding.file,) if self.embedding.file else ()
-        return (GENERATOR_NAME, *encoder, *mapping, *(variant.file for variant in self.variants.values()))
+        return (*reversed(self.models), *mapping, *(variant.file for variant in self.variants.values()))
 
 
 def spread(level: Level) -> tuple[float, float, float]:
     """Give a level for each of three channels."""
     return level if isinstance(level, tuple) else (level, level, level)
+
+
+def describe_pictures(size: int, inputs: Iterable[str]) -> dict[str, dict[str, TensorDescription]]:
+    """Describe the tensors of a bundle from named pictures to an `output`, all of one size and in [-1,1]."""
+    picture = TensorDescription(meaning="picture", shape=("N", 3, size, size), minimum=-1.0, maximum=1.0)
+    return {GENERATOR_NAME: dict.fromkeys((*inputs, "output"), picture)}
 
 
 def describe_tensors(

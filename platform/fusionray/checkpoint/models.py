@@ -29,6 +29,8 @@ IDENTITY_ENCODER = "identity_encoder"
 ATTRIBUTE_READER = "attribute_reader"
 FACE_FUSION = "face_fusion"
 
+OTHER_VERSION = "{}: its configuration is of another version of fusionray"
+
 
 @dataclass(frozen=True)
 class EncoderState:
@@ -168,6 +170,14 @@ class TrainedFusion:
         return SourceReader(self.encoder, self.network).eval()
 
 
+def read_stored_config(folder: str, info: CheckpointInfo) -> StoredConfig:
+    """Read what all users of a trained model need of the configuration of its checkpoint.
+
+    Raises: ConfigInvalid.
+    """
+    return validate(StoredConfig, info.config, OTHER_VERSION.format(folder))
+
+
 def load_fusion(location: str | Path) -> TrainedFusion:
     """Load the averaged fusion network and its identity encoder from a checkpoint or run folder.
 
@@ -175,11 +185,10 @@ def load_fusion(location: str | Path) -> TrainedFusion:
     """
     folder = find_checkpoint(str(location))
     info = read_info(folder)
-    where = f"{folder}: its configuration is of another version of fusionray"
-    recipe = validate(StoredConfig, info.config, where).recipe.name
+    recipe = read_stored_config(folder, info).recipe.name
     if recipe != FACE_FUSION:
         raise CheckpointMissing(f"{folder}: is a checkpoint of the {recipe} recipe, not of {FACE_FUSION}")
-    config = validate(StoredFusionConfig, info.config, where)
+    config = validate(StoredFusionConfig, info.config, OTHER_VERSION.format(folder))
     network = FusionNetwork(config.recipe.generator)
     load_weights(network, load_tensors(folder, AVERAGED_FUSION), folder)
     return TrainedFusion(

@@ -30,7 +30,7 @@ def add_export(verbs: Verbs) -> None:
             ),
         ],
     )
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint or run folder of a face-fusion run")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint or run folder")
     parser.add_argument("--output", metavar="DIR", required=True, help="folder of the bundle")
     parser.add_argument(
         "--layout",

@@ -48,6 +48,7 @@ def add_fuse(verbs: Verbs) -> None:
 
 def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import bundle_hash, read_bundle
+    from fusionray.bundle.description import FACE_FUSION
     from fusionray.faces.detect import build_detector
     from fusionray.runtime.fuser import Fuser
     from fusionray.safety.mark import Mark, MarkConfig
@@ -64,6 +65,7 @@ def run_fuse(options: argparse.Namespace) -> None:
     signing = {"certificate": options.certificate, "key": options.key}
     settings = validate(SigningConfig, signing, "--certificate, --key")
     bundle = read_bundle(options.bundle, options.tracking_uri)
+    bundle.require_task(FACE_FUSION)
     signer = build_signer(settings)
     fused = Fuser(bundle, build_detector(options.detector)).fuse(source, target, options.faces)
     provenance = Provenance(bundle.description.name, bundle_hash(bundle))

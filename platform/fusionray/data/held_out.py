@@ -15,12 +15,15 @@ from torch import Tensor
 from fusionray.data.decoding import CropDecoder, decode_rows
 from fusionray.data.pairs import SampledPairs, crops_from_tables, draw_held_out_pairs, regroup
 from fusionray.data.reading import read_split
-from fusionray.data.shards import REGION_COLUMN, Manifest
+from fusionray.data.shards import REGION_COLUMN, Manifest, Split
 from fusionray.types import Batch, Rows
 
 
 class HeldOutCrops:
-    """The first `count` rows of the validation split, which must not be empty; `collate` makes batches of them."""
+    """The first `count` rows of a split, validation by default, which must not be empty.
+
+    `collate` makes batches of them.
+    """
 
     def __init__(
         self,
@@ -31,8 +34,9 @@ class HeldOutCrops:
         collate: Callable[[Sequence[Rows]], Batch],
         *,
         with_regions: bool,
+        split: Split = "validation",
     ) -> None:
-        table = read_split(folder, manifest, "validation").slice(0, count)
+        table = read_split(folder, manifest, split).slice(0, count)
         if not with_regions and REGION_COLUMN in table.column_names:
             table = table.drop_columns([REGION_COLUMN])
         self.crops = crops_from_tables([table])

@@ -31,8 +31,7 @@ class EvaluateConfig(Section):
     listed_by: ClassVar[str] = "fusionray evaluate --settings"
 
     model: str = Field(
-        description="Model to evaluate: a bundle folder, models:/name@alias, or a checkpoint or run folder of a "
-        "fusion run."
+        description="Model to evaluate: a bundle folder, models:/name@alias, or a checkpoint or run folder."
     )
     data: str = Field(description="Folder or URI that `fusionray prepare` wrote.")
     output: str = Field(description="Local folder for figures.json, report.html, report.md and pairs.csv.")

@@ -1,202 +1,59 @@
-"""The evaluation stage: fuse pairs of held-out people, let judges measure them, tell what they found."""
+"""The evaluation stage: measure a model by the protocol that its family names, and tell what was found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from fusionray.checkpoint.evaluators import EvaluatorPaths
-from fusionray.checkpoint.models import load_encoder
-from fusionray.data.shards import Manifest, check_shards, read_manifest
+from fusionray.bundle.bundle import read_bundle
+from fusionray.bundle.description import FACE_FUSION
+from fusionray.checkpoint.info import read_info
+from fusionray.checkpoint.models import read_stored_config
 from fusionray.environment import resolve_location
-from fusionray.errors import DetectorUnavailable
-from fusionray.evaluation.clips import Clip, RecordedClip, RenderedClip
-from fusionray.evaluation.config import ClipsConfig, EvaluateConfig
-from fusionray.evaluation.dataset import EvalDataset, check_split, load_dataset
-from fusionray.evaluation.distributed import measure_pieces
-from fusionray.evaluation.fusion_model import FusionModelInfo, is_bundle, open_fusion_model, resolve_model
-from fusionray.evaluation.report.documents import Report, write_text
-from fusionray.evaluation.report.figures import Figures, write_figures
-from fusionray.evaluation.report.goals import load_table
-from fusionray.evaluation.report.missing import MissingContext, explain_missing
-from fusionray.evaluation.report.output import EvalRun, write_outcome
-from fusionray.evaluation.report.summary import EvalSummary, sum_up
-from fusionray.evaluation.workload import EvalSpec, divide
-from fusionray.faces.align import load_template
-from fusionray.metrics.feature_network import is_same
-from fusionray.metrics.landmarks import CropLandmarks
-from fusionray.metrics.measure import FusionModel
+from fusionray.errors import BundleInvalid, ConfigInvalid
+from fusionray.evaluation.config import EvaluateConfig
+from fusionray.evaluation.fusion import evaluate_fusion
+from fusionray.evaluation.fusion_model import is_bundle, resolve_model
+from fusionray.evaluation.outcome import EvaluateResult
+from fusionray.evaluation.pictures import evaluate_pictures
+from fusionray.recipes.family import RecipeFamily
 from fusionray.recipes.registry import find_family
 from fusionray.tracking import tracking_uri
-from fusionray.training.config import DataConfig, RunConfig, TrackingConfig, TrainConfig
-from fusionray.training.run.worker_group import choose_gpu
-from fusionray.training.train import ensure_trained
 
-NAME = "evaluate"
-CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class EvaluateResult:
-    """The figures, where their report lies, the table as it is printed, and the report for those who add to it."""
-
-    figures: Figures
-    folder: Path
-    table: str
-    report: Report
+# Protocols by the name that `RecipeFamily.evaluation` has.
+PROTOCOLS: dict[str, Callable[[EvaluateConfig, RecipeFamily[Any]], EvaluateResult]] = {
+    "face_fusion": lambda config, _: evaluate_fusion(config),
+    "pictures": evaluate_pictures,
+}
 
 
 def evaluate(config: EvaluateConfig) -> EvaluateResult:
-    """Judge a model on the connected Ray cluster; a judge that is named by its preset is trained first.
+    """Measure a model on the connected Ray cluster; whoever judges it and is named by a preset is trained first.
 
-    Equal settings, model and shards give equal pairs and figures. What an earlier call wrote is replaced.
+    Equal settings, model and shards give equal figures. What an earlier call wrote is replaced.
 
-    Raises: ShardMismatch for shards of another size or template, or with nobody in the split; ValueError for a judge
-        that supervised the model; any FusionRayError of its parts.
+    Raises: ConfigInvalid if the family of the model names no protocol; any FusionRayError of the protocol.
     """
-    config = resolve_places(config)
-    uri = tracking_uri(config.tracking_uri, config.runs or config.output)
-    subject, facts = open_fusion_model(config.model, tracking_uri=uri, device=CPU, threads=None)
-    manifest = read_manifest(config.data)
-    check_shards(config.data, manifest, size=facts.size, template=facts.template)
-    check_split(config.data, manifest, config.split)
-    beside = describe_run(config, manifest, uri)
-    config = train_judges(config, manifest, beside)
-    judges, no_landmarks = place_judges(config, manifest)
-    check_judges(config, judges, facts, subject)
-    case = EvalRun(config, uri, facts, manifest, load_dataset(config, manifest), subject)
-    clips = list(plan_clips(config.clips, case.material))
-    verdict = measure(case, judges, clips, use_gpu=choose_gpu(beside))
-    found = MissingContext(
-        synthetic=manifest.synthetic,
-        with_reader=judges.reader is not None,
-        with_features=judges.features is not None,
-        landmarks=no_landmarks,
-        num_clips=len(clips),
-    )
-    table, measured = load_table(), verdict.summary
-    figures = write_figures(
-        Path(config.output),
-        NAME,
-        table.judge(measured.values, measured.intervals, config.goals),
-        explain_missing(table, measured.values, found),
-    )
-    report = write_outcome(case, verdict, figures, table)
-    return EvaluateResult(figures, Path(config.output), write_text(figures), report)
+    family = find_model_family(config)
+    if family.evaluation not in PROTOCOLS:
+        raise ConfigInvalid(f"{config.model}: models of the recipe {family.name} cannot be evaluated on their own")
+    return PROTOCOLS[family.evaluation](config, family)
 
 
-def measure(case: EvalRun, judges: EvaluatorPaths, clips: list[tuple[Clip, int]], *, use_gpu: bool) -> EvalSummary:
-    """Let workers fuse and measure everything, and sum up what they found."""
-    config = case.config
-    order = EvalSpec(
-        model=config.model,
-        tracking_uri=case.tracking_uri,
-        judges=judges,
-        template=case.facts.template,
-        size=case.facts.size,
-        batch=config.batch,
-        num_workers=config.workers.num_workers,
-        threads=config.workers.threads,
-        use_gpu=use_gpu,
-    )
-    pieces = list(divide(case.material, clips, config.batch))
-    return sum_up(
-        case.material,
-        measure_pieces(order, pieces, config.workers),
-        with_features=judges.features is not None,
-        rounds=config.bootstrap_rounds,
-        seed=config.seed,
-    )
+def find_model_family(config: EvaluateConfig) -> RecipeFamily[Any]:
+    """Find the family of a bundle, checkpoint or run: by the recipe of the training configuration that it carries.
 
-
-def resolve_places(config: EvaluateConfig) -> EvaluateConfig:
-    """Make every place absolute, for workers have other working folders, and a run the checkpoint that is judged.
-
-    Raises: CheckpointMissing.
+    Raises: ConfigInvalid if that family is not there; BundleInvalid, CheckpointMissing.
     """
-    features = config.features
-    if features is not None:
-        features = features.model_copy(update={"file": resolve_location(features.file)})
-    clips = config.clips.model_copy(update={"files": tuple(map(resolve_location, config.clips.files))})
-    return config.model_copy(
-        update={
-            "model": resolve_model(config.model),
-            "data": resolve_location(config.data),
-            "output": resolve_location(config.output),
-            "runs": None if config.runs is None else resolve_location(config.runs),
-            "features": features,
-            "clips": clips,
-        }
-    )
-
-
-def describe_run(config: EvaluateConfig, manifest: Manifest, uri: str) -> TrainConfig:
-    """Describe the run beside which judges are trained: on these shards, by these workers."""
-    return TrainConfig(
-        run=RunConfig(output=config.runs or config.output),
-        data=DataConfig(shards=config.data, size=manifest.size, template=manifest.template),
-        recipe=find_family("identity").Config(),  # not trained: only what it shares with the judges counts
-        workers=config.workers,
-        tracking=TrackingConfig(uri=uri, experiment=config.experiment),
-    )
-
-
-def train_judges(config: EvaluateConfig, manifest: Manifest, beside: TrainConfig) -> EvaluateConfig:
-    """Name every judge by its checkpoint; those that are named by a preset are trained first, or found trained."""
-    # Photographs come without the attributes that readings are compared with.
-    attributes = ensure_trained(beside, config.attributes) if config.attributes and manifest.synthetic else None
-    return config.model_copy(update={"judge": ensure_trained(beside, config.judge), "attributes": attributes})
-
-
-def place_judges(config: EvaluateConfig, manifest: Manifest) -> tuple[EvaluatorPaths, str]:
-    """Say where the judges lie; and why the face mesh is not among them, empty if it is."""
-    no_landmarks = ""
+    location = resolve_model(config.model)
+    if not is_bundle(location):
+        return find_family(read_stored_config(location, read_info(location)).recipe.name)
+    uri = tracking_uri(config.tracking_uri, resolve_location(config.runs or config.output))
+    described = read_bundle(location, uri).description
+    # Models that were made elsewhere fuse faces, and carry no training configuration.
+    if described.task == FACE_FUSION:
+        return find_family(FACE_FUSION)
     try:
-        CropLandmarks(load_template(manifest.template), manifest.size)
-    except DetectorUnavailable as error:
-        no_landmarks = str(error)
-    return EvaluatorPaths(config.judge, config.attributes, config.features, not no_landmarks), no_landmarks
-
-
-def check_judges(config: EvaluateConfig, places: EvaluatorPaths, facts: FusionModelInfo, subject: FusionModel) -> None:
-    """Refuse judges that cannot be used, before any worker starts; and an encoder that judges its own work.
-
-    Raises: ValueError for a judge that supervised the model; CheckpointMissing, InputMissing.
-    """
-    judge = places.build(CPU, template=facts.template, size=facts.size).encoder
-    known: list[Callable[[Tensor], Tensor]] = [subject.embed]
-    if not is_bundle(config.model):
-        # The encoder that feeds the generator need not be the one that watched it learn.
-        known.append(load_encoder(config.model).build())
-    if is_same(judge, known):
-        raise ValueError(
-            f"judge={config.judge}: is the encoder that supervised {config.model}, which learned to please it; judge "
-            "by another one, such as judge=preset:identity-judge"
-        )
-
-
-def plan_clips(config: ClipsConfig, material: EvalDataset) -> Iterator[tuple[Clip, int]]:
-    """Describe the clips to fuse, each with the crop that is its source; they follow the list of pairs."""
-    pairs = material.plan.pairs.tolist()
-    truth = material.crops.truth
-    if truth:
-        for number, (source, target) in enumerate(pairs[: config.number]):
-            # The head moves as it is held in one picture of the list to how it is held in the next.
-            end = pairs[(number + 1) % len(pairs)][1]
-            yield (
-                RenderedClip(
-                    f"rendered-{number}",
-                    truth["identity_parameters"][source],
-                    truth["identity_parameters"][target],
-                    truth["attribute_parameters"][target],
-                    truth["attribute_parameters"][end],
-                    config.frames,
-                ),
-                source,
-            )
-    for number, file in enumerate(config.files):
-        yield RecordedClip(Path(file).name, file, config.frames), pairs[number % len(pairs)][0]
+        return find_family(described.lineage.config["recipe"]["name"])
+    except (KeyError, TypeError):
+        raise BundleInvalid(f"{location}: does not say which recipe trained it; evaluate its run instead") from None

@@ -7,35 +7,27 @@ import io
 import logging
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from fusionray import __version__
 from fusionray.bundle.bundle import Bundle, write_bundle
-from fusionray.bundle.description import (
-    GENERATOR_NAME,
-    IDENTITY_NAME,
-    BundleDescription,
-    Lineage,
-    Parity,
-    Precision,
-    Variant,
-    describe_tensors,
-)
-from fusionray.checkpoint.models import TrainedFusion, load_fusion
+from fusionray.bundle.description import GENERATOR_NAME, BundleDescription, Lineage, Parity, Precision, Variant
+from fusionray.checkpoint.info import CheckpointInfo, find_checkpoint, read_info
+from fusionray.checkpoint.models import StoredConfig, read_stored_config
 from fusionray.config import Section, in_unit
 from fusionray.errors import ParityFailed
 from fusionray.export.calibration_data import draw_calibration_data
 from fusionray.export.variants import Gates, build_variant
-from fusionray.nets.generator import EMBEDDING_LENGTH
-from fusionray.nets.identity import IDENTITY_SIZE
+from fusionray.recipes.family import BundleExport, GraphExport
+from fusionray.recipes.registry import find_family
 from fusionray.tracking import register_bundle
 
 OPSET = 20
@@ -48,7 +40,7 @@ class ExportConfig(Section):
 
     listed_by: ClassVar[str] = "fusionray export --settings"
 
-    checkpoint: str = Field(description="Checkpoint or run folder of a face-fusion run.")
+    checkpoint: str = Field(description="Checkpoint or run folder.")
     output: str = Field(description="Folder of the bundle.")
     name: str | None = Field(None, description="Name of the model; null: the name of its run.")
     precisions: tuple[Precision, ...] = Field(
@@ -73,36 +65,18 @@ class ExportConfig(Section):
 def export(config: ExportConfig) -> Bundle:
     """Export a checkpoint as a bundle; nothing is left behind when the parity gate refuses it.
 
-    Raises: CheckpointMissing, ParityFailed, BundleInvalid.
+    Raises: ConfigInvalid if nothing of its recipe can be exported; CheckpointMissing, ParityFailed, BundleInvalid.
     """
-    trained = load_fusion(config.checkpoint)
-    size, length = trained.generator.config.size, trained.generator.config.source_length
+    trained = open_trained(config.checkpoint)
+    graphs = trained.delivery.graphs
     random = np.random.default_rng(0)
     with TemporaryDirectory(prefix="fusionray-export-") as temporary:
-        files = {name: Path(temporary) / name for name in (GENERATOR_NAME, IDENTITY_NAME)}
-        write_onnx(
-            trained.generator,
-            (source_rows(random, 2, length), picture_rows(random, 2, size)),
-            files[GENERATOR_NAME],
-            inputs=("source", "target"),
-            outputs=("output", "mask"),
-        )
-        write_onnx(
-            trained.reader,
-            (picture_rows(random, 2, IDENTITY_SIZE),),
-            files[IDENTITY_NAME],
-            inputs=("input",),
-            outputs=("source",),
-        )
+        files = write_graphs(graphs, random, Path(temporary))
         difference = 0.0
         for batch in PARITY_BATCHES:
-            pair = (source_rows(random, batch, length), picture_rows(random, batch, size))
-            face = (picture_rows(random, batch, IDENTITY_SIZE),)
-            for module, path, example in (
-                (trained.generator, files[GENERATOR_NAME], pair),
-                (trained.reader, files[IDENTITY_NAME], face),
-            ):
-                difference = max(difference, largest_difference(module, path, example))
+            for graph in graphs:
+                example = graph.draw(random, batch)
+                difference = max(difference, largest_difference(graph.module, files[graph.file], example))
         if not difference <= config.tolerance:
             raise ParityFailed(
                 f"{config.checkpoint}: ONNX and torch differ by {difference:.2e}, more than "
@@ -116,15 +90,46 @@ def export(config: ExportConfig) -> Bundle:
     return bundle
 
 
-def build_variants(config: ExportConfig, trained: TrainedFusion, files: dict[str, Path]) -> dict[Precision, Variant]:
+@dataclass(frozen=True)
+class TrainedModel:
+    """A checkpoint, and what the family of its recipe delivers of it."""
+
+    info: CheckpointInfo
+    config: StoredConfig
+    delivery: BundleExport
+
+
+def open_trained(location: str) -> TrainedModel:
+    """Ask the family of a checkpoint or run folder for its graphs.
+
+    Raises: ConfigInvalid if it delivers none; CheckpointMissing.
+    """
+    folder = find_checkpoint(location)
+    info = read_info(folder)
+    config = read_stored_config(folder, info)
+    return TrainedModel(info, config, find_family(config.recipe.name).export(folder))
+
+
+def write_graphs(graphs: Sequence[GraphExport], random: np.random.Generator, folder: Path) -> dict[str, Path]:
+    """Write every graph as ONNX into a folder; give the files by name."""
+    files = {graph.file: folder / graph.file for graph in graphs}
+    for graph in graphs:
+        example = graph.draw(random, 2)
+        write_onnx(graph.module, example, files[graph.file], inputs=graph.inputs, outputs=graph.outputs)
+    return files
+
+
+def build_variants(config: ExportConfig, trained: TrainedModel, files: dict[str, Path]) -> dict[Precision, Variant]:
     """Write the variants that are asked for beside the generator, and add them to the files.
 
-    Raises: ParityFailed, ShardMismatch, ShardCorrupt, InputMissing.
+    Raises: ConfigInvalid if the family has nothing to judge them by; ParityFailed, ShardMismatch, ShardCorrupt,
+        InputMissing.
     """
     wanted = [precision for precision in dict.fromkeys(config.precisions) if precision != "fp32"]
     if not wanted:
         return {}
-    generator, specimens = files[GENERATOR_NAME], draw_calibration_data(trained, config.shards)
+    generator = files[GENERATOR_NAME]
+    specimens = draw_calibration_data(trained.delivery, trained.config.data, config.shards)
     variants: dict[Precision, Variant] = {}
     for precision in wanted:
         gate = config.gates.int8 if precision == "int8" else config.gates.fp16
@@ -134,16 +139,13 @@ def build_variants(config: ExportConfig, trained: TrainedFusion, files: dict[str
 
 
 def describe(
-    config: ExportConfig, trained: TrainedFusion, difference: float, variants: dict[Precision, Variant]
+    config: ExportConfig, trained: TrainedModel, difference: float, variants: dict[Precision, Variant]
 ) -> BundleDescription:
     """Say what the bundle is and where it comes from."""
     return BundleDescription(
+        task=trained.delivery.task,
         name=config.name or trained.config.run.name,
-        size=trained.generator.config.size,
-        template=trained.config.data.template,
-        tensors=describe_tensors(
-            trained.generator.config.size, -1.0, 1.0, source_length=trained.generator.config.source_length
-        ),
+        **trained.delivery.description,
         licence=config.licence,
         lineage=Lineage(
             data_manifest=trained.info.data_digest,
@@ -191,13 +193,3 @@ def largest_difference(module: nn.Module, path: Path, example: tuple[Tensor, ...
     expected = expected if isinstance(expected, tuple) else (expected,)
     differences = [np.abs(a - b.numpy()).max() for a, b in zip(found, expected, strict=True)]
     return float(max(differences))
-
-
-def source_rows(random: np.random.Generator, count: int, length: int) -> Tensor:
-    rows = torch.from_numpy(random.standard_normal((count, length), np.float32))
-    embedding, tokens = rows[:, :EMBEDDING_LENGTH], rows[:, EMBEDDING_LENGTH:]
-    return torch.cat([F.normalize(embedding), tokens.tanh()], dim=1)
-
-
-def picture_rows(random: np.random.Generator, count: int, size: int) -> Tensor:
-    return torch.from_numpy(random.uniform(-1, 1, (count, 3, size, size)).astype(np.float32))

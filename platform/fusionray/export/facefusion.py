@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.bundle.bundle import Bundle
+from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import BundleInvalid, ParityFailed
 from fusionray.export.merge_graphs import join_models
 from fusionray.runtime.config import RuntimeConfig
@@ -84,6 +85,7 @@ def choose_type(bundle: Bundle) -> str:
 
     Raises: BundleInvalid if there is none, or the models take no single face.
     """
+    bundle.require_task(FACE_FUSION)
     described = bundle.description
     size = bundle.source_shape[-1] if described.takes_picture else 112
     kind = SOURCE_TYPES.get((described.identity_template, size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import Field
 from fusionray.bundle.description import Precision, Variant
 from fusionray.config import Section, in_unit
 from fusionray.errors import ParityFailed
-from fusionray.export.calibration_data import CalibrationData, Pairs
+from fusionray.export.calibration_data import CalibrationData
 from fusionray.export.quantize import LADDER, write_float16, write_int8
 from fusionray.metrics.similarity import region_psnr, region_ssim
 from fusionray.runtime.config import RuntimeConfig
@@ -21,7 +22,8 @@ from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.session import CPU
 
 BATCH = 8
-OUTPUTS = ("output", "mask")
+# Black and white of an output lie two apart, those of a mask one.
+SPANS = {"output": 2}
 # Equal pictures would be infinitely alike: what rounding to eight bits alone leaves, 10 log10(12 x 255^2).
 HIGHEST_PSNR = 58.9
 
@@ -50,11 +52,11 @@ def build_variant(
     Raises: ParityFailed with its figures if it misses its gate.
     """
     path = folder / f"generator.{precision}.onnx"
-    expected = compute(generator, specimens.held_out)
+    expected = compute(generator, specimens)
     measured: Variant | None = None
     for operators in LADDER if precision == "int8" else ((),):
         if precision == "int8":
-            write_int8(generator, path, specimens.calibration.inputs(), operators)
+            write_int8(generator, path, specimens.calibration, operators)
         else:
             write_float16(generator, path)
         measured = measure(path, expected, specimens, gate, operators)
@@ -75,36 +77,34 @@ def holds(measured: Variant, gate: Gate) -> bool:
     return measured.largest_difference <= gate.tolerance and measured.ssim >= gate.ssim
 
 
-def compute(model: Path, pairs: Pairs) -> tuple[FloatArray, FloatArray]:
-    """Run a generator: outputs [N,3,S,S] in [-1,1] and masks [N,1,S,S]."""
+def compute(model: Path, specimens: CalibrationData) -> dict[str, FloatArray]:
+    """Run a generator on what is held out: `output` [N,3,S,S] in [-1,1] and, if it has one, `mask` [N,1,S,S]."""
     engine = open_engine(model, RuntimeConfig(providers=(CPU,)))
-    output, mask = run_batches(engine, OUTPUTS, pairs.inputs(), BATCH, fixed=False)
-    return output, mask
+    found = run_batches(engine, specimens.outputs, specimens.held_out, BATCH, fixed=False)
+    return dict(zip(specimens.outputs, found, strict=True))
 
 
 def measure(
     path: Path,
-    expected: tuple[FloatArray, FloatArray],
+    expected: Mapping[str, FloatArray],
     specimens: CalibrationData,
     gate: Gate,
     operators: tuple[str, ...],
 ) -> Variant:
     """Compare what a variant computes with what `generator.onnx` does."""
-    output, mask = compute(path, specimens.held_out)
-    wanted_output, wanted_mask = expected
-    # An output spans two, a mask one.
-    differences = [np.abs(output - wanted_output) / 2, np.abs(mask - wanted_mask)]
-    found, wanted = torch.from_numpy(output).clamp(-1, 1), torch.from_numpy(wanted_output).clamp(-1, 1)
+    computed = compute(path, specimens)
+    differences = {name: np.abs(values - expected[name]) / SPANS.get(name, 1) for name, values in computed.items()}
+    found, wanted = (torch.from_numpy(values["output"]).clamp(-1, 1) for values in (computed, expected))
     everywhere = torch.ones_like(found[:, :1])
     return Variant(
         file=path.name,
         bytes=path.stat().st_size,
         tolerance=gate.tolerance,
-        largest_difference=float(max(values.max() for values in differences)),
-        mean_difference=float(differences[0].mean()),
+        largest_difference=float(max(values.max() for values in differences.values())),
+        mean_difference=float(differences["output"].mean()),
         psnr_decibels=float(region_psnr(found, wanted, everywhere).clamp(max=HIGHEST_PSNR).mean()),
         ssim=float(region_ssim(found, wanted, everywhere).mean()),
-        crops=len(output),
+        crops=len(found),
         judged_on=specimens.judged_on,
         quantized=operators,
     )

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from fusionray.checkpoint.evaluators import EvaluatorPaths
-from fusionray.checkpoint.models import EncoderState, load_encoder
+from fusionray.checkpoint.models import EncoderState, load_encoder, load_fusion
 from fusionray.metrics.feature_network import is_same
+from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.recipes.face_fusion_delivery import deliver_fusion
 from fusionray.recipes.face_fusion_validator import PairValidator
-from fusionray.recipes.family import DataFacts, HeldOutRows, RecipeConfig, RecipeFamily, TrainSettings
+from fusionray.recipes.family import BundleExport, DataFacts, HeldOutRows, RecipeConfig, RecipeFamily, TrainSettings
 from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.recipes.registry import register
 from fusionray.recipes.single_faces import draw_crops
@@ -115,6 +117,21 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
         size = recipe.config.generator.size
         face = torch.zeros(1, 3, IDENTITY_SIZE, IDENTITY_SIZE)
         return recipe.networks["generator"], (face, torch.zeros(1, EMBEDDING_LENGTH), torch.zeros(1, 3, size, size))
+
+    def export(self, checkpoint: str) -> BundleExport:
+        """Give the averaged generator of a checkpoint and the encoder that supervised it.
+
+        Raises: CheckpointMissing.
+        """
+        trained = load_fusion(checkpoint)
+        return deliver_fusion(trained.network, trained.encoder, trained.config.data.template)
+
+    def deliver(self, recipe: FaceFusionRecipe, template: str) -> BundleExport:
+        """Give the generator that is being trained and the encoder that supervises it."""
+        network, encoder = recipe.networks["generator"].eval(), recipe.frozen["identity"].eval()
+        assert isinstance(network, FusionNetwork)
+        assert isinstance(encoder, IdentityEncoder)
+        return deliver_fusion(network, encoder, template)
 
 
 def settings_of(config: TrainSettings) -> FaceFusionConfig:

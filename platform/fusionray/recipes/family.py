@@ -10,8 +10,8 @@ Shape suffixes: N rows, M draws, R roles (one: single rows; two: source and targ
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from fusionray.bundle.description import GENERATOR_NAME, describe_pictures
 from fusionray.config import Section
 from fusionray.errors import ConfigInvalid
 from fusionray.recipes.recipe import Recipe
@@ -122,34 +123,64 @@ class Validator(Protocol):
         """Measure the networks on held-out rows: metrics by name."""
 
 
+# Draws `count` rows of each input of a graph, float32, as they may come: no trained model is asked.
+DrawInputs = Callable[[np.random.Generator, int], tuple[Tensor, ...]]
+
+
 @dataclass(frozen=True)
 class GraphExport:
-    """One network of a bundle: a torch module that becomes one ONNX file.
+    """One network of a bundle: a torch module, in eval mode, that becomes one ONNX file.
 
-    `inputs`: an example of each input by name, in the order of the module's arguments. `outputs`: names, in the order
-    of what the module returns. `dynamic_axes`: of each input and output, the axes whose length may change and what
-    each is called; the batch is axis 0. `tolerance`: largest difference allowed between torch and ONNX outputs.
+    `inputs` and `outputs`: names, in the order of the module's arguments and of what it returns. All have the batch as
+    axis 0, which may have any length. `draw`: rows by which torch and ONNX are compared.
     """
 
     file: str
     module: nn.Module
-    inputs: Mapping[str, Tensor]
+    inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    dynamic_axes: Mapping[str, Mapping[int, str]]
-    tolerance: float = 1e-3
+    draw: DrawInputs
 
 
 @dataclass(frozen=True)
 class BundleExport:
     """What a family delivers: the networks of a bundle, and what `bundle.json` says of them.
 
-    `task`: the runtime's name (`runtime.tasks`) for what runs the bundle. `description`: fields of `bundle.json` beyond
-    those that every bundle has.
+    `task`: what runs the bundle (`runtime.tasks`). `graphs`: the first one makes the picture, as `generator.onnx`.
+    `description`: fields of `bundle.json` beyond those that every bundle has; at least `size` and `tensors`.
+
+    Variants in fewer bits are calibrated and judged by crops of the run's shards, uint8 [N,3,S,S], which `make_inputs`
+    turns into inputs of the first graph; its `output` lies in [-1,1]. Without it there are no variants. Where the
+    shards are out of reach, `draw_crops` (number, seed) stands in for them, and `crops_are` says what it draws.
     """
 
     task: str
     graphs: tuple[GraphExport, ...]
-    description: Mapping[str, Any] = field(default_factory=dict)
+    description: Mapping[str, Any]
+    make_inputs: Callable[[Tensor], tuple[Tensor, ...]] | None = None
+    draw_crops: Callable[[int, int], Tensor] | None = None
+    crops_are: str = "crops that were drawn"
+
+
+def draw_pictures(random: np.random.Generator, count: int, size: int) -> Tensor:
+    """Draw pictures of noise, float32 [N,3,S,S] in [-1,1]."""
+    return torch.from_numpy(random.uniform(-1, 1, (count, 3, size, size)).astype(np.float32))
+
+
+def deliver_pictures(
+    task: str,
+    module: nn.Module,
+    inputs: tuple[str, ...],
+    size: int,
+    make_inputs: Callable[[Tensor], tuple[Tensor, ...]],
+) -> BundleExport:
+    """Deliver a module from pictures [N,3,S,S] to one, all in [-1,1]: the runtime needs no code to run it."""
+
+    def draw(random: np.random.Generator, count: int) -> tuple[Tensor, ...]:
+        return tuple(draw_pictures(random, count, size) for _ in inputs)
+
+    graph = GraphExport(GENERATOR_NAME, module.eval(), inputs, ("output",), draw)
+    return BundleExport(task, (graph,), {"size": size, "tensors": describe_pictures(size, inputs)}, make_inputs)
 
 
 class RecipeFamily(ABC, Generic[ConfigT]):
@@ -158,7 +189,8 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     `name`: `recipe.name` in configurations. `Config`: its settings. `task`: the shards it learns from. `num_roles`: 1
     samples single rows, 2 samples pairs (source, target) of rows. `fewest_images`: the smallest batch of a step.
     `counts_people`: the size of a network follows from the number of people. `evaluation`: the protocol by which
-    `fusionray evaluate` measures its models, None if there is none.
+    `fusionray evaluate` measures its models: `pictures` compares with `reference`; None if there is none. `figures`:
+    the table of that protocol's keys and goals, in the form of evaluation/report/pictures.yaml; None: that one.
     """
 
     name: ClassVar[str]
@@ -168,6 +200,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     fewest_images: ClassVar[int] = 1
     counts_people: ClassVar[bool] = False
     evaluation: ClassVar[str | None] = None
+    figures: ClassVar[Mapping[str, Any] | None] = None
 
     # Settings.
 
@@ -268,9 +301,25 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         """
         raise ConfigInvalid(f"{checkpoint}: models of the recipe {self.name} cannot be evaluated on their own")
 
+    def reference(self, pictures: Sequence[Tensor]) -> Tensor:
+        """Give what its models should make of pictures, float32 [N,3,S,S] in [-1,1], one for each of `num_roles`.
+
+        Raises: ConfigInvalid if nobody knows.
+        """
+        del pictures
+        raise ConfigInvalid(f"the recipe {self.name} does not say what its models should make: nothing to compare with")
+
     def export(self, checkpoint: str) -> BundleExport:
         """Give the graphs of a checkpoint folder, and what describes them.
 
         Raises: ConfigInvalid if the family delivers none; CheckpointMissing.
         """
         raise ConfigInvalid(f"{checkpoint}: models of the recipe {self.name} cannot be exported")
+
+    def deliver(self, recipe: Any, template: str) -> BundleExport:
+        """Give the same of networks in memory, trained or not; `template` is that of the shards.
+
+        Raises: ConfigInvalid if the family delivers none.
+        """
+        del recipe, template
+        raise ConfigInvalid(f"models of the recipe {self.name} cannot be exported")

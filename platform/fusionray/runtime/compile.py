@@ -43,7 +43,7 @@ def compile_bundle(bundle: Bundle, settings: RuntimeConfig, precisions: Sequence
     """
     if settings.cache is None:
         raise ValueError("cache: name the folder that engines are kept in")
-    files = (bundle.identity_path, bundle.generator_path)
+    files = [bundle.folder / name for name in bundle.description.models]
     wanted = [(path, precision) for precision in precisions or (settings.precision,) for path in files]
     done = []
     with (

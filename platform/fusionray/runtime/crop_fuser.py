@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.bundle.bundle import Bundle
-from fusionray.bundle.description import EMBEDDING_LENGTH, GENERATOR_NAME, Precision
+from fusionray.bundle.description import EMBEDDING_LENGTH, FACE_FUSION, GENERATOR_NAME, Precision
 from fusionray.runtime.config import Precision as Stored
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import EngineReport, open_engine
@@ -34,8 +34,8 @@ class FusedCrops:
 class CropFuser:
     """Hold the generator of a bundle ready, in one of its precisions. Calls from several threads are allowed.
 
-    Raises: BundleInvalid if the model is not what the bundle says or is not there in that precision;
-        ProviderUnavailable.
+    Raises: BundleInvalid if the bundle is of another task, or the model is not what it says or is not there in that
+        precision; ProviderUnavailable.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class CropFuser:
         precision: Precision = "fp32",
         max_batch: int = MAX_BATCH,
     ) -> None:
+        bundle.require_task(FACE_FUSION)
         self.size = bundle.description.size
         self.source_shape = bundle.source_shape
         self.max_batch = max_batch

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.bundle.bundle import Bundle
+from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import BundleInvalid, NoFaceFound
 from fusionray.faces.align import Template, estimate_alignment, load_template, warp_crop
 from fusionray.faces.face import Detector, Face, Image, Matrix, largest_face
@@ -41,10 +42,12 @@ class FaceReader:
 
     One call at a time, unless the detector is a `DetectorPool`: a detector keeps state while it works.
 
-    Raises: BundleInvalid if what reads sources is not what the bundle says; ProviderUnavailable.
+    Raises: BundleInvalid if the bundle is of another task, or what reads sources is not what it says;
+        ProviderUnavailable.
     """
 
     def __init__(self, bundle: Bundle, detector: Detector, settings: RuntimeConfig | None = None) -> None:
+        bundle.require_task(FACE_FUSION)
         self.detector = detector
         self.size = bundle.description.size
         self.template = find_template(bundle, bundle.description.template)

@@ -12,7 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -60,6 +60,14 @@ class AuditEntry:
     target_sha256: str | None = None
     output_sha256: str | None = None
     num_faces: int | None = None
+
+
+@dataclass(frozen=True)
+class TaskAuditEntry(AuditEntry):
+    """One request for a task other than face fusion, whose pictures have names of their own."""
+
+    task: str = ""
+    inputs_sha256: dict[str, str] = field(default_factory=dict)
 
 
 class AuditLog:

@@ -23,6 +23,7 @@ from fusionray.serving.http.middleware import check_exposure, read_key_digest
 from fusionray.serving.pipeline.generator_stage import GeneratorStage
 from fusionray.serving.pipeline.ingress import FaceReplica, Ingress, find_address
 from fusionray.serving.pipeline.model_registry import ModelRegistry
+from fusionray.serving.tasks.registry import check_tasks
 
 APP_NAME = "fusionray"
 POLL_SECONDS = 0.2
@@ -47,7 +48,7 @@ def build_application(config: ServeConfig) -> Application:
         parts["fuser"] = deploy(GeneratorStage, "Fuser", config.fuser, config.fuser.max_ongoing_requests).bind(config)
     if config.faces.apart:
         faces = deploy(FaceReplica, "Faces", config.faces, config.faces.max_ongoing_requests)
-        parts = {"faces": faces.bind(config, **parts)}
+        parts = {**parts, "faces": faces.bind(config, **parts)}
     if config.keys.file is not None:
         ledger = serve.deployment(
             RateLimiter, name="Quotas", ray_actor_options={"num_cpus": 0}, max_ongoing_requests=LET_IN
@@ -91,7 +92,9 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     # Serve reports each of its steps at INFO, also those that do not concern this service.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     config = with_absolute_paths(config)
-    for version in ModelRegistry(config).versions():
+    book = ModelRegistry(config)
+    check_tasks(config, book.tasks)
+    for version in book.versions():
         read_bundle(version.location, config.tracking_uri)
     start_serve(host, port)
     found_host, found_port = find_address()

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusionray.bundle.description import Precision
-from fusionray.runtime.face_reader import Box, Faces, Role
+from fusionray.bundle.description import FACE_FUSION, Precision
+from fusionray.runtime.face_reader import Box, Faces
 from fusionray.safety.provenance import PictureFormat
 
 PROBLEM_TYPE = "application/problem+json"
@@ -19,7 +19,7 @@ LONGEST_SIDE = 16_383
 class ModelVersion:
     """One bundle, found at one time under a model's name, and which of its generators runs.
 
-    `id` is the same wherever it is loaded.
+    `task` is that of the bundle, `inputs` names the pictures that it takes. `id` is the same wherever it is loaded.
     """
 
     name: str
@@ -27,6 +27,8 @@ class ModelVersion:
     bundle: str
     share: float = 0.0
     precision: Precision = "fp32"
+    task: str = FACE_FUSION
+    inputs: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -55,10 +57,50 @@ class ModelCard:
 
 
 @dataclass(frozen=True)
+class PictureModelCard:
+    """The same about a model of another task than face fusion: no template, but the task and the inputs by name."""
+
+    name: str
+    title: str
+    task: str
+    inputs: tuple[str, ...]
+    size: int
+    bundle: str
+    licence: str
+    provider: str
+    providers: tuple[str, ...]
+    threads: int
+    runtime: str
+    precision: str = "fp32"
+    default: bool = False
+    share: float = 1.0
+    canary: PictureModelCard | None = None
+
+
+AnyModelCard = ModelCard | PictureModelCard
+
+
+@dataclass(frozen=True)
 class ModelList:
     """What `GET /v1/models` answers, the default first."""
 
     models: list[ModelCard]
+
+
+@dataclass(frozen=True)
+class AnyModelList:
+    """The same where models of other tasks than face fusion are served."""
+
+    models: list[ModelCard | PictureModelCard]
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """What a client may choose for one request, whatever the task."""
+
+    picture_format: PictureFormat = "png"
+    mark: bool = False
+    consent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,16 +139,22 @@ class IdentityReply:
 
 
 @dataclass(frozen=True)
-class FuseReply:
+class PictureReply:
     """A finished picture, encoded and signed. `timing` are milliseconds by stage, in the order of the work."""
 
     data: bytes
     media_type: str
-    boxes: tuple[Box, ...]
     model: str
     bundle: str
     test_key: bool
     timing: dict[str, float]
+
+
+@dataclass(frozen=True)
+class FuseReply(PictureReply):
+    """A picture whose faces were replaced where `boxes` say."""
+
+    boxes: tuple[Box, ...]
 
 
 @dataclass(frozen=True)
@@ -117,7 +165,7 @@ class Problem:
     reason: str
     title: str
     detail: str
-    picture: Role | None = None
+    picture: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
     def body(self) -> bytes:

@@ -15,18 +15,10 @@ from PIL import Image
 from fusionray import __version__
 from fusionray.benchmarks.setup import TrainBenchConfig, build_setup
 from fusionray.bundle.bundle import Bundle, read_bundle, write_bundle
-from fusionray.bundle.description import (
-    GENERATOR_NAME,
-    IDENTITY_NAME,
-    BundleDescription,
-    Lineage,
-    Parity,
-    describe_tensors,
-)
+from fusionray.bundle.description import BundleDescription, Lineage, Parity
 from fusionray.data import synthetic
-from fusionray.export.export import picture_rows, source_rows, write_onnx
-from fusionray.nets.fusion import FusionNetwork, SourceReader
-from fusionray.nets.identity import IDENTITY_SIZE
+from fusionray.export.export import write_graphs
+from fusionray.recipes.registry import find_family
 
 BOUNDARY = "fusionray-bench"
 FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
@@ -60,23 +52,13 @@ def make_bundle(preset: str, folder: Path) -> Bundle:
     """
     subject = build_setup(TrainBenchConfig(output=str(folder)), preset, torch.device("cpu"))
     recipe = subject.build_recipe()
-    network = recipe.networks["generator"].eval()
-    assert isinstance(network, FusionNetwork)
-    reader = SourceReader(recipe.frozen["identity"].eval(), network).eval()  # type: ignore[arg-type]
-    generator = network.generator
-    size, length = generator.config.size, generator.config.source_length
-    random = np.random.default_rng(0)
+    delivery = find_family(subject.config.recipe.name).deliver(recipe, subject.config.data.template)
     with TemporaryDirectory(prefix="fusionray-bench-") as temporary:
-        files = {name: Path(temporary) / name for name in (GENERATOR_NAME, IDENTITY_NAME)}
-        pair = (source_rows(random, 2, length), picture_rows(random, 2, size))
-        write_onnx(generator, pair, files[GENERATOR_NAME], inputs=("source", "target"), outputs=("output", "mask"))
-        face = (picture_rows(random, 2, IDENTITY_SIZE),)
-        write_onnx(reader, face, files[IDENTITY_NAME], inputs=("input",), outputs=("source",))
+        files = write_graphs(delivery.graphs, np.random.default_rng(0), Path(temporary))
         description = BundleDescription(
+            task=delivery.task,
             name=f"untrained-{preset}",
-            size=size,
-            template=subject.config.data.template,
-            tensors=describe_tensors(size, -1.0, 1.0, source_length=length),
+            **delivery.description,
             licence="Apache-2.0",
             lineage=Lineage(data_manifest="none", config={"preset": preset}, code_version=__version__),
             parity=Parity(tolerance=0.0, largest_difference=0.0),

@@ -12,12 +12,14 @@ import threading
 
 from ray import serve
 
+from fusionray.bundle.description import FACE_FUSION
 from fusionray.environment import apply_defaults
 from fusionray.ray_cluster.connection import cluster
 from fusionray.serving.application import APP_NAME, LET_IN, deploy, wait_until_running
 from fusionray.serving.config import DEFAULT_HOST, load_service
 from fusionray.serving.pipeline.ingress import Ingress
 from fusionray.serving.schema import FuseReply, FuseTask, ModelCard, ModelVersion, Problem
+from fusionray.serving.tasks.face_fusion import FaceFusion
 
 STUB_SECONDS = 0.001
 STUB = "stub"
@@ -35,7 +37,9 @@ class StubPictures:
         """Give the target back."""
         await asyncio.sleep(STUB_SECONDS)
         timing = {"total": 1000 * STUB_SECONDS}
-        return FuseReply(task.target, "image/jpeg", NO_FACE, STUB, task.version.bundle, True, timing)
+        return FuseReply(
+            task.target, "image/jpeg", STUB, task.version.bundle, test_key=True, timing=timing, boxes=NO_FACE
+        )
 
     async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> Problem:
         """Keep nothing."""
@@ -48,8 +52,9 @@ class StubIngress(Ingress):
 
     def __init__(self, *settings: object) -> None:
         super().__init__(*settings)  # type: ignore[arg-type]
-        self.pictures = StubPictures()
-        self.service.pictures = self.pictures
+        task = self.tasks[FACE_FUSION]
+        assert isinstance(task, FaceFusion)
+        task.pictures = task.service.pictures = StubPictures()
 
 
 def main(bundle: str, port: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,51 +21,67 @@ SHOWN_ROWS = 3
 SHOWN = {"best": "Best", "median": "Median", "worst": "Worst"}
 HEADS = ("source", "target", "fused", "true fusion")
 
-# From rows of the list of pairs to columns of crops, under HEADS, uint8 [R,3,S,S] each.
+# From rows of the list of pairs to columns of crops, uint8 [R,3,S,S] each.
 Fuse = Callable[[Rows], Sequence[Tensor]]
 
 
-def show_examples(scores: Columns, fuse: Fuse) -> Iterator[Block]:
+@dataclass(frozen=True)
+class Ranking:
+    """What pairs are ranked by, higher is better, and how they are shown.
+
+    `scores`: the score of each pair, [N]; `what`: its name; `heads`: names of the columns that `fuse` gives; `describe`:
+    the figures of one pair in words.
+    """
+
+    scores: NDArray[np.float32]
+    what: str
+    heads: Sequence[str]
+    fuse: Fuse
+    describe: Callable[[int], str]
+
+
+def show_examples(ranking: Ranking) -> Iterator[Block]:
     """Show pairs: some that are spread over the ranking, then the best, median and worst ones with their figures."""
-    score_N, what = rank_pairs(scores)
-    yield show_grid(score_N, what, fuse)
-    yield show_extremes(scores, score_N, fuse)
+    yield show_grid(ranking)
+    yield show_extremes(ranking)
 
 
-def show_grid(score_N: NDArray[np.float32], what: str, fuse: Fuse) -> Block:
+def show_grid(ranking: Ranking) -> Block:
     """Show pairs that are spread over the ranking as one picture, a row each."""
-    columns = fuse(spread_examples(score_N))
-    heads = HEADS[: len(columns)]
+    columns = ranking.fuse(spread_examples(ranking.scores))
+    heads = ranking.heads[: len(columns)]
     alt = f"{len(columns[0])} pairs from best to worst, a row each: {', '.join(heads)}"
     note = (
-        f"Evenly over the ranking of {len(score_N)} pairs, the best on top, the worst at the bottom. Pairs are ranked "
-        f"by the {what}."
+        f"Evenly over the ranking of {len(ranking.scores)} pairs, the best on top, the worst at the bottom. Pairs are "
+        f"ranked by the {ranking.what}."
     )
-    return Block("Fused pairs", [Picture("grid", alt, draw_grid(columns), heads=heads)], note, narrow=True)
+    return Block("Examples", [Picture("grid", alt, draw_grid(columns), heads=heads)], note, narrow=True)
 
 
-def show_extremes(scores: Columns, score_N: NDArray[np.float32], fuse: Fuse) -> Block:
+def show_extremes(ranking: Ranking) -> Block:
     """Show the best, median and worst pairs, each with its own figures beneath."""
-    order, groups = sort_pairs(score_N).tolist(), []
-    for name, rows in choose_examples(score_N).items():
-        columns, strips = fuse(rows), []
-        heads = HEADS[: len(columns)]
+    order, groups = sort_pairs(ranking.scores).tolist(), []
+    for name, rows in choose_examples(ranking.scores).items():
+        columns, strips = ranking.fuse(rows), []
+        heads = ranking.heads[: len(columns)]
         for number, row in enumerate(rows.tolist()):
             png = draw_grid([column[number : number + 1] for column in columns])
             alt = f"{SHOWN[name]} pair {number + 1}: {', '.join(heads)}"
-            caption = f"Rank {order.index(row) + 1} of {len(order)}: {describe_pair(scores, row)}"
+            caption = f"Rank {order.index(row) + 1} of {len(order)}: {ranking.describe(row)}"
             strips.append(Picture(f"{name}-{number + 1}", alt, png, caption, heads))
         groups.append(Group(SHOWN[name], strips))
     note = f"{len(groups[0].parts)} of each kind, by the same ranking, each with its own figures."
     return Block("Best, median and worst pairs", groups, note, columns=True)
 
 
-def rank_pairs(scores: Columns) -> tuple[NDArray[np.float32], str]:
-    """Give what pairs are ranked by, higher is better, and its name: gain in SSIM, or likeness without truth."""
+def rank_pairs(scores: Columns, fuse: Fuse) -> Ranking:
+    """Rank fused pairs by their gain in SSIM, or by similarity where there is no true fusion."""
     if "ssim_to_truth" in scores:
-        gain_N = scores["ssim_to_truth"] - scores["ssim_target"]
-        return gain_N, "gain in SSIM to the true fusion over the unchanged target (ssim_to_truth - ssim_target)"
-    return scores["cosine_to_source"], "similarity of fused and source to the judge (cosine_to_source)"
+        score_N = scores["ssim_to_truth"] - scores["ssim_target"]
+        what = "gain in SSIM to the true fusion over the unchanged target (ssim_to_truth - ssim_target)"
+    else:
+        score_N, what = scores["cosine_to_source"], "similarity of fused and source to the judge (cosine_to_source)"
+    return Ranking(score_N, what, HEADS, fuse, partial(describe_pair, scores))
 
 
 def describe_pair(scores: Columns, row: int) -> str:

@@ -1,4 +1,4 @@
-"""The keys that an evaluation tells, what they mean, and what is wanted of them: the table in goals.yaml."""
+"""The keys that an evaluation tells, what they mean, and what is wanted of them: the tables in YAML beside this."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fusionray.config import Section
 from fusionray.evaluation.report.figures import Figure, above, at_least, at_most, within
 from fusionray.metrics.confidence import Interval
 
-TABLE_NAME = "goals.yaml"
+FUSION_TABLE, PICTURES_TABLE = "goals.yaml", "pictures.yaml"
 
 GoalSet = Literal["none", "paired", "unpaired"]
 
@@ -93,7 +93,7 @@ class Table(Section):
         return figures
 
 
-def load_table() -> Table:
-    """Read the table that the package carries."""
-    text = resources.files(__package__).joinpath(TABLE_NAME).read_text(encoding="utf-8")
+def load_table(name: str = FUSION_TABLE) -> Table:
+    """Read a table that the package carries."""
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     return Table.model_validate(yaml.safe_load(text))

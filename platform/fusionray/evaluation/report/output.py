@@ -26,7 +26,7 @@ from fusionray.evaluation.fusion_model import FusionModelInfo
 from fusionray.evaluation.report.curves import show_quality
 from fusionray.evaluation.report.documents import Report, write_report
 from fusionray.evaluation.report.drawing import draw_operating_curve
-from fusionray.evaluation.report.examples import show_examples
+from fusionray.evaluation.report.examples import rank_pairs, show_examples
 from fusionray.evaluation.report.figures import FIGURES_NAME, Figures
 from fusionray.evaluation.report.goals import Table
 from fusionray.evaluation.report.summary import EvalSummary
@@ -60,7 +60,8 @@ def write_outcome(case: EvalRun, verdict: EvalSummary, figures: Figures, table: 
     storage.write_atomic(str(folder / PAIRS_NAME), list_pairs(case.material, verdict).encode())
     storage.write_atomic(str(folder / ENROLLED_NAME), list_enrolled(case.material).encode())
     report = build_report(case, verdict, figures, table)
-    track(case, figures, [FIGURES_NAME, PAIRS_NAME, ENROLLED_NAME, *write_report(folder, report)])
+    files = [FIGURES_NAME, PAIRS_NAME, ENROLLED_NAME, *write_report(folder, report)]
+    track(case.config, case.tracking_uri, case.facts, case.manifest, figures=figures, files=files)
     return report
 
 
@@ -78,7 +79,7 @@ def build_report(case: EvalRun, verdict: EvalSummary, figures: Figures, table: T
         (*describe_case(case), *complaints),
         describe_command(case.config),
         [list_groups(verdict.summary)] if verdict.summary.groups else [],
-        (*show_examples(verdict.scores, partial(fuse_examples, case)), *curves),
+        (*show_examples(rank_pairs(verdict.scores, partial(fuse_examples, case))), *curves),
         later,
     )
 
@@ -181,17 +182,24 @@ def list_changes(plain: Section | None, changed: Section, prefix: str = "") -> I
             yield f"{prefix}{name}", after
 
 
-def track(case: EvalRun, figures: Figures, files: Iterable[str]) -> None:
+def track(
+    config: EvaluateConfig,
+    uri: str,
+    facts: FusionModelInfo,
+    manifest: Manifest,
+    *,
+    figures: Figures,
+    files: Iterable[str],
+) -> None:
     """File the evaluation with its files: one run for the same model, shards and settings, however often it is made."""
-    config, uri = case.config, case.tracking_uri
     told = {
-        "model_name": case.facts.name,
-        "model_digest": case.facts.digest,
-        "data_digest": case.manifest.digest(),
+        "model_name": facts.name,
+        "model_digest": facts.digest,
+        "data_digest": manifest.digest(),
         **config.model_dump(mode="json"),
     }
     key = storage.sha256_hex(json.dumps(told, sort_keys=True).encode())
-    run_id = open_run(uri, config.experiment, f"evaluate {case.facts.name}", told, key=key)
+    run_id = open_run(uri, config.experiment, f"evaluate {facts.name}", told, key=key)
     failed = True
     try:
         tracker = RunTracker(uri, run_id)

@@ -1,22 +1,18 @@
-"""The routes of the service, version 1: one picture, models, health, metrics; the others are in their own modules."""
+"""The routes of the service, version 1: what its tasks bring, models, health, metrics."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from fastapi import Depends, FastAPI, Request, Response, UploadFile
+from fastapi import FastAPI, Response
 from starlette.responses import PlainTextResponse
 
 from fusionray import __version__
-from fusionray.serving.http.forms import Source, find_caller, read_model, read_options, read_source
+from fusionray.bundle.description import FACE_FUSION
 from fusionray.serving.http.metrics_page import CONTENT_TYPE, collect_metrics
-from fusionray.serving.http.openapi import OF_PICTURES, complete_document, problems
-from fusionray.serving.http.responses import add_problem_handlers, answer, answer_picture, picture_responses
-from fusionray.serving.http.routes_batches import add_many_routes
-from fusionray.serving.http.routes_identities import add_identity_routes
-from fusionray.serving.http.static_page import page_routes
-from fusionray.serving.pipeline.service import FuseRequest
-from fusionray.serving.schema import FuseOptions, ModelList, Problem
+from fusionray.serving.http.openapi import complete_document, problems
+from fusionray.serving.http.responses import add_problem_handlers, answer
+from fusionray.serving.schema import AnyModelList, ModelList
 
 if TYPE_CHECKING:
     from fusionray.serving.pipeline.ingress import Ingress
@@ -31,31 +27,11 @@ def build_api(ingress: Ingress) -> FastAPI:
     api = FastAPI(title="fusionray", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     api.state.default_format = ingress.config.default_format
     add_problem_handlers(api)
-    add_picture_route(api, ingress)
-    add_identity_routes(api, ingress)
-    add_many_routes(api, ingress)
+    for task in ingress.tasks.values():
+        task.add_routes(api)
     add_facts(api, ingress)
-    api.router.routes.extend(page_routes())
     complete_document(api)
     return api
-
-
-def add_picture_route(api: FastAPI, ingress: Ingress) -> None:
-    """Add the route that makes one picture."""
-
-    @api.post("/v1/fuse", response_class=Response, responses=picture_responses() | problems(*OF_PICTURES))
-    async def fuse(
-        request: Request,
-        source: Annotated[Source, Depends(read_source)],
-        target: UploadFile,
-        options: Annotated[FuseOptions, Depends(read_options)],
-        model: Annotated[str | None, Depends(read_model)],
-    ) -> Response:
-        caller = find_caller(request)
-        if refused := await ingress.service.admit(caller, 1):
-            return answer(refused)
-        reply = await ingress.service.fuse(FuseRequest(caller, source, await target.read(), options, model))
-        return answer(reply) if isinstance(reply, Problem) else answer_picture(reply)
 
 
 def add_facts(api: FastAPI, ingress: Ingress) -> None:
@@ -70,9 +46,12 @@ def add_facts(api: FastAPI, ingress: Ingress) -> None:
         problem = await ingress.find_model()
         return answer(problem) if problem else {"status": "ready"}
 
-    @api.get("/v1/models")
-    async def models() -> ModelList:
-        return ModelList(ingress.list_models())
+    # Clients of face fusion alone find the schema that they know.
+    listed = ModelList if set(ingress.tasks) == {FACE_FUSION} else AnyModelList
+
+    @api.get("/v1/models", response_model=listed)
+    async def models() -> ModelList | AnyModelList:
+        return listed(ingress.list_models())  # type: ignore[arg-type]
 
     @api.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:

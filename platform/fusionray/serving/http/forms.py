@@ -14,7 +14,7 @@ from fusionray.runtime.face_reader import Faces
 from fusionray.safety.provenance import PictureFormat
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import NAME_PATTERN
-from fusionray.serving.schema import FuseOptions
+from fusionray.serving.schema import FuseOptions, PictureOptions
 
 # The bytes of a picture, or the handle of an identity.
 Source = bytes | str
@@ -48,6 +48,19 @@ async def read_model(
 ) -> str | None:
     """Read which model is asked for; the form wins."""
     return model_in_form or model_in_query
+
+
+async def read_picture_options(
+    request: Request,
+    *,
+    format_in_form: Annotated[PictureFormat | None, Form(alias="format")] = None,
+    format_in_query: Annotated[PictureFormat | None, Query(alias="format")] = None,
+    mark: Annotated[bool, Form()] = False,
+    consent: Annotated[str | None, Form(max_length=4096)] = None,
+) -> PictureOptions:
+    """Read the choices that every task leaves to a client from the form or the query; the form wins."""
+    picture_format = format_in_form or format_in_query or request.app.state.default_format
+    return PictureOptions(picture_format, mark, consent)
 
 
 async def read_options(

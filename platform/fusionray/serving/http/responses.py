@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from fusionray.serving.schema import PROBLEM_TYPE, FuseReply, Problem
+from fusionray.serving.schema import PROBLEM_TYPE, FuseReply, PictureReply, Problem
 
 logger = logging.getLogger("ray.serve")
 
@@ -23,22 +23,29 @@ def answer(problem: Problem) -> Response:
     return Response(problem.body(), problem.status, problem.headers, PROBLEM_TYPE)
 
 
-def answer_picture(reply: FuseReply) -> Response:
+def answer_picture(reply: PictureReply) -> Response:
     """Turn a picture into a response."""
     return Response(reply.data, 200, describe_reply(reply), reply.media_type)
 
 
-def describe_reply(reply: FuseReply) -> dict[str, str]:
-    """Write what is told beside a picture: who made it, where faces were found, and what each stage took."""
+def describe_reply(reply: PictureReply) -> dict[str, str]:
+    """Write what is told beside a picture: who made it, where faces were found if any, and what each stage took."""
     timing = ", ".join(f"{stage};dur={milliseconds:.2f}" for stage, milliseconds in reply.timing.items())
+    faces = describe_faces(reply) if isinstance(reply, FuseReply) else {}
     return {
         "X-FusionRay-Model": reply.model,
         "X-FusionRay-Bundle": reply.bundle,
-        "X-FusionRay-Faces": str(len(reply.boxes)),
-        "X-FusionRay-Boxes": ";".join(",".join(str(round(value)) for value in box) for box in reply.boxes),
+        **faces,
         "X-FusionRay-Provenance": "c2pa; test-key" if reply.test_key else "c2pa",
         "Server-Timing": timing,
         "Cache-Control": "no-store",
+    }
+
+
+def describe_faces(reply: FuseReply) -> dict[str, str]:
+    return {
+        "X-FusionRay-Faces": str(len(reply.boxes)),
+        "X-FusionRay-Boxes": ";".join(",".join(str(round(value)) for value in box) for box in reply.boxes),
     }
 
 
@@ -68,7 +75,7 @@ def add_problem_handlers(api: FastAPI) -> None:
         return answer(Problem(500, "internal", "Internal error", "the request failed; the log of the service says why"))
 
 
-def picture_responses() -> dict[int | str, dict[str, Any]]:
-    """Describe an answer that is a picture."""
+def picture_responses(what: str) -> dict[int | str, dict[str, Any]]:
+    """Describe an answer that is a picture: `what` it shows."""
     kinds: dict[str, Any] = {f"image/{kind}": {} for kind in ("png", "jpeg", "webp")}
-    return {200: {"content": kinds, "description": "The fused picture, signed"}}
+    return {200: {"content": kinds, "description": what}}

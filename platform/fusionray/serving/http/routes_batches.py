@@ -17,11 +17,11 @@ from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer, write_time
 from fusionray.serving.jobs.items import write_archive
 from fusionray.serving.jobs.store import JobStatus
-from fusionray.serving.pipeline.service import FuseRequest
+from fusionray.serving.pipeline.fusion_service import FuseRequest
 from fusionray.serving.schema import FuseOptions, Problem
 
 if TYPE_CHECKING:
-    from fusionray.serving.pipeline.ingress import Ingress
+    from fusionray.serving.tasks.face_fusion import FaceFusion
 
 ARCHIVE = "application/zip"
 ZIP_RESPONSE: dict[int | str, dict[str, Any]] = {
@@ -30,13 +30,13 @@ ZIP_RESPONSE: dict[int | str, dict[str, Any]] = {
 Targets = Annotated[list[UploadFile], File(description="The pictures to change, in order.")]
 
 
-def add_many_routes(api: FastAPI, ingress: Ingress) -> None:
+def add_many_routes(api: FastAPI, task: FaceFusion) -> None:
     """Add the routes under /v1/batches and /v1/jobs."""
-    add_batch_route(api, ingress)
-    add_job_routes(api, ingress)
+    add_batch_route(api, task)
+    add_job_routes(api, task)
 
 
-def add_batch_route(api: FastAPI, ingress: Ingress) -> None:
+def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
     """Add the route that answers a batch at once."""
 
     @api.post("/v1/batches", response_class=Response, responses=ZIP_RESPONSE | problems(*OF_PICTURES))
@@ -47,21 +47,21 @@ def add_batch_route(api: FastAPI, ingress: Ingress) -> None:
         options: Annotated[FuseOptions, Depends(read_options)],
         model: Annotated[str | None, Depends(read_model)],
     ) -> Response:
-        caller, service = find_caller(request), ingress.service
-        if refused := check_number(len(target), ingress.config.limits.max_batch_targets, "batch"):
+        caller, requests = find_caller(request), task.requests
+        if refused := check_number(len(target), task.config.limits.max_batch_targets, "batch"):
             return answer(refused)
-        if refused := await service.admit(caller, len(target)):
+        if refused := await requests.admit(caller, len(target)):
             return answer(refused)
         pictures = [await one.read() for one in target]
         outcomes = await asyncio.gather(
-            *(ingress.make_outcome(FuseRequest(caller, source, picture, options, model)) for picture in pictures)
+            *(task.make_outcome(FuseRequest(caller, source, picture, options, model)) for picture in pictures)
         )
         archive = io.BytesIO()
         write_archive(archive, enumerate(outcomes, 1))
         return Response(archive.getvalue(), 200, {"Cache-Control": "no-store"}, ARCHIVE)
 
 
-def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
+def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
     """Add the routes of long work."""
 
     @api.post("/v1/jobs", status_code=202, response_model=None, responses=problems(*OF_PICTURES, 507))
@@ -74,22 +74,22 @@ def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
         options: Annotated[FuseOptions, Depends(read_options)],
         model: Annotated[str | None, Depends(read_model)],
     ) -> Response | dict[str, Any]:
-        caller, service = find_caller(request), ingress.service
-        if refused := check_number(len(target), ingress.config.limits.max_job_targets, "job"):
+        caller, requests = find_caller(request), task.requests
+        if refused := check_number(len(target), task.config.limits.max_job_targets, "job"):
             return answer(refused)
-        version = service.choose(caller, model)
+        version = requests.choose(caller, model)
         if isinstance(version, Problem):
             return answer(version)
-        if refused := await service.admit(caller, len(target)):
+        if refused := await requests.admit(caller, len(target)):
             return answer(refused)
         pictures = [await one.read() for one in target]
         wishes = {"fuse": asdict(options), "model": version.name}
         loop = asyncio.get_running_loop()
         try:
-            status = await loop.run_in_executor(None, ingress.jobs.create, caller.name, wishes, source, pictures)
+            status = await loop.run_in_executor(None, task.jobs.create, caller.name, wishes, source, pictures)
         except (QuotaExceeded, StoreFull) as error:
             return answer(explain(error))
-        ingress.runner.wake()
+        task.runner.wake()
         response.headers["Location"] = f"/v1/jobs/{status.job}"
         return describe_job(status)
 
@@ -97,7 +97,7 @@ def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
     async def look(request: Request, job: str) -> Response | dict[str, Any]:
         loop = asyncio.get_running_loop()
         try:
-            return describe_job(await loop.run_in_executor(None, ingress.jobs.status, job, find_caller(request).name))
+            return describe_job(await loop.run_in_executor(None, task.jobs.status, job, find_caller(request).name))
         except UnknownJob as error:
             return answer(explain(error))
 
@@ -105,7 +105,7 @@ def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
     async def fetch(request: Request, job: str) -> Response:
         loop = asyncio.get_running_loop()
         try:
-            path = await loop.run_in_executor(None, ingress.jobs.result, job, find_caller(request).name)
+            path = await loop.run_in_executor(None, task.jobs.result, job, find_caller(request).name)
         except UnknownJob as error:
             return answer(explain(error))
         except JobNotFinished as error:
@@ -116,7 +116,7 @@ def add_job_routes(api: FastAPI, ingress: Ingress) -> None:
     async def remove(request: Request, job: str) -> Response:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, ingress.jobs.remove, job, find_caller(request).name)
+            await loop.run_in_executor(None, task.jobs.remove, job, find_caller(request).name)
         except UnknownJob as error:
             return answer(explain(error))
         return Response(status_code=204)

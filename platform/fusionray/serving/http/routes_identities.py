@@ -15,10 +15,10 @@ from fusionray.serving.http.responses import answer, write_time
 from fusionray.serving.schema import Problem
 
 if TYPE_CHECKING:
-    from fusionray.serving.pipeline.ingress import Ingress
+    from fusionray.serving.tasks.face_fusion import FaceFusion
 
 
-def add_identity_routes(api: FastAPI, ingress: Ingress) -> None:
+def add_identity_routes(api: FastAPI, task: FaceFusion) -> None:
     """Add the routes under /v1/identities."""
 
     @api.post("/v1/identities", status_code=201, response_model=None, responses=problems(*OF_PICTURES, 507))
@@ -29,9 +29,9 @@ def add_identity_routes(api: FastAPI, ingress: Ingress) -> None:
         consent: Annotated[str | None, Form(max_length=4096)] = None,
     ) -> Response | dict[str, Any]:
         caller = find_caller(request)
-        if refused := await ingress.service.admit(caller, 0):
+        if refused := await task.requests.admit(caller, 0):
             return answer(refused)
-        reply = await ingress.service.keep_identity(caller, await source.read(), consent)
+        reply = await task.service.keep_identity(caller, await source.read(), consent)
         if isinstance(reply, Problem):
             return answer(reply)
         response.headers["Location"] = f"/v1/identities/{reply.identity}"
@@ -46,7 +46,7 @@ def add_identity_routes(api: FastAPI, ingress: Ingress) -> None:
     async def look(request: Request, identity: str) -> Response | dict[str, Any]:
         loop = asyncio.get_running_loop()
         try:
-            kept = await loop.run_in_executor(None, ingress.vault.get, identity, find_caller(request).name)
+            kept = await loop.run_in_executor(None, task.vault.get, identity, find_caller(request).name)
         except UnknownIdentity as error:
             return answer(explain(error))
         return {"identity": identity, "expires_at": write_time(kept.expires_at)}
@@ -55,7 +55,7 @@ def add_identity_routes(api: FastAPI, ingress: Ingress) -> None:
     async def forget(request: Request, identity: str) -> Response:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, ingress.vault.remove, identity, find_caller(request).name)
+            await loop.run_in_executor(None, task.vault.remove, identity, find_caller(request).name)
         except UnknownIdentity as error:
             return answer(explain(error))
         return Response(status_code=204)

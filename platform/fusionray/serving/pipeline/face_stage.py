@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +13,6 @@ import cv2
 import numpy as np
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.faces.detect import DetectorPool, largest_face
 from fusionray.faces.face import Image
 from fusionray.runtime.crop_fuser import FusedCrops
@@ -24,26 +21,14 @@ from fusionray.runtime.fuser import put_back
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
-from fusionray.safety.mark import Mark
-from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance
-from fusionray.safety.signing import build_signer
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.identities.encryption import cut_region
 from fusionray.serving.identities.store import open_store
-from fusionray.serving.pipeline.generator_stage import CropService
+from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
-from fusionray.serving.schema import LONGEST_SIDE, FuseReply, FuseTask, IdentityReply, ModelCard, ModelVersion, Problem
-
-# What is wrong with a picture -> status and title.
-VERDICTS: dict[str, tuple[int, str]] = {
-    "not_an_image": (415, "Not a picture"),
-    "damaged": (422, "Damaged picture"),
-    "too_large": (413, "Picture too large"),
-    "too_small": (422, "Picture too small"),
-    "no_face": (422, "No face found"),
-    "too_many_faces": (413, "Too many faces"),
-}
+from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, judge
+from fusionray.serving.schema import FuseReply, FuseTask, IdentityReply, ModelCard, ModelVersion, Problem
 
 
 class PictureService(Protocol):
@@ -60,22 +45,6 @@ class PictureService(Protocol):
     async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
         """Keep the largest face of a picture under a handle."""
         ...
-
-
-class Stopwatch:
-    """Milliseconds by stage, in the order in which stages began."""
-
-    def __init__(self) -> None:
-        self.times: dict[str, float] = {}
-
-    @contextmanager
-    def over(self, stage: str) -> Iterator[None]:
-        """Add the time of a block to a stage."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.times[stage] = self.times.get(stage, 0.0) + (time.perf_counter() - started) * 1000.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +69,7 @@ class LoadedReader:
 class FaceStage:
     """Work on pictures in threads; the libraries that do it leave the interpreter to others meanwhile."""
 
-    def __init__(self, config: ServeConfig, fuser: CropService) -> None:
+    def __init__(self, config: ServeConfig, fuser: GeneratorService) -> None:
         cv2.setNumThreads(1)
         self.config = config
         self.fuser = fuser
@@ -112,10 +81,7 @@ class FaceStage:
         )
         self.policy = build_policy(config.consent)
         self.vault = open_store(config.identities)
-        self.signer = build_signer(config.signing)
-        self.mark = Mark(config.mark)
-        limits = config.limits
-        self.limits = ImageLimits(max_bytes=limits.max_body_bytes, max_pixels=limits.max_pixels, max_side=LONGEST_SIDE)
+        self.codec = PictureCodec(config)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, here and where crops are fused, and tell what it runs on."""
@@ -147,7 +113,7 @@ class FaceStage:
             boxes=prepared.cut.boxes,
             model=loaded.provenance.model,
             bundle=loaded.provenance.bundle,
-            test_key=self.signer.is_test,
+            test_key=self.codec.signer.is_test,
             timing=watch.times,
         )
 
@@ -163,7 +129,7 @@ class FaceStage:
             source = self.read_source(task, loaded, watch)
             role = "target"
             with watch.over("decode"):
-                target_image = decode_image(task.target, self.limits)
+                target_image = self.codec.decode(task.target)
             with watch.over("detect"):
                 cut = loaded.reader.cut(target_image, task.options.faces)
             if len(cut.crops) > self.config.limits.max_faces:
@@ -180,7 +146,7 @@ class FaceStage:
         """
         if isinstance(task.source, bytes):
             with watch.over("decode"):
-                image = decode_image(task.source, self.limits)
+                image = self.codec.decode(task.source)
             with watch.over("read"):
                 source = loaded.reader.read_source(image)
             self.policy.check(hash_bytes(task.source), source, task.options.consent, task.owner)
@@ -204,7 +170,7 @@ class FaceStage:
     def keep_identity_now(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
         """Find the face, cut it out with a margin, and seal it, on the calling thread."""
         try:
-            image = decode_image(source, self.limits)
+            image = self.codec.decode(source)
             face = largest_face(find_faces(self.detectors, image, "source"))
         except ImageRejected as error:
             return judge(error, "source")
@@ -221,14 +187,8 @@ class FaceStage:
         with watch.over("paste"):
             picture = put_back(prepared.target, prepared.cut, fused)
         with watch.over("encode"):
-            return encode_output(
-                picture.image,
-                loaded.provenance,
-                task.options.picture_format,
-                self.config.jpeg_quality,
-                signer=self.signer,
-                mark=self.mark if self.config.mark.enabled or task.options.mark else None,
-            )
+            options = task.options
+            return self.codec.encode(picture.image, loaded.provenance, options.picture_format, mark=options.mark)
 
 
 class RemotePictures(DeploymentClient):
@@ -249,10 +209,3 @@ class RemotePictures(DeploymentClient):
         """
         reply: IdentityReply | Problem = await self.handle.keep_identity.remote(source, owner, consent)
         return reply
-
-
-def judge(error: ImageRejected, role: Role) -> Problem:
-    """Turn what is wrong with a picture into a problem that names the picture."""
-    status, title = VERDICTS.get(error.reason, (422, "Picture refused"))
-    detail = str(error) if role in str(error) else f"{role} picture: {error}"
-    return Problem(status, error.reason, title, detail, picture=role)

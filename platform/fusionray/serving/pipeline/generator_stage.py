@@ -1,30 +1,38 @@
-"""The part that holds the generators: crops of many requests in, fused crops out, in common batches."""
+"""The part that holds the generators: crops of many requests in, fused crops out, in common batches.
+
+Models of other tasks than face fusion are held here too: named pictures in, a picture out, one request at a time.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fusionray.errors import Overloaded
+from fusionray.faces.face import Image
 from fusionray.runtime.batching import CropBatcher
 from fusionray.runtime.crop_fuser import MAX_BATCH, CropFuser, FusedCrops
 from fusionray.runtime.engine import EngineReport
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.providers import CPU
+from fusionray.runtime.tasks import open_runner
 from fusionray.serving.config import GeneratorStageConfig, ServeConfig
 from fusionray.serving.metrics import BatchMetrics
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
-from fusionray.serving.schema import ModelCard, ModelVersion
+from fusionray.serving.schema import ModelCard, ModelVersion, PictureModelCard
 
 # More lanes than this leave too few threads to a face where not all of them are in use.
 MOST_LANES = 4
 
 
-class CropService(Protocol):
-    """What fuses crops, in this replica or in another."""
+class GeneratorService(Protocol):
+    """What runs generators, in this replica or in another."""
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, warm it up, and tell what it runs on."""
@@ -34,6 +42,14 @@ class CropService(Protocol):
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
     ) -> tuple[FusedCrops, float]:
         """Fuse crops uint8 [N,S,S,3], each with its source; gives them and the seconds that they waited."""
+        ...
+
+    async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
+        """Do as `prepare` does for a version of another task than face fusion."""
+        ...
+
+    async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
+        """Make a picture of the named ones, of any size; gives it and the seconds that they waited."""
         ...
 
 
@@ -100,12 +116,64 @@ class LoadedGenerator:
             self.batcher.close()
 
 
+class LoadedRunner:
+    """The models of a bundle of another task, and the threads that run them; more than can wait is refused."""
+
+    def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
+        bundle = open_bundle(version, config.tracking_uri)
+        self.runner = open_runner(bundle, config.runtime, precision=version.precision)
+        self.runner.warm_up()
+        self.max_waiting = config.fuser.max_waiting_faces
+        self.num_waiting = 0
+        self.lanes = ThreadPoolExecutor(config.fuser.lanes or 1, version.name)
+        described, report = bundle.description, self.runner.report
+        self.card = PictureModelCard(
+            name=version.name,
+            title=described.name,
+            task=described.task,
+            inputs=self.runner.inputs,
+            size=described.size,
+            bundle=version.bundle,
+            licence=described.licence,
+            provider=report.provider,
+            providers=report.providers,
+            threads=report.threads,
+            runtime=report.library,
+            precision=version.precision if version.precision != "fp32" else report.precision,
+        )
+
+    async def run(self, pictures: dict[str, Image]) -> tuple[Image, float]:
+        """Make a picture on a lane; gives it and the seconds that it waited for one.
+
+        Raises: Overloaded if too much waits already.
+        """
+        if self.num_waiting >= self.max_waiting:
+            raise Overloaded(f"{self.num_waiting} pictures wait already; ask again later")
+        asked_at = time.perf_counter()
+
+        def work() -> tuple[Image, float]:
+            waited = time.perf_counter() - asked_at
+            return self.runner.run(pictures), waited
+
+        self.num_waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.lanes, work)
+        finally:
+            self.num_waiting -= 1
+
+    def __del__(self) -> None:
+        # Ray Serve calls this when it puts the model away: what runs is finished.
+        if hasattr(self, "lanes"):
+            self.lanes.shutdown(wait=False)
+
+
 class GeneratorStage:
-    """Hold generators resident and fuse crops with them."""
+    """Hold generators resident, fuse crops with them, and run the models of other tasks."""
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.shelf = ModelCache(lambda version: LoadedGenerator(version, config), config.models_per_replica)
+        self.runners = ModelCache(lambda version: LoadedRunner(version, config), config.models_per_replica)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, warm it up, and tell what it runs on."""
@@ -124,6 +192,17 @@ class GeneratorStage:
             loaded = await self.shelf.get(version)
         return await asyncio.wrap_future(loaded.batcher.submit(sources, crops))
 
+    async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
+        """Load a version of another task, warm it up, and tell what it runs on."""
+        return (await self.runners.get(version)).card
+
+    async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
+        """Make a picture of the named ones; gives it and the seconds that they waited.
+
+        Raises: Overloaded if too much waits already; ImageRejected if the runner cannot use a picture.
+        """
+        return await (await self.runners.get(version)).run(pictures)
+
 
 class RemoteFuser(DeploymentClient):
     """The same in replicas of their own; requests for a model go where it is loaded."""
@@ -137,3 +216,16 @@ class RemoteFuser(DeploymentClient):
         """
         fused: tuple[FusedCrops, float] = await self.find(version).fuse.remote(version, sources, crops)
         return fused
+
+    async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
+        """Load a version of another task in one replica, and tell what it runs on."""
+        card: PictureModelCard = await self.find(version).prepare_pictures.remote(version)
+        return card
+
+    async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
+        """Make a picture in one of the replicas.
+
+        Raises: Overloaded, ImageRejected; RayActorError if the replica was lost meanwhile.
+        """
+        made: tuple[Image, float] = await self.find(version).run.remote(version, pictures)
+        return made

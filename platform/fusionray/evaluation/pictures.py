@@ -1,0 +1,211 @@
+"""The protocol of any family from pictures to a picture: how near is what a model makes to what it should make?
+
+The family's own reference output says what that is. Without a model one would keep the first picture: the same figures
+are measured for that.
+
+Shape suffixes: N draws, R roles, C channels, S side.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fusionray.data.decoding import CropDecoder
+from fusionray.data.held_out import HeldOutCrops
+from fusionray.data.shards import Manifest, check_shards, read_manifest
+from fusionray.environment import resolve_location
+from fusionray.errors import ShardMismatch
+from fusionray.evaluation.config import EvaluateConfig
+from fusionray.evaluation.fusion_model import FusionModelInfo, resolve_model
+from fusionray.evaluation.outcome import EvaluateResult
+from fusionray.evaluation.picture_model import PictureModel, open_picture_model
+from fusionray.evaluation.report.documents import Report, write_report, write_text
+from fusionray.evaluation.report.examples import Ranking, show_examples
+from fusionray.evaluation.report.figures import FIGURES_NAME, write_figures
+from fusionray.evaluation.report.goals import PICTURES_TABLE, Table, load_table
+from fusionray.evaluation.report.output import (
+    PAIRS_NAME,
+    describe_command,
+    list_changes,
+    track,
+    write_csv,
+)
+from fusionray.metrics.aggregate import Summary, mean
+from fusionray.metrics.confidence import bootstrap
+from fusionray.metrics.measure import EIGHT_BITS_PSNR, Columns, join
+from fusionray.metrics.similarity import region_psnr, region_ssim
+from fusionray.nets.pixels import to_float, to_uint8
+from fusionray.recipes.family import RecipeFamily
+from fusionray.storage import filesystem as storage
+from fusionray.tracking import tracking_uri
+
+NAME = "evaluate"
+LEVELS = 127.5
+DECODE_THREADS = 2
+# Settings of the other protocol, which judges faces.
+ABOUT_FACES = ("judge", "attributes", "features", "clips", "people", "enrolled", "workers")
+
+
+def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> EvaluateResult:
+    """Measure a model on a split of its family's shards, in this process.
+
+    Raises: ShardMismatch for shards of another size, or a split with too few rows; ConfigInvalid if the family has no
+        reference output; any FusionRayError of its parts.
+    """
+    warn_unused(config)
+    config = config.model_copy(
+        update={
+            "model": resolve_model(config.model),
+            "data": resolve_location(config.data),
+            "output": resolve_location(config.output),
+            "runs": None if config.runs is None else resolve_location(config.runs),
+        }
+    )
+    uri = tracking_uri(config.tracking_uri, config.runs or config.output)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, facts = open_picture_model(config.model, family, uri, device)
+    manifest = read_manifest(config.data)
+    check_shards(config.data, manifest, size=facts.size, task=family.task)
+    check_extent(config, manifest, family)
+    decoder = CropDecoder(facts.size, DECODE_THREADS)
+    rows = HeldOutCrops(
+        config.data, manifest, config.pairs, decoder, family.collate, with_regions=False, split=config.split
+    )
+    draws = rows.draw(family.num_roles, config.seed)
+    scores = join(measure_batches(model, family, rows, draws, config.batch))
+    groups = np.array(rows.groups)[draws[:, 0]]
+    table = load_table(PICTURES_TABLE) if family.figures is None else Table.model_validate(family.figures)
+    summary = sum_up(scores, groups, config)
+    missing = {key: "not measured for pictures" for key in table.keys if key not in summary.values}
+    judged = table.judge(summary.values, summary.intervals, config.goals)
+    figures = write_figures(Path(config.output), NAME, judged, missing)
+    pairs = list_draws(np.array(rows.groups)[draws], scores)
+    storage.write_atomic(str(Path(config.output) / PAIRS_NAME), pairs.encode())
+    examples = list(show_examples(rank_draws(model, family, rows, draws, scores)))
+    decoder.close()
+    title = f"{facts.name} on held-out pictures"
+    notes = list(describe(config, facts, manifest, len(draws)))
+    report = Report(title, figures, table, notes, describe_command(config), blocks=examples)
+    files = [FIGURES_NAME, PAIRS_NAME, *write_report(Path(config.output), report)]
+    track(config, uri, facts, manifest, figures=figures, files=files)
+    return EvaluateResult(figures, Path(config.output), write_text(figures), report)
+
+
+def warn_unused(config: EvaluateConfig) -> None:
+    """Warn of settings that this protocol does not look at."""
+    plain = EvaluateConfig(model=config.model, data=config.data, output=config.output)
+    unused = [key for key, _ in list_changes(plain, config) if key.partition(".")[0] in ABOUT_FACES]
+    if unused:
+        warnings.warn(f"{', '.join(unused)}: only for models that fuse faces; no effect here", stacklevel=3)
+
+
+def check_extent(config: EvaluateConfig, manifest: Manifest, family: RecipeFamily[Any]) -> None:
+    """Refuse a split that has too little for the family.
+
+    Raises: ShardMismatch.
+    """
+    held_out = manifest.splits.get(config.split)
+    rows, groups = (held_out.rows, held_out.identities) if held_out else (0, 0)
+    missing = "at least one row" if rows == 0 else family.tell_missing(rows, groups)
+    if missing:
+        remedy = "more pictures" if config.split == "train" else f"a larger {config.split}_fraction"
+        raise ShardMismatch(
+            f"{config.data}: its {config.split} split has {rows} rows of {groups}, and {missing} are needed; prepare "
+            f"again with {remedy}"
+        )
+
+
+def decode_roles(rows: HeldOutCrops, draws: NDArray[np.int64]) -> list[Tensor]:
+    """Decode each role of some draws [N,R]: uint8 [N,3,S,S]."""
+    return [rows.decode(draws[:, role]) for role in range(draws.shape[1])]
+
+
+def measure_batches(
+    model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], batch: int
+) -> Iterator[Columns]:
+    """Measure draws [N,R], a batch at a time: what the model makes, and the first picture as it is."""
+    for start in range(0, len(draws), batch):
+        pictures = decode_roles(rows, draws[start : start + batch])
+        wanted = make_reference(family, pictures)
+        yield {
+            **compare(model.make(pictures), wanted),
+            **{f"{name}_first": values for name, values in compare(pictures[0], wanted).items()},
+        }
+
+
+def make_reference(family: RecipeFamily[Any], pictures: Sequence[Tensor]) -> Tensor:
+    """Ask the family what should come of pictures, uint8 [N,3,S,S] as everything that is compared."""
+    return to_uint8(family.reference([to_float(picture) for picture in pictures]))
+
+
+def compare(picture: Tensor, wanted: Tensor) -> Columns:
+    """Compare pictures, uint8 [N,3,S,S]: `ssim`, `psnr` in dB and `l1` in levels of 0..255, [N] each."""
+    found, reference = to_float(picture), to_float(wanted)
+    everywhere = torch.ones_like(found[:, :1])
+    measured = {
+        "ssim": region_ssim(found, reference, everywhere),
+        "psnr": region_psnr(found, reference, everywhere).clamp(max=EIGHT_BITS_PSNR),
+        "l1": (found - reference).abs().mean(dim=(1, 2, 3)) * LEVELS,
+    }
+    return {name: values.numpy() for name, values in measured.items()}
+
+
+def sum_up(scores: Columns, groups: NDArray[np.str_], config: EvaluateConfig) -> Summary:
+    """Average the scores over the draws; rows of one group are drawn anew together for the intervals."""
+    summary = Summary()
+    for name, values in scores.items():
+        bounds = None
+        if config.bootstrap_rounds:
+            interval = bootstrap(mean, [values], config.seed, rounds=config.bootstrap_rounds, cluster_N=groups)
+            bounds = {name: interval}
+        summary.add({name: mean(values)}, bounds)
+    summary.add({"held_out_draws": len(groups)})
+    return summary
+
+
+def list_draws(groups_NR: NDArray[np.str_], scores: Columns) -> str:
+    """List the draws with their scores, as CSV: what the rows of each role show, and how near the result is."""
+    head = [*(f"picture_{role}" for role in range(groups_NR.shape[1])), *scores]
+    return write_csv(
+        head,
+        (
+            [*groups.tolist(), *(f"{values[number]:.6g}" for values in scores.values())]
+            for number, groups in enumerate(groups_NR)
+        ),
+    )
+
+
+def rank_draws(
+    model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], scores: Columns
+) -> Ranking:
+    """Rank draws [N,R] by SSIM; shown are what goes in, what the model makes, and the reference."""
+
+    def fuse(chosen: NDArray[np.int64]) -> list[Tensor]:
+        pictures = decode_roles(rows, draws[chosen])
+        return [*pictures, model.make(pictures), make_reference(family, pictures)]
+
+    def describe_draw(row: int) -> str:
+        return f"SSIM to the reference {scores['ssim'][row]:.3f}, PSNR {scores['psnr'][row]:.1f} dB"
+
+    heads = (*(f"input {role + 1}" for role in range(draws.shape[1])), "output", "reference")
+    return Ranking(scores["ssim"], "SSIM to the reference (ssim)", heads, fuse, describe_draw)
+
+
+def describe(config: EvaluateConfig, facts: FusionModelInfo, manifest: Manifest, num_draws: int) -> Iterator[str]:
+    """Say what was measured, and on what."""
+    yield (
+        f"Model {facts.name} ({facts.digest[:12]}), {facts.size} px. Measured on the {config.split} split of "
+        f"{config.data} ({manifest.digest()[:12]}): {num_draws} draws; seed {config.seed}."
+    )
+    if config.split != "test":
+        yield "These are not the pictures of the test: models may have learned from them, or been chosen by them."
+    if facts.data_digest != manifest.digest():
+        yield "The model learned from other shards: whether it met these pictures cannot be told from here."

@@ -1,0 +1,71 @@
+"""What face fusion delivers: two graphs, how they are described, and pictures to calibrate variants on.
+
+N rows, L length of a source, S crop size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fusionray.bundle.description import FACE_FUSION, GENERATOR_NAME, IDENTITY_NAME, describe_tensors
+from fusionray.data import synthetic
+from fusionray.nets.fusion import FusionNetwork, SourceReader
+from fusionray.nets.generator import EMBEDDING_LENGTH
+from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder
+from fusionray.nets.pixels import to_float
+from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
+from fusionray.recipes.family import BundleExport, GraphExport, draw_pictures
+
+
+def deliver_fusion(network: FusionNetwork, encoder: IdentityEncoder, template: str) -> BundleExport:
+    """Give the generator, and what reads sources for it: the encoder that supervised, and the network's own tokens."""
+    generator, reader = network.generator, SourceReader(encoder, network).eval()
+    size, length = generator.config.size, generator.config.source_length
+
+    def draw_pair(random: np.random.Generator, count: int) -> tuple[Tensor, ...]:
+        return draw_sources(random, count, length), draw_pictures(random, count, size)
+
+    def draw_face(random: np.random.Generator, count: int) -> tuple[Tensor, ...]:
+        return (draw_pictures(random, count, IDENTITY_SIZE),)
+
+    @torch.no_grad()
+    def make_inputs(crops: Tensor) -> tuple[Tensor, ...]:
+        # The crop half of the set away is nearly always another person's.
+        targets = to_float(crops)
+        window = ArcFaceCrop(crop_to_arcface_affine(template))
+        return reader(window(targets.roll(len(crops) // 2, 0))), targets
+
+    return BundleExport(
+        task=FACE_FUSION,
+        graphs=(
+            GraphExport(GENERATOR_NAME, generator, ("source", "target"), ("output", "mask"), draw_pair),
+            GraphExport(IDENTITY_NAME, reader, ("input",), ("source",), draw_face),
+        ),
+        description={
+            "size": size,
+            "template": template,
+            "tensors": describe_tensors(size, -1.0, 1.0, source_length=length),
+        },
+        make_inputs=make_inputs,
+        draw_crops=lambda count, seed: render_faces(count, size, seed),
+        crops_are="synthetic faces",
+    )
+
+
+def draw_sources(random: np.random.Generator, count: int, length: int) -> Tensor:
+    """Draw sources [N,L]: embeddings of unit length, then tokens in [-1,1]."""
+    rows = torch.from_numpy(random.standard_normal((count, length), np.float32))
+    embedding, tokens = rows[:, :EMBEDDING_LENGTH], rows[:, EMBEDDING_LENGTH:]
+    return torch.cat([F.normalize(embedding), tokens.tanh()], dim=1)
+
+
+def render_faces(count: int, size: int, seed: int) -> Tensor:
+    """Render people who do not exist: uint8 [N,3,S,S]."""
+    people, looks = synthetic.sample_identities(count, seed), synthetic.sample_attributes(count, seed)
+    # The middle half of the picture, where the renderer puts the face.
+    view = torch.tensor([[0.5, 0.0, 0.25], [0.0, 0.5, 0.25]]).expand(count, 2, 3)
+    pictures = synthetic.render(people, looks, size, view)
+    return (pictures.clamp(0, 1) * 255).round().to(torch.uint8)

@@ -1,0 +1,36 @@
+"""One picture with another identity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends, FastAPI, Request, Response, UploadFile
+
+from fusionray.serving.http.forms import Source, find_caller, read_model, read_options, read_source
+from fusionray.serving.http.openapi import OF_PICTURES, problems
+from fusionray.serving.http.responses import answer, answer_picture, picture_responses
+from fusionray.serving.pipeline.fusion_service import FuseRequest
+from fusionray.serving.schema import FuseOptions, Problem
+
+if TYPE_CHECKING:
+    from fusionray.serving.tasks.face_fusion import FaceFusion
+
+FUSED = picture_responses("The fused picture, signed")
+
+
+def add_fuse_route(api: FastAPI, task: FaceFusion) -> None:
+    """Add the route that fuses one picture."""
+
+    @api.post("/v1/fuse", response_class=Response, responses=FUSED | problems(*OF_PICTURES))
+    async def fuse(
+        request: Request,
+        source: Annotated[Source, Depends(read_source)],
+        target: UploadFile,
+        options: Annotated[FuseOptions, Depends(read_options)],
+        model: Annotated[str | None, Depends(read_model)],
+    ) -> Response:
+        caller = find_caller(request)
+        if refused := await task.requests.admit(caller, 1):
+            return answer(refused)
+        reply = await task.service.fuse(FuseRequest(caller, source, await target.read(), options, model))
+        return answer(reply) if isinstance(reply, Problem) else answer_picture(reply)

@@ -1,0 +1,86 @@
+"""Pictures as clients send and get them: decoded within limits, encoded with mark and signature."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fusionray.errors import ImageRejected
+from fusionray.faces.decode import ImageLimits, decode_image
+from fusionray.faces.face import Image
+from fusionray.safety.mark import Mark
+from fusionray.safety.output import encode_output
+from fusionray.safety.provenance import PictureFormat, Provenance
+from fusionray.safety.signing import build_signer
+from fusionray.serving.config import ServeConfig
+from fusionray.serving.schema import LONGEST_SIDE, Problem
+
+# What is wrong with a picture -> status and title.
+VERDICTS: dict[str, tuple[int, str]] = {
+    "not_an_image": (415, "Not a picture"),
+    "damaged": (422, "Damaged picture"),
+    "too_large": (413, "Picture too large"),
+    "too_small": (422, "Picture too small"),
+    "no_face": (422, "No face found"),
+    "too_many_faces": (413, "Too many faces"),
+}
+
+
+class Stopwatch:
+    """Milliseconds by stage, in the order in which stages began."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+
+    @contextmanager
+    def over(self, stage: str) -> Iterator[None]:
+        """Add the time of a block to a stage."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.times[stage] = self.times.get(stage, 0.0) + (time.perf_counter() - started) * 1000.0
+
+
+class PictureCodec:
+    """Decode and encode as the settings say. Calls from several threads are allowed.
+
+    Raises: SigningKeyInvalid.
+    """
+
+    def __init__(self, config: ServeConfig) -> None:
+        limits = config.limits
+        self.limits = ImageLimits(max_bytes=limits.max_body_bytes, max_pixels=limits.max_pixels, max_side=LONGEST_SIDE)
+        self.signer = build_signer(config.signing)
+        self.mark = Mark(config.mark)
+        self.always_mark = config.mark.enabled
+        self.quality = config.jpeg_quality
+
+    def decode(self, data: bytes) -> Image:
+        """Decode a picture.
+
+        Raises: ImageRejected.
+        """
+        return decode_image(data, self.limits)
+
+    def encode(self, image: Image, provenance: Provenance, picture_format: PictureFormat, *, mark: bool) -> bytes:
+        """Encode and sign a picture, with a visible mark if the client or the settings ask for it.
+
+        Raises: SigningFailed.
+        """
+        return encode_output(
+            image,
+            provenance,
+            picture_format,
+            self.quality,
+            signer=self.signer,
+            mark=self.mark if self.always_mark or mark else None,
+        )
+
+
+def judge(error: ImageRejected, role: str) -> Problem:
+    """Turn what is wrong with a picture into a problem that names the picture."""
+    status, title = VERDICTS.get(error.reason, (422, "Picture refused"))
+    detail = str(error) if role in str(error) else f"{role} picture: {error}"
+    return Problem(status, error.reason, title, detail, picture=role)

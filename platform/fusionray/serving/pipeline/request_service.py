@@ -1,0 +1,154 @@
+"""What every request goes through, whatever its task: permission, quota, model, time limit, count, record."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import DeploymentUnavailableError
+
+from fusionray.bundle.description import FACE_FUSION
+from fusionray.errors import AuditFailed, QuotaExceeded
+from fusionray.safety.audit import AuditEntry, AuditLog, TaskAuditEntry, hash_bytes
+from fusionray.serving.auth.callers import Caller
+from fusionray.serving.auth.rate_limits import RateLimitClient
+from fusionray.serving.config import ServeConfig
+from fusionray.serving.http.problems import REFUSALS, explain
+from fusionray.serving.metrics import RequestMetrics
+from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
+from fusionray.serving.schema import (
+    FuseReply,
+    IdentityReply,
+    ModelVersion,
+    PictureOptions,
+    PictureReply,
+    Problem,
+    unavailable,
+)
+
+logger = logging.getLogger("ray.serve")
+
+Reply = TypeVar("Reply", FuseReply, IdentityReply, PictureReply)
+Picture = TypeVar("Picture", FuseReply, PictureReply)
+
+
+class AuditedRequest(Protocol):
+    """A request for a picture, as the audit log needs it."""
+
+    @property
+    def caller(self) -> Caller:
+        """Name who asks."""
+        ...
+
+    @property
+    def asked_at(self) -> float:
+        """Give the time of `time.perf_counter()` at which it came."""
+        ...
+
+    def write_entry(self, reply: Any, common: dict[str, Any]) -> AuditEntry:
+        """Add to what all entries have what was sent: hashes, no picture."""
+        ...
+
+
+@dataclass(frozen=True)
+class PictureRequest:
+    """What a caller asks of a task that makes a picture of named pictures, which are encoded."""
+
+    task: str
+    caller: Caller
+    pictures: dict[str, bytes]
+    options: PictureOptions
+    model: str | None
+    asked_at: float = field(default_factory=time.perf_counter)
+
+    def write_entry(self, reply: Any, common: dict[str, Any]) -> TaskAuditEntry:
+        """Name the task, and every picture by its hash."""
+        del reply
+        hashes = {name: hash_bytes(data) for name, data in self.pictures.items()}
+        return TaskAuditEntry(**common, task=self.task, inputs_sha256=hashes)
+
+
+class RequestService:
+    """Serve callers. Whatever goes wrong with a request is an answer, a `Problem`, and is counted and recorded."""
+
+    def __init__(self, config: ServeConfig, book: ModelRegistry, quotas: RateLimitClient | None = None) -> None:
+        self.config = config
+        self.book = book
+        self.quotas = quotas
+        self.measures = RequestMetrics()
+        self.audit = AuditLog(config.audit) if config.audit.path else None
+
+    async def admit(self, caller: Caller, num_images: int) -> Problem | None:
+        """Count a request for so many pictures against the quota of the caller's key.
+
+        Gives a problem if the quota is used up, or cannot be asked for.
+        """
+        if caller.key is None or self.quotas is None:
+            return None
+        try:
+            await self.quotas.spend(caller.key, num_images)
+        except QuotaExceeded as error:
+            self.measures.count_end(429, error.quota, "")
+            return explain(error)
+        except (RayActorError, DeploymentUnavailableError):
+            return unavailable("not_ready", "the ledger of quotas does not answer")
+        return None
+
+    def choose(self, caller: Caller, model: str | None, task: str = FACE_FUSION) -> ModelVersion | Problem:
+        """Choose who answers, if it does the task and the caller's key is good for it."""
+        try:
+            version = self.book.choose(model, task)
+        except WrongTask as error:
+            return Problem(422, "wrong_task", "Model of another task", str(error))
+        except UnknownModel as error:
+            return Problem(404, "unknown_model", "No such model", str(error))
+        if caller.key is not None and not caller.key.may_use(version.name):
+            detail = f"the key {caller.name} may not use the model {version.name}; ask for another"
+            return Problem(403, "model_not_allowed", "Not allowed", detail)
+        return version
+
+    async def guarded(self, work: Awaitable[Reply | Problem]) -> Reply | Problem:
+        """Wait for work as long as a request may take; turn overload, losses and refusals into problems."""
+        try:
+            return await asyncio.wait_for(work, self.config.limits.request_timeout_seconds)
+        except REFUSALS as error:
+            return explain(error)
+
+    async def close(self, request: AuditedRequest, reply: Picture | Problem, model: str) -> Picture | Problem:
+        """Count how a request ended, and write it down."""
+        if self.audit is not None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, self.write_down, request, reply, model)
+            except AuditFailed as error:
+                logger.error("audit: %s", error)
+                reply = unavailable("audit_failed", "the request could not be written down, and none is done without")
+        if isinstance(reply, Problem):
+            self.measures.count_end(reply.status, reply.reason, model)
+        else:
+            self.measures.count_end(200, "", model)
+            self.measures.count_stages(reply.timing, model)
+        return reply
+
+    def write_down(self, request: AuditedRequest, reply: Picture | Problem, model: str) -> None:
+        """Write the line of a request.
+
+        Raises: AuditFailed.
+        """
+        assert self.audit is not None
+        duration_ms = (time.perf_counter() - request.asked_at) * 1000.0
+        common = {
+            "request": request.caller.request,
+            "status": reply.status if isinstance(reply, Problem) else 200,
+            "reason": reply.reason if isinstance(reply, Problem) else "",
+            "duration_ms": duration_ms,
+            "model": model,
+            "bundle": "" if isinstance(reply, Problem) else reply.bundle,
+            "who": request.caller.name,
+            "output_sha256": None if isinstance(reply, Problem) else hash_bytes(reply.data),
+        }
+        self.audit.write(request.write_entry(reply, common))

@@ -1,0 +1,58 @@
+"""Which tasks bring routes of their own; all others take named pictures and give one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ray.serve.handle import DeploymentHandle
+
+from fusionray.bundle.description import FACE_FUSION
+from fusionray.errors import ConfigInvalid
+from fusionray.serving.config import ServeConfig
+from fusionray.serving.http.routes_pictures import check_names
+from fusionray.serving.pipeline.generator_stage import GeneratorService
+from fusionray.serving.pipeline.request_service import RequestService
+from fusionray.serving.tasks.face_fusion import FaceFusion
+from fusionray.serving.tasks.pictures import PictureTask
+from fusionray.serving.tasks.served_task import ServedTask
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a replica that takes requests has for its tasks; `faces` are replicas that work on pictures, if any."""
+
+    config: ServeConfig
+    requests: RequestService
+    generators: GeneratorService
+    faces: DeploymentHandle | None = None
+
+
+OpenTask = Callable[[Parts], ServedTask]
+
+TASKS: dict[str, OpenTask] = {
+    FACE_FUSION: lambda parts: FaceFusion(parts.config, parts.requests, parts.generators, parts.faces),
+}
+
+
+def open_task(name: str, inputs: tuple[str, ...], parts: Parts) -> ServedTask:
+    """Open a task for the models of a replica, which take the named inputs.
+
+    Raises: BundleInvalid if the names cannot be those of a route and its fields.
+    """
+    if name in TASKS:
+        return TASKS[name](parts)
+    check_names(name, inputs)
+    return PictureTask(name, inputs, parts.config, parts.requests, parts.generators)
+
+
+def check_tasks(config: ServeConfig, tasks: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse what could not be served, before anything is started.
+
+    Raises: BundleInvalid as `open_task` does; ConfigInvalid for a setting that would have no effect.
+    """
+    for name, inputs in tasks.items():
+        if name not in TASKS:
+            check_names(name, inputs)
+    if config.faces.apart and FACE_FUSION not in tasks:
+        raise ConfigInvalid("faces.apart: no model of face fusion is served, which alone uses it; leave it out")
