@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fusionray.evaluation.report.documents import Report
-from fusionray.evaluation.report.examples import show_examples
+from fusionray.evaluation.report.examples import rank_pairs, show_examples
 from fusionray.evaluation.report.figures import Figure, Figures
 from fusionray.evaluation.report.goals import load_table
 from fusionray.faces.decode import encode_image
@@ -43,7 +43,9 @@ def build_judged() -> Report:
         return [people[rows], people.flip(0)[rows], people.flip(0)[rows], people[rows]]
 
     figures = Figures(name="evaluate", machine="m", code_version="c", figures={})
-    return Report("tiny on held-out people", figures, load_table(), blocks=list(show_examples(scores, fuse)))
+    return Report(
+        "tiny on held-out people", figures, load_table(), blocks=list(show_examples(rank_pairs(scores, fuse)))
+    )
 
 
 def test_the_report_shows_pairs_the_answer_losses_and_goals_before_its_tables(tmp_path: Path) -> None:

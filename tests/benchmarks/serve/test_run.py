@@ -10,7 +10,6 @@ from fusionray.benchmarks.serve import run as bench
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.errors import InputMissing
 from fusionray.evaluation.report.figures import Figures
-from tests.support.child_python import ROOT
 from tests.support.tiny_bundle import write_tiny_bundle
 
 needs_generator = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
@@ -38,7 +37,7 @@ def build_config(folder: Path, **changes: object) -> ServeBenchConfig:
 @needs_generator
 def test_a_short_run_finds_every_figure_that_needs_no_competitor(tmp_path: Path) -> None:
     parts = ("throughput", "overhead", "door", "overload")
-    result = bench.bench_serve(build_config(tmp_path, parts=parts), ROOT)
+    result = bench.bench_serve(build_config(tmp_path, parts=parts))
     found, missing = result.figures.figures, result.figures.not_measured
     wanted = {name for name, key in load_keys("serve").items() if key.part in parts}
     assert set(found) | set(missing) == wanted
@@ -56,7 +55,7 @@ def test_a_short_run_finds_every_figure_that_needs_no_competitor(tmp_path: Path)
 @needs_generator
 def test_a_soak_kills_replicas_and_looks_at_every_answer(tmp_path: Path) -> None:
     config = build_config(tmp_path, parts=("soak",), soak_clients=2, soak_minutes=0.2, kill_seconds=5)
-    figures = bench.bench_serve(config, ROOT).figures
+    figures = bench.bench_serve(config).figures
     assert figures.not_measured == {}
     assert figures.figures["soak_wrong_answers"].value == 0
     assert 0 <= figures.figures["soak_failed_share"].value < 1
@@ -66,12 +65,12 @@ def test_a_soak_kills_replicas_and_looks_at_every_answer(tmp_path: Path) -> None
 def test_without_a_generator_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InputMissing, match="h2load is not on PATH"):
-        bench.bench_serve(build_config(tmp_path), ROOT)
+        bench.bench_serve(build_config(tmp_path))
     assert not (tmp_path / "out").exists()
 
 
 @needs_generator
 def test_what_comes_behind_the_limit_is_not_measured(tmp_path: Path) -> None:
-    result = bench.bench_serve(build_config(tmp_path, parts=("overhead",), seconds=1e-9), ROOT)
+    result = bench.bench_serve(build_config(tmp_path, parts=("overhead",), seconds=1e-9))
     assert result.figures.figures == {}
     assert "raise seconds" in result.figures.not_measured["overhead_ms"]

@@ -231,7 +231,7 @@ def test_a_job_over_which_two_processes_died_is_not_handed_on_at_once(
 def test_work_that_breaks_is_tried_again_and_then_has_failed(
     store: JobStore, start: Callable[..., JobWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.job_runner.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("fusionray.serving.jobs.worker.RETRY_SECONDS", 0.01)
     tries: list[int] = []
 
     def work(item: JobItem) -> ItemOutcome:

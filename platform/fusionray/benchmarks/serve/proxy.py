@@ -14,7 +14,7 @@ from fusionray.benchmarks.serve.servers import find_free_port, ray_folder, start
 
 # As `environment.py` sets it, and as Ray Serve is without.
 DOORS = {"haproxy": "1", "python": "0"}
-STUB = "serve.stub"
+STUB = "fusionray.benchmarks.serve.stub_service"
 
 
 def measure_door(scene: ServeBenchContext, tick: Callable[[], None]) -> Findings:

@@ -29,8 +29,8 @@ Fuse = Callable[[Rows], Sequence[Tensor]]
 class Ranking:
     """What pairs are ranked by, higher is better, and how they are shown.
 
-    `scores`: the score of each pair, [N]; `what`: its name; `heads`: names of the columns that `fuse` gives; `describe`:
-    the figures of one pair in words.
+    `scores`: the score of each pair, [N]; `what`: its name; `heads`: names of the columns that `fuse` gives;
+    `describe`: the figures of one pair in words.
     """
 
     scores: NDArray[np.float32]
