@@ -12,6 +12,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# Before anything imports numpy or torch, and for every process that tests start: the tensors of tests are so small that
+# threads would only spin, waiting for each other.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ[f"{library}_NUM_THREADS"] = "1"
+# Tests that set a number of threads on purpose, and ONNX Runtime, wait asleep.
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 # Before anything imports Ray: it reads its authentication once.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
