@@ -1,4 +1,4 @@
-"""What all tests share: one Ray for the session, and the folder of real data where there is one."""
+"""What all tests share: their plugins, one Ray for the session, and the folder of real data where there is one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest_plugins = ("tests.support.slow_tier",)
 
 ROOT = Path(__file__).resolve().parents[1]
 
