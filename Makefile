@@ -9,8 +9,9 @@ STAMP := .venv/.installed
 demo: $(STAMP)
 	$(BIN)/python jobs/demo.py
 
+# Two processes: tests that start a Ray run in one of them, one after the other.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n 2 $(TESTS)
 
 # The tests that `make test` leaves out, for their length. BUDGET=300 TURN=N runs a slice of 300 s, another one each turn.
 slow: $(STAMP)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ("tests.support.slow_tier",)
+pytest_plugins = ("tests.support.slow_tier", "tests.support.slowest", "tests.support.lanes")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -20,6 +20,8 @@ for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ[f"{library}_NUM_THREADS"] = "1"
 # Tests that set a number of threads on purpose, and ONNX Runtime, wait asleep.
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+# Ray's workers are otherwise so nice that the tests beside them starve them.
+os.environ["RAY_worker_niceness"] = "0"
 # Before anything imports Ray: it reads its authentication once.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
