@@ -21,7 +21,7 @@ for library in ("OMP", "OPENBLAS", "MKL"):
 # Tests that set a number of threads on purpose, and ONNX Runtime, wait asleep.
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 # Ray's workers are otherwise so nice that the tests beside them starve them.
-os.environ["RAY_worker_niceness"] = "0"
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray has it so
 # Before anything imports Ray: it reads its authentication once.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
