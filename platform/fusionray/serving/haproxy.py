@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 # For the head of a request, and for as much of its body as fits the buffer.
-ARCOMPETITOR_SECONDS = 15
+ARRIVAL_SECONDS = 15
 # What starts long work is not sent again: the first copy may have begun it.
 NOT_REPEATABLE = "/v1/jobs"
 # What HAProxy itself answers -> the status that is shown, a reason and what there is to say.
@@ -27,7 +27,7 @@ ERRORS = {
     400: (400, "bad_request", "this is no request that HTTP allows, or its head is too long"),
     403: (403, "forbidden", "this is not allowed"),
     404: (404, "not_found", "there is nothing at this address"),
-    408: (408, "too_slow", f"the request took longer than {ARCOMPETITOR_SECONDS} seconds to arrive"),
+    408: (408, "too_slow", f"the request took longer than {ARRIVAL_SECONDS} seconds to arrive"),
     413: (413, "too_large", "the request is too long"),
     422: (400, "bad_request", "the body has an encoding that is not understood here"),
     500: (500, "internal", "the request failed; the log of the service says why"),
@@ -106,7 +106,7 @@ def harden(text: str, folder: Path) -> str:
     text = re.sub(r"(?m)^(\s*bind )(?:\*)?:(\d+)\s*$", r"\g<1>127.0.0.1:\g<2>", text)
     text = text.replace(" mode 666 level admin", " mode 600 level admin")
     if "timeout http-request" not in text:
-        text = re.sub(r"(?m)^(defaults\n)", rf"\g<1>    timeout http-request {ARCOMPETITOR_SECONDS}s\n", text)
+        text = re.sub(r"(?m)^(defaults\n)", rf"\g<1>    timeout http-request {ARRIVAL_SECONDS}s\n", text)
     text = re.sub(r"(?m)^\s*errorfile .*\n", "", text)
     text = re.sub(
         r'( return status (?:404|503)) content-type text/plain (?:lf-)?string "[^"]*"', r"\1 default-errorfiles", text
@@ -130,7 +130,7 @@ def wait_for_bodies(text: str) -> str:
     stated = re.search(r"(?m)^\s*tune\.bufsize (\d+)", text)
     longest = max(0, int(stated[1]) - HEAD_BYTES) if stated else 0
     length = "req.hdr_val(content-length)"
-    return f"http-request wait-for-body time {ARCOMPETITOR_SECONDS}s if {{ {length} gt 0 }} {{ {length} le {longest} }}"
+    return f"http-request wait-for-body time {ARRIVAL_SECONDS}s if {{ {length} gt 0 }} {{ {length} le {longest} }}"
 
 
 def write_page(status: int) -> bytes:
