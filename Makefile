@@ -3,19 +3,24 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test chaos bench bench-serve bench-competitors check format lock wheel clean
+.PHONY: demo test slow chaos bench bench-serve bench-competitors check format lock wheel clean
 
 # Train and serve a small model on synthetic faces, from nothing to an HTTP answer, in runs/demo.
 demo: $(STAMP)
 	$(BIN)/python jobs/demo.py
 
+# Two processes: tests that start a Ray run in one of them, one after the other.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+# The tests that `make test` leaves out, for their length. BUDGET=300 TURN=N runs a slice of 300 s, another one each turn.
+slow: $(STAMP)
+	$(BIN)/python -m pytest --tier slow $(if $(BUDGET),--slow-budget $(BUDGET) --slow-turn $(or $(TURN),0)) $(TESTS)
 
 # Faults at random moments, nodes and networks among them, ROUNDS of each; what was measured is printed.
 ROUNDS ?= 1
 chaos: $(STAMP)
-	CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --capture=no tests/faults
+	CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --tier all --capture=no tests/faults
 
 # Measure what is promised about speed, into runs/bench; OPTIONS='rounds=3' changes settings.
 bench: $(STAMP)

@@ -1,4 +1,4 @@
-"""What all tests share: one Ray for the session, and the folder of real data where there is one."""
+"""What all tests share: their plugins, one Ray for the session, and the folder of real data where there is one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ("tests.support.slow_tier", "tests.support.slowest", "tests.support.lanes")
+
 ROOT = Path(__file__).resolve().parents[1]
 
+# Before anything imports numpy or torch, and for every process that tests start: the tensors of tests are so small that
+# threads would only spin, waiting for each other.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ[f"{library}_NUM_THREADS"] = "1"
+# Tests that set a number of threads on purpose, and ONNX Runtime, wait asleep.
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+# Ray's workers are otherwise so nice that the tests beside them starve them.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray has it so
 # Before anything imports Ray: it reads its authentication once.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

@@ -45,6 +45,8 @@ NODE_DEFAULTS = {"RAY_preload_python_modules": "fusionray.training.faults.preloa
 # Requests reach the replicas through HAProxy, which comes with ray[serve]: Ray's own proxy answers a fifth as many.
 SERVE_DEFAULTS = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # On a busy machine HAProxy is not ready within Ray's five seconds, and the service would not start.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
     # The routes never hold up the event loop: work on pictures is done in threads. So it can be Ray Serve's own loop.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     # A replica that dies takes its requests with it: those that fit the buffer are sent to another one.

@@ -9,6 +9,7 @@ from fusionray.evaluation.report.figures import Figures
 from tests.support.tiny_bench import build_bench
 
 
+@pytest.mark.slow(seconds=45)
 @pytest.mark.usefixtures("ray_session")
 def test_a_killed_worker_is_measured_until_its_successors_have_made_a_step(tmp_path: Path) -> None:
     tiny = build_bench(tmp_path)

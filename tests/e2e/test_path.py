@@ -1,7 +1,13 @@
-"""The whole path by its own commands, with a driver that is killed on the way."""
+"""The whole path by its own commands, with processes of the training that end on the way.
+
+The verbs run in this process, on the Ray of the session: a Ray of its own for each would cost ten seconds and show
+nothing more. Only `serve` is a process, as it is for its users.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -32,6 +38,8 @@ from fusionray.data.shards import read_manifest
 from fusionray.hardware.processes import find_processes
 from fusionray.safety.provenance import read_provenance
 from fusionray.tracking import make_client
+from fusionray.training.faults.preemption import EXIT_STATUS
+from tests.faults.driver import CONTROLLER, WORKER, meanwhile, wait_until
 from tests.support.tiny_fusion import TINY_SOURCE
 from tests.support.tiny_shards import flip_a_bit
 
@@ -39,9 +47,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORLD = "synthetic://people=24,images=6,size=96,seed=3"
 RUN_SECONDS = 240
 STOP_SECONDS = 60
-# Ray's agents first tell the head that their node died; where the driver was killed the head is dead too, and they
-# wait a minute for it.
-LINGER_SECONDS = 150
+LINGER_SECONDS = 60
 IMAGES = 960
 
 TINY: dict[str, Any] = {
@@ -63,7 +69,7 @@ TINY: dict[str, Any] = {
         "log_every_images": 32,
         "validate_every_images": IMAGES,
     },
-    "workers": {"num_workers": 2, "threads": 1},
+    "workers": {"num_workers": 2, "threads": 1, "standby": False},
 }
 ENCODER: dict[str, Any] = {
     "preset": "identity-small",
@@ -72,7 +78,7 @@ ENCODER: dict[str, Any] = {
     "data": {"shuffle_buffer_rows": 32, "validation_images": 16},
     "engine": {"global_batch": 16, "schedule": {"warmup_images": 32}},
     "budget": {"images": 160, "checkpoint_every_images": 160, "log_every_images": 80, "validate_every_images": 160},
-    "workers": {"num_workers": 2, "threads": 1},
+    "workers": {"num_workers": 2, "threads": 1, "standby": False},
 }
 
 
@@ -155,20 +161,49 @@ def checkpoints(world: World) -> list[int]:
     return sorted(int(folder.parent.name.removeprefix("checkpoint-")) for folder in folders)
 
 
+@dataclass(frozen=True)
+class Interrupted:
+    """What was seen of a fusion run that was told to end, and then lost a worker and its controller."""
+
+    checkpoints: list[int]
+    status: int
+    told: str
+
+
+def wait_for_more(world: World) -> None:
+    """Wait until the run has a checkpoint that it does not have now."""
+    newest = max(checkpoints(world), default=0)
+    wait_until("another checkpoint", lambda: max(checkpoints(world), default=0) > newest)
+
+
+def kill(title: str) -> None:
+    """Kill a process of this session's Ray."""
+    found = find_processes(f"ray::{title}", variable=f"RAY_TMPDIR={os.environ['RAY_TMPDIR']}")
+    assert found, f"no {title} runs"
+    os.kill(found[0], signal.SIGKILL)
+
+
 @pytest.fixture(scope="module")
-def saved(world: World) -> list[int]:
-    """Checkpoints of a fusion run whose driver was killed; the same command has then finished the run."""
-    driver = world.start(*fusion_arguments(world))
-    deadline = time.monotonic() + RUN_SECONDS
-    while not checkpoints(world) and driver.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    driver.send_signal(signal.SIGKILL)
-    driver.communicate()
+def interrupted(world: World) -> Interrupted:
+    """A fusion run that was told to end; the same command has then finished it, in spite of two kills."""
+
+    def tell() -> None:
+        wait_for_more(world)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with meanwhile(tell), contextlib.redirect_stderr(io.StringIO()) as told:
+        status = main(fusion_arguments(world))
     found = checkpoints(world)
-    # At once, as a user would: what is left of the killed Ray must not be in the way.
-    again = world.run(*fusion_arguments(world))
-    assert again.returncode == 0, again.stderr
-    return found
+
+    def kill_both() -> None:
+        for title in (WORKER, CONTROLLER):
+            wait_for_more(world)
+            kill(title)
+
+    with meanwhile(kill_both):
+        # Processes in wait, as users have them: one of them takes the place of the worker.
+        assert main(fusion_arguments(world, "workers.standby=true")) == 0
+    return Interrupted(found, status, told.getvalue())
 
 
 def find_run(world: World, output: Path | None = None) -> tuple[Any, str]:
@@ -179,14 +214,18 @@ def find_run(world: World, output: Path | None = None) -> tuple[Any, str]:
     return client, runs[0].info.run_id
 
 
-def test_killed_driver_goes_on_from_its_last_checkpoint(world: World, saved: list[int]) -> None:
-    assert saved, "the first driver made a checkpoint before it was killed"
-    assert saved[-1] < IMAGES
+def test_run_that_is_told_to_end_does_so_with_a_checkpoint(interrupted: Interrupted) -> None:
+    assert interrupted.status == EXIT_STATUS
+    assert "was told to end (SIGTERM) and did" in interrupted.told
+    assert 0 < interrupted.checkpoints[-1] < IMAGES
+
+
+def test_interrupted_run_goes_on_from_its_last_checkpoints(world: World, interrupted: Interrupted) -> None:
     assert checkpoints(world)[-1] == IMAGES
     client, run_id = find_run(world)
     history = client.get_metric_history(run_id, "grad_norm_generator")
     positions = [entry.step for entry in sorted(history, key=lambda entry: entry.timestamp)]
-    # The second driver came again past what the first had logged after its last checkpoint: no entry is there twice.
+    # Successors come again past what was logged after the last checkpoint: no entry is there twice.
     step = TINY["budget"]["log_every_images"]
     assert positions == list(range(step, IMAGES + 1, step))
     # Evaluations stand where they were made, with the values that the checkpoint has of them.
@@ -207,8 +246,8 @@ def uninterrupted(world: World, ray_session: None) -> Path:
     return other
 
 
-def test_killed_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(
-    world: World, saved: list[int], uninterrupted: Path
+def test_interrupted_run_is_bit_for_bit_the_uninterrupted_one(
+    world: World, interrupted: Interrupted, uninterrupted: Path
 ) -> None:
     wanted = load_tensors(find_checkpoint(str(uninterrupted / "fusion")))
     found = load_tensors(find_checkpoint(str(world.runs / "fusion")))
@@ -244,7 +283,7 @@ def test_damage_in_mid_run_is_told_and_done_without(
     assert max(entry.value for entry in client.get_metric_history(run_id, "replaced_rows")) > 0
 
 
-def test_last_preview_is_in_the_tracker(world: World, saved: list[int]) -> None:
+def test_last_preview_is_in_the_tracker(world: World, interrupted: Interrupted) -> None:
     client, run_id = find_run(world)
     names = {artifact.path for artifact in client.list_artifacts(run_id)}
     assert "preview.png" in names
@@ -254,7 +293,7 @@ def test_last_preview_is_in_the_tracker(world: World, saved: list[int]) -> None:
 
 
 def test_finished_run_has_nothing_left_to_do(
-    world: World, saved: list[int], capfd: pytest.CaptureFixture[str], ray_session: None
+    world: World, interrupted: Interrupted, capfd: pytest.CaptureFixture[str], ray_session: None
 ) -> None:
     before = checkpoints(world)
     assert main(fusion_arguments(world)) == 0
@@ -263,10 +302,9 @@ def test_finished_run_has_nothing_left_to_do(
 
 
 @pytest.fixture(scope="module")
-def bundle(world: World, saved: list[int]) -> Path:
+def bundle(world: World, interrupted: Interrupted) -> Path:
     """The exported bundle."""
-    exported = world.run("export", str(world.runs / "fusion"), "--output", str(world.folder / "bundle"))
-    assert exported.returncode == 0, exported.stderr
+    assert main(["export", str(world.runs / "fusion"), "--output", str(world.folder / "bundle")]) == 0
     return world.folder / "bundle"
 
 
@@ -288,8 +326,9 @@ def test_exported_bundle_names_its_lineage_and_fuses_two_files(
     assert description["lineage"]["config"]["run"]["name"] == "fusion"
     assert description["parity"]["largest_difference"] <= description["parity"]["tolerance"]
     output = world.folder / "fused.png"
-    fused = world.run("fuse", str(pictures["source"]), str(pictures["target"]), str(output), "--bundle", str(bundle))
-    assert fused.returncode == 0, fused.stderr
+    files = [str(pictures["source"]), str(pictures["target"]), str(output)]
+    with pytest.warns(RuntimeWarning, match="TEST KEY"):
+        assert main(["fuse", *files, "--bundle", str(bundle)]) == 0
     with Image.open(output) as picture, Image.open(pictures["target"]) as target:
         assert picture.size == (192, 192)
         assert np.abs(np.asarray(picture, np.int16) - np.asarray(target, np.int16)).max() > 0
@@ -316,6 +355,7 @@ def test_served_bundle_answers_and_ends_with_its_signal(world: World, bundle: Pa
         assert service.returncode == 0, errors
     finally:
         service.kill()
+        service.communicate()
     world.assert_nothing_runs()
 
 
@@ -363,7 +403,7 @@ def test_bad_input_gets_one_clear_line(
 
 
 def test_run_of_the_same_name_with_another_setting_is_refused(
-    world: World, saved: list[int], capfd: pytest.CaptureFixture[str], ray_session: None
+    world: World, interrupted: Interrupted, capfd: pytest.CaptureFixture[str], ray_session: None
 ) -> None:
     line = refusal(capfd, *fusion_arguments(world, "recipe.weights.identity=9"))
     assert re.search(r"recipe\.weights\.identity \([\d.]+ before, 9\.0 now\)", line)

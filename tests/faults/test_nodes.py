@@ -25,6 +25,7 @@ from tests.support.tiny_run import BATCH, LOG_IMAGES, find_runs, read_steps, wri
 
 pytestmark = [
     pytest.mark.skipif("CHAOS_ROUNDS" not in os.environ, reason="takes minutes: `make chaos` runs it"),
+    pytest.mark.starts_ray,
     pytest.mark.timeout(900),
 ]
 # What docs/faults.md promises, in seconds.
@@ -38,7 +39,7 @@ class NodeRun:
 
     def __init__(self, nodes: LocalNodes, folder: Path) -> None:
         changes = {
-            "workers": {"num_workers": 3, "min_workers": 1, "cpus_per_worker": 1},
+            "workers": {"num_workers": 3, "min_workers": 1, "cpus_per_worker": 1, "standby": True},
             "budget": {"images": IMAGES},
         }
         settings = write_run(folder, folder / "runs", **changes)

@@ -43,6 +43,7 @@ def cause(driver: Driver, fault: str, chance: random.Random) -> None:
     driver.start()
 
 
+@pytest.mark.slow(seconds=170)
 @pytest.mark.timeout(1200)
 def test_a_run_survives_the_end_of_any_of_its_processes(
     tmp_path: Path, ray_folder: str, ray_session: None, rounds: int
@@ -56,10 +57,10 @@ def test_a_run_survives_the_end_of_any_of_its_processes(
         chance.shuffle(faults)
     images = IMAGES_A_FAULT * (len(faults) + 1)
     budget = {"images": images}
-    calm = write_run(tmp_path, tmp_path / "calm", budget=budget, workers={"standby": False})
+    calm = write_run(tmp_path, tmp_path / "calm", budget=budget)
     assert main(["train", "--config", str(calm)]) == 0
 
-    driver = Driver(write_run(tmp_path, tmp_path / "shaken", budget=budget), ray_folder)
+    driver = Driver(write_run(tmp_path, tmp_path / "shaken", budget=budget, workers={"standby": True}), ray_folder)
     driver.start()
     try:
         for number, fault in enumerate(faults):
@@ -82,7 +83,7 @@ def test_a_run_survives_the_end_of_any_of_its_processes(
 def test_a_run_without_restarts_names_what_ended_it(
     tmp_path: Path, ray_session: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    changes = {"workers": {"max_failures": 0, "standby": False}, "budget": {"images": 100_000}}
+    changes = {"workers": {"max_failures": 0}, "budget": {"images": 100_000}}
     settings = write_run(tmp_path, tmp_path / "runs", **changes)
 
     def kill_a_worker() -> None:

@@ -17,7 +17,7 @@ from fusionray.data.shards import read_manifest
 from tests.faults.driver import meanwhile, wait_until
 from tests.support.tiny_run import CHECKPOINT_IMAGES, IMAGES, NAME, count_images, write_run
 
-WORKERS = {"max_failures": 0, "standby": False}
+WORKERS = {"max_failures": 0}
 
 
 def mount(*arguments: str) -> bool:
@@ -82,6 +82,7 @@ def test_a_full_and_a_read_only_disk_are_told_and_nothing_saved_is_lost(
     assert read_info(find_checkpoint(str(runs / NAME))).images_seen == IMAGES
 
 
+@pytest.mark.slow(seconds=20)
 def test_a_source_that_hangs_in_mid_run_is_told_after_a_while(
     tmp_path: Path, ray_session: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

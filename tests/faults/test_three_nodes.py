@@ -22,6 +22,8 @@ from tests.faults.sessions import list_session
 from tests.faults.three_nodes import LocalNodes, can_make_namespaces
 from tests.support.child_python import ROOT, run_python
 
+# Every test's share of the starts of Ray.
+pytestmark = [pytest.mark.starts_ray, pytest.mark.slow(seconds=15)]
 NOTICE_SECONDS = 20.0
 
 LOOK = """

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from fusionray.evaluation.report.figures import Figures
@@ -23,7 +24,7 @@ from fusionray.hardware.processes import find_processes
 from fusionray.tuning.records import Records, repeated_images
 from tests.faults.driver import wait_until
 from tests.support.tiny_fusion import TINY_SOURCE, save_encoder
-from tests.support.tiny_run import LOG_IMAGES, count_images, read_steps, write_run
+from tests.support.tiny_run import CHECKPOINT_IMAGES, LOG_IMAGES, NAME, count_images, read_steps
 from tests.support.tiny_world import save_fusion, write_world
 from tests.tuning.tiny_search import write_search
 
@@ -32,7 +33,7 @@ BIN = Path(sys.executable).parent
 START_SECONDS = 90
 JOB_SECONDS = 280
 # Two jobs a test, each with its own limit, which says more than a time-out of the test does.
-pytestmark = pytest.mark.timeout(2 * JOB_SECONDS + START_SECONDS)
+pytestmark = [pytest.mark.starts_ray, pytest.mark.timeout(2 * JOB_SECONDS + START_SECONDS)]
 
 # Small enough for a test; with an encoder that is there, everything else of jobs/presets/demo.yaml is done.
 SMALL = [
@@ -43,8 +44,13 @@ SMALL = [
     f"recipe.generator.source={TINY_SOURCE.model_dump_json()}",
     "recipe.discriminator.channels=[8,16]",
     "engine.global_batch=8",
-    "budget.images=32",
-    "budget.checkpoint_every_images=32",
+    # More than a test waits for.
+    "budget.images=100000",
+    f"budget.checkpoint_every_images={CHECKPOINT_IMAGES}",
+    f"budget.log_every_images={LOG_IMAGES}",
+    "budget.validate_every_images=1000000",
+    "workers.standby=false",
+    f"run.name={NAME}",
 ]
 
 
@@ -115,16 +121,47 @@ def submit(head: dict[str, str], *arguments: str, options: tuple[str, ...] = ())
     return ray_job(head, "submit", *places, *options, "--", *arguments)
 
 
-def test_submitted_job_trains_the_demo_preset(head: dict[str, str], tmp_path: Path) -> None:
-    encoder = tmp_path / "encoder"
+def read_job(head: dict[str, str], path: str) -> str:
+    """Read what the head says of a job: `ray job status` and `logs` ask the same, but import Ray each time."""
+    token = {"Authorization": f"Bearer {head['RAY_AUTH_TOKEN']}"}
+    answer = httpx.get(f"{head['RAY_API_SERVER_ADDRESS']}/api/jobs/{path}", headers=token, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def test_demo_preset_is_trained_stopped_without_a_process_left_and_goes_on(
+    head: dict[str, str], tmp_path: Path
+) -> None:
+    encoder, output = tmp_path / "encoder", tmp_path / "runs"
     save_encoder(encoder)
-    demo = ("python", "jobs/train.py", "--config", "jobs/presets/demo.yaml", "--output", str(tmp_path))
-    done = submit(head, *demo, f"recipe.identity_encoder={encoder}", *SMALL)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert (tmp_path / "fusion" / "checkpoint-000000000032" / "info.json").is_file()
-    assert (tmp_path / "shards" / "manifest.json").is_file()
+    demo = ("python", "jobs/train.py", "--config", "jobs/presets/demo.yaml", "--output", str(output))
+    job = (*demo, f"recipe.identity_encoder={encoder}", *SMALL)
+    started = submit(head, *job, options=("--no-wait", "--submission-id", "stopped"))
+    assert started.returncode == 0, started.stderr
+    wait_until("a checkpoint", lambda: count_images(output) > 0)
+    assert (output / "shards" / "manifest.json").is_file()
+    assert '"RUNNING"' in read_job(head, "stopped")
+    before = count_images(output)
+    stopped = ray_job(head, "stop", "stopped")
+    assert stopped.returncode == 0, stopped.stderr
+    assert '"STOPPED"' in read_job(head, "stopped")
+    # A notice comes three seconds before the end; on a busy machine they may not suffice for a checkpoint.
+    assert count_images(output) >= before
+    assert "2 worker(s) x 4 images a step" in read_job(head, "stopped/logs")
+
+    mark = f"RAY_TMPDIR={head['RAY_TMPDIR']}"
+    for title in ("ray::RayTrainWorker", "ray::TrainController", "ray::SegmentReader", "jobs/train.py"):
+        wait_until(f"the end of {title}", lambda title=title: not find_processes(title, variable=mark), 30)  # type: ignore[misc]
+    reached = count_images(output)
+    goal = reached + 80
+    again = submit(head, *job, f"budget.images={goal}")
+    assert again.returncode == 0, again.stdout[-4000:] + again.stderr[-2000:]
+    assert count_images(output) == goal
+    steps = read_steps(f"sqlite:///{output}/mlflow.db")
+    assert steps == list(range(LOG_IMAGES, goal + 1, LOG_IMAGES))
 
 
+@pytest.mark.slow(seconds=25)
 def test_submitted_job_evaluates_a_run(head: dict[str, str], tmp_path: Path) -> None:
     write_world(tmp_path / "shards")
     save_fusion(tmp_path / "fusion")
@@ -138,33 +175,7 @@ def test_submitted_job_evaluates_a_run(head: dict[str, str], tmp_path: Path) -> 
     assert figures.figures["held_out_pairs"].value == 8
 
 
-def test_stopped_job_leaves_no_process_and_the_same_job_goes_on(head: dict[str, str], tmp_path: Path) -> None:
-    settings = write_run(tmp_path, tmp_path / "runs", budget={"images": 100_000})
-    job = ("python", "jobs/train.py", "--config", str(settings))
-    started = submit(head, *job, options=("--no-wait", "--submission-id", "stopped"))
-    assert started.returncode == 0, started.stderr
-    wait_until("a checkpoint", lambda: count_images(settings.parent) > 0)
-    assert "RUNNING" in ray_job(head, "status", "stopped").stdout
-    before = count_images(settings.parent)
-    stopped = ray_job(head, "stop", "stopped")
-    assert stopped.returncode == 0, stopped.stderr
-    assert "was stopped" in ray_job(head, "status", "stopped").stdout
-    # A notice comes three seconds before the end; on a busy machine they may not suffice for a checkpoint.
-    assert count_images(settings.parent) >= before
-    assert "2 worker(s) x 4 images a step" in ray_job(head, "logs", "stopped").stdout
-
-    mark = f"RAY_TMPDIR={head['RAY_TMPDIR']}"
-    for title in ("ray::RayTrainWorker", "ray::TrainController", "ray::SegmentReader", "jobs/train.py"):
-        wait_until(f"the end of {title}", lambda title=title: not find_processes(title, variable=mark), 30)  # type: ignore[misc]
-    reached = count_images(settings.parent)
-    goal = reached + 80
-    again = submit(head, *job, f"budget.images={goal}")
-    assert again.returncode == 0, again.stdout[-4000:] + again.stderr[-2000:]
-    assert count_images(settings.parent) == goal
-    steps = read_steps(f"sqlite:///{settings.parent}/mlflow.db")
-    assert steps == list(range(LOG_IMAGES, goal + 1, LOG_IMAGES))
-
-
+@pytest.mark.slow(seconds=100)
 def test_stopped_search_halts_its_trials_and_the_same_job_goes_on(head: dict[str, str], tmp_path: Path) -> None:
     budget = {"images": 4096, "checkpoint_every_images": 256, "validate_every_images": 2048}
     search = write_search(tmp_path, train={"budget": budget})
@@ -188,6 +199,7 @@ def test_stopped_search_halts_its_trials_and_the_same_job_goes_on(head: dict[str
     assert stopped.run == last.run
 
 
+@pytest.mark.slow(seconds=30)
 def test_pictures_are_prepared_and_a_bundle_is_exported_as_jobs(head: dict[str, str], tmp_path: Path) -> None:
     shards, bundle = tmp_path / "shards", tmp_path / "bundle"
     world = "synthetic://people=6,images=4,size=96,seed=5"

@@ -1,6 +1,9 @@
+"""What tests of the service share: one that is open to all, started once for all modules that ask it."""
+
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,12 +12,81 @@ import pytest
 # here, before warnings become errors.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
-    import ray.serve  # noqa: F401
+    from ray import serve
 
+from fusionray.bundle.bundle import bundle_hash
+from fusionray.environment import ROOT_VARIABLE
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.serving.application import run
+from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
+from fusionray.serving.http.middleware import KEY_VARIABLE
 from fusionray.serving.jobs.store import JobStore
+from tests.support.serving import BODY_SECONDS, MAX_BODY_BYTES, MAX_PIXELS, OpenService, find_free_port
+from tests.support.tiny_bundle import write_tiny_bundle
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> JobStore:
     """An empty store of jobs."""
     return JobStore(tmp_path / "store", 3600.0)
+
+
+class OneService:
+    """The place for a service on the Ray of the session, which has room for one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: OpenService | None = None
+
+    def open(self) -> OpenService:
+        """Start the open service, unless it runs."""
+        if self.running is None:
+            bundle = write_tiny_bundle(self.folder / "bundle")
+            config = ServeConfig(
+                models=(ModelConfig(bundle=str(bundle.folder)),),
+                runtime=RuntimeConfig(threads=1),
+                limits=LimitConfig(
+                    max_body_bytes=MAX_BODY_BYTES, max_pixels=MAX_PIXELS, body_timeout_seconds=BODY_SECONDS
+                ),
+            )
+            service = OpenService(find_free_port(), bundle_hash(bundle))
+            with pytest.MonkeyPatch.context() as environment:
+                environment.delenv(KEY_VARIABLE, raising=False)
+                environment.setenv(ROOT_VARIABLE, str(self.folder))
+                run(config, port=service.port, blocking=False)
+            self.running = service
+        return self.running
+
+    def clear(self) -> None:
+        """Stop the open service, if it runs."""
+        if self.running is not None:
+            serve.shutdown()
+            self.running = None
+
+
+@pytest.fixture(scope="session")
+def one_service(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneService]:
+    place = OneService(tmp_path_factory.mktemp("service"))
+    yield place
+    place.clear()
+
+
+@pytest.fixture(scope="module")
+def open_service(one_service: OneService) -> OpenService:
+    """The open service, started by the first module that asks it."""
+    return one_service.open()
+
+
+@pytest.fixture(scope="module")
+def no_service(one_service: OneService) -> None:
+    """Room for a service of the module's own, which it stops itself."""
+    one_service.clear()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Those who ask the open service come one after the other, so that it is started once.
+    askers = [item for item in items if "open_service" in item.fixturenames]  # type: ignore[attr-defined]
+    if askers:
+        first = items.index(askers[0])
+        others = [item for item in items[first:] if item not in set(askers)]
+        items[first:] = askers + others

@@ -16,23 +16,15 @@ import pytest
 from PIL import Image
 from ray import serve
 
-from fusionray.bundle.bundle import bundle_hash
-from fusionray.environment import ROOT_VARIABLE
 from fusionray.errors import BundleInvalid, ConfigInvalid, ServiceFailed
 from fusionray.faces.decode import decode_image
-from fusionray.runtime.config import RuntimeConfig
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
 from fusionray.safety.verify import verify
 from fusionray.serving.application import build_application, run, wait_until_running
-from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
-from fusionray.serving.http.middleware import KEY_VARIABLE
+from fusionray.serving.config import ModelConfig, ServeConfig
 from tests.support.pictures import draw_empty, draw_group, draw_person
-from tests.support.serving import encode, find_free_port
+from tests.support.serving import MAX_BODY_BYTES, OpenService, encode, find_free_port
 from tests.support.tiny_bundle import write_tiny_bundle
-
-MAX_BODY_BYTES = 400_000
-MAX_PIXELS = 1_000_000
-
 
 SOURCE, TARGET = encode(draw_person(1)), encode(draw_person(2), "PNG")
 EMPTY = encode(draw_empty())
@@ -53,21 +45,9 @@ def serving(bundle: Path) -> ServeConfig:
 
 
 @pytest.fixture(scope="module")
-def service(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    bundle = write_tiny_bundle(tmp_path_factory.mktemp("serve") / "bundle")
-    config = ServeConfig(
-        models=(ModelConfig(bundle=str(bundle.folder)),),
-        runtime=RuntimeConfig(threads=1),
-        limits=LimitConfig(max_body_bytes=MAX_BODY_BYTES, max_pixels=MAX_PIXELS),
-    )
-    port = find_free_port()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.delenv(KEY_VARIABLE, raising=False)
-        environment.setenv(ROOT_VARIABLE, str(tmp_path_factory.mktemp("root")))
-        run(config, port=port, blocking=False)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-        yield Service(client, port, bundle_hash(bundle))
-    serve.shutdown()
+def service(open_service: OpenService) -> Iterator[Service]:
+    with httpx.Client(base_url=open_service.url, timeout=30) as client:
+        yield Service(client, open_service.port, open_service.bundle)
 
 
 def check_problem(response: httpx.Response, status: int, reason: str, picture: str | None = None) -> str:

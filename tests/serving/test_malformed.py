@@ -23,18 +23,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies
 from hypothesis.errors import Unsatisfiable
-from ray import serve
 from requests import Session
 from schemathesis import APIOperation, Case, GenerationMode, openapi
 from schemathesis.checks import CHECKS
 
-from fusionray.environment import ROOT_VARIABLE
 from fusionray.faces.decode import decode_image
-from fusionray.runtime.config import RuntimeConfig
-from fusionray.serving.application import run
-from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
 from fusionray.serving.haproxy import ARRIVAL_SECONDS
-from fusionray.serving.http.middleware import KEY_VARIABLE
 from tests.support.malformed_pictures import CLASSES, bombs, odd_but_right
 from tests.support.malformed_requests import (
     FOLLOW,
@@ -51,12 +45,9 @@ from tests.support.malformed_requests import (
     queries,
 )
 from tests.support.pictures import Picture, draw_person
-from tests.support.serving import encode, find_free_port
-from tests.support.tiny_bundle import write_tiny_bundle
+from tests.support.serving import BODY_SECONDS, MAX_BODY_BYTES, OpenService, encode
 from tests.support.wire import HOST, Answer, Crowd, Talk, read_answers, talk
 
-MAX_BODY_BYTES = 400_000
-BODY_SECONDS = 2.0
 SOURCE, TARGET = encode(draw_person(1, 160)), encode(draw_person(2, 160))
 GOOD = fuse_form(SOURCE, TARGET)
 HEADERS = {"Content-Type": FORM.decode()}
@@ -130,24 +121,12 @@ def open_temporary_files(process: int) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def stranger(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
-    bundle = write_tiny_bundle(tmp_path_factory.mktemp("malformed") / "bundle")
-    config = ServeConfig(
-        models=(ModelConfig(bundle=str(bundle.folder)),),
-        runtime=RuntimeConfig(threads=1),
-        limits=LimitConfig(max_body_bytes=MAX_BODY_BYTES, max_pixels=1_000_000, body_timeout_seconds=BODY_SECONDS),
-    )
-    port = find_free_port()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.delenv(KEY_VARIABLE, raising=False)
-        environment.setenv(ROOT_VARIABLE, str(tmp_path_factory.mktemp("root")))
-        run(config, port=port, blocking=False)
-    crowd = Crowd(port)
+def stranger(open_service: OpenService) -> Stranger:
+    crowd = Crowd(open_service.port)
     answer = crowd.ask("POST", "/v1/fuse", GOOD.body, HEADERS)
     assert answer.status == 200, answer
     (replica,) = find_replicas()
-    yield Stranger(crowd, replica, decode_image(answer.body))
-    serve.shutdown()
+    return Stranger(crowd, replica, decode_image(answer.body))
 
 
 @pytest.fixture(autouse=True)
@@ -436,7 +415,7 @@ def ask_examples(operation: APIOperation, mode: GenerationMode, session: Session
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=80,
+        max_examples=40,
         derandomize=True,
         deadline=None,
         database=None,

@@ -25,7 +25,9 @@ VERB = ("-m", "fusionray.cli", "tune", "--config")
 DRIVER = ROOT / "jobs" / "tune_driver.py"
 START_SECONDS = 150
 # Three starts, each with its own limit, which says more than a time-out of the test does.
-pytestmark = pytest.mark.timeout(4 * START_SECONDS)
+pytestmark = [pytest.mark.starts_ray, pytest.mark.timeout(4 * START_SECONDS)]
+# Its share of the story that four tests look at.
+slow = pytest.mark.slow(seconds=38)
 INTERVAL = 256
 IMAGES = 20 * INTERVAL
 BATCH_IMAGES = 16
@@ -123,6 +125,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                     os.kill(process, signal.SIGKILL)
 
 
+@slow
 def test_finished_trials_are_kept(story: Story) -> None:
     (before,) = story.finished_before
     after = story.search.records.trials()
@@ -131,6 +134,7 @@ def test_finished_trials_are_kept(story: Story) -> None:
     assert [record.status for record in after] == ["finished", "finished"]
 
 
+@slow
 def test_nothing_is_trained_twice_beyond_one_checkpoint_interval(story: Story) -> None:
     killed, told, last = story.search.records.attempts("tiny-001")
     assert killed.first_images == 0
@@ -143,6 +147,7 @@ def test_nothing_is_trained_twice_beyond_one_checkpoint_interval(story: Story) -
     assert repeated[1] == 0
 
 
+@slow
 def test_a_search_that_is_told_to_end_halts_its_trials_with_a_checkpoint(story: Story) -> None:
     _, told, _ = story.search.records.attempts("tiny-001")
     assert story.told_status == 128 + signal.SIGTERM
@@ -153,6 +158,7 @@ def test_a_search_that_is_told_to_end_halts_its_trials_with_a_checkpoint(story: 
     assert last.startswith("fusionray tune: search 'tiny' was told to end (SIGTERM) and did")
 
 
+@slow
 def test_the_search_comes_to_its_end(story: Story) -> None:
     trial = story.search.records.trials()[1]
     assert read_info(find_checkpoint(story.search.records.attempts("tiny-001")[-1].run)).images_seen == IMAGES

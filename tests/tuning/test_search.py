@@ -105,6 +105,7 @@ def test_the_same_call_again_trains_nothing(stopped: SearchResult) -> None:
     assert not (Path(stopped.folder) / "tune").exists()
 
 
+@pytest.mark.slow(seconds=60)
 def test_a_population_copies_checkpoints_of_the_better_half(tmp_path: Path) -> None:
     # Far enough apart that a member which pauses does not pass the next comparison on its way.
     interval = 8 * EVERY
@@ -159,6 +160,7 @@ def killer() -> Iterator[Any]:
         thread.join()
 
 
+@pytest.mark.slow(seconds=75)
 def test_a_trial_whose_process_or_worker_dies_goes_on_from_its_checkpoint(tmp_path: Path, killer: Any) -> None:
     interval = 4 * EVERY
     budget = {"images": 8 * interval, "checkpoint_every_images": interval, "validate_every_images": 4 * interval}

@@ -14,7 +14,7 @@ from tests.support.tiny_bundle import write_tiny_bundle
 
 needs_generator = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
 # Ten seconds for each start of a Ray, and seconds of load.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.starts_ray, pytest.mark.timeout(600)]
 
 
 def build_config(folder: Path, **changes: object) -> ServeBenchConfig:
@@ -34,6 +34,7 @@ def build_config(folder: Path, **changes: object) -> ServeBenchConfig:
     return ServeBenchConfig.model_validate(tree | changes)
 
 
+@pytest.mark.slow(seconds=115)
 @needs_generator
 def test_a_short_run_finds_every_figure_that_needs_no_competitor(tmp_path: Path) -> None:
     parts = ("throughput", "overhead", "door", "overload")
@@ -52,6 +53,7 @@ def test_a_short_run_finds_every_figure_that_needs_no_competitor(tmp_path: Path)
     assert {path.name for path in output.iterdir()} == {"figures.json", "report.html", "report.md", "logs"}
 
 
+@pytest.mark.slow(seconds=30)
 @needs_generator
 def test_a_soak_kills_replicas_and_looks_at_every_answer(tmp_path: Path) -> None:
     config = build_config(tmp_path, parts=("soak",), soak_clients=2, soak_minutes=0.2, kill_seconds=5)

@@ -42,7 +42,7 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def kept(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+def kept(no_service: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     root = tmp_path_factory.mktemp("kept")
     bundle = write_tiny_bundle(root / "bundle")
     ring = root / "keys.yaml"

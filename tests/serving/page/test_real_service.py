@@ -8,43 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray import serve
 
-from fusionray.environment import ROOT_VARIABLE
 from fusionray.safety.verify import verify
-from fusionray.serving.application import run
-from fusionray.serving.config import ModelConfig, ServeConfig
-from fusionray.serving.http.middleware import KEY_VARIABLE
 from tests.support.page_driving import expect
 from tests.support.pictures import draw_group, draw_person
-from tests.support.serving import encode, find_free_port
-from tests.support.tiny_bundle import write_tiny_bundle
+from tests.support.serving import OpenService, encode
 
 # Where a screenshot of the result is left, if somebody wants to look at it.
 SCREENSHOT_VARIABLE = "FUSIONRAY_SCREENSHOT"
-BUNDLE_VARIABLE = "FUSIONRAY_SCREENSHOT_BUNDLE"
 
 
 @pytest.fixture(scope="module")
-def real_url(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    root = tmp_path_factory.mktemp("page")
-    bundle = os.environ.get(BUNDLE_VARIABLE) or str(write_tiny_bundle(root / "bundle").folder)
-    port = find_free_port()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.delenv(KEY_VARIABLE, raising=False)
-        environment.setenv(ROOT_VARIABLE, str(root))
-        run(ServeConfig(models=(ModelConfig(bundle=bundle),)), port=port, blocking=False)
-    yield f"http://127.0.0.1:{port}"
-    serve.shutdown()
-
-
-@pytest.fixture(scope="module")
-def page(browser: Any, real_url: str) -> Iterator[Any]:
+def page(browser: Any, open_service: OpenService) -> Iterator[Any]:
     page = browser.new_page(viewport={"width": 1280, "height": 960})
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(real_url)
+    page.goto(open_service.url)
     yield page
     assert complaints == []
     page.close()

@@ -81,7 +81,7 @@ class Load:
 
 
 @pytest.fixture(scope="module")
-def port(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def port(no_service: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     port = find_free_port()
     with pytest.MonkeyPatch.context() as environment:
         environment.delenv(KEY_VARIABLE, raising=False)
