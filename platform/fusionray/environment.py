@@ -57,8 +57,6 @@ SERVE_DEFAULTS = {
     # A replica that ends is out of HAProxy's list within a second.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "60",
-    # On a busy machine the proxy takes longer than the 5 s after which Ray Serve would kill it.
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
 }
 HAPROXY_SCRIPT = "fusionray-haproxy"
 ROOT_VARIABLE = "FUSIONRAY_ROOT"
