@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test slow chaos bench bench-serve bench-competitors check format lock wheel clean
+.PHONY: demo test slow chaos bench bench-serve bench-competitors check format lock wheel wheel-check clean
 
 # Train and serve a small model on synthetic faces, from nothing to an HTTP answer, in runs/demo.
 demo: $(STAMP)
@@ -50,6 +50,10 @@ format: $(STAMP)
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel
+
+# Install the wheel into an empty environment, and prepare, train, export, fuse and serve with it, no checkout around.
+wheel-check: $(STAMP)
+	$(BIN)/python -m pytest --tier slow tests/test_wheel.py
 
 # mediapipe serves as the carrier of its face models: its code and its own dependencies stay out.
 $(STAMP): requirements.lock pyproject.toml

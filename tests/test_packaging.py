@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 import zipfile
 from importlib.metadata import distribution
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support.child_python import ROOT
+from tests.support.wheel import build_wheel
 
 
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """File names in a wheel that is built from a copy: a build leaves folders behind where it runs."""
-    folder = tmp_path_factory.mktemp("wheel")
-    tree = folder / "tree"
-    tree.mkdir()
-    for name in ("platform", "jobs", "serve", "cluster", "tests"):
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", ".*"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        if (ROOT / name).is_file():
-            shutil.copy(ROOT / name, tree / name)
-    done = subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(tree)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = folder.glob("*.whl")
-    return zipfile.ZipFile(wheel).namelist()
+    """File names in the wheel."""
+    return zipfile.ZipFile(build_wheel(tmp_path_factory.mktemp("wheel"))).namelist()
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel_names: list[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fusionray.benchmarks.findings import Findings, load_keys, write_text
 from fusionray.benchmarks.report import build_page
 from fusionray.evaluation.report.figures import Figure, Figures, write_figures
-from tests.page_shape import check_page
+from tests.support.page_shape import check_page
 
 FOUND = Findings(
     values={"scaling_2": [1.7, 1.9, 2.0], "data_wait_share": [0.03], "ceiling_2": [1.95, 1.97]},

@@ -14,7 +14,7 @@ from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.evaluate import EvaluateResult, evaluate
 from fusionray.tracking import make_client
 from tests.evaluation.materials import Brightest, draw_frames, save_script, write_pictures
-from tests.page_shape import check_page
+from tests.support.page_shape import check_page
 from tests.support.tiny_fusion import SIZE, save_encoder
 from tests.support.tiny_shards import write_tiny_shards
 from tests.support.tiny_world import PEOPLE, save_fusion, save_reader, write_world

@@ -19,7 +19,7 @@ from fusionray.metrics.verification import verify
 from fusionray.reporting.page import Block, Listing
 from fusionray.reporting.parts import Picture
 from fusionray.tracking import RunTracker, open_run
-from tests.page_shape import check_page
+from tests.support.page_shape import check_page
 
 FIGURES = {
     "total_seconds": Figure(value=12.0, unit="s"),

@@ -15,7 +15,7 @@ from fusionray.evaluation.report.goals import load_table
 from fusionray.faces.decode import encode_image
 from fusionray.tracking import RunTracker, open_run
 from jobs.demo import report
-from tests.page_shape import check_page
+from tests.support.page_shape import check_page
 from tests.support.pictures import draw_person
 
 PAIRS = 12

@@ -19,8 +19,8 @@ from fusionray.reporting.charts import (
 from fusionray.reporting.page import Block, Listing, Page, save_page
 from fusionray.reporting.parts import Chart, Group, Picture, Row, Rows
 from fusionray.reporting.style import PALETTE
-from tests.page_shape import check_page
 from tests.support.page_driving import NARROW, WIDE, open_browser
+from tests.support.page_shape import check_page
 from tests.support.pictures import draw_person
 
 

@@ -18,7 +18,7 @@ from fusionray.tuning.outcome import SearchResult, conclude, write_preset
 from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import Attempt, CheckpointTransfer, Records, TrialRecord
 from fusionray.tuning.search import Halving, TrialSearcher, build_scheduler
-from tests.page_shape import check_page
+from tests.support.page_shape import check_page
 from tests.tuning.tiny_search import BATCH, EVERY, RATE, build_plan, build_record, build_search
 
 TRIALS = [

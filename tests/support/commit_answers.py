@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pyarrow.parquet as pq
-from commit_artifacts import Values
 from PIL import Image
+
+from tests.support.commit_artifacts import Values
 
 # Name, method, path, fields, and which picture is sent as which file. HANDLE: of the identity that was made before.
 PAIR = {"source": "source.png", "target": "target.png"}

@@ -1,7 +1,7 @@
 """Show that a refactoring changed no number: two commits do the same work, and what they make is compared bit for bit.
 
-    python tests/compare_commits.py 6e89494 HEAD --keep /tmp/compare        # what both make stays there
-    python tests/compare_commits.py 6e89494 HEAD --baseline /tmp/compare    # the first commit is not run again
+    python -m tests.support.compare_commits 6e89494 HEAD --keep /tmp/compare        # what both make stays there
+    python -m tests.support.compare_commits 6e89494 HEAD --baseline /tmp/compare    # the first commit is not run again
 
 Each commit is checked out into a temporary folder and used through the entry points of its `pyproject.toml` alone, so
 modules may move. Everything runs on the CPU of this machine, with the Python of this script. Exit 1: something differs.
@@ -23,10 +23,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from commit_answers import draw_pictures, keep_answers, read_answers
-from commit_artifacts import NAMES, Values, compute_onnx, list_differences, read_figures, read_shards, read_tensors
+from tests.support.commit_answers import draw_pictures, keep_answers, read_answers
+from tests.support.commit_artifacts import (
+    NAMES,
+    Values,
+    compute_onnx,
+    list_differences,
+    read_figures,
+    read_shards,
+    read_tensors,
+)
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 WORLD = "synthetic://people=32,images=6,size=128,seed=5"
 # Name -> preset, images of fifty steps, settings. The profile of the machine may choose bf16, so one run is float32.
 ENCODER = "recipe.identity_encoder=runs/identity"
