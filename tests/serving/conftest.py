@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# Ray Serve uses deprecated parts of pydantic while it is imported; that is not ours to mend, so it is imported once
-# here, before warnings become errors.
+# The import of Ray Serve uses deprecated parts of pydantic, so it happens here, before warnings become errors.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from ray import serve
@@ -27,7 +26,7 @@ from tests.support.tiny_bundle import write_tiny_bundle
 
 @pytest.fixture
 def store(tmp_path: Path) -> JobStore:
-    """An empty store of jobs."""
+    """An empty job store."""
     return JobStore(tmp_path / "store", 3600.0)
 
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 OpenPage = Callable[..., Page]
-# Ample: what is waited for comes at once, but machines of tests are busy.
+# Long, because test machines are busy; the page itself reacts at once.
 TIMEOUT_MILLISECONDS = 20_000
 NARROW = {"width": 360, "height": 740}
 WIDE = {"width": 1280, "height": 800}
@@ -63,7 +63,7 @@ def read_downloaded(page: Page) -> tuple[str, bytes]:
 
 
 def drop(page: Page, selector: str, *paths: Path) -> None:
-    """Drop files as the window system does."""
+    """Drop files like the window system."""
     box = page.locator(selector).bounding_box()
     session = page.context.new_cdp_session(page)
     point = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}

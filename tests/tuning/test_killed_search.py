@@ -1,4 +1,4 @@
-"""A search as a real process that is killed, told to end, and started again by the same command."""
+"""A search as a real process that is killed, stopped by a signal, and continued by the same command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BATCH_IMAGES = 16
 
 @dataclass(frozen=True)
 class Search:
-    """A search in a folder; `ray_folder` tells the processes of its Rays from all others."""
+    """A search in a folder; `ray_folder` identifies the processes of its Ray clusters."""
 
     file: Path
     ray_folder: str
@@ -68,13 +68,13 @@ class Search:
         return len(attempts) == 2 and self.newest("tiny-001") > attempts[1].first_images
 
     def processes(self) -> list[int]:
-        """Find what still runs of the Rays of this search."""
+        """Find the running processes of this search's Ray clusters."""
         return find_processes(variable=f"RAY_TMPDIR={self.ray_folder}")
 
 
 @dataclass(frozen=True)
 class Story:
-    """What three starts of the search left behind: killed, told to end, come to the end."""
+    """The records after three starts of the search: killed, stopped by a signal, finished."""
 
     finished_before: list[TrialRecord]
     attempts_before: list[Attempt]
@@ -109,7 +109,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             _, errors = drivers[-1].communicate(timeout=START_SECONDS)
             told = search.newest("tiny-001")
 
-            # The driver that users copy does what the verb does, and so goes on with its search.
+            # The script that users copy does the same as the command, so it continues its search.
             drivers.append(search.start(str(DRIVER)))
             output, complaints = drivers[-1].communicate(timeout=START_SECONDS)
             assert drivers[-1].returncode == 0, complaints
@@ -139,7 +139,7 @@ def test_nothing_is_trained_twice_beyond_one_checkpoint_interval(story: Story) -
     killed, told, last = story.search.records.attempts("tiny-001")
     assert killed.first_images == 0
     assert killed.ended == ""
-    # What the driver leaves behind trains on until Ray notices: its checkpoints count, too.
+    # Workers of a killed driver train on until Ray notices; their checkpoints count, too.
     assert told.first_images >= story.checkpoint_before > 0
     assert last.first_images == story.checkpoint_told
     repeated = repeated_images([killed, told, last])
@@ -151,7 +151,7 @@ def test_nothing_is_trained_twice_beyond_one_checkpoint_interval(story: Story) -
 def test_a_search_that_is_told_to_end_halts_its_trials_with_a_checkpoint(story: Story) -> None:
     _, told, _ = story.search.records.attempts("tiny-001")
     assert story.told_status == 128 + signal.SIGTERM
-    assert told.ended == "halted"
+    assert told.ended == "interrupted"
     assert told.last_images == story.checkpoint_told
     assert "Traceback" not in story.told_errors
     last = story.told_errors.strip().splitlines()[-1]

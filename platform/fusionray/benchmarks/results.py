@@ -14,7 +14,7 @@ from fusionray.reporting.page import save_page
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The figures, and the table as it is printed."""
+    """The figures, and the printed table."""
 
     figures: Figures
     table: str

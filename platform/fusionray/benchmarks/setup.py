@@ -1,4 +1,4 @@
-"""What is measured: the recipe of a preset with an untrained encoder, its engine, and batches in memory."""
+"""The measured setup: the recipe of a preset with an untrained encoder, its engine, and batches in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fusionray.training.engine.engine import Engine
 from fusionray.types import PairBatch, SyntheticTruth
 
 NO_SHARDS = "none"
-# Batches that contestants go through in turn: caches see other pictures in each step, as in a run.
+# Batches that candidates cycle through, so that caches see new pictures in each step, as in a run.
 NUM_BATCHES = 4
 
 
@@ -79,7 +79,7 @@ class TrainBenchConfig(Section):
 
 @dataclass(frozen=True)
 class BenchSetup:
-    """A face-fusion run as far as it can be had without shards and without Ray; plain data, travels to processes."""
+    """A face-fusion run without shards and without Ray; plain data, which can be sent to processes."""
 
     config: TrainConfig
     device: torch.device
@@ -93,7 +93,7 @@ class BenchSetup:
         return cast(FusionRecipe, recipe)
 
     def build_engine(self, **changes: Any) -> Engine:
-        """Build an engine, `changes` being settings of `engine`."""
+        """Build an engine; `changes` are settings of `engine`."""
         settings = self.config.engine.model_copy(update=changes)
         return Engine(
             self.build_recipe(),
@@ -104,16 +104,16 @@ class BenchSetup:
         )
 
     def draw_batches(self, images: int, count: int = NUM_BATCHES) -> list[PairBatch]:
-        """Render batches of synthetic pairs, uint8 on the CPU, page-locked where a GPU is fed from them."""
+        """Render batches of synthetic pairs, uint8 on the CPU, page-locked if the device is a GPU."""
         ratio = self.config.data.same_identity_ratio
         batches = [draw_pairs(images, self.config.data.size, ratio, seed) for seed in range(count)]
         return [batch.pin() for batch in batches] if self.device.type == "cuda" else batches
 
 
 def build_setup(bench: TrainBenchConfig, preset: str, device: torch.device, **changes: Any) -> BenchSetup:
-    """Build what a preset says, with the benchmark's changes, then those of a part (sections by name).
+    """Build the setup of a preset, changed by the benchmark's settings, then by those of a part (sections by name).
 
-    Raises: ConfigInvalid, also for a preset that is no face fusion.
+    Raises: ConfigInvalid, also for a preset that is not a face fusion.
     """
     tree = merge_trees({"data": {"shards": NO_SHARDS}}, read_preset(preset))
     tree = merge_trees(merge_trees(tree, bench.train), changes)
@@ -130,12 +130,12 @@ def build_setup(bench: TrainBenchConfig, preset: str, device: torch.device, **ch
 
 
 def draw_pairs(images: int, size: int, same_identity_ratio: float, seed: int) -> PairBatch:
-    """Render pairs of synthetic people with what their true fusion is made of; the first rows show one person twice."""
+    """Render pairs of synthetic people with the parameters of their true fusion; the first rows show one person."""
     same_N = torch.arange(images) < round(images * same_identity_ratio)
     sources, targets = synthetic.sample_identities(2 * images, seed).chunk(2)
     targets = torch.where(same_N[:, None], sources, targets)
     looks, attributes = synthetic.sample_attributes(2 * images, seed).chunk(2)
-    # The middle half of the picture: about where an aligned crop lies.
+    # The middle half of the picture, about the area of an aligned crop.
     view_N23 = torch.tensor([[0.5, 0.0, 0.25], [0.0, 0.5, 0.25]]).repeat(images, 1, 1)
     source, target = (
         (synthetic.render(people, how, size, view_N23).clamp(0, 1) * 255).round().to(torch.uint8)

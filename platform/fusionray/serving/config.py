@@ -23,13 +23,12 @@ from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.identities.store import IdentityConfig
 from fusionray.serving.jobs.store import JobConfig
 
-REGISTRY_PREFIX = "models:/"
-# Sections of the settings, and which of their values are paths.
+# Settings whose values are paths, by section.
 PATHS = (
     ("signing", "certificate", "key", "test_key_folder"),
     ("consent", "file"),
     ("audit", "path"),
-    ("keys", "file", "spent"),
+    ("keys", "file", "usage_file"),
     ("identities", "folder"),
     ("jobs", "folder"),
     ("runtime", "cache"),
@@ -109,7 +108,7 @@ class FaceStageConfig(InlineStageConfig):
 
 
 class GeneratorStageConfig(InlineStageConfig):
-    """The generator, whose batches hold the faces of many requests."""
+    """Run the generator, in batches that hold the faces of many requests."""
 
     max_batch: int | None = Field(
         default=None,
@@ -221,7 +220,7 @@ class ServeConfig(Section):
 
 
 def with_absolute_paths(config: ServeConfig) -> ServeConfig:
-    """Make local paths absolute: replicas may have another working folder."""
+    """Make local paths absolute, because replicas may run in another working folder."""
     tree = config.model_dump()
     bundles = [(holder, "bundle") for model in tree["models"] for holder in (model, model["canary"])]
     others = [(tree[section], name) for section, *names in PATHS for name in names]
@@ -235,7 +234,7 @@ def with_absolute_paths(config: ServeConfig) -> ServeConfig:
 
 @dataclass(frozen=True)
 class Service:
-    """What `fusionray serve` starts, and where it listens."""
+    """The settings of `fusionray serve`, and the address that it listens on."""
 
     config: ServeConfig
     host: str
@@ -245,9 +244,9 @@ class Service:
 def load_service(
     file: str | None, overrides: Sequence[str], host: str | None = None, port: int | None = None
 ) -> Service:
-    """Read the settings of the service; `host` and `port` win over those of the file.
+    """Read the settings of the service; `host` and `port` override those of the file.
 
-    The file is the one that `serve run` takes, or holds the settings of `ServeConfig` alone.
+    The file is a Ray Serve configuration file, or holds the settings of `ServeConfig` alone.
 
     Raises: ConfigInvalid naming the file and the key.
     """

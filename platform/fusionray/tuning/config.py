@@ -111,17 +111,18 @@ class TuneConfig(Section):
         run = train.get("run") or {}
         for key in ("name", "output"):
             if key in run:
-                raise ValueError(f"run.{key} belongs to the search; set {key} beside train")
+                raise ValueError(f"run.{key} belongs to the search; set {key} next to train")
         return train
 
     @model_validator(mode="after")
     def check_population(self) -> TuneConfig:
         if self.search != "pbt":
             return self
-        if self.halving is not None:
-            raise ValueError("halving has no effect on search=pbt, whose members all go on to the end")
-        if self.at_once < self.trials:
+        if self.asha is not None:
+            raise ValueError("asha has no effect on search=pbt, whose members all train to the end; leave it out")
+        if self.max_concurrent_trials < self.trials:
             raise ValueError(
-                f"search=pbt trains its population side by side: at_once={self.at_once} must reach trials={self.trials}"
+                f"search=pbt trains all members at once: raise max_concurrent_trials={self.max_concurrent_trials} to "
+                f"trials={self.trials}"
             )
         return self

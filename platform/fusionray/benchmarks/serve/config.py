@@ -1,4 +1,4 @@
-"""What `fusionray bench serve` measures, with how much load, and for how long."""
+"""Settings of `fusionray bench serve`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import Field
 from fusionray.config import Section, in_unit
 from fusionray.safety.provenance import PictureFormat
 
-Part = Literal["throughput", "overhead", "door", "start", "overload", "soak"]
-PARTS: tuple[Part, ...] = ("throughput", "overhead", "door", "start", "overload", "soak")
+Part = Literal["throughput", "overhead", "proxy", "start", "overload", "soak"]
+PARTS: tuple[Part, ...] = ("throughput", "overhead", "proxy", "start", "overload", "soak")
 
 
 class ServeBenchConfig(Section):

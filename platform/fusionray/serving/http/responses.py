@@ -1,4 +1,4 @@
-"""How replies and problems become HTTP responses, and what the OpenAPI document says of them."""
+"""HTTP responses for replies and problems, and their OpenAPI descriptions."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def describe_faces(reply: FuseReply) -> dict[str, str]:
 
 
 def write_time(seconds: float) -> str:
-    """Write seconds since 1970 as ISO 8601 has it, in UTC."""
+    """Format seconds since 1970 as ISO 8601, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def add_problem_handlers(api: FastAPI) -> None:
-    """Make every error a problem document."""
+    """Answer every error with a problem document."""
 
     @api.exception_handler(RequestValidationError)
     async def refuse_fields(_: Request, error: RequestValidationError) -> Response:

@@ -1,4 +1,4 @@
-"""Faces that are kept: analysed once, used many times by a handle that only its client knows."""
+"""Routes for stored source faces: analysed once, then used by a handle that only the client knows."""
 
 from __future__ import annotations
 

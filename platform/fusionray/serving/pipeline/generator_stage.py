@@ -27,21 +27,21 @@ from fusionray.serving.metrics import BatchMetrics
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
 from fusionray.serving.schema import ModelCard, ModelVersion, PictureModelCard
 
-# More lanes than this leave too few threads to a face where not all of them are in use.
-MOST_LANES = 4
+# More streams leave too few threads to a face while some of the streams are idle.
+MAX_STREAMS = 4
 
 
 class GeneratorService(Protocol):
     """What runs generators, in this replica or in another."""
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version, warm it up, and tell what it runs on."""
+        """Load a version, warm it up, and describe what it runs on."""
         ...
 
     async def fuse(
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
     ) -> tuple[FusedCrops, float]:
-        """Fuse crops uint8 [N,S,S,3], each with its source; gives them and the seconds that they waited."""
+        """Fuse crops uint8 [N,S,S,3], each with its source; return them and the seconds that they waited."""
         ...
 
     async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
@@ -55,7 +55,7 @@ class GeneratorService(Protocol):
 
 @dataclass(frozen=True)
 class ExecutionStreams:
-    """How many batches are computed side by side, of how many faces; `threads` of each, None: those of the model."""
+    """Batches computed in parallel: their number, their size in faces, and `threads` of each (None: the model's)."""
 
     count: int
     max_batch: int
@@ -63,35 +63,35 @@ class ExecutionStreams:
 
 
 def plan_streams(settings: GeneratorStageConfig, report: EngineReport) -> ExecutionStreams:
-    """Plan by what the generator runs on: a GPU gains by batches, CPUs by single faces side by side.
+    """Plan for the hardware: a GPU gains from large batches, a CPU from single faces in parallel.
 
-    Measured with fast-128 on two cores: 1.2 faces for one in the same time, on one thread each.
+    Measured with fast-128 on two cores: one face per thread gives 1.2 times the throughput of one face on both.
     """
     if report.provider != CPU:
-        return ExecutionStreams(settings.lanes or 1, settings.max_batch or MAX_BATCH)
-    count = settings.lanes or min(MOST_LANES, report.threads)
+        return ExecutionStreams(settings.num_streams or 1, settings.max_batch or MAX_BATCH)
+    count = settings.num_streams or min(MAX_STREAMS, report.threads)
     threads = max(1, report.threads // count)
     return ExecutionStreams(count, settings.max_batch or 1, threads if threads < report.threads else None)
 
 
 class LoadedGenerator:
-    """A generator with its batches."""
+    """A loaded generator and its batcher."""
 
     def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
         bundle = open_bundle(version, config.tracking_uri)
         fuser = CropFuser(bundle, config.runtime, precision=version.precision)
         fuser.warm_up()
-        lanes = plan_streams(config.fuser, fuser.report)
-        fuser.max_batch = lanes.max_batch
-        beside = None
-        if lanes.threads is not None:
-            narrow = config.runtime.model_copy(update={"threads": lanes.threads})
-            beside = CropFuser(bundle, narrow, precision=version.precision, max_batch=lanes.max_batch)
-            beside.warm_up()
+        streams = plan_streams(config.fuser, fuser.report)
+        fuser.max_batch = streams.max_batch
+        narrow_fuser = None
+        if streams.threads is not None:
+            narrow = config.runtime.model_copy(update={"threads": streams.threads})
+            narrow_fuser = CropFuser(bundle, narrow, precision=version.precision, max_batch=streams.max_batch)
+            narrow_fuser.warm_up()
         self.batcher = CropBatcher(
             fuser,
-            beside=beside,
-            num_lanes=lanes.count,
+            beside=narrow_fuser,
+            num_lanes=streams.count,
             max_waiting=config.fuser.max_waiting_faces,
             observer=BatchMetrics(version.name),
         )
@@ -111,7 +111,7 @@ class LoadedGenerator:
         )
 
     def __del__(self) -> None:
-        # Ray Serve calls this when it puts the model away: what waits is finished first.
+        # Ray Serve calls this when it unloads the model; the batcher finishes what waits first.
         if hasattr(self, "batcher"):
             self.batcher.close()
 
@@ -176,20 +176,20 @@ class GeneratorStage:
         self.runners = ModelCache(lambda version: LoadedRunner(version, config), config.models_per_replica)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version, warm it up, and tell what it runs on."""
-        return (await self.shelf.get(version)).card
+        """Load a version, warm it up, and describe what it runs on."""
+        return (await self.models.get(version)).card
 
     async def fuse(
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
     ) -> tuple[FusedCrops, float]:
-        """Fuse crops uint8 [N,S,S,3], each with its source; gives them and the seconds that they waited.
+        """Fuse crops uint8 [N,S,S,3], each with its source; return them and the seconds that they waited.
 
-        Raises: Overloaded if too much waits already.
+        Raises: Overloaded if too many faces wait already.
         """
-        loaded = await self.shelf.get(version)
+        loaded = await self.models.get(version)
         while loaded.batcher.closed:
-            # It was put away between the two lines.
-            loaded = await self.shelf.get(version)
+            # The model was unloaded between the two lines.
+            loaded = await self.models.get(version)
         return await asyncio.wrap_future(loaded.batcher.submit(sources, crops))
 
     async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
@@ -205,14 +205,14 @@ class GeneratorStage:
 
 
 class RemoteFuser(DeploymentClient):
-    """The same in replicas of their own; requests for a model go where it is loaded."""
+    """The generator stage in a deployment of its own; a request goes to a replica that holds its model."""
 
     async def fuse(
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
     ) -> tuple[FusedCrops, float]:
         """Fuse crops in one of the replicas.
 
-        Raises: Overloaded; RayActorError if the replica was lost meanwhile.
+        Raises: Overloaded; RayActorError if the replica dies in the meantime.
         """
         fused: tuple[FusedCrops, float] = await self.find(version).fuse.remote(version, sources, crops)
         return fused

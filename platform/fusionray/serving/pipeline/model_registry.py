@@ -1,4 +1,4 @@
-"""Which bundle answers for a model's name now: aliases that move, bundles that are replaced, canaries."""
+"""Resolve the name of a model to bundles: registry aliases that move, bundles that are replaced, canaries."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from fusionray.bundle.bundle import Bundle, bundle_hash, read_description
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import BundleInvalid, FusionRayError
-from fusionray.serving.config import REGISTRY_PREFIX, ModelConfig, ServeConfig
+from fusionray.serving.config import ModelConfig, ServeConfig
 from fusionray.serving.schema import ModelVersion
 
 
 class UnknownModel(FusionRayError):
-    """A client asked for a model that is not served."""
+    """A client requests a model that is not served."""
 
 
 class WrongTask(FusionRayError):
@@ -23,14 +23,14 @@ class WrongTask(FusionRayError):
 
 @dataclass(frozen=True)
 class ServedVersions:
-    """The versions behind one name: the one that answers, and the one on trial."""
+    """The versions of one name: the main one, and the canary."""
 
     main: ModelVersion
     canary: ModelVersion | None = None
 
 
 class ModelRegistry:
-    """Hold what the names of the settings mean; `look` asks again.
+    """Hold the versions of the configured models; `look_up` resolves their names again.
 
     Raises: BundleInvalid if a name means nothing at the start, or models of one task take different inputs.
     """
@@ -43,12 +43,12 @@ class ModelRegistry:
 
     @property
     def default(self) -> str:
-        """Name the model that answers if none is asked for."""
+        """Name the model that answers if the request names none."""
         return self.config.models[0].name
 
     def versions(self) -> list[ModelVersion]:
-        """List all that may be asked to answer."""
-        return [version for found in self.found.values() for version in (found.main, found.canary) if version]
+        """List all versions, canaries included."""
+        return [version for served in self.served.values() for version in (served.main, served.canary) if version]
 
     def list_tasks(self) -> dict[str, tuple[str, ...]]:
         """List the tasks that are served, and the inputs that each takes.
@@ -83,8 +83,8 @@ class ModelRegistry:
         on_trial = found.canary is not None and random.random() < found.canary.share  # noqa: S311 - no secret
         return found.canary if on_trial and found.canary is not None else found.main
 
-    def look(self) -> dict[str, ServedVersions]:
-        """Ask again what every name means; give those that mean something else now. `adopt` makes it so.
+    def look_up(self) -> dict[str, ServedVersions]:
+        """Resolve every name again; return those that have changed. `adopt` makes them answer.
 
         Raises: BundleInvalid if a name means nothing any more, or does another task; what was found before stays.
         """
@@ -95,7 +95,7 @@ class ModelRegistry:
 
     def adopt(self, changed: dict[str, ServedVersions]) -> None:
         """Let the new versions answer from now on."""
-        self.found = self.found | changed
+        self.served = self.served | changed
 
     def find(self, model: ModelConfig) -> ServedVersions:
         main = self.find_version(model, model.bundle, 1.0)
@@ -106,7 +106,7 @@ class ModelRegistry:
         return ServedVersions(main, canary)
 
     def find_version(self, model: ModelConfig, location: str, share: float) -> ModelVersion:
-        """Find the bundle that a location means; a version of the registry is fetched once."""
+        """Find the bundle at a location; a version of the registry is fetched once."""
         if not location.startswith(REGISTRY_PREFIX):
             return describe_version(model, location, Path(location), share)
         # Only a registry location needs the tracker.

@@ -84,16 +84,16 @@ class RequestService:
         self.audit = AuditLog(config.audit) if config.audit.path else None
 
     async def admit(self, caller: Caller, num_images: int) -> Problem | None:
-        """Count a request for so many pictures against the quota of the caller's key.
+        """Count a request for `num_images` pictures against the limits of the caller's key.
 
-        Gives a problem if the quota is used up, or cannot be asked for.
+        Returns a problem if a limit is reached, or if the rate limiter does not answer.
         """
-        if caller.key is None or self.quotas is None:
+        if caller.key is None or self.rate_limits is None:
             return None
         try:
-            await self.quotas.spend(caller.key, num_images)
+            await self.rate_limits.spend(caller.key, num_images)
         except QuotaExceeded as error:
-            self.measures.count_end(429, error.quota, "")
+            self.metrics.count_end(429, error.quota, "")
             return explain(error)
         except (RayActorError, DeploymentUnavailableError):
             return unavailable("not_ready", "the ledger of quotas does not answer")
@@ -112,8 +112,8 @@ class RequestService:
             return Problem(403, "model_not_allowed", "Not allowed", detail)
         return version
 
-    async def guarded(self, work: Awaitable[Reply | Problem]) -> Reply | Problem:
-        """Wait for work as long as a request may take; turn overload, losses and refusals into problems."""
+    async def wait_for(self, work: Awaitable[Reply | Problem]) -> Reply | Problem:
+        """Wait for work until the timeout of requests; turn overload, lost replicas and refusals into problems."""
         try:
             return await asyncio.wait_for(work, self.config.limits.request_timeout_seconds)
         except REFUSALS as error:
@@ -128,7 +128,7 @@ class RequestService:
                 logger.error("audit: %s", error)
                 reply = unavailable("audit_failed", "the request could not be written down, and none is done without")
         if isinstance(reply, Problem):
-            self.measures.count_end(reply.status, reply.reason, model)
+            self.metrics.count_end(reply.status, reply.reason, model)
         else:
             self.measures.count_end(200, "", model)
             self.measures.count_stages(reply.timing, model)

@@ -44,7 +44,7 @@ class ProgressLogger:
 
     def say(self, line: str) -> None:
         """Send a line to the user, with the name of the run."""
-        self.board.say(f"train {self.config.run.name}: {line}")
+        self.board.log(f"train {self.config.run.name}: {line}")
 
     def tell_once(self, about: str, line: str | None) -> None:
         """Say a line about something, the first time that there is one."""
