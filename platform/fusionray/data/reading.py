@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from fusionray.data.order import Segment
 from fusionray.data.pairs import TRUTH_COLUMNS
 from fusionray.data.shards import GROUP_COLUMNS, REGION_COLUMN, Manifest, Split
+from fusionray.environment import WORKER_VARIABLE
 from fusionray.errors import DataTimeout, ShardCorrupt
 from fusionray.storage import filesystem as storage
 from fusionray.types import ShardTask

@@ -39,7 +39,7 @@ class ProgressLogger:
         self.logged = False
         self.tracker = RunTracker(task.tracking_uri, task.tracking_run, once=True) if engine.rank == 0 else None
         self.validation = Validation(
-            task.config, task.manifest, decoder, engine.device, board.say, dependencies=task.dependencies
+            task.config, task.manifest, decoder, engine.device, board.log, dependencies=task.dependencies
         )
 
     def say(self, line: str) -> None:
