@@ -39,7 +39,7 @@ ENDLESS = 10**9
 
 
 class RecoveryBenchConfig(Section):
-    """Which run `fusionray bench recovery` disturbs, and how often."""
+    """Settings of `fusionray bench recovery`: the run, its kills, and the time between them."""
 
     listed_by: ClassVar[str] = "fusionray bench recovery --settings"
 
@@ -144,7 +144,7 @@ def build_task(config: RecoveryBenchConfig, folder: str) -> Any:
         manifest=manifest,
         run_folder=storage.join(folder, "recovery"),
         people=list_people(shards, manifest, "train"),
-        dependencies=build_dependencies(subject.config)[0],
+        dependencies=build_dependencies(setup.config)[0],
         tracking_run=open_run(uri, "bench", "recovery", {}),
         tracking_uri=uri,
         owner="",
