@@ -1,4 +1,4 @@
-"""What `serve run serve/config.yaml` starts: the application of `fusionray.serving`, built from the file's `args`."""
+"""The import path of `serve run serve/config.yaml`: `build` makes the application from the file's `args`."""
 
 from __future__ import annotations
 

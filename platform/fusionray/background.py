@@ -1,4 +1,4 @@
-"""Something that goes on in a thread while a block runs."""
+"""A background thread for the duration of a `with` block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ END_SECONDS = 10.0
 
 @contextlib.contextmanager
 def run_in_background(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
-    """Run `work(stop)` in a thread; after the block `stop` is set, and the thread is waited for a while."""
+    """Run `work(stop)` in a thread; after the block, set `stop` and wait for the thread up to `END_SECONDS`."""
     stop = threading.Event()
     thread = threading.Thread(target=work, args=(stop,), name=name, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The one place where environment variables are read and set."""
+"""Environment variables: all of them are read and set here."""
 
 from __future__ import annotations
 
@@ -9,72 +9,72 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Set before Ray or MLflow is imported. Nothing is sent home; Ray's behaviour does not depend on what lies in ~/.ray.
+# Set before Ray or MLflow is imported. No telemetry is sent; Ray's behaviour does not depend on files in ~/.ray.
 QUIET_DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "1",
-    # Ray Train polls its workers this often: at the default of 2 s a killed driver can lose a finished checkpoint.
+    # How often Ray Train polls its workers: at the default of 2 s, a killed driver can lose a finished checkpoint.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    # A group that cannot be placed, since a node is lost, is asked for again in another size after this time.
+    # If a worker group cannot be placed because a node is lost, Ray Train asks again in another size after this time.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
-    # A worker that does not answer for so long is given up; a cut-off node is noticed sooner by Ray itself.
+    # A worker that does not answer for this long is given up; Ray itself notices a lost node sooner.
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",
-    # Notices come as SIGTERM (training/faults/preemption.py); the watcher would poll the head beside.
+    # Preemption arrives as SIGTERM (training/faults/preemption.py); Ray's watcher would poll the head in addition.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    # Of a search, its own records are kept: Tune's tables, loggers and snapshots would only stand beside them.
+    # A search keeps its own records, so Tune's tables, loggers and snapshots are off.
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",
     "RAY_AIR_NEW_OUTPUT": "0",
-    # A trial that is halted has nothing new to report; and Ctrl-C is the search's own to answer.
+    # A paused trial reports no new metrics, and the search itself handles Ctrl-C.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    # A relative PYTHONPATH means the folder that the command was started in.
+    # A relative PYTHONPATH is relative to the folder in which the command started.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # What they report at INFO and WARNING while all is well would lie between our lines and bars.
+    # At INFO and WARNING these libraries print between our lines and bars although nothing is wrong.
     "RAY_DATA_LOGGING_CONFIG": str(Path(__file__).with_name("ray_data_logging.yaml")),
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-# What every node of a Ray is started with: warm spares (training/faults/warm_spares.py) preload modules, and are kept.
+# Settings of every Ray node: it keeps warm spares, which preload modules (training/faults/warm_spares.py).
 NODE_DEFAULTS = {"RAY_preload_python_modules": "fusionray.training.faults.preload", "RAY_num_workers_soft_limit": "32"}
-# Requests reach the replicas through HAProxy, which comes with ray[serve]: Ray's own proxy answers a fifth as many.
+# Requests reach the replicas through HAProxy, which is part of ray[serve]; Ray's own proxy is five times slower.
 SERVE_DEFAULTS = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     # On a busy machine HAProxy is not ready within Ray's five seconds, and the service would not start.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
-    # The routes never hold up the event loop: work on pictures is done in threads. So it can be Ray Serve's own loop.
+    # The routes never block the event loop, because threads process the pictures; so Ray Serve's own loop runs them.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-    # A replica that dies takes its requests with it: those that fit the buffer are sent to another one.
+    # If a replica dies, HAProxy sends those of its requests that fit the buffer to another replica.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "2",
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(256 * 2**10),
     "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "75",
-    # A replica that ends is out of HAProxy's list within a second.
+    # HAProxy drops a stopping replica from its list within a second.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "60",
 }
 HAPROXY_SCRIPT = "fusionray-haproxy"
 ROOT_VARIABLE = "FUSIONRAY_ROOT"
-# Where programs keep what is a user's own, as the XDG base directory specification has it.
+# Folder of a user's own data, in the XDG base directory specification.
 DATA_VARIABLE = "XDG_DATA_HOME"
 # Modules that register model families of other packages, separated by commas (recipes/registry.py).
 RECIPES_VARIABLE = "FUSIONRAY_RECIPES"
 # Where Ray tells the driver of a job how it was submitted.
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-# Set to 1 in processes that will train: they import what that takes before they are given anything to do.
-AHEAD_VARIABLE = "FUSIONRAY_WORKER"
+# Set to 1 in processes that will train, so that they import the modules of training before they get work.
+WORKER_VARIABLE = "FUSIONRAY_WORKER"
 
 
 def apply_defaults(address: str | None = None) -> None:
-    """Set what the user has not set; call it before Ray or MLflow is imported.
+    """Set the defaults of variables that the user has not set; call it before Ray or MLflow is imported.
 
-    Without an address a cluster of our own will be started: it gets a token that only this process and its children
-    know. Ray reads its authentication once, at import, and left to itself decides it by what lies in the home folder.
+    Without an address, a local cluster will start: it gets a token that only this process and its children know. Ray
+    reads its authentication mode once, at import, and would otherwise take it from files in the home folder.
     """
     for name, value in (QUIET_DEFAULTS | NODE_DEFAULTS | serve_defaults()).items():
         os.environ.setdefault(name, value)
@@ -84,17 +84,17 @@ def apply_defaults(address: str | None = None) -> None:
 
 
 def serve_defaults() -> dict[str, str]:
-    """Choose how requests reach Ray Serve: through HAProxy, where it can be started with our stricter settings."""
+    """Return the variables that route requests to Ray Serve through HAProxy; none if our start script is missing."""
     script = Path(sys.executable).with_name(HAPROXY_SCRIPT)
     if not script.is_file():
         return {}
     return {**SERVE_DEFAULTS, "RAY_SERVE_HAPROXY_BINARY_PATH": str(script)}
 
 
-def keep_proxy_files() -> None:
-    """Let HAProxy keep its files beside those of the Ray that is about to be started.
+def set_proxy_paths() -> None:
+    """Let HAProxy keep its files in the temporary folder of the Ray cluster that is about to start.
 
-    Names are short: a socket's path may have 107 characters, of which Ray Serve takes 57 for the node.
+    The names are short: a socket's path has at most 107 characters, of which Ray Serve uses 57 for the node.
     """
     folder = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / "ray-ha"
     names = {
@@ -108,7 +108,7 @@ def keep_proxy_files() -> None:
 
 
 def cluster_address(address: str | None) -> str | None:
-    """Choose the cluster to use: the one named, else the one of a surrounding Ray job, else none."""
+    """Choose the cluster: the named one, otherwise that of a surrounding Ray job, otherwise None."""
     return address or os.environ.get("RAY_ADDRESS") or None
 
 
@@ -128,10 +128,10 @@ def passed_on() -> dict[str, str]:
 
 
 def resolve_location(location: str) -> str:
-    """Make a local path absolute, relative to FUSIONRAY_ROOT or else to the working folder; URIs stay.
+    """Make a local path absolute, relative to FUSIONRAY_ROOT or to the working folder; a URI stays as it is.
 
-    A submitted Ray job runs in a copy of its working folder that is thrown away: `cluster/runtime-env.yaml` sets
-    FUSIONRAY_ROOT, so that what it writes stays.
+    A submitted Ray job runs in a temporary copy of its working folder: `cluster/runtime-env.yaml` sets FUSIONRAY_ROOT,
+    so that its outputs are kept.
     """
     if "://" in location:
         return location
@@ -140,9 +140,9 @@ def resolve_location(location: str) -> str:
 
 
 def find_data_folder() -> Path:
-    """Name the folder for what this user keeps: $XDG_DATA_HOME/fusionray, else ~/.local/share/fusionray.
+    """Return the folder of this user's own data: $XDG_DATA_HOME/fusionray, else ~/.local/share/fusionray.
 
-    Not under FUSIONRAY_ROOT: that may be a checkout, which `ray job submit --working-dir` uploads, keys and all.
+    It is not under FUSIONRAY_ROOT, which may be a checkout: `ray job submit --working-dir` would upload the keys in it.
     """
     home = os.environ.get(DATA_VARIABLE) or "~/.local/share"
     return Path(home).expanduser() / "fusionray"

@@ -1,18 +1,18 @@
-"""The one error tree. Each message says what is wrong, where, and how to mend it."""
+"""The errors of fusionray. Each message says what is wrong, where, and how to fix it."""
 
 from __future__ import annotations
 
 
 class FusionRayError(Exception):
-    """Base of every error that a user can mend; the command line prints it as one line."""
+    """Base of every error that a user can fix; the command line prints it as one line."""
 
 
 class InputMissing(FusionRayError):
-    """A folder, archive or file that was named is not there, or holds nothing usable."""
+    """A named folder, archive or file does not exist, or contains nothing usable."""
 
 
 class ImageRejected(FusionRayError):
-    """One picture cannot be used. `reason` is the short key that manifests count by."""
+    """A picture cannot be used. `reason` is a short key by which manifests count."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -23,7 +23,7 @@ class ImageRejected(FusionRayError):
 
 
 class NoFaceFound(ImageRejected):
-    """The detector saw no face above its threshold."""
+    """The detector found no face above its threshold."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("no_face", detail)
@@ -33,15 +33,15 @@ class NoFaceFound(ImageRejected):
 
 
 class DetectorUnavailable(FusionRayError):
-    """The face detector that was asked for cannot be loaded here."""
+    """The requested face detector cannot be loaded."""
 
 
 class ShardCorrupt(FusionRayError):
-    """A shard or its manifest does not hold what the manifest promises."""
+    """A shard or its manifest differs from what the manifest promises."""
 
 
 class ShardMismatch(FusionRayError):
-    """The shards are sound, but not what this run needs (size, template, identities)."""
+    """The shards are intact, but do not fit this run (size, template, identities)."""
 
 
 class DataTimeout(FusionRayError):
@@ -49,55 +49,55 @@ class DataTimeout(FusionRayError):
 
 
 class CheckpointMissing(FusionRayError):
-    """No usable checkpoint lies where one was expected."""
+    """There is no usable checkpoint where one is expected."""
 
 
 class CheckpointDamaged(CheckpointMissing):
-    """A checkpoint does not hold what was saved; the one before it may."""
+    """A checkpoint differs from what was saved; the one before it may be intact."""
 
 
 class CheckpointFailed(FusionRayError):
-    """A checkpoint could not be written; the one before it is still there."""
+    """A checkpoint could not be written; the one before it still exists."""
 
 
 class BundleInvalid(FusionRayError):
-    """A bundle is incomplete, damaged or not the one its description promises."""
+    """A bundle is incomplete, damaged, or not the one that its description promises."""
 
 
 class ModelRejected(FusionRayError):
-    """An ONNX file that was made elsewhere cannot be taken as it is, or not without being told more."""
+    """An ONNX file from elsewhere cannot be imported, or needs more options."""
 
 
 class ParityFailed(FusionRayError):
-    """The exported model does not compute what the trained one computes."""
+    """The exported model computes something else than the trained one."""
 
 
 class ProviderUnavailable(FusionRayError):
-    """ONNX Runtime does not run the execution provider that was asked for."""
+    """ONNX Runtime does not support the requested execution provider here."""
 
 
 class ConfigInvalid(FusionRayError):
-    """A configuration file, preset or override cannot be understood."""
+    """A configuration file, preset or override is invalid."""
 
 
 class TrackerFailed(FusionRayError):
-    """The tracking store did not take what a run has to tell."""
+    """The tracking store rejected an entry of a run."""
 
 
 class RunStopped(FusionRayError):
-    """A run, or a search, was told to end, and did, with a checkpoint; the same command goes on."""
+    """A run or search stopped on request, with a checkpoint; the same command continues it."""
 
 
 class TrainingFailed(FusionRayError):
-    """Training stopped: a worker failed for good, or the numbers left the finite range."""
+    """Training failed: a worker failed for good, or a value is not finite."""
 
 
 class ClusterUnavailable(FusionRayError):
-    """The Ray cluster that was named does not answer, or is too small for what was asked."""
+    """The named Ray cluster does not answer, or is too small for the request."""
 
 
 class Overloaded(FusionRayError):
-    """More waits than will be done in good time."""
+    """More requests wait than can be processed in time."""
 
 
 class ServiceFailed(FusionRayError):
@@ -105,15 +105,15 @@ class ServiceFailed(FusionRayError):
 
 
 class SigningKeyInvalid(FusionRayError):
-    """A certificate or private key cannot sign manifests that anybody would accept."""
+    """A certificate or private key is unusable for signing manifests."""
 
 
 class SigningFailed(FusionRayError):
-    """A finished output could not be signed, so it is not handed out."""
+    """A finished output could not be signed, so it is withheld."""
 
 
 class ProvenanceInvalid(FusionRayError):
-    """A file does not prove that it is AI-made: no manifest, a broken one, or one of a stranger."""
+    """A file does not prove that it is AI-made: its manifest is missing, invalid, or of an unknown signer."""
 
 
 class ConsentRefused(FusionRayError):
@@ -128,27 +128,27 @@ class ConsentRefused(FusionRayError):
 
 
 class AuditFailed(FusionRayError):
-    """The line about a request could not be written."""
+    """A line of the audit log could not be written."""
 
 
 class StoreFull(FusionRayError):
-    """A store of the service holds as much as its settings allow, or its disk does."""
+    """A store of the service, or its disk, is full."""
 
 
 class UnknownIdentity(FusionRayError):
-    """No face lies under a handle: never stored, expired, removed, damaged or another owner's; nobody is told which."""
+    """A handle has no face: never stored, expired, removed, damaged or another owner's; clients cannot tell which."""
 
 
 class UnknownJob(FusionRayError):
-    """There is no such job: never made, expired, removed or another owner's; nobody is told which."""
+    """A job does not exist: never created, expired, removed or another owner's; clients cannot tell which."""
 
 
 class JobNotFinished(FusionRayError):
-    """A job has no result: it has not ended, or did not end well."""
+    """A job has no result: it has not ended, or has failed."""
 
 
 class QuotaExceeded(FusionRayError):
-    """An API key has used up what it is granted. `quota` names it; more is there after `retry_after_seconds`."""
+    """An API key has reached a limit. `quota` names it; more is allowed after `retry_after_seconds`."""
 
     def __init__(self, quota: str, retry_after_seconds: float, detail: str) -> None:
         super().__init__(detail)

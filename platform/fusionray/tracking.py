@@ -1,4 +1,4 @@
-"""MLflow: runs, metrics, previews and the model registry. The default store is one SQLite file beside the runs."""
+"""MLflow: runs, metrics, previews and the model registry. The default store is an SQLite file next to the runs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fusionray.bundle.description import REGISTRY_PREFIX
 from fusionray.errors import BundleInvalid, TrackerFailed
 
 RUN_TAG = "fusionray.run"
@@ -28,7 +29,7 @@ PARAMETERS_A_CALL = 100
 def tracking_uri(configured: str | None, output: str) -> str:
     """Choose the tracking store: the configured server, or an SQLite file in a local output folder.
 
-    Raises: ValueError if the output is no local folder and no server is configured.
+    Raises: ValueError if the output is not a local folder and no server is configured.
     """
     if configured:
         return configured
@@ -39,7 +40,7 @@ def tracking_uri(configured: str | None, output: str) -> str:
 
 
 def make_client(uri: str) -> Any:
-    """Connect to a store without touching MLflow's global state."""
+    """Connect to a store without changing MLflow's global state."""
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -54,12 +55,11 @@ def open_run(
     key: str | None = None,
     parent: str | None = None,
 ) -> str:
-    """Find the run of this name that is to go on, or create it; return its id.
+    """Find the run of this name to continue, or create it; return its ID.
 
-    `key` tells runs of one name apart, where the name alone does not; `parent` is the run that this one is part of.
-
-    Called once, by the driver, before any worker: several processes that open a fresh SQLite store at the same
-    moment die in its migrations.
+    `key` identifies the run if its name is not unique; `parent` is the ID of the run that this one is part of. Only
+    the driver calls this, before any worker starts: processes that open a new SQLite store at once fail in its
+    migrations.
     """
     client = make_client(uri)
     found = client.get_experiment_by_name(experiment)
@@ -103,8 +103,8 @@ def close_run(uri: str, run_id: str, *, failed: bool) -> None:
 class RunTracker:
     """Write metrics and pictures of one run.
 
-    `once`: make no entry of a metric at or before its newest one. A training that goes on from a checkpoint comes again
-    past what was logged after it; whoever measures the same thing anew wants the new value.
+    With `once`, a metric at or before its newest entry is skipped: a training that resumes from a checkpoint repeats
+    steps whose metrics are logged already. Without it, a repeated measurement is logged again.
     """
 
     def __init__(self, uri: str, run_id: str, *, once: bool = False) -> None:
@@ -119,14 +119,14 @@ class RunTracker:
         return make_client(self.uri)
 
     def log(self, images_seen: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics at a position in images; non-finite values are left out.
+        """Log metrics at a position in images; skip non-finite values.
 
-        Raises: TrackerFailed if the store does not take them.
+        Raises: TrackerFailed if the store rejects them.
         """
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        with telling_failure():
+        with store_errors():
             if self.last is None:
                 self.last = self.read_last() if self.once else {}
             entries = [
@@ -145,11 +145,11 @@ class RunTracker:
     def log_preview(self, images_seen: int, picture: NDArray[np.uint8], *, final: bool) -> None:
         """Log a picture [H,W,3] uint8; the final one also under a fixed name.
 
-        Raises: TrackerFailed if the store does not take it.
+        Raises: TrackerFailed if the store rejects it.
         """
         image = Image.fromarray(picture)
         names = [f"previews/{images_seen:012d}.png"] + (["preview.png"] if final else [])
-        with telling_failure():
+        with store_errors():
             for name in names:
                 self.client.log_image(self.run_id, image, artifact_file=name)
 
@@ -159,8 +159,8 @@ class RunTracker:
 
 
 @contextlib.contextmanager
-def telling_failure(remedy: str = "free space or mend the store, then start the same run again") -> Iterator[None]:
-    """Put what the store says of a failure into one line.
+def store_errors(remedy: str = "free some space, or repair the store, then start the same run again") -> Iterator[None]:
+    """Turn an error of the store into one line.
 
     Raises: TrackerFailed.
     """
@@ -170,17 +170,17 @@ def telling_failure(remedy: str = "free space or mend the store, then start the 
     try:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
-        # A database's own words stand in the first line; the rest are statements and links.
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise TrackerFailed(f"tracking: {said}; {remedy}") from None
+        # The first line is the database's own message; SQL statements and links follow.
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise TrackerFailed(f"tracking: {reason}; {remedy}") from None
 
 
 def read_run_metrics(uri: str, experiment: str, name: str, prefix: str) -> dict[str, list[tuple[int, float]]]:
-    """Read the metrics of a run whose names begin so, as (images seen, value) in order; none if there is no such run.
+    """Read the metrics whose names start with `prefix`, as (images seen, value) in order; none if the run is unknown.
 
     Raises: TrackerFailed if the store cannot be read.
     """
-    with telling_failure("mend the store, and evaluate again"):
+    with store_errors("repair the store, then evaluate again"):
         client = make_client(uri)
         found = client.get_experiment_by_name(experiment)
         run_id = None if found is None else find_run(client, found.experiment_id, name)
@@ -200,7 +200,7 @@ def register_bundle(uri: str, folder: Path, name: str, alias: str, run_id: str) 
     from mlflow.exceptions import MlflowException
 
     client = make_client(uri)
-    # A place for each content: a second export of the run must not change what an older version points at.
+    # Each content has its own folder: a second export of the run must not change the files of an older version.
     place = f"bundle-{hashlib.sha256((folder / 'bundle.json').read_bytes()).hexdigest()[:12]}"
     client.log_artifacts(run_id, str(folder), artifact_path=place)
     try:
@@ -211,16 +211,16 @@ def register_bundle(uri: str, folder: Path, name: str, alias: str, run_id: str) 
     source = f"{client.get_run(run_id).info.artifact_uri}/{place}"
     version = client.create_model_version(name, source=source, run_id=run_id)
     client.set_registered_model_alias(name, alias, version.version)
-    return f"models:/{name}@{alias}"
+    return f"{REGISTRY_PREFIX}{name}@{alias}"
 
 
 def pin_bundle(location: str, uri: str | None) -> str:
-    """Turn `models:/name@alias` into `models:/name/version`, which never changes; one call of the registry.
+    """Turn `models:/name@alias` into `models:/name/version`, which never changes, with one call of the registry.
 
     Raises: BundleInvalid if the registry has no such model.
     """
     version = find_version(location, uri)
-    return f"models:/{version.name}/{version.version}"
+    return f"{REGISTRY_PREFIX}{version.name}/{version.version}"
 
 
 def resolve_bundle(location: str, uri: str | None) -> Path:
@@ -239,7 +239,7 @@ def resolve_bundle(location: str, uri: str | None) -> Path:
 
 
 def find_version(location: str, uri: str | None) -> Any:
-    """Ask the registry which version a location means.
+    """Look up the version of a location in the registry.
 
     Raises: BundleInvalid if the registry has no such model.
     """
@@ -248,7 +248,7 @@ def find_version(location: str, uri: str | None) -> Any:
     if uri is None:
         raise BundleInvalid(f"{location}: name the registry that holds it (tracking_uri)")
     client = make_client(uri)
-    name, at, alias = location.removeprefix("models:/").partition("@")
+    name, at, alias = location.removeprefix(REGISTRY_PREFIX).partition("@")
     try:
         if at:
             return client.get_model_version_by_alias(name, alias)
@@ -263,7 +263,7 @@ def first_line(error: Exception) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Flatten a nested mapping to dotted keys with short JSON values, as the tracker wants parameters."""
+    """Flatten a nested mapping to dotted keys and short JSON values, for MLflow's parameters."""
     flat: dict[str, str] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):

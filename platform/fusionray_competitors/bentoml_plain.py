@@ -1,4 +1,4 @@
-"""BentoML without batches: one service whose threads do all of a request, which spares the hop to a second service.
+"""BentoML without batches: the threads of one service do the whole work, which saves the hop to a second service.
 
 Source: docs.bentoml.com, "Parallelize requests handling".
 """
@@ -19,7 +19,7 @@ SETTINGS = read_config()
 
 @bentoml.service(workers=SETTINGS.workers, threads=SETTINGS.threads, traffic={"timeout": 300})
 class PlainPipeline:
-    """All of the work."""
+    """The whole work of a request."""
 
     def __init__(self) -> None:
         self.pipeline = Pipeline(SETTINGS)

@@ -1,7 +1,7 @@
-"""BentoML: pictures in the threads of one service, faces of many requests batched in another that it depends on.
+"""BentoML with batches: one service processes pictures in threads, another one batches the faces of many requests.
 
-Source: docs.bentoml.com, "Adaptive batching" and "Model composition". Adaptive batching wants one array of rows: a row
-holds a source and behind it the crop, and one comes back with the fused crop and behind it the mask.
+Source: docs.bentoml.com, "Adaptive batching" and "Model composition". Adaptive batching needs one array of rows. An
+input row is the source followed by the crop; an output row is the fused crop followed by the mask.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ app = FastAPI()
 
 
 @bentoml.service(workers=SETTINGS.workers, traffic={"timeout": LONGEST_SECONDS})
-class Generator:
+class GeneratorService:
     """The generator of the bundle."""
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class Generator:
 @bentoml.service(workers=SETTINGS.workers, traffic={"timeout": LONGEST_SECONDS})
 @bentoml.asgi_app(app)
 class Pictures:
-    """Everything before and behind the generator."""
+    """Everything before and after the generator."""
 
-    generator = bentoml.depends(Generator)
+    generator = bentoml.depends(GeneratorService)
 
     def __init__(self) -> None:
         self.pipeline = Pipeline(SETTINGS)

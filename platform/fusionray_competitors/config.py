@@ -1,4 +1,4 @@
-"""What the bench tells a competitor. Servers start their workers by import, so that it travels in the environment."""
+"""Settings of a competitor. Servers start their workers by import, so the environment carries the settings."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class CompetitorConfig:
     picture_format: PictureFormat
 
     def dump(self) -> str:
-        """Write as the environment carries it."""
+        """Encode the settings for the environment variable."""
         return json.dumps(asdict(self))
 
 
 def read_config() -> CompetitorConfig:
-    """Read what the bench told this competitor."""
+    """Read the settings from the environment."""
     return CompetitorConfig(**json.loads(os.environ[VARIABLE]))

@@ -1,4 +1,4 @@
-"""LitServe: batching on, a short wait for a batch to fill, worker processes a device.
+"""LitServe with batching: a short wait for a batch to fill, and several worker processes.
 
 Source: lightning.ai/docs/litserve, "Batching" and "Speed up serving by 200x".
 """
@@ -10,29 +10,29 @@ import litserve
 from fastapi import Request, Response
 
 from fusionray_competitors.config import read_config
-from fusionray_competitors.pipeline import Pipeline, Prepared
+from fusionray_competitors.pipeline import Pipeline, PreparedRequest
 
 BATCH_TIMEOUT_SECONDS = 0.01
 
 
 class FuseAPI(litserve.LitAPI):  # type: ignore[misc]
-    """The work of a request in LitServe's steps."""
+    """The work of a request, in LitServe's steps."""
 
     def setup(self, device: str) -> None:
-        """Load the models in a worker."""
+        """Load the models in a worker process."""
         del device
         self.pipeline = Pipeline(read_config())
 
-    def decode_request(self, request: Request) -> Prepared:
-        """Prepare one request; what LitServe hands over is its form."""
+    def decode_request(self, request: Request) -> PreparedRequest:
+        """Prepare one request; LitServe passes its form."""
         form: Any = request
         return self.pipeline.prepare(form["source"].file.read(), form["target"].file.read())
 
-    def batch(self, inputs: list[Prepared]) -> list[Prepared]:
-        """Leave it a list: the pipeline stacks what it needs."""
+    def batch(self, inputs: list[PreparedRequest]) -> list[PreparedRequest]:
+        """Return the list unchanged; the pipeline stacks its arrays."""
         return inputs
 
-    def predict(self, batch: list[Prepared]) -> list[bytes]:
+    def predict(self, batch: list[PreparedRequest]) -> list[bytes]:
         """Fuse a batch and finish each of its pictures."""
         return [
             self.pipeline.finish(prepared, fused)
@@ -40,7 +40,7 @@ class FuseAPI(litserve.LitAPI):  # type: ignore[misc]
         ]
 
     def unbatch(self, output: list[bytes]) -> list[bytes]:
-        """Leave it a list."""
+        """Return the list unchanged."""
         return output
 
     def encode_response(self, output: bytes) -> Response:

@@ -1,4 +1,4 @@
-"""What every competitor answers a request with: the runtime of this package, as the service itself drives it."""
+"""The work of a request, the same for every competitor: the runtime of this package, used as the service uses it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from fusionray_competitors.config import CompetitorConfig
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """A target picture, its faces, and who shall be seen in them."""
+class PreparedRequest:
+    """A decoded target picture, its faces, and the encoded source identity."""
 
     target: Image
     cut: CutFaces
@@ -33,10 +33,10 @@ class Prepared:
 
 
 class Pipeline:
-    """The work of a request in three steps, so that servers which batch can batch the one in the middle."""
+    """The work of a request in three steps; a server with batches can batch the middle one."""
 
     def __init__(self, settings: CompetitorConfig) -> None:
-        # As the service does: threads of its own already share the cores.
+        # As in the service, whose own threads already share the cores.
         cv2.setNumThreads(1)
         bundle = read_bundle(settings.bundle)
         self.fuser = Fuser(bundle, DetectorPool("default", settings.threads), RuntimeConfig())
@@ -47,26 +47,26 @@ class Pipeline:
 
     @property
     def media_type(self) -> str:
-        """Name the type of an answer."""
+        """Return the media type of an answer."""
         return f"image/{self.picture_format}"
 
-    def prepare(self, source: bytes, target: bytes) -> Prepared:
-        """Decode, find faces, read the source."""
+    def prepare(self, source: bytes, target: bytes) -> PreparedRequest:
+        """Decode both pictures, detect faces, encode the source identity."""
         source_image, target_image = decode_image(source), decode_image(target)
-        return Prepared(target_image, self.fuser.reader.cut(target_image), self.fuser.read_source(source_image))
+        return PreparedRequest(target_image, self.fuser.reader.cut(target_image), self.fuser.read_source(source_image))
 
-    def fuse(self, batch: list[Prepared]) -> list[FusedCrops]:
-        """Fuse the faces of several requests at once; every picture here shows one."""
+    def fuse(self, batch: list[PreparedRequest]) -> list[FusedCrops]:
+        """Fuse the faces of several requests at once; every picture of the benchmark shows one face."""
         sources = np.stack([each.source for each in batch])
         fused = self.fuser.crop_fuser.fuse(sources, np.concatenate([each.cut.crops for each in batch]))
         return [FusedCrops(fused.crops[row : row + 1], fused.masks[row : row + 1]) for row in range(len(batch))]
 
-    def finish(self, prepared: Prepared, fused: FusedCrops) -> bytes:
-        """Put back, encode and sign."""
+    def finish(self, prepared: PreparedRequest, fused: FusedCrops) -> bytes:
+        """Paste the fused face, encode and sign the picture."""
         picture = put_back(prepared.target, prepared.cut, fused)
         return encode_output(picture.image, self.provenance, self.picture_format, signer=self.signer)
 
     def answer(self, source: bytes, target: bytes) -> bytes:
-        """Do all of it for one request."""
+        """Do the whole work of one request."""
         prepared = self.prepare(source, target)
         return self.finish(prepared, self.fuse([prepared])[0])

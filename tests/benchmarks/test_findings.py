@@ -13,16 +13,16 @@ from tests.support.page_shape import check_page
 FOUND = Findings(
     values={"scaling_2": [1.7, 1.9, 2.0], "data_wait_share": [0.03], "ceiling_2": [1.95, 1.97]},
     missing={"gpu_busy": "no GPU"},
-    ledgers={"a loop": {"forward": 60.0, "backward": 40.0}, "another": {"forward": 10.0, "communication": 2.0}},
-    notes=["it was quiet"],
+    breakdowns={"a loop": {"forward": 60.0, "backward": 40.0}, "another": {"forward": 10.0, "communication": 2.0}},
+    notes=["the machine was idle"],
 )
 
 
-def judge(folder: Path) -> Figures:
+def write(folder: Path) -> Figures:
     return write_figures(folder, "bench-train", FOUND.figures(load_keys("train")), FOUND.missing)
 
 
-def test_goals_are_those_that_were_promised() -> None:
+def test_goals_are_the_promised_ones() -> None:
     goals = {name: key.goal for name, key in load_keys("train").items() if key.goal}
     least = {name: goal.at_least for name, goal in goals.items() if goal.at_least is not None}
     assert least == {
@@ -39,8 +39,8 @@ def test_goals_are_those_that_were_promised() -> None:
     assert most == {"data_wait_share": 0.02, "checkpoint_step_ratio": 1.3}
 
 
-def test_medians_are_judged_by_their_goals(tmp_path: Path) -> None:
-    figures = judge(tmp_path).figures
+def test_medians_are_compared_with_their_goals(tmp_path: Path) -> None:
+    figures = write(tmp_path).figures
     assert list(figures) == ["data_wait_share", "scaling_2", "ceiling_2"]
     scaling, wait, ceiling = figures["scaling_2"], figures["data_wait_share"], figures["ceiling_2"]
     assert (scaling.value, scaling.goal, scaling.holds) == (1.9, ">= 1.85", True)
@@ -50,7 +50,7 @@ def test_medians_are_judged_by_their_goals(tmp_path: Path) -> None:
 
 
 def test_figures_are_written_with_the_reasons_of_those_that_are_missing(tmp_path: Path) -> None:
-    judge(tmp_path)
+    write(tmp_path)
     tree = json.loads((tmp_path / "figures.json").read_text())
     assert tree["name"] == "bench-train"
     scaling = Figure(value=1.9, unit="x", goal=">= 1.85", goal_low=1.85, holds=True)
@@ -59,7 +59,7 @@ def test_figures_are_written_with_the_reasons_of_those_that_are_missing(tmp_path
 
 
 def test_the_table_is_readable_as_text(tmp_path: Path) -> None:
-    lines = write_text(judge(tmp_path), FOUND).splitlines()
+    lines = write_text(write(tmp_path), FOUND).splitlines()
     assert lines[0].split() == ["key", "measured", "rounds", "goal", "holds"]
     assert lines[1].split() == ["data_wait_share", "0.030", "share", "-", "<=", "0.02", "NO"]
     assert lines[2].split() == ["scaling_2", "1.900", "x", "1.700", "..", "2.000", ">=", "1.85", "yes"]
@@ -69,25 +69,25 @@ def test_the_table_is_readable_as_text(tmp_path: Path) -> None:
 
 def test_the_report_says_what_the_keys_mean_and_where_the_time_goes(tmp_path: Path) -> None:
     keys = load_keys("train")
-    text = build_page("Benchmarks", judge(tmp_path), FOUND, keys).write_markdown()
+    text = build_page("Benchmarks", write(tmp_path), FOUND, keys).write_markdown()
     assert keys["scaling_2"].what in text
     assert "| gpu_busy | not measured (no GPU) |" in text
-    assert "|  | forward | backward | communication | together |" in text
+    assert "|  | forward | backward | communication | total |" in text
     assert "| another | 10.0 | 0.0 | 2.0 | 12.0 |" in text
-    assert "it was quiet" in text
+    assert "the machine was idle" in text
 
 
-def test_figures_are_drawn_on_their_rounds_and_ledgers_as_shares_of_a_step(tmp_path: Path) -> None:
-    page = build_page("Benchmarks", judge(tmp_path), FOUND, load_keys("train")).write_html()
+def test_figures_are_drawn_on_their_rounds_and_time_breakdowns_as_shares_of_a_step(tmp_path: Path) -> None:
+    page = build_page("Benchmarks", write(tmp_path), FOUND, load_keys("train")).write_html()
     shape = check_page(page)
     assert shape.words_of("scaling_2 1.900 x, rounds 1.700 .. 2.000, goal >= 1.85")
-    marks = [page.count(f'class="mark {verdict}"') for verdict in ("holds", "misses", "open")]
+    marks = [page.count(f'class="mark {outcome}"') for outcome in ("holds", "misses", "open")]
     assert marks == [2, 2, 2], "a figure of each kind, and its sample in the legend"
     assert 'class="part0" x="0.00%" width="60.00%"' in page
     assert 'class="part2" x="83.33%" width="16.67%"' in page
 
 
-def test_a_benchmark_without_ledgers_and_figures_is_a_page_of_reasons(tmp_path: Path) -> None:
+def test_a_benchmark_without_time_breakdowns_and_figures_is_a_page_of_reasons(tmp_path: Path) -> None:
     found = Findings(missing=FOUND.missing)
     figures = write_figures(tmp_path, "bench-train", {}, found.missing)
     page = build_page("Benchmarks", figures, found, load_keys("train")).write_html()

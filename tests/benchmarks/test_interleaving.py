@@ -10,7 +10,7 @@ from fusionray.benchmarks.interleaving import Pace, divide, interleave
 CPU = torch.device("cpu")
 
 
-def test_contestants_take_turns_in_both_orders() -> None:
+def test_candidates_alternate_in_both_orders() -> None:
     called: list[str] = []
     ticks: list[int] = []
     seconds = interleave(
@@ -25,12 +25,12 @@ def test_contestants_take_turns_in_both_orders() -> None:
     assert len(ticks) == 2
 
 
-def test_no_round_begins_behind_the_limit_but_the_first() -> None:
+def test_only_the_first_round_starts_after_the_limit() -> None:
     pace = Pace(rounds=5, steps=1, until=time.monotonic() - 1)
     assert len(interleave({"a": lambda: None}, pace, device=CPU)["a"]) == 1
 
 
-def test_only_turns_of_one_round_are_compared() -> None:
+def test_only_times_of_one_round_are_compared() -> None:
     # The machine was half as fast in the second round: the ratio does not notice.
     assert divide([1.0, 2.0], [0.5, 1.0]) == [2.0, 2.0]
     with pytest.raises(ValueError, match="longer"):

@@ -1,4 +1,4 @@
-"""Ratios mean something only if both sides compute the same."""
+"""Both sides of a ratio must compute the same."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from fusionray.benchmarks.bare_loop import BareLoop
 from fusionray.benchmarks.engine_parts import WITHOUT_PENALTY
 from fusionray.benchmarks.plain_recipe import PlainRecipe
-from tests.support.tiny_bench import build_tiny_subject
+from tests.support.tiny_bench import build_tiny_setup
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_bare_loop_learns_what_the_engine_learns(tmp_path: Path, precision: str) -> None:
-    subject = build_tiny_subject(tmp_path, engine={"precision": precision})
-    engine = subject.build_engine()
-    bare = BareLoop(subject.build_recipe(), engine)
-    for batch in subject.draw_batches(4, 3):
+    setup = build_tiny_setup(tmp_path, engine={"precision": precision})
+    engine = setup.build_engine()
+    bare = BareLoop(setup.build_recipe(), engine)
+    for batch in setup.draw_batches(4, 3):
         losses = engine.step(batch).losses
         assert {name: float(value) for name, value in bare.step(batch).items()} == losses
     for name, network in engine.networks.items():
@@ -29,11 +29,11 @@ def test_the_bare_loop_learns_what_the_engine_learns(tmp_path: Path, precision: 
 
 
 def test_the_plain_recipe_asks_for_the_same_as_the_engine(tmp_path: Path) -> None:
-    subject = build_tiny_subject(tmp_path, recipe=WITHOUT_PENALTY, engine={"precision": "fp32"})
-    engine = subject.build_engine()
-    plain = PlainRecipe(subject.build_recipe(), engine)
+    setup = build_tiny_setup(tmp_path, recipe=WITHOUT_PENALTY, engine={"precision": "fp32"})
+    engine = setup.build_engine()
+    plain = PlainRecipe(setup.build_recipe(), engine)
     before = {key: value.clone() for key, value in plain.recipe.networks["generator"].state_dict().items()}
-    first, second = subject.draw_batches(4, 2)
+    first, second = setup.draw_batches(4, 2)
     losses, found = engine.step(first).losses, plain.step(first)
     assert {"identity", "truth", "adversarial", "feature_matching", "discriminator"} <= found.keys() <= losses.keys()
     for name, value in found.items():
@@ -48,12 +48,12 @@ def test_the_plain_recipe_asks_for_the_same_as_the_engine(tmp_path: Path) -> Non
 
 
 def test_the_discriminator_learns_the_same_from_the_plain_recipe(tmp_path: Path) -> None:
-    subject = build_tiny_subject(
+    setup = build_tiny_setup(
         tmp_path, recipe=WITHOUT_PENALTY, engine={"precision": "fp32", "schedule": {"warmup_images": 0}}
     )
-    engine = subject.build_engine()
-    plain = PlainRecipe(subject.build_recipe(), engine)
-    for batch in subject.draw_batches(4, 1):
+    engine = setup.build_engine()
+    plain = PlainRecipe(setup.build_recipe(), engine)
+    for batch in setup.draw_batches(4, 1):
         engine.step(batch)
         plain.step(batch)
     for key, value in engine.networks["discriminator"].state_dict().items():

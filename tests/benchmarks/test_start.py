@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.benchmarks.start import Start, StartFigures, measure_start, median_of
+from fusionray.benchmarks.start import StartFigures, StartTimes, measure_start, median_of
 from fusionray.errors import ServiceFailed
 from fusionray.runtime.config import RuntimeConfig
 from tests.support.tiny_bundle import write_tiny_bundle
@@ -20,9 +20,9 @@ def test_starts_are_measured_in_processes_of_their_own(tmp_path: Path) -> None:
 
 
 def test_the_ratio_is_of_whole_starts_and_the_median_is_one_that_was_measured() -> None:
-    starts = [Start(0.1, 3.0, 0.1), Start(0.1, 1.0, 0.1), Start(1.5, 0.1, 0.4)]
+    starts = [StartTimes(0.1, 3.0, 0.1), StartTimes(0.1, 1.0, 0.1), StartTimes(1.5, 0.1, 0.4)]
     assert median_of(starts) == starts[2]
-    figures = StartFigures(starts[0], cold=Start(1, 2, 1), warm=Start(0.5, 0.25, 0.25), rounds=3)
+    figures = StartFigures(starts[0], cold=StartTimes(1, 2, 1), warm=StartTimes(0.5, 0.25, 0.25), rounds=3)
     assert figures.warm_start_ratio == 0.25
 
 

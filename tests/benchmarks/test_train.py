@@ -60,15 +60,15 @@ def test_the_engine_is_measured_where_ray_is_not_installed(tmp_path: Path) -> No
     assert figures.not_measured == {"gpu_busy": "no GPU", "loop_efficiency": "Ray is not installed"}
 
 
-def test_what_comes_behind_the_limit_is_not_measured(tmp_path: Path) -> None:
+def test_nothing_is_measured_after_the_limit(tmp_path: Path) -> None:
     result = bench_train(build_bench(tmp_path, seconds=1e-9, keys=["vs_plain_recipe", "scaling_2"]), engine_only=True)
     assert result.figures.figures == {}
     assert set(result.figures.not_measured) == {"vs_plain_recipe", "scaling_2"}
     assert "raise seconds" in result.figures.not_measured["scaling_2"]
 
 
-def test_an_unknown_key_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match=r"no key 'speed'; there are: loop_efficiency, data_wait_share"):
+def test_an_unknown_key_is_refused_with_a_list_of_keys(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match=r"no key 'speed'; choose from: loop_efficiency, data_wait_share"):
         bench_train(build_bench(tmp_path, keys=["speed"]))
 
 

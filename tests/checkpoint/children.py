@@ -26,13 +26,15 @@ from fusionray.checkpoint.info import checkpoint_name, newest_checkpoint
 from fusionray.checkpoint.reader import load_tensors
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.errors import CheckpointFailed
+from fusionray.storage import atomic_files
 from fusionray.storage import filesystem as storage
 from tests.checkpoint.states import describe
 
 NUM_KILLS = 24
 NOBODY = 65534
-# The functions of the storage module that change what lies on the disk.
-CHANGING = ("open_output", "write_atomic", "sync_folder", "delete")
+# The functions of the storage modules that change files.
+STORAGE_FILES = (storage.__file__, atomic_files.__file__)
+CHANGING = ("open_output", "write_atomic", "replace_file", "write_new", "sync_folder", "delete")
 
 
 def run_template(tasks: Sequence[Callable[[Path], Any]], folder: Path) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def save_until(run: Path, step: int) -> None:
 
     def count(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event.endswith("return") and code.co_filename == storage.__file__ and code.co_name in CHANGING:
+        if event.endswith("return") and code.co_filename in STORAGE_FILES and code.co_name in CHANGING:
             if left[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             left[0] -= 1

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-# `make chaos` asks for more, CHAOS_ROUNDS=N; `make test` tries each fault once.
+# `make chaos` repeats each fault CHAOS_ROUNDS=N times; `make test` runs it once.
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 
 
 @pytest.fixture(scope="session")
 def rounds() -> int:
-    """How often each fault is tried in a run."""
+    """Number of repetitions of each fault."""
     return ROUNDS
 
 
 @pytest.fixture
 def ray_folder() -> Iterator[str]:
-    """A folder for a Ray of its own; the path of a socket in it may have 107 characters."""
+    """A folder for a separate Ray cluster; the path of a socket in it may have 107 characters."""
     with tempfile.TemporaryDirectory(prefix="fr-chaos-", ignore_cleanup_errors=True) as folder:
         yield folder

@@ -1,4 +1,4 @@
-"""A driver in a process of its own, with a Ray of its own, whose processes can be found and ended one by one."""
+"""A driver process with its own Ray cluster, whose processes tests can find and kill one by one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.support.tiny_run import count_images
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_SECONDS = 120.0
-# Ray's agents first tell the head that their node died; where the driver was killed the head is dead too, and they
+# Ray's agents first report to the head that their node died; if the driver was killed, the head is dead too, and they
 # wait a minute for it.
 LINGER_SECONDS = 150.0
 WORKER, CONTROLLER = "RayTrainWorker", "TrainController"
 
 
 def wait_until(what: str, ask: Callable[[], bool], seconds: float = WAIT_SECONDS) -> float:
-    """Wait until something holds; return how long that took."""
+    """Wait until a condition holds; return the seconds that it took."""
     started = time.monotonic()
     while not ask():
         assert time.monotonic() < started + seconds, f"{what} did not happen within {seconds:g} s"
@@ -35,7 +35,7 @@ def wait_until(what: str, ask: Callable[[], bool], seconds: float = WAIT_SECONDS
 
 @contextlib.contextmanager
 def meanwhile(act: Callable[[], None]) -> Iterator[None]:
-    """Do something beside the block; what goes wrong there is raised at its end."""
+    """Run a function in a thread during the block; raise its error at the end."""
     with ThreadPoolExecutor(1) as thread:
         done = thread.submit(act)
         yield
@@ -44,7 +44,7 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
 
 @dataclass
 class Driver:
-    """`fusionray train --config SETTINGS`, started as often as is wanted; `ray_folder` marks all of its processes."""
+    """`fusionray train --config SETTINGS`, which can be started repeatedly; `ray_folder` marks all of its processes."""
 
     settings: Path
     ray_folder: str
@@ -73,16 +73,16 @@ class Driver:
         self.process.send_signal(number)
 
     def wait(self, seconds: float = WAIT_SECONDS) -> int:
-        """Wait for the command's end and return its exit status."""
+        """Wait until the command ends; return its exit status."""
         assert self.process is not None
         return self.process.wait(timeout=seconds)
 
     def find(self, title: str) -> list[int]:
-        """Find the Ray processes of a title that belong to this driver."""
+        """Find the Ray processes of this driver that have a title."""
         return find_processes(f"ray::{title}", variable=f"RAY_TMPDIR={self.ray_folder}")
 
     def wait_for_images(self, images: int) -> None:
-        """Wait until a checkpoint has seen so many images."""
+        """Wait until a checkpoint has seen this many images."""
 
         def reached() -> bool:
             assert self.process is not None
@@ -92,24 +92,24 @@ class Driver:
         wait_until(f"a checkpoint of {images} images", reached)
 
     def kill(self, pid: int) -> None:
-        """Kill one process that `find` has found."""
+        """Kill one process that `find` returns."""
         os.kill(pid, signal.SIGKILL)
         wait_until(f"the end of process {pid}", lambda: pid not in list_processes(), 10)
 
     def close(self) -> None:
-        """End what runs; then nothing may be left of it."""
+        """End all processes, and check that none is left."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
         wait_until("the end of every process", lambda: not self.list_processes(), LINGER_SECONDS)
 
     def list_processes(self) -> list[int]:
-        """List all processes that belong to this driver."""
+        """List all processes of this driver."""
         return find_processes(variable=f"RAY_TMPDIR={self.ray_folder}")
 
 
 def read_log_lines(driver: Driver, needle: str) -> list[str]:
-    """Find lines of the driver's log; progress bars write over theirs."""
+    """Find lines in the driver's log, in which progress bars overwrite lines."""
     with contextlib.suppress(FileNotFoundError):
         return [line for line in driver.log.replace("\r", "\n").splitlines() if needle in line]
     return []

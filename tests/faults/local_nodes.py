@@ -1,4 +1,4 @@
-"""Several Ray nodes on this machine, each with processes, address, ports and folder of its own."""
+"""Several Ray nodes on this machine, each with its own processes, address, ports and folder."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ START_SECONDS = 90.0
 END_SECONDS = 10.0
 LOG_CHARACTERS = 2000
 STORE_BYTES = 100_000_000
-# Below the ports that the system gives to outgoing connections, which could take one between our look and Ray's.
+# Below the ports of outgoing connections, one of which could be taken between our check and Ray's start.
 PORTS = range(20_000, 32_000)
 
-# A node that was killed refuses the head's question at once: it is dead after 3 questions, 3 s. One that was cut off
-# lets each of them time out: 3 x (2.5 + 1) s, about 10 s. With Ray's own 5 x (10 + 3) s it would be a minute. The
-# first question is asked 5 s after a node's start (health_check_initial_delay_ms), when it has most to do: left so.
-# Eight busy loops on two cores made no question fail in 30 s.
+# A killed node refuses the head's health checks at once: it is dead after 3 checks, 3 s. On a node that is cut off
+# each check times out: 3 x (2.5 + 1) s, about 10 s. With Ray's defaults, 5 x (10 + 3) s, it would be a minute. The
+# first check comes 5 s after a node's start (health_check_initial_delay_ms), when it is busiest; that is unchanged.
+# With eight busy loops on two cores, no check failed in 30 s.
 QUICK_NOTICE = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2500",
@@ -40,7 +40,7 @@ QUICK_NOTICE = {
 
 @dataclass
 class Node:
-    """One node: the blocking `ray start` that leads its session, and what the head knows it by."""
+    """One node: the blocking `ray start` that leads its session, and the node's identity at the head."""
 
     index: int
     ip: str
@@ -54,7 +54,7 @@ class Node:
 
 
 class LocalNodes:
-    """A Ray head and its workers on this machine, with folder, ports and token of their own; a context manager.
+    """A Ray head and its workers on this machine, with their own folder, ports and token; a context manager.
 
     `nodes[0]` is the head. `environment` is what a driver needs to reach it.
     """
@@ -92,7 +92,7 @@ class LocalNodes:
         self.folder = Path(tempfile.mkdtemp(prefix="fr-nodes-"))
         try:
             self.network = Network() if self.namespaces else None
-            # Of 127.0.0.1 Ray would make the machine's address in its network.
+            # Ray would replace 127.0.0.1 by the machine's address in its network.
             head = self.network.ip if self.network else "127.0.0.2"
             self.gcs_port, self.dashboard_port, self.client_port = free_ports(3)
             self.address = f"{head}:{self.gcs_port}"
@@ -117,12 +117,12 @@ class LocalNodes:
         self.close()
 
     def close(self) -> None:
-        """End the processes that this object started, and remove its folder and namespaces; again does no harm."""
-        # The head last: a `ray start` that cannot reach it hears no SIGTERM, and is not given the time to.
+        """End the processes that this object started, and remove its folder and namespaces; may be called again."""
+        # The head last: a `ray start` that cannot reach the head ignores SIGTERM.
         for node in reversed(self.nodes):
             if node.index not in self.cut_off and not has_ended(self.nodes[0].process):
                 terminate(node.process, END_SECONDS)
-        # Each is tried, whatever becomes of the ones before; the last that was put here comes first.
+        # Each step runs even if one before fails, in reverse order.
         with contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             if self.network:
@@ -132,7 +132,7 @@ class LocalNodes:
                 stack.callback(kill_session, node.process)
 
     def kill(self, index: int) -> None:
-        """End a whole node at once, as a loss of power would: `ray start`, raylet and every worker get SIGKILL.
+        """Kill a whole node at once, like a power failure: `ray start`, raylet and every worker get SIGKILL.
 
         Returns when its processes are gone, not when the head has noticed. Without the head the others end after a
         minute; after `start(0)` they are to be started too.
@@ -140,7 +140,7 @@ class LocalNodes:
         kill_session(self.nodes[index].process)
 
     def start(self, index: int) -> None:
-        """Bring a node back, with the address it had; what is left of it is ended first.
+        """Restart a node with its former address; its leftover processes are ended first.
 
         Returns when the head sees it alive, under a new node id.
 
@@ -152,7 +152,7 @@ class LocalNodes:
         self.launch(index, self.nodes[index].ip)
 
     def cut(self, index: int) -> None:
-        """Let all packets between a node and the others vanish; no connection is closed, no process ends.
+        """Drop all packets between a node and the others; no connection is closed, no process ends.
 
         Raises: ValueError without namespaces, or for the head, which is not in one.
         """
@@ -160,7 +160,7 @@ class LocalNodes:
         self.cut_off.add(index)
 
     def mend(self, index: int) -> None:
-        """Let the packets pass again. A node that the head has given up meanwhile ends itself some seconds later.
+        """Forward the packets again. A node that the head has given up ends itself some seconds later.
 
         Raises: ValueError without namespaces, or for the head.
         """
@@ -177,15 +177,15 @@ class LocalNodes:
         command += self.ray_start(index, ip)
         folder = self.folder / str(index)
         folder.mkdir(exist_ok=True)
-        # What a head that was killed left: the next one would take it for a Ray that still runs.
+        # Files of a killed head: the next head would take them for a running Ray.
         (folder / "ray" / "ray_current_cluster").unlink(missing_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment |= {
             **QUICK_NOTICE,
             **NODE_DEFAULTS,
-            # Nothing is left to be drained when the nodes end.
+            # No work has to be drained when the nodes end.
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-            # Left to itself gloo takes the interface that the host's name leads to, which no namespace has.
+            # By default gloo uses the interface of the host's name, which no namespace has.
             "GLOO_SOCKET_IFNAME": self.network.interface(index) if self.network else "lo",
             **self.extra,
             **self.environment,
@@ -209,7 +209,7 @@ class LocalNodes:
             str(Path(sys.executable).parent / "ray"), "start", "--block", *role,
             f"--node-ip-address={ip}", f"--num-cpus={self.cpus}", f"--object-store-memory={STORE_BYTES}",
             f"--temp-dir={self.folder / str(index) / 'ray'}", f"--dashboard-agent-listen-port={agent_port}",
-            # Any free port: by default every raylet counts from 10002, and those of one machine would meet.
+            # Any free port: by default every raylet counts from 10002, so raylets of one machine would collide.
             "--min-worker-port=0", "--max-worker-port=0",
         ]  # fmt: skip
 

@@ -12,7 +12,7 @@ import subprocess
 
 from fusionray.errors import ClusterUnavailable
 
-# Subnets 10.213.0.0/24 to 10.213.253.0/24: seldom met, and checked against the addresses that are in use here.
+# Subnets 10.213.0.0/24 to 10.213.253.0/24: rarely used, and checked against the machine's addresses.
 SUBNETS = "10.213"
 NUM_SUBNETS = 254
 COMMAND_SECONDS = 20.0
@@ -37,7 +37,7 @@ def can_make_namespaces() -> bool:
 
 
 class Network:
-    """A bridge of this machine, and the namespaces that are plugged into it.
+    """A bridge of this machine, and the namespaces that are connected to it.
 
     The machine itself has the bridge's address. Names and subnet carry the pid, so that two runs do not meet.
     """
@@ -82,20 +82,20 @@ class Network:
         return ["nsenter", f"--net=/run/netns/{self.namespace(index)}", "--"]
 
     def cut(self, index: int) -> None:
-        """Let every packet from and to the node vanish; its connections are not closed."""
+        """Drop every packet from and to the node; its connections are not closed."""
         run_ip("link", "set", self.port(index), "down")
 
     def mend(self, index: int) -> None:
-        """Let packets pass again."""
+        """Forward packets again."""
         run_ip("link", "set", self.port(index), "up")
 
     def close(self) -> None:
-        """Remove namespaces and bridge; what still runs inside loses its network."""
+        """Remove namespaces and bridge; processes that still run inside lose their network."""
         with contextlib.ExitStack() as stack:
             stack.callback(run_ip, "link", "delete", self.bridge)
             for index in self.namespaces:
                 stack.callback(run_ip, "netns", "delete", self.namespace(index))
-                # Not by the namespace alone: its end of the cable goes only when the last process inside has gone.
+                # Removing the namespace is not enough: its interface exists until the last process inside ends.
                 stack.callback(run_ip, "link", "delete", self.port(index))
         self.namespaces.clear()
 

@@ -1,4 +1,4 @@
-"""What the head of a cluster says of its nodes, asked without becoming a driver of it."""
+"""The states of a cluster's nodes, read from its head without a driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANSWER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class NodeRow:
-    """One life of a node: one that comes back has another `node_id`. `state` is `ALIVE` or `DEAD`."""
+    """One start of a node; after a restart it has another `node_id`. `state` is `ALIVE` or `DEAD`."""
 
     node_id: str
     ip: str
@@ -24,14 +24,14 @@ class NodeRow:
 
 
 class NodeStates:
-    """The dashboard's list of nodes. A process can be a driver of one Ray only, and tests have one already."""
+    """The dashboard's list of nodes. A process can drive only one Ray cluster, and tests drive one already."""
 
     def __init__(self, dashboard_port: int, token: str) -> None:
         self.dashboard_port = dashboard_port
         self.token = token
 
     def rows(self) -> list[NodeRow]:
-        """Return the nodes that the head has ever seen; none while it does not answer."""
+        """Return all nodes that the head has seen; none while it does not answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.dashboard_port, timeout=ANSWER_SECONDS)
         try:
             connection.request("GET", "/api/v0/nodes?limit=1000", headers={"Authorization": f"Bearer {self.token}"})
@@ -47,7 +47,7 @@ class NodeStates:
         return [NodeRow(row["node_id"], row["node_ip"], row["state"]) for row in found]
 
     def wait_for(self, node_id: str, state: str, timeout_seconds: float) -> float:
-        """Wait until the head says `ALIVE` or `DEAD` of a node; return how many seconds that took.
+        """Wait until the head reports a node as `ALIVE` or `DEAD`; return the seconds that it took.
 
         Raises: ClusterUnavailable if it does not say so in time.
         """
@@ -58,7 +58,7 @@ class NodeStates:
     def wait(
         self, wanted: Callable[[NodeRow], bool], timeout_seconds: float, hopeless: Callable[[], bool] = lambda: False
     ) -> NodeRow:
-        """Wait for a row that is `wanted`, unless that becomes `hopeless`, and return it.
+        """Wait for a row that is `wanted` and return it, unless a row is `hopeless`.
 
         Raises: ClusterUnavailable if there is none in time.
         """

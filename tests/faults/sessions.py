@@ -1,4 +1,4 @@
-"""All processes of one node: those of the session that its `ray start` leads, and whatever they started."""
+"""All processes of one node: those of its `ray start` session, and their descendants."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def list_session(leader: int) -> set[int]:
 
 
 def has_ended(leader: subprocess.Popen[bytes]) -> bool:
-    """Tell whether a process has ended, without collecting it: until then its pid goes to no stranger."""
+    """Tell whether a process has ended, without reaping it, so that its pid is not reused."""
     if leader.returncode is not None:
         return True
     return os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def terminate(leader: subprocess.Popen[bytes], timeout_seconds: float) -> None:
-    """Ask the leader to end what it started, and wait so long for it; what is left is for `kill_session`."""
+    """Ask the leader to end its processes and wait up to a timeout; `kill_session` kills the rest."""
     if has_ended(leader):
         return
     os.kill(leader.pid, signal.SIGTERM)
@@ -49,9 +49,9 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
     if leader.returncode is not None:
         return
     deadline = time.monotonic() + KILL_SECONDS
-    # Again and again: one may have been born while the others were counted.
+    # Repeat: a process may have started while the others were listed.
     while living := list_session(leader.pid):
-        # All stand still before the first dies: a raylet whose agent is gone would still take leave of the head.
+        # All are stopped before the first is killed: a raylet whose agent is gone would still deregister from the head.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in living:
                 with contextlib.suppress(ProcessLookupError):

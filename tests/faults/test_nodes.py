@@ -1,4 +1,4 @@
-"""Nodes of a run are lost and come back: it goes on with fewer workers, then with all, as one run.
+"""Nodes of a run are lost and come back: the run continues with fewer workers, then with all.
 
 Minutes of work for two cores: `make chaos` runs this, `make test` does not.
 """
@@ -28,14 +28,14 @@ pytestmark = [
     pytest.mark.starts_ray,
     pytest.mark.timeout(900),
 ]
-# What docs/faults.md promises, in seconds.
+# The goals of docs/faults.md, in seconds.
 LOST_SECONDS, BACK_SECONDS, CUT_SECONDS = 25.0, 30.0, 20.0
 STEADY_SECONDS = 5.0
 IMAGES = 10**6
 
 
 class NodeRun:
-    """A run of a worker on each of three nodes, seen through its entries in the tracker."""
+    """A run with a worker on each of three nodes, observed by its entries in the tracker."""
 
     def __init__(self, nodes: LocalNodes, folder: Path) -> None:
         changes = {
@@ -53,7 +53,7 @@ class NodeRun:
         return [(entry.timestamp / 1000, int(entry.value)) for entry in client.get_metric_history(run, "num_workers")]
 
     def wait_for(self, workers: int, since: float, seconds: float = 120) -> float:
-        """Wait until so many workers have made steps; return how long after `since` they did."""
+        """Wait until this many workers have taken steps; return the seconds since `since`."""
         found: list[float] = []
 
         def told() -> bool:
@@ -68,18 +68,18 @@ class NodeRun:
     def start(self) -> None:
         """Start the driver and wait until all workers step."""
         self.driver.start()
-        # Whoever opens a fresh store at the same moment as the driver disturbs its migrations.
+        # Opening a new store at the same time as the driver would disturb its migrations.
         wait_until("the first worker's line", lambda: bool(read_log_lines(self.driver, "worker(s) x")))
         self.wait_for(3, 0.0)
 
     def finish(self) -> None:
-        """End the run with a notice, and check that it was one run: no gap, nothing twice, no jump."""
+        """Stop the run, and check that its entries are continuous: no gap, no repetition, no jump."""
         self.driver.send(signal.SIGTERM)
         assert self.driver.wait(60) == EXIT_STATUS, self.driver.log
         steps = read_steps(self.uri)
         assert steps == list(range(LOG_IMAGES, len(steps) * LOG_IMAGES + 1, LOG_IMAGES))
         _, (run,) = find_runs(self.uri)
-        # The effective batch and the schedule are those of the run's own position, whoever computes.
+        # The effective batch and the schedule depend on the run's position, not on its workers.
         peak = scale_lr(build_config().generator_optimizer.base_lr, BATCH)
         for images, rate in metric_history(self.uri, run, "lr_generator"):
             assert rate == pytest.approx(learning_rate(ScheduleConfig(), peak, images - BATCH, IMAGES))
@@ -103,7 +103,7 @@ def running(folder: Path, *, namespaces: bool) -> Iterator[NodeRun]:
                 run.driver.process.wait()
 
 
-def test_a_run_goes_on_without_a_lost_node_and_grows_back(tmp_path: Path, rounds: int) -> None:
+def test_a_run_continues_without_a_lost_node_and_grows_back(tmp_path: Path, rounds: int) -> None:
     with running(tmp_path, namespaces=False) as run:
         for number in range(rounds):
             time.sleep(STEADY_SECONDS)
@@ -120,7 +120,7 @@ def test_a_run_goes_on_without_a_lost_node_and_grows_back(tmp_path: Path, rounds
 
 
 @pytest.mark.skipif(not can_make_namespaces(), reason="network namespaces take root and iproute2")
-def test_a_run_goes_on_without_a_node_that_is_cut_off(tmp_path: Path, rounds: int) -> None:
+def test_a_run_continues_without_a_node_that_is_cut_off(tmp_path: Path, rounds: int) -> None:
     with running(tmp_path, namespaces=True) as run:
         nodes = run.nodes
         for number in range(rounds):

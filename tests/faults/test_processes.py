@@ -1,4 +1,4 @@
-"""Processes of a run are ended at random moments; what comes out is what comes out without."""
+"""Processes of a run are killed at random times; the result is the same as without the kills."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.faults.driver import CONTROLLER, WORKER, Driver, meanwhile, read_log_
 from tests.support.tiny_run import CHECKPOINT_IMAGES, LOG_IMAGES, NAME, count_images, read_steps, write_run
 
 FAULTS = ("driver", "worker", "controller", "notice")
-# Between two faults the run gets on by two checkpoints at least.
+# Between two faults, the run writes at least two checkpoints.
 IMAGES_A_FAULT = 2 * CHECKPOINT_IMAGES
 
 
 def cause(driver: Driver, fault: str, chance: random.Random) -> None:
-    """Cause a fault in a run that steps; a run that ended with it is started again by the same command."""
+    """Cause a fault in a running run; if the run ends, start it again by the same command."""
     before = count_images(driver.output)
     if fault in ("worker", "controller"):
         victims = driver.find(WORKER if fault == "worker" else CONTROLLER)
@@ -37,7 +37,7 @@ def cause(driver: Driver, fault: str, chance: random.Random) -> None:
     if fault == "notice":
         assert status == EXIT_STATUS, driver.log
         assert read_log_lines(driver, "was told to end (SIGTERM) and did"), driver.log
-        # At once: not only where a checkpoint was due anyway.
+        # At once, not only when a checkpoint is due.
         assert count_images(driver.output) > before
         assert not driver.find(WORKER)
     driver.start()
@@ -49,7 +49,7 @@ def test_a_run_survives_the_end_of_any_of_its_processes(
     tmp_path: Path, ray_folder: str, ray_session: None, rounds: int
 ) -> None:
     faults = [*FAULTS] * rounds
-    # `make test` is to do the same each time; `make chaos` is not.
+    # `make test` is deterministic; `make chaos` is not.
     by_chance = "CHAOS_ROUNDS" in os.environ
     seed = time.time_ns() % 10**6 if by_chance else 0
     chance = random.Random(seed)
@@ -76,11 +76,11 @@ def test_a_run_survives_the_end_of_any_of_its_processes(
     assert read_info(str(right)).images_seen == images, told
     wanted, found = load_tensors(str(left)), load_tensors(str(right))
     assert [name for name, value in wanted.items() if not torch.equal(value, found[name])] == [], told
-    # Nothing is missing in the tracker, and nothing is there twice.
+    # No entry of the tracker is missing or repeated.
     assert read_steps(f"sqlite:///{driver.output}/mlflow.db") == list(range(LOG_IMAGES, images + 1, LOG_IMAGES)), told
 
 
-def test_a_run_without_restarts_names_what_ended_it(
+def test_a_run_without_restarts_names_the_cause_of_its_end(
     tmp_path: Path, ray_session: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     changes = {"workers": {"max_failures": 0}, "budget": {"images": 100_000}}

@@ -1,4 +1,4 @@
-"""Storage that is full, read-only or silent: one clear line, what was saved is intact, and the same command goes on."""
+"""Storage that is full, read-only or hangs: one clear line, saved files are intact, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        # Lazily: a log of Ray's may still be open.
+        # Lazily, because a log of Ray may still be open.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(disk: Path) -> None:
-    """Write until there is no room for another byte."""
+    """Fill the disk to the last byte."""
     with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(1 << 16))
 
 
 def refusal(capfd: pytest.CaptureFixture[str]) -> str:
-    """Return the one line that a command ended with."""
+    """Return the single line with which a command ended."""
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("fusionray train: ")]
     return line
 
 
-def test_a_full_and_a_read_only_disk_are_told_and_nothing_saved_is_lost(
+def test_a_full_and_a_read_only_disk_are_reported_and_saved_files_are_kept(
     tmp_path: Path, disk: Path, ray_session: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     runs = disk / "runs"
@@ -83,7 +83,7 @@ def test_a_full_and_a_read_only_disk_are_told_and_nothing_saved_is_lost(
 
 
 @pytest.mark.slow(seconds=20)
-def test_a_source_that_hangs_in_mid_run_is_told_after_a_while(
+def test_storage_that_hangs_during_a_run_is_reported_after_the_timeout(
     tmp_path: Path, ray_session: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     changes = {"workers": WORKERS, "data": {"timeout_seconds": 2.0}, "budget": {"images": 100_000}}

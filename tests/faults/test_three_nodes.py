@@ -1,4 +1,4 @@
-"""Nodes that are raylets of their own: they come up, are lost, are missed, come back, and leave nothing behind.
+"""Nodes with their own raylets: they start, are lost, are detected as lost, come back, and leave nothing behind.
 
 One head serves the tests but the last two, in their order. How long it took to notice a loss is printed (`pytest -s`).
 """
@@ -32,7 +32,7 @@ ray.init(log_to_driver=False)
 print(json.dumps({node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}))
 """
 
-# An actor that outlives its driver, on the node named, with a child that leads a session of its own.
+# A detached actor on the named node, with a child process that leads its own session.
 HOLD = """
 import json, os, subprocess, sys, ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -60,7 +60,7 @@ def look(nodes: LocalNodes) -> dict[str, str]:
     return found
 
 
-def test_three_nodes_are_seen_with_an_address_each(nodes: LocalNodes) -> None:
+def test_three_nodes_have_an_address_each(nodes: LocalNodes) -> None:
     assert look(nodes) == {node.node_id: node.ip for node in nodes.nodes}
     assert len({node.ip for node in nodes.nodes}) == 3
 
@@ -84,7 +84,7 @@ def test_killed_node_is_noticed_and_comes_back(nodes: LocalNodes) -> None:
     assert look(nodes) == {node.node_id: node.ip for node in nodes.nodes}
 
 
-def test_cables_are_only_where_namespaces_are(nodes: LocalNodes) -> None:
+def test_networks_can_only_be_cut_with_namespaces(nodes: LocalNodes) -> None:
     with pytest.raises(ValueError, match="namespaces=True"):
         nodes.cut(1)
 

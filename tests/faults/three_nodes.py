@@ -1,4 +1,4 @@
-"""Three Ray nodes on one machine, to try what happens when one of them is lost.
+"""Three Ray nodes on one machine, to try the loss of one of them.
 
     python tests/faults/three_nodes.py [--nodes 3] [--cpus 2] [--namespaces]
 
@@ -56,14 +56,14 @@ def main() -> int:
 
 
 def stop(*_: int | FrameType | None) -> None:
-    """Leave the `with`, once: a second Ctrl-C must not leave processes behind."""
+    """Leave the `with` once: a second Ctrl-C must not leave processes behind."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise SystemExit(0)
 
 
 def describe(nodes: LocalNodes) -> None:
-    """Print what a driver needs, the token only by the file that holds it, and each node's pid."""
+    """Print the settings of a driver, with the token's file instead of the token, and each node's pid."""
     token = nodes.folder / "token"
     token.touch(mode=0o600)
     token.write_text(nodes.environment["RAY_AUTH_TOKEN"])

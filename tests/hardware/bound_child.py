@@ -1,4 +1,4 @@
-"""A worker that binds itself while a thread of it runs already; says as JSON where everything ended up."""
+"""A worker that binds itself while one of its threads runs already; prints the affinities as JSON."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusionray.hardware.affinity import apply_wishes, gpu_address, plan_cpu, plan_gpu
+from fusionray.hardware.affinity import apply_overrides, gpu_address, plan_cpu, plan_gpu
 from fusionray.hardware.topology import Topology, format_cpus, parse_cpus, read_topology
 
 CHILD = Path(__file__).with_name("bound_child.py")
@@ -19,7 +19,7 @@ CHILD = Path(__file__).with_name("bound_child.py")
 
 @dataclass
 class Machine:
-    """A machine laid out as the files that Linux would show."""
+    """A machine described by files as Linux shows them."""
 
     nodes: Sequence[str]
     siblings: Sequence[str] = ()
@@ -118,7 +118,7 @@ def test_a_container_away_from_its_gpu_still_gets_its_cores(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_workers_next_to_their_gpus_leave_room_for_those_that_cannot_be(tmp_path: Path, known: bool) -> None:
+def test_workers_close_to_their_gpus_leave_cores_to_those_that_are_not(tmp_path: Path, known: bool) -> None:
     topology = SERVER.read(tmp_path, allowed="0-15")
     addresses = ["0000:07:00.0", "0000:87:00.0"]
     peers = addresses if known else None
@@ -191,20 +191,20 @@ def test_a_limit_that_does_not_bind_changes_nothing(tmp_path: Path, limits: dict
     assert plan_cpu(topology, 1, 2).cores == tuple(range(32, 64))
 
 
-def test_a_system_that_shows_nothing_still_gives_a_plan(tmp_path: Path) -> None:
+def test_a_system_without_topology_files_still_gives_a_plan(tmp_path: Path) -> None:
     topology = read_topology(tmp_path, [3, 5])
     plan = plan_cpu(topology, 1, 2)
     assert (plan.cores, plan.threads, plan.node) == ((5,), 1, None)
 
 
-def test_what_the_user_asked_for_wins(tmp_path: Path) -> None:
+def test_settings_of_the_user_override_the_plan(tmp_path: Path) -> None:
     topology = Machine(nodes=["0-7"]).read(tmp_path)
     plan = plan_cpu(topology, 0, 2)
-    assert apply_wishes(plan, topology, threads=7, bind=True).threads == 7
-    free = apply_wishes(plan, topology, threads=None, bind=False)
+    assert apply_overrides(plan, topology, threads=7, bind=True).threads == 7
+    free = apply_overrides(plan, topology, threads=None, bind=False)
     assert free.cores == tuple(range(8))
     assert free.threads == 4
-    assert free.reason == "not bound, as asked"
+    assert free.reason == "not bound, as configured"
 
 
 @pytest.mark.parametrize("text", ["", "0", "0-3", "0-2,8,10-11"])

@@ -20,7 +20,7 @@ def child() -> Iterator[tuple[subprocess.Popen[bytes], ProcessName]]:
     process.wait()
 
 
-def test_a_process_lives_until_it_ends_whether_or_not_it_is_waited_for(
+def test_a_process_is_alive_until_it_ends_even_if_it_is_not_reaped(
     child: tuple[subprocess.Popen[bytes], ProcessName],
 ) -> None:
     process, name = child
@@ -32,17 +32,19 @@ def test_a_process_lives_until_it_ends_whether_or_not_it_is_waited_for(
     assert name.life() == "dead"
 
 
-def test_one_that_started_at_another_time_is_another(child: tuple[subprocess.Popen[bytes], ProcessName]) -> None:
+def test_another_start_time_means_another_process(
+    child: tuple[subprocess.Popen[bytes], ProcessName],
+) -> None:
     assert replace(child[1], started="1").life() == "dead"
 
 
-def test_of_other_machines_and_impossible_numbers_nothing_is_known() -> None:
+def test_other_machines_and_impossible_pids_are_unknown() -> None:
     name = name_this_process()
     unknown = [{"machine": "other boot/pid:[1]"}, {"machine": ""}, {"pid": 0}, {"pid": -1}, {"pid": MAX_PID + 1}]
     assert {replace(name, **changed).life() for changed in unknown} == {"unknown"}  # type: ignore[arg-type]
 
 
-def test_of_processes_that_are_hidden_nothing_is_known(
+def test_hidden_processes_are_unknown(
     child: tuple[subprocess.Popen[bytes], ProcessName], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hide(pid: int) -> str:
@@ -52,9 +54,7 @@ def test_of_processes_that_are_hidden_nothing_is_known(
     assert child[1].life() == "unknown"
 
 
-def test_where_there_is_no_proc_a_process_is_named_and_nothing_known_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_proc_a_process_has_a_name_but_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusionray.hardware.processes.PROC", tmp_path)
     name = name_this_process()
     assert (name.pid, name.machine, name.life()) == (os.getpid(), "", "unknown")

@@ -91,20 +91,20 @@ def test_a_cpu_computes_in_bf16_only_where_it_multiplies_it(
 @pytest.mark.parametrize(
     ("found", "name", "says"),
     [
-        (match_nvidia(13, 0), "blackwell", "capability 13.0 is in no profile"),
+        (match_nvidia(13, 0), "blackwell", "capability 13.0 has no profile"),
         (match_nvidia(9, 1), "hopper", "capability 9.1"),
         (match_nvidia(3, 5), "pascal", "capability 3.5"),
-        (match_amd("gfx955"), "cdna4", "gfx955 is in no profile"),
-        (match_amd("gfx1310:xnack-"), "rdna4", "gfx1310 is in no profile"),
+        (match_amd("gfx955"), "cdna4", "gfx955 has no profile"),
+        (match_amd("gfx1310:xnack-"), "rdna4", "gfx1310 has no profile"),
     ],
 )
-def test_an_unknown_device_gets_the_nearest_profile_and_says_so(found: HardwareProfile, name: str, says: str) -> None:
+def test_an_unknown_device_gets_the_nearest_profile_and_a_note(found: HardwareProfile, name: str, says: str) -> None:
     assert found.name == name
     assert says in found.note
-    assert f"taken for {name}" in describe_profile(found, CPU)
+    assert f"using {name}" in describe_profile(found, CPU)
 
 
-def test_this_cpu_has_a_profile_and_one_line_tells_it() -> None:
+def test_this_cpu_has_a_profile_and_a_one_line_description() -> None:
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     found = detect_profile(CPU)
     assert found.name.startswith("cpu")
@@ -127,5 +127,5 @@ def test_every_row_names_its_source_and_its_own_name() -> None:
     assert all(row.source for row in rows)
 
 
-def test_the_document_shows_the_table_that_the_code_reads() -> None:
+def test_the_document_shows_the_table_of_the_code() -> None:
     assert tabulate() in DOCUMENT.read_text("utf-8")

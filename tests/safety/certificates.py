@@ -1,4 +1,4 @@
-"""Certificates as a CA would issue them, good and bad, for tests."""
+"""Certificates of a test CA, valid and invalid."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Authority:
 
 
 def issue_self(key: CertificateIssuerPrivateKeyTypes, name: str = "Example Studio") -> x509.Certificate:
-    """Make a certificate that nobody issued."""
+    """Make a self-signed certificate."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -91,7 +91,7 @@ def issue_self(key: CertificateIssuerPrivateKeyTypes, name: str = "Example Studi
 
 
 def write_files(folder: Path, key: CertificateIssuerPrivateKeyTypes, *certificates: x509.Certificate) -> SigningConfig:
-    """Write PEM files as an operator has them, and the settings that name them."""
+    """Write an operator's PEM files, and return the settings that name them."""
     folder.mkdir(parents=True, exist_ok=True)
     certificate_file, key_file = folder / "signing.pem", folder / "signing.key"
     certificate_file.write_bytes(b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates))

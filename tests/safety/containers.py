@@ -1,4 +1,4 @@
-"""Take PNG and JPEG files apart, to tamper with them."""
+"""Edit the structure of PNG and JPEG files, to tamper with them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def join_png(chunks: list[Chunk]) -> bytes:
 
 
 def strip_png(data: bytes) -> bytes:
-    """Take the manifest out of a PNG."""
+    """Remove the manifest from a PNG."""
     return join_png([chunk for chunk in split_png(data) if chunk[0] != MANIFEST_CHUNK])
 
 
 def graft_png(data: bytes, donor: bytes) -> bytes:
-    """Give a PNG the manifest of another one in place of its own."""
+    """Replace the manifest of a PNG by that of another one."""
     (manifest,) = [chunk for chunk in split_png(donor) if chunk[0] == MANIFEST_CHUNK]
     return join_png([manifest if chunk[0] == MANIFEST_CHUNK else chunk for chunk in split_png(data)])
 
 
 def strip_jpeg(data: bytes) -> bytes:
-    """Take the manifest out of a JPEG."""
+    """Remove the manifest from a JPEG."""
     kept, position = data[:2], 2
     while data[position + 1] != 0xDA:
         end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")

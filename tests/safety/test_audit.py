@@ -24,7 +24,7 @@ log = AuditLog(AuditConfig(path=sys.argv[1], max_bytes=int(sys.argv[3]), keep=20
 for number in range(int(sys.argv[4])):
     log.write(AuditEntry(f"{sys.argv[2]}-{number}", 200, "ok", 1.0, "tiny", "0" * 64, "x" * (number % 90)))
 """
-# A file size limit does what a full disk does: it cuts a write short, then refuses.
+# A file size limit acts like a full disk: it truncates a write, then refuses.
 FULL = """
 import resource, signal, sys
 from fusionray.errors import AuditFailed
@@ -52,7 +52,7 @@ def run(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT / "platform")})
 
 
-def test_a_line_says_who_asked_for_what_and_when(tmp_path: Path) -> None:
+def test_a_line_states_who_requested_what_and_when(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "audit.jsonl"
     log = AuditLog(AuditConfig(path=str(file)))
     log.write(ENTRY)
@@ -78,7 +78,7 @@ def test_a_line_says_who_asked_for_what_and_when(tmp_path: Path) -> None:
     assert second["output_sha256"] is None
 
 
-def test_what_a_client_chooses_makes_no_second_line_and_no_long_one(tmp_path: Path) -> None:
+def test_values_of_a_client_make_no_second_line_and_no_long_one(tmp_path: Path) -> None:
     log = AuditLog(AuditConfig(path=str(tmp_path / "audit.jsonl")))
     log.write(AuditEntry('a"\n{"forged": 1}\n' + "x" * 10_000, 200, "ok", 1.0, "größe\u2028", "0"))
     (line,) = (tmp_path / "audit.jsonl").read_bytes().split(b"\n")[:-1]
@@ -112,7 +112,7 @@ def test_processes_and_threads_write_whole_lines_through_rotations(tmp_path: Pat
     assert set(written) == wanted
 
 
-def test_only_so_many_old_files_are_kept_the_newest_first(tmp_path: Path) -> None:
+def test_a_limited_number_of_rotated_files_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     log = AuditLog(AuditConfig(path=str(file), max_bytes=1024, keep=2))
     for number in range(40):
@@ -124,7 +124,7 @@ def test_only_so_many_old_files_are_kept_the_newest_first(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_a_full_disk_is_told_or_counted_and_leaves_no_broken_line(tmp_path: Path, required: bool) -> None:
+def test_a_full_disk_is_reported_or_counted_and_leaves_no_partial_line(tmp_path: Path, required: bool) -> None:
     file = tmp_path / "audit.jsonl"
     child = run(FULL, str(file), "required" if required else "counted")
     *errors, num_lost = child.communicate(timeout=60)[0].splitlines()
@@ -136,7 +136,7 @@ def test_a_full_disk_is_told_or_counted_and_leaves_no_broken_line(tmp_path: Path
     assert all("audit line cannot be written" in error for error in errors)
 
 
-def test_a_place_that_cannot_be_written_is_found_at_the_start(tmp_path: Path) -> None:
+def test_an_unwritable_file_fails_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for required in (True, False):
         with pytest.raises(AuditFailed, match="cannot be written"):

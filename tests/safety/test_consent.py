@@ -46,7 +46,7 @@ def test_without_a_policy_every_source_is_permitted() -> None:
     build_policy(ConsentConfig()).check(SOURCE, None, None, "anonymous")
 
 
-def test_a_list_permits_what_stands_on_it_and_follows_its_file(tmp_path: Path) -> None:
+def test_a_list_permits_its_entries_and_follows_its_file(tmp_path: Path) -> None:
     file = tmp_path / "permitted"
     file.write_text(f"# studio\n{SOURCE.upper()}  ann.jpg\n\n")
     policy = build_policy(ConsentConfig(policy="allow-list", file=str(file)))
@@ -105,7 +105,7 @@ def test_a_token_that_was_changed_is_refused(tmp_path: Path) -> None:
         assert reason_of(settings, text) == "consent_invalid", text
 
 
-def test_a_secret_that_is_short_or_open_is_told(tmp_path: Path) -> None:
+def test_a_secret_that_is_short_or_readable_by_others_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(b"short")
     settings = ConsentConfig(policy="token", file=str(file))
@@ -118,14 +118,14 @@ def test_a_secret_that_is_short_or_open_is_told(tmp_path: Path) -> None:
     assert SECRET.decode() not in repr(policy)
 
 
-def test_a_function_of_the_operator_is_asked() -> None:
+def test_a_function_of_the_operator_decides() -> None:
     policy = build_policy(ConsentConfig(policy=f"{__name__}:refuse_strangers"))
     policy.check(SOURCE, np.zeros(3, np.float32), None, "studio")
     with pytest.raises(ConsentRefused, match="a1a1 is not for other"):
         policy.check(SOURCE, np.zeros(3, np.float32), None, "other")
 
 
-def test_a_function_that_answers_in_place_of_raising_is_understood() -> None:
+def test_a_function_may_return_its_decision() -> None:
     for answer, permitted in ((None, True), (True, True), (False, False), ("no", False), (0, False)):
         policy = FunctionPolicy(lambda *_, answer=answer: answer)
         if permitted:
@@ -135,7 +135,7 @@ def test_a_function_that_answers_in_place_of_raising_is_understood() -> None:
                 policy.check(SOURCE, None, None, "studio")
 
 
-def test_a_function_that_fails_permits_nothing_and_tells_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_fails_permits_nothing_and_reveals_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> None:
         raise KeyError("the password of the operator's database")
 
@@ -147,13 +147,13 @@ def test_a_function_that_fails_permits_nothing_and_tells_no_secrets(caplog: pyte
 
 
 @pytest.mark.parametrize("path", ["no.such.module:check", "os:no_such_name", "os:sep"])
-def test_a_function_that_is_not_there_is_named(path: str) -> None:
+def test_a_missing_function_is_named(path: str) -> None:
     with pytest.raises(ConfigInvalid, match=path):
         build_policy(ConsentConfig(policy=path))
 
 
 @pytest.mark.parametrize("tree", [{"policy": "allow-list"}, {"policy": "token"}, {"policy": "tokne"}, {"policy": "a:"}])
-def test_settings_that_decide_nothing_are_refused(tree: dict[str, str]) -> None:
+def test_incomplete_settings_are_refused(tree: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="policy"):
         ConsentConfig(**tree)
 

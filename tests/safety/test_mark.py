@@ -23,7 +23,7 @@ def find_plate(before: np.ndarray, after: np.ndarray) -> tuple[slice, slice]:
 
 @pytest.mark.parametrize("corner", CORNERS)
 @pytest.mark.parametrize("size", [(64, 64), (480, 640), (1200, 300)])
-def test_the_mark_stands_in_its_corner_and_nowhere_else(corner: Corner, size: tuple[int, int]) -> None:
+def test_the_mark_is_in_its_corner_and_nowhere_else(corner: Corner, size: tuple[int, int]) -> None:
     picture = flat(120, *size)
     marked = Mark(MarkConfig(corner=corner)).draw(picture)
     rows, columns = find_plate(picture, marked)
@@ -36,7 +36,7 @@ def test_the_mark_stands_in_its_corner_and_nowhere_else(corner: Corner, size: tu
 
 @pytest.mark.parametrize("shade", [0, 30, 128, 225, 255])
 @pytest.mark.parametrize("side", [64, 256, 1024])
-def test_letters_stand_out_from_the_plate_on_any_ground(shade: int, side: int) -> None:
+def test_letters_have_contrast_with_the_plate_on_any_background(shade: int, side: int) -> None:
     picture = flat(shade, side, side)
     plate = Mark(MarkConfig()).draw(picture)
     rows, columns = find_plate(picture, plate)
@@ -65,7 +65,7 @@ def test_a_picture_too_small_for_it_is_left_alone() -> None:
     assert np.array_equal(Mark(MarkConfig()).draw(picture), picture)
 
 
-def test_the_mark_is_off_unless_asked_for_and_stands_in_the_output() -> None:
+def test_the_mark_is_off_by_default_and_appears_in_the_output() -> None:
     assert not MarkConfig().enabled
     with pytest.raises(ValidationError, match="share"):
         MarkConfig(share=0.9)

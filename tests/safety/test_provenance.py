@@ -37,19 +37,19 @@ def test_png_keeps_every_pixel() -> None:
 
 
 @pytest.mark.parametrize("picture_format", ["png", "jpeg", "webp"])
-def test_a_plain_picture_says_nothing(picture_format: str) -> None:
+def test_a_plain_picture_has_no_provenance(picture_format: str) -> None:
     buffer = io.BytesIO()
     Image.fromarray(PICTURE).save(buffer, picture_format)
     assert read_provenance(buffer.getvalue()) is None
 
 
-def test_what_is_no_picture_is_rejected() -> None:
+def test_other_bytes_than_a_picture_are_rejected() -> None:
     with pytest.raises(ImageRejected) as caught:
         read_provenance(b"hello")
     assert caught.value.reason == "not_an_image"
 
 
-def test_packets_of_others_and_entity_bombs_are_passed_over() -> None:
+def test_packets_of_other_software_and_entity_bombs_are_ignored() -> None:
     assert parse_packet(b"<x:xmpmeta xmlns:x='adobe:ns:meta/'/>") is None
     assert parse_packet(b"<x:xmpmeta") is None
     bomb = b'<!DOCTYPE x [<!ENTITY a "aaaa">]>' + build_packet(Provenance("tiny", "0"))

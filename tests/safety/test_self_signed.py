@@ -19,7 +19,7 @@ from tests.support.child_python import ROOT
 from tests.support.pictures import draw_empty
 
 NUM_PROCESSES = 6
-# Waits at the gate, so that all of them find no key.
+# All processes wait for a signal, so that none of them finds a key.
 CHILD = """
 import hashlib, pathlib, sys, time
 from fusionray.safety.signing_keys import SigningConfig, load_key
@@ -32,7 +32,7 @@ print(hashlib.sha256(key.private_key + key.chain).hexdigest())
 """
 
 
-def test_a_test_key_is_said_loudly_and_stands_in_what_it_signs(tmp_path: Path) -> None:
+def test_a_test_key_causes_a_warning_and_is_named_in_its_signatures(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match=r"TEST KEY.*signing\.certificate and signing\.key"):
         signer = build_signer(SigningConfig(test_key_folder=str(tmp_path / "key")))
     assert signer.is_test
@@ -45,7 +45,7 @@ def test_a_test_key_is_said_loudly_and_stands_in_what_it_signs(tmp_path: Path) -
     assert verify(data, (tmp_path / "key" / CA_NAME).read_text()).trusted
 
 
-def test_processes_that_start_at_once_agree_on_one_test_key(tmp_path: Path) -> None:
+def test_processes_that_start_at_once_share_one_test_key(tmp_path: Path) -> None:
     children = [
         subprocess.Popen(
             [sys.executable, "-c", CHILD, str(tmp_path)],
@@ -74,15 +74,15 @@ def test_a_test_key_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert (tmp_path / "key" / KEY_NAME).read_bytes() == text
 
 
-def test_a_test_key_lies_with_what_the_user_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_key_is_in_the_data_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     assert load_key(SigningConfig()).is_test
     assert (tmp_path / "fusionray" / "test-signing-key" / KEY_NAME).is_file()
 
 
-def test_a_place_that_cannot_be_written_is_named_with_what_to_set(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_named_with_the_settings_to_change(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file" / "key", tmp_path / "file"):
-        with pytest.raises(SigningKeyInvalid, match=r"file.*: the test key cannot be made.*signing\.certificate"):
+        with pytest.raises(SigningKeyInvalid, match=r"file.*: the test key cannot be written.*signing\.certificate"):
             load_key(SigningConfig(test_key_folder=str(place)))
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]

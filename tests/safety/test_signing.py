@@ -27,7 +27,7 @@ PROVENANCE = Provenance(model='tiny <&"> größer', bundle="ab" * 32)
 
 
 @pytest.mark.parametrize("picture_format", FORMATS)
-def test_an_output_says_who_made_it_and_with_what(
+def test_an_output_states_who_made_it_and_with_what(
     picture_format: PictureFormat, signer: Signer, authority: Authority
 ) -> None:
     data = encode_output(draw_empty(), PROVENANCE, picture_format, signer=signer)
@@ -96,7 +96,7 @@ def test_a_film_is_signed_too(signer: Signer, authority: Authority, tmp_path: Pa
     assert not changed.holds
 
 
-def test_what_cannot_be_signed_is_not_handed_out(signer: Signer) -> None:
+def test_an_output_that_cannot_be_signed_is_withheld(signer: Signer) -> None:
     with pytest.raises(SigningFailed, match="image/png"):
         signer.sign(b"no picture", "image/png", PROVENANCE)
     with pytest.raises(SigningFailed, match="text/nothing"):

@@ -47,7 +47,7 @@ def test_each_kind_of_key_signs_what_verifies_against_its_authority(
 
 
 @pytest.mark.parametrize("purpose", PURPOSES)
-def test_each_purpose_that_is_let_through_suits_c2pa(purpose: str, authority: Authority, tmp_path: Path) -> None:
+def test_each_accepted_purpose_is_valid_for_c2pa(purpose: str, authority: Authority, tmp_path: Path) -> None:
     private_key = KEYS["es256"]()
     key = load_key(
         write_files(tmp_path, private_key, authority.issue(private_key, purposes=[ObjectIdentifier(purpose)]))
@@ -65,7 +65,7 @@ def test_a_chain_with_its_root_is_taken_and_one_out_of_order_is_not(authority: A
 
 
 @pytest.mark.parametrize(
-    ("said", "change"),
+    ("message", "change"),
     [
         ("expired on", {"starts": timedelta(days=-9), "ends": timedelta(days=-1)}),
         ("valid only from", {"starts": timedelta(days=1)}),
@@ -73,12 +73,12 @@ def test_a_chain_with_its_root_is_taken_and_one_out_of_order_is_not(authority: A
         ("for digital signatures", {"usages": ["key_agreement"]}),
     ],
 )
-def test_a_certificate_that_nobody_would_accept_is_refused(
-    said: str, change: dict[str, object], authority: Authority, tmp_path: Path
+def test_a_certificate_that_verifiers_do_not_accept_is_refused(
+    message: str, change: dict[str, object], authority: Authority, tmp_path: Path
 ) -> None:
     private_key = KEYS["es256"]()
     certificate = authority.issue(private_key, **change)  # type: ignore[arg-type]
-    with pytest.raises(SigningKeyInvalid, match=said):
+    with pytest.raises(SigningKeyInvalid, match=message):
         load_key(write_files(tmp_path, private_key, certificate))
 
 
@@ -94,7 +94,7 @@ def test_a_key_of_another_certificate_is_refused(authority: Authority, tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["secp256k1", "rsa-1024"])
-def test_a_key_that_c2pa_does_not_know_is_refused(kind: str, authority: Authority, tmp_path: Path) -> None:
+def test_a_key_that_c2pa_does_not_support_is_refused(kind: str, authority: Authority, tmp_path: Path) -> None:
     curve = ec.generate_private_key(ec.SECP256K1())
     private_key = curve if kind == "secp256k1" else rsa.generate_private_key(65537, 1024)
     with pytest.raises(SigningKeyInvalid, match="cannot sign with a key of this kind"):
@@ -102,13 +102,13 @@ def test_a_key_that_c2pa_does_not_know_is_refused(kind: str, authority: Authorit
 
 
 @pytest.mark.parametrize("name", ["signing.pem", "signing.key"])
-def test_files_that_cannot_be_read_are_named_and_not_quoted(name: str, authority: Authority, tmp_path: Path) -> None:
+def test_unreadable_files_are_named_but_not_quoted(name: str, authority: Authority, tmp_path: Path) -> None:
     private_key = KEYS["es256"]()
     settings = write_files(tmp_path, private_key, authority.issue(private_key))
     file = tmp_path / name
     damaged = file.read_text().replace("M", "!", 3)
     file.write_text(damaged)
-    with pytest.raises(SigningKeyInvalid, match=f"{name}: holds no PEM") as caught:
+    with pytest.raises(SigningKeyInvalid, match=f"{name}: contains no readable PEM") as caught:
         load_key(settings)
     assert damaged.splitlines()[1] not in str(caught.value)
     file.unlink()
@@ -134,14 +134,14 @@ def test_a_key_that_others_can_read_and_a_certificate_that_ends_soon_are_warned_
     private_key = KEYS["es256"]()
     settings = write_files(tmp_path, private_key, authority.issue(private_key, ends=timedelta(days=3)))
     (tmp_path / "signing.key").chmod(0o640)
-    with pytest.warns(RuntimeWarning) as said:
+    with pytest.warns(RuntimeWarning) as caught:
         load_key(settings)
-    text = " ".join(str(warning.message) for warning in said)
+    text = " ".join(str(warning.message) for warning in caught)
     assert "others can read this private key" in text
     assert "expires in 2 days" in text
 
 
-def test_a_private_key_is_in_no_text_about_it(authority: Authority, tmp_path: Path) -> None:
+def test_a_private_key_is_not_in_its_repr(authority: Authority, tmp_path: Path) -> None:
     private_key = KEYS["es256"]()
     key = load_key(write_files(tmp_path, private_key, authority.issue(private_key)))
     assert "PRIVATE" not in f"{key!r} {key} {vars(Signer(key))}"

@@ -32,7 +32,7 @@ NUM_DAMAGED = 400
 
 
 def sign_statement(signer: Signer, manifest: dict[str, object], data: bytes) -> bytes:
-    """Sign a manifest that the product would not write."""
+    """Sign a manifest that this software never writes."""
     signed = io.BytesIO()
     with c2pa.Builder(json.dumps(manifest), signer.context) as builder:
         builder.sign("image/png", io.BytesIO(data), signed)
@@ -66,7 +66,7 @@ def test_no_bit_outside_of_the_manifest_can_be_flipped(signer: Signer) -> None:
 
 
 @pytest.mark.parametrize(("picture_format", "strip"), [("png", strip_png), ("jpeg", strip_jpeg)])
-def test_a_stripped_manifest_proves_nothing_whatever_the_xmp_says(
+def test_a_picture_without_its_manifest_proves_nothing_whatever_its_xmp(
     picture_format: PictureFormat, strip: Callable[[bytes], bytes], signer: Signer
 ) -> None:
     data = strip(encode_output(draw_empty(), PROVENANCE, picture_format, signer=signer))
@@ -78,7 +78,7 @@ def test_a_stripped_manifest_proves_nothing_whatever_the_xmp_says(
     assert verdict.describe().startswith("no C2PA manifest")
 
 
-def test_a_picture_that_was_saved_anew_proves_nothing(signer: Signer) -> None:
+def test_a_picture_that_was_saved_again_proves_nothing(signer: Signer) -> None:
     data = encode_output(draw_empty(), PROVENANCE, "jpeg", signer=signer)
     again = io.BytesIO()
     with Image.open(io.BytesIO(data)) as picture:
@@ -95,7 +95,7 @@ def test_a_manifest_of_another_picture_does_not_hold(signer: Signer) -> None:
     assert verify(graft_png(donor, donor)).holds
 
 
-def test_a_signer_counts_only_for_those_who_trust_the_authority(signer: Signer, authority: Authority) -> None:
+def test_a_signer_is_trusted_only_with_the_authority_given(signer: Signer, authority: Authority) -> None:
     data = encode_output(draw_empty(), PROVENANCE, signer=signer)
     unasked, asked, stranger = verify(data), verify(data, authority.pem), verify(data, Authority("Stranger").pem)
     assert (unasked.trusted, asked.trusted, stranger.trusted) == (None, True, False)
@@ -119,7 +119,7 @@ def test_a_manifest_that_does_not_say_ai_made_does_not_hold(signer: Signer) -> N
     assert "does not say that it is AI-made" in verdict.describe()
 
 
-def test_xmp_that_says_otherwise_is_told(signer: Signer) -> None:
+def test_contradicting_xmp_is_reported(signer: Signer) -> None:
     plain = encode_output(draw_empty(), Provenance("other", "cd" * 32), signer=None)
     verdict = verify(signer.sign(plain, "image/png", PROVENANCE))
     assert verdict.holds
@@ -127,19 +127,19 @@ def test_xmp_that_says_otherwise_is_told(signer: Signer) -> None:
     assert "XMP says otherwise" in verdict.describe()
 
 
-def test_a_strangers_words_cannot_write_to_the_terminal(authority: Authority, tmp_path: Path) -> None:
+def test_untrusted_text_cannot_control_the_terminal(authority: Authority, tmp_path: Path) -> None:
     private_key = generate_private_key(SECP256R1())
     certificate = authority.issue(private_key, name="Evil\x1b[2J\nfusionray verify: fine")
     stranger = Signer(load_key(write_files(tmp_path, private_key, certificate)))
     data = encode_output(draw_empty(), Provenance("\x1b[31m" + "m" * 5000, "0"), signer=stranger)
-    said = verify(data).describe()
-    assert said.isprintable()
-    assert "Evil?[2J?fusionray" in said
-    assert len(said) < 800
+    output = verify(data).describe()
+    assert output.isprintable()
+    assert "Evil?[2J?fusionray" in output
+    assert len(output) < 800
 
 
 @pytest.mark.parametrize("picture_format", FORMATS)
-def test_damaged_files_are_judged_or_rejected_and_nothing_else(picture_format: PictureFormat, signer: Signer) -> None:
+def test_damaged_files_are_verified_or_rejected(picture_format: PictureFormat, signer: Signer) -> None:
     data = encode_output(draw_empty(32, 32), PROVENANCE, picture_format, signer=signer)
     chance = random.Random(7)
     for _ in range(NUM_DAMAGED):
@@ -153,7 +153,7 @@ def test_damaged_files_are_judged_or_rejected_and_nothing_else(picture_format: P
             continue
 
 
-def test_strange_statements_are_passed_over(signer: Signer) -> None:
+def test_unknown_assertions_are_ignored(signer: Signer) -> None:
     plain = encode_output(draw_empty(), PROVENANCE, signer=None)
     action = {"action": "c2pa.created", "digitalSourceType": "http://example.org/none"}
     for data in ([1, 2], "text", {"model": 7, "bundle": {"a": 1}}, {}):
@@ -169,7 +169,7 @@ def test_strange_statements_are_passed_over(signer: Signer) -> None:
         assert (verdict.model, verdict.bundle, verdict.holds) == (None, None, False)
 
 
-def test_what_is_no_picture_or_too_large_is_rejected() -> None:
+def test_other_bytes_and_large_files_are_rejected() -> None:
     plain = encode_output(draw_empty(), PROVENANCE, signer=None)
     for data, limit, reason in ((b"hello", 100, "not_an_image"), (b"", 100, "not_an_image"), (plain, 100, "too_large")):
         with pytest.raises(ImageRejected) as caught:
@@ -183,7 +183,7 @@ def test_what_is_no_picture_or_too_large_is_rejected() -> None:
 
 def test_trust_without_a_certificate_is_refused(signer: Signer) -> None:
     data = encode_output(draw_empty(), PROVENANCE, signer=signer)
-    with pytest.raises(ConfigInvalid, match="no PEM certificate"):
+    with pytest.raises(ConfigInvalid, match="no readable PEM certificate"):
         verify(data, "no certificate")
 
 
@@ -216,7 +216,7 @@ def test_nothing_is_fetched(signer: Signer) -> None:
     assert SETTINGS["verify"] == {"remote_manifest_fetch": False, "ocsp_fetch": False, "verify_after_sign": False}
 
 
-def test_the_verb_exits_0_only_for_what_holds(
+def test_the_command_exits_0_only_for_files_that_hold(
     signer: Signer, authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad, text, trust = (tmp_path / name for name in ("good.png", "bad.png", "text.png", "ca.pem"))
@@ -226,9 +226,9 @@ def test_the_verb_exits_0_only_for_what_holds(
     text.write_text("hello")
     trust.write_text(authority.pem)
     assert main(["verify", str(good)]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert "AI-made; signed by Example Studio" in said.out
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert "AI-made; signed by Example Studio" in output.out
     assert main(["verify", str(good), "--trust", str(trust)]) == 0
     assert "(trusted)" in capsys.readouterr().out
     for file, words in (
@@ -237,9 +237,9 @@ def test_the_verb_exits_0_only_for_what_holds(
         (tmp_path / "none.png", "cannot be read"),
     ):
         assert main(["verify", str(file)]) == 1
-        said = capsys.readouterr()
-        assert said.out == ""
-        (line,) = said.err.splitlines()
+        output = capsys.readouterr()
+        assert output.out == ""
+        (line,) = output.err.splitlines()
         assert line.startswith(f"fusionray verify: {file}: ")
         assert words in line
     trust.write_text(Authority("Stranger").pem)
@@ -249,7 +249,7 @@ def test_the_verb_exits_0_only_for_what_holds(
     assert "none.pem: cannot be read" in capsys.readouterr().err
 
 
-def test_the_verb_lists_all_files_as_json(signer: Signer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_files_as_json(signer: Signer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, text = tmp_path / "good.webp", tmp_path / "text.png"
     good.write_bytes(encode_output(draw_empty(), PROVENANCE, "webp", signer=signer))
     text.write_text("hello")

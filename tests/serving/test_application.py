@@ -270,7 +270,7 @@ def test_what_was_measured_is_exported_for_prometheus(service: Service) -> None:
 
 def test_a_second_address_is_refused_while_the_first_is_served(service: Service, tmp_path: Path) -> None:
     bundle = write_tiny_bundle(tmp_path / "bundle")
-    with pytest.raises(ConfigInvalid, match=f"runs already, on 127.0.0.1:{service.port}"):
+    with pytest.raises(ConfigInvalid, match=f"already running on 127.0.0.1:{service.port}"):
         run(serving(bundle.folder), port=find_free_port(), blocking=False)
 
 

@@ -11,13 +11,13 @@ from fusionray.serving.config import load_service
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_file_of_serve_run_is_understood() -> None:
+def test_the_file_of_serve_run_is_read() -> None:
     service = load_service(str(ROOT / "serve" / "config.yaml"), [])
     assert [model.bundle for model in service.config.models] == ["runs/demo/bundle"]
     assert (service.host, service.port) == ("127.0.0.1", 8000)
 
 
-def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "service.yaml"
     file.write_text(
         yaml.safe_dump({"models": [{"bundle": "a"}, {"name": "b", "bundle": "b"}], "ingress": {"num_replicas": 2}})
@@ -37,7 +37,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ({"models": [{"bundle": "a"}, {"bundle": "b"}]}, "two models have the same name"),
     ],
 )
-def test_a_file_that_is_wrong_is_named_with_its_key(tmp_path: Path, tree: dict[str, object], words: str) -> None:
+def test_an_invalid_file_is_named_with_its_key(tmp_path: Path, tree: dict[str, object], words: str) -> None:
     file = tmp_path / "service.yaml"
     file.write_text(yaml.safe_dump(tree))
     with pytest.raises(ConfigInvalid, match=words) as caught:

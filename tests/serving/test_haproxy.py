@@ -14,7 +14,7 @@ from ray.serve._private.constants import (
 )
 from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 
-from fusionray.serving.haproxy import ERRORS, STEERING, find_binary, harden, rewrite
+from fusionray.serving.haproxy import CONTROL_HEADERS, ERRORS, find_binary, harden, rewrite
 
 LOOSE = """global
     tune.bufsize 262144
@@ -54,20 +54,20 @@ def written(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_stricter_configuration_is_one_that_haproxy_takes(written: Path) -> None:
+def test_haproxy_accepts_the_stricter_configuration(written: Path) -> None:
     found = subprocess.run(
         [find_binary(), "-c", "-f", str(written)], capture_output=True, text=True, timeout=30, check=False
     )
     assert found.returncode == 0, found.stderr
 
 
-def test_what_is_not_for_clients_listens_on_loopback_only(written: Path) -> None:
+def test_metrics_and_statistics_listen_on_loopback_only(written: Path) -> None:
     binds = [line.split()[1] for line in written.read_text().splitlines() if line.strip().startswith("bind ")]
     assert binds == ["127.0.0.1:29101", "127.0.0.1:28000", "127.0.0.1:28404"]
     assert "mode 600 level admin" in written.read_text()
 
 
-def test_where_the_service_itself_listens_is_left_alone() -> None:
+def test_the_address_of_the_service_stays_unchanged() -> None:
     assert "    bind 0.0.0.0:8000\n" in harden("frontend http_frontend\n    bind 0.0.0.0:8000\n", Path("/x"))
 
 
@@ -82,19 +82,19 @@ def test_refusals_are_problem_documents_and_never_a_500(written: Path) -> None:
         assert (document["status"], document["reason"]) == (shown, reason)
 
 
-def test_what_trickles_in_is_given_up_and_only_what_may_be_is_sent_again(written: Path) -> None:
+def test_slow_requests_time_out_and_only_repeatable_ones_are_retried(written: Path) -> None:
     assert "timeout http-request 15s" in written.read_text()
     fits = "{ req.hdr_val(content-length) gt 0 } { req.hdr_val(content-length) le 245760 }"
     assert f"http-request wait-for-body time 15s if {fits}\n" in written.read_text()
     assert "disable-l7-retry if METH_POST { path /v1/jobs }" in written.read_text()
 
 
-def test_what_ray_would_say_in_plain_text_is_a_problem_document(written: Path) -> None:
+def test_plain_text_answers_of_ray_become_problem_documents(written: Path) -> None:
     assert "text/plain" not in written.read_text()
     assert written.read_text().count("return status 404 default-errorfiles") == 2
 
 
-def test_words_that_would_steer_ray_serve_are_taken_off() -> None:
+def test_control_headers_of_ray_serve_are_removed() -> None:
     names = (
         SERVE_MULTIPLEXED_MODEL_ID,
         SERVE_SESSION_ID,
@@ -102,18 +102,18 @@ def test_words_that_would_steer_ray_serve_are_taken_off() -> None:
         SERVE_HTTP_REQUEST_DISCONNECT_DISABLED_HEADER,
     )
     for name in names:
-        assert re.fullmatch(STEERING, name)
-        assert re.fullmatch(STEERING, name.replace("_", "-"))
-        assert re.fullmatch(STEERING, name.replace("-", "_"))
+        assert re.fullmatch(CONTROL_HEADERS, name)
+        assert re.fullmatch(CONTROL_HEADERS, name.replace("_", "-"))
+        assert re.fullmatch(CONTROL_HEADERS, name.replace("-", "_"))
 
 
-def test_doing_it_again_changes_nothing(written: Path) -> None:
+def test_a_second_rewrite_changes_nothing(written: Path) -> None:
     once = written.read_text()
     rewrite(written)
     assert written.read_text() == once
 
 
-def test_what_ray_writes_still_looks_as_we_expect() -> None:
+def test_the_configuration_of_ray_has_the_expected_form() -> None:
     for line in (
         "bind :{{ config.metrics_port }}",
         "bind *:{{ config.stats_port }}",
@@ -124,6 +124,6 @@ def test_what_ray_writes_still_looks_as_we_expect() -> None:
     assert "frontend http_frontend\n    bind {{ config.frontend_host }}" in HAPROXY_CONFIG_TEMPLATE
 
 
-def test_a_service_that_is_not_there_is_said_to_come_and_not_to_be_unknown(written: Path) -> None:
+def test_a_service_that_is_not_running_is_answered_503_and_not_404(written: Path) -> None:
     backend = written.read_text().partition("backend default_backend\n")[2]
     assert backend.strip().startswith("http-request return status 503 default-errorfiles")

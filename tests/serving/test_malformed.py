@@ -1,4 +1,4 @@
-"""What strangers send to the service: it says what is wrong, or makes the picture; it never fails and never dies.
+"""Malformed requests to the service: it reports the error or makes the picture; it never fails and never dies.
 
 Everything goes over real sockets through HAProxy into one replica, which is the same process at the end.
 """
@@ -60,7 +60,7 @@ PARSER_PAGE = re.compile(rb"<html><body><h1>4\d\d [A-Za-z -]+</h1>\n[^<]+\n</bod
 
 @dataclass(frozen=True)
 class Stranger:
-    """The service under test, and what it was before."""
+    """The service under test, and its initial state."""
 
     crowd: Crowd
     replica: int
@@ -173,7 +173,7 @@ def test_malformed_pictures_are_refused_or_fused(stranger: Stranger, made: Calla
     check_all(stranger.crowd.map(stranger.fuse, forms), [*forms])
 
 
-def test_rare_but_right_pictures_are_fused(stranger: Stranger) -> None:
+def test_rare_but_valid_pictures_are_fused(stranger: Stranger) -> None:
     for data in odd_but_right():
         assert stranger.fuse(fuse_form(data, TARGET)).status == 200, data[:60]
         assert stranger.fuse(fuse_form(SOURCE, data)).status == 200, data[:60]
@@ -238,7 +238,7 @@ def test_malformed_heads_are_refused_or_understood(stranger: Stranger) -> None:
             assert b"root:" not in answer.body
 
 
-def test_what_is_no_http_is_refused_or_left_waiting(stranger: Stranger) -> None:
+def test_bytes_that_are_not_http_are_refused_or_time_out(stranger: Stranger) -> None:
     # Some of it may still become a request: its sender is let go by the time limit on heads.
     check_talks(stranger, list(no_http()), silence=True)
 
@@ -290,7 +290,7 @@ def test_pipelined_requests_are_answered_in_their_order(stranger: Stranger) -> N
     assert [stranger.crowd.ask(verb, "/healthz").status for verb in ("HEAD", "GET") * 5] == [405, 200] * 5
 
 
-def test_a_body_that_is_too_long_is_never_taken_for_a_request(stranger: Stranger) -> None:
+def test_a_body_that_is_too_long_is_never_read_as_a_request(stranger: Stranger) -> None:
     for length in (MAX_BODY_BYTES + 1, 2**33):
         said = talk(stranger.port, post(b"Content-Length: %d" % length), get(b"/smuggled") * 100, answers=2, wait=1.0)
         assert [answer.status for answer in said.answers] == [413]
@@ -305,7 +305,7 @@ def test_half_closed_connections_are_answered_or_closed(stranger: Stranger) -> N
             check(answer, cut)
 
 
-def test_clients_that_go_away_cost_nothing(stranger: Stranger) -> None:
+def test_clients_that_disconnect_cost_nothing(stranger: Stranger) -> None:
     whole = post(b"Content-Length: %d" % len(GOOD.body), b"Content-Type: " + FORM, body=GOOD.body)
     abort = struct.pack("ii", 1, 0)
 
@@ -345,7 +345,7 @@ def send_slowly(port: int, front: bytes, rest: bytes, seconds: float, give_up: f
     return Talk(read_answers(data)[0], closed)
 
 
-def test_slow_senders_are_let_go_and_others_are_served_meanwhile(stranger: Stranger) -> None:
+def test_slow_clients_time_out_and_others_are_served_meanwhile(stranger: Stranger) -> None:
     slow_body = post(b"Content-Length: 3000", b"Content-Type: " + FORM)
     # What says that it does not fit HAProxy's buffer takes up a place in the service while it arrives.
     long_body = post(b"Content-Length: %d" % (MAX_BODY_BYTES - 1), b"Content-Type: " + FORM)

@@ -1,4 +1,4 @@
-"""Processes that race for one lease while some are killed: FOLDER, KIND, NUM_KILLS. Prints what was seen, as JSON.
+"""Processes that race for one lease while some are killed: FOLDER, KIND, NUM_KILLS. Prints its observations as JSON.
 
 Whoever believes that it holds the lease also asks the kernel for a lock, which the death of a process frees before the
 process counts as dead: if the kernel refuses, two held the lease at once.
@@ -22,19 +22,19 @@ from fusionray.storage.lease import Lease
 
 NUM_PROCESSES = 6
 PATIENCE_SECONDS = 60.0
-# Also for who was killed after it took a number and before it signed: of it nobody can tell that it is dead.
+# Also for a process killed after it took a number and before it wrote its name: nobody can tell that it is dead.
 TIMEOUT_SECONDS = 2.0
 
 
 def make_lease(folder: Path, kind: str) -> Lease:
-    """Make a lease as a job has it, or as the engine cache has it, or as that has it between machines."""
+    """Make a lease as in a job, as in the engine cache, or as in an engine cache that machines share."""
     if kind == "job":
         return Lease(folder, timeout_seconds=TIMEOUT_SECONDS)
     return Lease(folder / "lease", timeout_seconds=TIMEOUT_SECONDS, trust_living=True, owns_folder=True)
 
 
 def compete(folder: Path, kind: str) -> None:
-    """Take the lease and give it back, again and again."""
+    """Take and release the lease repeatedly."""
     lease = make_lease(folder, kind)
     with (folder / "kernel").open("w") as kernel, (folder / "log").open("ab", buffering=0) as log:
         while True:
@@ -50,7 +50,7 @@ def compete(folder: Path, kind: str) -> None:
             if not lease.renew():
                 log.write(b"0")
             fcntl.flock(kernel, fcntl.LOCK_UN)
-            lease.give_back()
+            lease.release()
 
 
 def start(folder: Path, kind: str) -> int:
@@ -71,7 +71,7 @@ def kill(pid: int) -> None:
 
 
 def race(folder: Path, kind: str, num_kills: int) -> dict[str, object]:
-    """Kill a process whenever the lease was taken a few more times, and start another."""
+    """Kill a process each time the lease was taken a few more times, and start another."""
     log = folder / "log"
     log.touch()
     pids = [start(folder, kind) for _ in range(NUM_PROCESSES)]

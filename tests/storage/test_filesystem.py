@@ -10,7 +10,7 @@ import pytest
 from fusionray.storage import filesystem as storage
 
 
-def test_a_written_file_reads_back_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_written_file_reads_back_and_leaves_no_other_file(tmp_path: Path) -> None:
     location = str(tmp_path / "deep" / "er" / "file.bin")
     storage.write_atomic(location, b"one")
     storage.write_atomic(location, b"two")
@@ -72,7 +72,7 @@ def test_a_file_is_written_piece_by_piece_listed_and_deleted_in_every_store(tmp_
 
 
 @pytest.mark.parametrize("store", ["", "fsspec+memory://"])
-def test_a_file_whose_writing_fails_is_not_there(tmp_path: Path, store: str) -> None:
+def test_a_file_whose_writing_fails_does_not_exist(tmp_path: Path, store: str) -> None:
     location = f"{store}{tmp_path}/file"
 
     def fail() -> None:
@@ -85,7 +85,7 @@ def test_a_file_whose_writing_fails_is_not_there(tmp_path: Path, store: str) -> 
     assert not storage.exists(location)
 
 
-def test_exists_tells_files_and_folders_from_nothing(tmp_path: Path) -> None:
+def test_exists_is_true_for_files_and_folders_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     assert storage.exists(str(tmp_path))
     assert storage.exists(str(tmp_path / "file"))

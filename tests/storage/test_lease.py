@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.storage.lease import GIVEN_BACK, Lease
+from fusionray.storage.lease import RELEASED, Lease
 from tests.support.child_python import ROOT, run_python
 
 CHILD = """
@@ -33,20 +33,20 @@ assert lease.try_take()
 if sys.argv[3] == "holding":
     die()
 if sys.argv[3] == "living":
-    with lease.kept():
+    with lease.held():
         sleep()
 if sys.argv[3] == "silent":
     sleep()
 if sys.argv[3] == "closing":
     os.rename = die
 shutil.rmtree = die
-lease.give_back()
+lease.release()
 """
 LONG_SECONDS = 3600.0
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -60,12 +60,12 @@ def make(folder: Path, clock: Clock) -> Lease:
 
 
 def make_owner(folder: Path, timeout_seconds: float = LONG_SECONDS) -> Lease:
-    """Make a lease of a folder that comes and goes with it, as the engine cache has it."""
+    """Make a lease that creates and removes its folder, as in the engine cache."""
     return Lease(folder, timeout_seconds=timeout_seconds, trust_living=True, owns_folder=True)
 
 
 def sign_elsewhere(folder: Path, number: int = 1) -> Path:
-    """Take a lease as a process of another machine would."""
+    """Take a lease as a process of another machine does."""
     path = folder / f"lease-{number:06d}"
     told = {"token": "t", "host": "far", "machine": "other boot", "pid": os.getpid(), "started": "1"}
     path.write_text(json.dumps(told))
@@ -73,7 +73,7 @@ def sign_elsewhere(folder: Path, number: int = 1) -> Path:
 
 
 class Interrupted(Lease):
-    """A participant to whom something happens between its last look and its next creation."""
+    """A lease with an event between its last read and its next creation of a file."""
 
     happening: Callable[[], object] | None = None
 
@@ -86,7 +86,7 @@ class Interrupted(Lease):
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start processes that take a lease, and kill them at the end."""
+    """Start processes that take a lease; kill them at the end."""
     started = []
 
     def begin(folder: Path, fate: str, *, owns_folder: bool = False) -> subprocess.Popen[str]:
@@ -108,20 +108,20 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         child.communicate()
 
 
-def test_one_holds_until_it_gives_back(tmp_path: Path) -> None:
+def test_one_process_holds_a_lease_until_it_releases_it(tmp_path: Path) -> None:
     clock = Clock()
     first, second = make(tmp_path, clock), make(tmp_path, clock)
     assert first.try_take()
     assert not second.try_take()
-    first.give_back()
+    first.release()
     assert not first.is_held
     assert second.try_take()
     assert (second.is_held, second.count_lost()) == (True, 0)
-    first.give_back()
+    first.release()
     assert second.renew()
 
 
-def test_a_silent_holder_is_given_up_after_the_time_out_and_learns_of_it(tmp_path: Path) -> None:
+def test_a_silent_holder_loses_its_lease_after_the_timeout_and_notices(tmp_path: Path) -> None:
     clock = Clock()
     first, second = make(tmp_path, clock), make(tmp_path, clock)
     assert first.try_take()
@@ -134,11 +134,11 @@ def test_a_silent_holder_is_given_up_after_the_time_out_and_learns_of_it(tmp_pat
     assert second.count_lost() == 1
     assert not first.renew()
     assert not first.is_held
-    first.give_back()
+    first.release()
     assert second.renew()
 
 
-def test_a_holder_that_renews_is_never_given_up(tmp_path: Path) -> None:
+def test_a_holder_that_renews_keeps_its_lease(tmp_path: Path) -> None:
     clock = Clock()
     first, second = make(tmp_path, clock), make(tmp_path, clock)
     assert first.try_take()
@@ -148,7 +148,7 @@ def test_a_holder_that_renews_is_never_given_up(tmp_path: Path) -> None:
         assert not second.try_take()
 
 
-def test_a_watcher_that_has_just_begun_waits_the_whole_time_out(tmp_path: Path) -> None:
+def test_a_new_watcher_waits_the_whole_timeout(tmp_path: Path) -> None:
     clock = Clock()
     assert make(tmp_path, clock).try_take()
     clock.now = 1000.0
@@ -161,7 +161,7 @@ def test_a_watcher_that_has_just_begun_waits_the_whole_time_out(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_of_many_who_take_at_once_exactly_one_holds(tmp_path: Path, is_silent: bool) -> None:
+def test_exactly_one_of_many_concurrent_takers_holds_the_lease(tmp_path: Path, is_silent: bool) -> None:
     for number in range(30):
         folder, clock = tmp_path / str(number), Clock()
         folder.mkdir()
@@ -180,10 +180,10 @@ def test_of_many_who_take_at_once_exactly_one_holds(tmp_path: Path, is_silent: b
             assert sum(pool.map(take, leases)) == 1
 
 
-def test_a_lease_is_kept_beside_a_block_and_given_back_after(tmp_path: Path) -> None:
+def test_a_lease_is_renewed_during_a_block_and_released_after_it(tmp_path: Path) -> None:
     first, second = (Lease(tmp_path, timeout_seconds=0.4) for _ in range(2))
     assert first.try_take()
-    with first.kept():
+    with first.held():
         for _ in range(15):
             assert not second.try_take()
             threading.Event().wait(0.1)
@@ -191,7 +191,7 @@ def test_a_lease_is_kept_beside_a_block_and_given_back_after(tmp_path: Path) -> 
     assert second.try_take()
 
 
-def test_leases_of_other_names_and_strange_files_do_not_matter(tmp_path: Path) -> None:
+def test_leases_of_other_names_and_other_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "lease-x").touch()
     (tmp_path / "lease-0000001").touch()
     first, second = Lease(tmp_path, "a", timeout_seconds=9), Lease(tmp_path, "b", timeout_seconds=9)
@@ -199,7 +199,7 @@ def test_leases_of_other_names_and_strange_files_do_not_matter(tmp_path: Path) -
     assert second.try_take()
 
 
-def test_a_folder_that_goes_takes_the_lease_with_it(tmp_path: Path) -> None:
+def test_a_lease_ends_with_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     lease = make(folder, Clock())
@@ -207,7 +207,7 @@ def test_a_folder_that_goes_takes_the_lease_with_it(tmp_path: Path) -> None:
     lease.path(1).unlink()
     folder.rmdir()
     assert not lease.renew()
-    lease.give_back()
+    lease.release()
     with pytest.raises(FileNotFoundError):
         lease.try_take()
 
@@ -221,7 +221,7 @@ def test_the_lease_of_a_killed_process_is_taken_at_once(
     assert watcher.count_lost() == 1
 
 
-def test_a_process_that_is_dead_but_not_waited_for_counts_as_dead(tmp_path: Path) -> None:
+def test_a_zombie_process_counts_as_dead(tmp_path: Path) -> None:
     if (pid := os.fork()) == 0:
         Lease(tmp_path, timeout_seconds=LONG_SECONDS).try_take()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -232,7 +232,7 @@ def test_a_process_that_is_dead_but_not_waited_for_counts_as_dead(tmp_path: Path
         os.waitpid(pid, 0)
 
 
-def test_the_patient_wait_for_a_dead_holder_too(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_patient_watcher_waits_for_a_dead_holder(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
     start(tmp_path, "holding")
     clock = Clock()
     watcher = make(tmp_path, clock)
@@ -243,7 +243,7 @@ def test_the_patient_wait_for_a_dead_holder_too(tmp_path: Path, start: Callable[
     assert watcher.try_take(patient=True)
 
 
-def test_a_number_that_another_process_has_now_does_not_keep_a_lease(tmp_path: Path) -> None:
+def test_a_reused_pid_does_not_keep_a_lease(tmp_path: Path) -> None:
     first = Lease(tmp_path, timeout_seconds=LONG_SECONDS)
     assert first.try_take()
     told = json.loads(first.path(1).read_bytes())
@@ -252,7 +252,7 @@ def test_a_number_that_another_process_has_now_does_not_keep_a_lease(tmp_path: P
     assert Lease(tmp_path, timeout_seconds=LONG_SECONDS, trust_living=True).try_take()
 
 
-def test_a_silent_holder_that_lives_here_keeps_what_trusts_it_and_loses_the_rest(
+def test_a_silent_living_holder_keeps_only_a_lease_that_trusts_it(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     child = start(tmp_path, "silent")
@@ -266,11 +266,11 @@ def test_a_silent_holder_that_lives_here_keeps_what_trusts_it_and_loses_the_rest
     child.send_signal(signal.SIGSTOP)
     assert not trusting.try_take()
     assert strict.try_take()
-    strict.give_back()
+    strict.release()
     assert trusting.try_take()
 
 
-def test_a_living_holder_gives_signs_of_life_until_it_is_killed(
+def test_a_living_holder_sends_heartbeats_until_it_is_killed(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     child = start(tmp_path, "living")
@@ -286,7 +286,7 @@ def test_a_living_holder_gives_signs_of_life_until_it_is_killed(
 
 
 @pytest.mark.parametrize("hours", [-5, 0, 5])
-def test_a_holder_elsewhere_is_given_up_when_its_heartbeat_stops_whatever_its_clock_says(
+def test_a_remote_holder_loses_its_lease_when_its_heartbeat_stops_whatever_its_clock(
     tmp_path: Path, hours: int
 ) -> None:
     path, clock = sign_elsewhere(tmp_path), Clock()
@@ -301,7 +301,7 @@ def test_a_holder_elsewhere_is_given_up_when_its_heartbeat_stops_whatever_its_cl
 
 
 @pytest.mark.parametrize("content", [b"", b'{"token": "t", "ho', b"[]", b'{"host": "", "machine": "", "pid": {}}'])
-def test_a_holder_that_did_not_sign_is_given_up_by_its_heartbeat(tmp_path: Path, content: bytes) -> None:
+def test_a_holder_without_a_name_loses_its_lease_by_its_heartbeat(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "lease-000001").write_bytes(content)
     clock = Clock()
     watcher = Lease(tmp_path, timeout_seconds=10.0, trust_living=True, clock=clock)
@@ -312,7 +312,7 @@ def test_a_holder_that_did_not_sign_is_given_up_by_its_heartbeat(tmp_path: Path,
     assert watcher.try_take()
 
 
-def test_who_is_killed_while_it_signs_does_not_block_others(
+def test_a_process_killed_while_it_writes_its_name_does_not_block_others(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     start(tmp_path, "signing")
@@ -323,9 +323,7 @@ def test_who_is_killed_while_it_signs_does_not_block_others(
     assert watcher.try_take()
 
 
-def test_a_disk_that_is_full_still_lets_a_lease_be_taken_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_can_be_taken_and_renewed_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -335,46 +333,46 @@ def test_a_disk_that_is_full_still_lets_a_lease_be_taken_and_kept(
         assert first.try_take()
     assert first.renew()
     assert not second.try_take()
-    first.give_back()
+    first.release()
     assert second.try_take()
 
 
-def test_a_folder_of_a_lease_comes_and_goes_with_it(tmp_path: Path) -> None:
+def test_a_lease_creates_and_removes_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "key"
     for _ in range(3):
         first, second = make_owner(folder), make_owner(folder)
         assert first.try_take()
         assert not second.try_take()
         assert first.renew()
-        first.give_back()
+        first.release()
         assert list(tmp_path.iterdir()) == []
         assert not first.renew()
-        first.give_back()
+        first.release()
     shutil.rmtree(tmp_path)
     with pytest.raises(FileNotFoundError):
         first.try_take()
 
 
-def test_who_was_taken_over_leaves_the_folder_to_the_next(tmp_path: Path) -> None:
+def test_a_holder_that_lost_its_lease_leaves_the_folder_to_the_next(tmp_path: Path) -> None:
     folder = tmp_path / "key"
     lease = make_owner(folder)
     assert lease.try_take()
     sign_elsewhere(folder, 2)
-    lease.give_back()
+    lease.release()
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
     assert {path.name for path in folder.iterdir()} == {"lease-000001", "lease-000002"}
 
 
-def test_who_is_taken_over_in_the_moment_of_giving_back_leaves_the_folder_to_the_next(tmp_path: Path) -> None:
+def test_a_holder_that_loses_its_lease_during_the_release_leaves_the_folder_to_the_next(tmp_path: Path) -> None:
     folder = tmp_path / "key"
     lease = Interrupted(folder, timeout_seconds=LONG_SECONDS, owns_folder=True)
     assert lease.try_take()
     lease.happening = lambda: sign_elsewhere(folder, 2)
-    lease.give_back()
+    lease.release()
     assert {path.name for path in folder.iterdir()} == {"lease-000001", "lease-000002"}
 
 
-def test_who_stood_still_leaves_the_folder_that_came_after_its_own(tmp_path: Path) -> None:
+def test_a_suspended_holder_leaves_the_folder_that_replaced_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "key"
     first, second = make_owner(folder), make_owner(folder)
     assert first.try_take()
@@ -382,7 +380,7 @@ def test_who_stood_still_leaves_the_folder_that_came_after_its_own(tmp_path: Pat
     assert second.try_take()
     assert first.number == second.number == 1
     beaten_at = second.path(1).stat().st_mtime_ns
-    first.give_back()
+    first.release()
     assert second.renew()
     first.number = 1
     assert not first.renew()
@@ -390,7 +388,7 @@ def test_who_stood_still_leaves_the_folder_that_came_after_its_own(tmp_path: Pat
     assert second.renew()
 
 
-def test_a_slow_watcher_never_takes_from_a_folder_that_came_after_the_one_it_saw(tmp_path: Path) -> None:
+def test_a_slow_watcher_never_takes_a_lease_in_a_folder_that_replaced_the_one_it_read(tmp_path: Path) -> None:
     folder = tmp_path / "key"
     folder.mkdir()
     sign_elsewhere(folder)
@@ -401,7 +399,7 @@ def test_a_slow_watcher_never_takes_from_a_folder_that_came_after_the_one_it_saw
     def be_overtaken() -> None:
         assert not others[0].try_take()
         assert others[0].try_take()
-        others[0].give_back()
+        others[0].release()
         assert others[1].try_take()
 
     slow.happening = be_overtaken
@@ -430,7 +428,7 @@ def test_a_slow_watcher_never_holds_in_a_folder_that_is_being_emptied(tmp_path: 
 
 
 @pytest.mark.parametrize("fate", ["holding", "closing", "removing"])
-def test_who_is_killed_while_it_holds_or_gives_back_a_folder_blocks_nobody(
+def test_a_process_killed_while_it_holds_or_releases_a_folder_blocks_nobody(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]], fate: str
 ) -> None:
     folder = tmp_path / "key"
@@ -440,27 +438,27 @@ def test_who_is_killed_while_it_holds_or_gives_back_a_folder_blocks_nobody(
     lease = make_owner(folder)
     assert lease.try_take()
     assert lease.number == taken + 1
-    lease.give_back()
+    lease.release()
     assert not folder.exists()
 
 
 @pytest.mark.parametrize(("kind", "num_kills"), [("job", 60), ("cache", 150), ("elsewhere", 6)])
-def test_of_processes_that_race_and_are_killed_never_two_hold(tmp_path: Path, kind: str, num_kills: int) -> None:
+def test_racing_and_killed_processes_never_share_a_lease(tmp_path: Path, kind: str, num_kills: int) -> None:
     seen = json.loads(run_python("-m", "tests.storage.lease_race", str(tmp_path), kind, str(num_kills)))
     assert (seen["two"], seen["lost"], seen["stuck"]) == (0, 0, False)
     assert seen["taken"] >= num_kills
     if kind == "cache":
         last = make_owner(tmp_path / "lease", 0.0)
         assert last.try_take() or last.try_take()
-        last.give_back()
+        last.release()
         assert not last.folder.exists()
 
 
-def test_a_lease_names_its_holder_until_it_is_given_back(tmp_path: Path) -> None:
+def test_a_lease_names_its_holder_until_it_is_released(tmp_path: Path) -> None:
     lease = Lease(tmp_path, timeout_seconds=9)
     assert lease.try_take()
     signed = lease.path(1).read_bytes()
-    assert lease.look().holder is not None
-    lease.give_back()
-    assert lease.path(1).read_bytes() == signed + GIVEN_BACK
-    assert lease.look().holder is None
+    assert lease.read_state().holder is not None
+    lease.release()
+    assert lease.path(1).read_bytes() == signed + RELEASED
+    assert lease.read_state().holder is None

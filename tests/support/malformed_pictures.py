@@ -1,4 +1,4 @@
-"""Pictures as strangers send them: cut, bent, lying about themselves, or something else altogether. All are seeded."""
+"""Malformed pictures: truncated, corrupted, with false metadata, or other files. All are seeded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def save(picture: Image.Image, kind: str, **options: object) -> bytes:
 
 @lru_cache(maxsize=1)
 def whole_files() -> dict[str, bytes]:
-    """Encode one person in all the ways that make a difference to a decoder."""
+    """Encode one person in all ways that a decoder handles differently."""
     person = Image.fromarray(draw_person(1, SIZE))
     small = person.resize((64, 64))
     exif = Image.Exif()
@@ -52,7 +52,7 @@ def whole_files() -> dict[str, bytes]:
 
 
 def odd_but_right() -> Iterator[bytes]:
-    """Encode a person in ways that are rare and right: these are to be answered with a picture."""
+    """Encode a person in rare but valid ways, which the service must answer with a picture."""
     person = Image.fromarray(draw_person(1, SIZE))
     yield save(person.convert("CMYK"), "JPEG")
     yield save(person.convert("L"), "JPEG")
@@ -77,7 +77,7 @@ def cut_short() -> Iterator[bytes]:
 
 
 def flipped() -> Iterator[bytes]:
-    """Flip a few bits, most of them near the front where the structure is."""
+    """Flip a few bits, most of them near the start, which holds the structure."""
     rng = random.Random(11)
     for data in whole_files().values():
         for _ in range(60):
@@ -88,7 +88,7 @@ def flipped() -> Iterator[bytes]:
 
 
 def spliced() -> Iterator[bytes]:
-    """Take out, repeat, exchange and overwrite stretches, also with those of another file."""
+    """Remove, repeat, exchange and overwrite parts, also with parts of another file."""
     rng = random.Random(12)
     files = list(whole_files().values())
     for data in files:
@@ -114,7 +114,7 @@ def png(size: tuple[int, int], depth: int, colour: int, rows: bytes, *, interlac
 
 
 def interlace(picture: Image.Image) -> bytes:
-    """Encode with Adam7 interlacing, which Pillow reads and does not write."""
+    """Encode with Adam7 interlacing, which Pillow can read but not write."""
     pixels = np.asarray(picture.convert("RGB"))
     rows = b""
     for x, y, step_x, step_y in (
@@ -187,7 +187,7 @@ def jpeg_surgery() -> Iterator[bytes]:
             replaced += [jpeg_segment(marker, body[:-1] + b"\xff"), jpeg_segment(marker, b"\xff" * len(body))]
             yield from (before + middle + after for middle in replaced)
             if 0xC0 <= marker <= 0xC2:
-                # Lossless, hierarchical and arithmetic kinds; sizes and components that are none.
+                # Lossless, hierarchical and arithmetic kinds; invalid sizes and components.
                 yield from (before + jpeg_segment(other, body) + after for other in range(0xC0, 0xD0))
                 for height, width in ((0, 0), (0, 64), (64, 0), (1, 1), (65_535, 65_535), (SIZE * 2, SIZE)):
                     yield before + jpeg_segment(marker, body[:1] + struct.pack(">HH", height, width) + body[5:]) + after
@@ -234,7 +234,7 @@ def bmp_surgery() -> Iterator[bytes]:
 
 
 def bombs(num_bytes: int = 150_000) -> Iterator[bytes]:
-    """Small files that claim, or unpack to, far more than they are."""
+    """Small files that claim a large size or decompress to one."""
     zeros = zlib.compress(bytes(num_bytes * 900), 9)
     for side in (16_000, 60_000, 2**31 - 1):
         for interlaced in (0, 1):
@@ -242,7 +242,7 @@ def bombs(num_bytes: int = 150_000) -> Iterator[bytes]:
     small = struct.pack(">IIBBBBB", 64, 64, 8, 2, 0, 0, 0)
     start = PNG_START + png_chunk(b"IHDR", small)
     pixels, end = png_chunk(b"IDAT", zlib.compress(bytes(64 * 193))), png_chunk(b"IEND", b"")
-    # Text, profiles and pixels that unpack to 130 MB.
+    # Text, profiles and pixels that decompress to 130 MB.
     for body in (b"zTXtk\0\0", b"iTXtk\0\1\0\0\0", b"iCCPk\0\0"):
         yield start + png_chunk(body[:4], body[4:] + zeros) + pixels + end
         yield start + pixels + png_chunk(body[:4], body[4:] + zeros) + end
@@ -283,7 +283,7 @@ def exif_block(num_tags: int, claimed: int, orientation: int = 1) -> bytes:
 
 
 def metadata() -> Iterator[bytes]:
-    """Put what lies, loops or swells beside the pixels of pictures that are all right."""
+    """Add false, looping or huge metadata to valid pictures."""
     file = whole_files()["jpeg"]
 
     def beside(*bodies: tuple[int, bytes]) -> bytes:
@@ -321,7 +321,7 @@ def metadata() -> Iterator[bytes]:
 
 
 def extreme_shapes() -> Iterator[bytes]:
-    """Draw what is as long, as small or as empty as it may be, and a little more."""
+    """Draw pictures at the limits of size and content, and slightly beyond."""
     generator = np.random.default_rng(41)
     for height, width in (
         (16, 16_383), (16_383, 16), (16, 16), (17, 999), (999, 17), (16, 16_384), (15, 64), (64, 15), (1000, 1000),
@@ -343,7 +343,7 @@ def extreme_shapes() -> Iterator[bytes]:
 
 
 def polyglots() -> Iterator[bytes]:
-    """Files that are two things, or another thing than pictures."""
+    """Files of two kinds at once, or of another kind than pictures."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as writer:
         writer.writestr("../../etc/passwd", "root")

@@ -1,4 +1,4 @@
-"""Requests as strangers send them: forms that are none, heads that contradict themselves, bytes that are no HTTP."""
+"""Malformed requests: invalid forms, contradictory heads, and bytes that are not HTTP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fuse_form(source: bytes, target: bytes, *more: bytes) -> Form:
 
 
 def content_types(whole: Form) -> Iterator[Form]:
-    """Send a form that is right under content types that are not."""
+    """Send a valid form with invalid content types."""
     for content_type in (
         b"", b"multipart/form-data", b"multipart/form-data; boundary=", b"multipart/form-data; boundary=other", b"/",
         b";",
@@ -99,7 +99,7 @@ def wrong_values(source: bytes, target: bytes) -> Iterator[Form]:
 
 
 def broken_parts(whole: Form) -> Iterator[Form]:
-    """Bend the structure of a form."""
+    """Corrupt the structure of a form."""
     one = part(b"source", b"x")
     close = b"--" + BOUNDARY + b"--\r\n"
     for body in (
@@ -134,7 +134,7 @@ def broken_parts(whole: Form) -> Iterator[Form]:
 
 
 def queries() -> Iterator[bytes]:
-    """Write query strings, as they stand in the request line."""
+    """Make query strings as they appear in the request line."""
     values = (
         b"",
         b"all",
@@ -167,7 +167,7 @@ def get(path: bytes = b"/healthz", *headers: bytes, line: bytes | None = None) -
 
 
 def ambiguous() -> Iterator[bytes]:
-    """Write requests whose end is a matter of opinion; what is taken for the next one is /smuggled."""
+    """Make requests with an ambiguous end; the bytes that may be taken for a next request ask for /smuggled."""
     chunked, length = b"Transfer-Encoding: chunked", b"Content-Length: "
     hidden = b"0\r\n\r\n" + SMUGGLED
     for encoding in (
@@ -222,7 +222,7 @@ def ambiguous() -> Iterator[bytes]:
 
 
 def heads() -> Iterator[bytes]:
-    """Write request lines and headers that are wrong, huge, many or strange."""
+    """Make request lines and headers that are invalid, huge, many or unusual."""
     paths = (
         b"/../../etc/passwd", b"/v1/../../etc/passwd", b"/%2e%2e/%2e%2e/etc/passwd", b"//v1//models", b"/v1/models/",
         b"/v1/%66use", b"/%00",
@@ -331,7 +331,7 @@ def heads() -> Iterator[bytes]:
 
 
 def handles() -> Iterator[bytes]:
-    """Ask for, and remove, what handles and job ids may not mean."""
+    """Make requests for invalid handles and job IDs."""
     names = (
         b"..", b"../..", b"%2e%2e", b"..%2f..%2fetc%2fpasswd", b"%00", b"id_", b"id_" + b"A" * 43,
         b"id_" + b"A" * 9000, b"%ff%fe",
@@ -345,7 +345,7 @@ def handles() -> Iterator[bytes]:
 
 
 def no_http() -> Iterator[bytes]:
-    """Write what is no HTTP/1 at all; a closed connection is an answer."""
+    """Make bytes that are not HTTP/1; a closed connection is a valid answer."""
     yield from (
         b"GET /healthz\r\n",
         b"GET /healthz\r\n\r\n",

@@ -1,4 +1,4 @@
-"""A real browser, and what tests do with the page as people would: choose, drop, fuse, download."""
+"""Drive a real browser on the page as a user would: choose, drop, fuse, download."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 OpenPage = Callable[..., Page]
-# Ample: what is waited for comes at once, but machines of tests are busy.
+# Long, because test machines are busy; the page itself reacts at once.
 TIMEOUT_MILLISECONDS = 20_000
 NARROW = {"width": 360, "height": 740}
 WIDE = {"width": 1280, "height": 800}
@@ -63,7 +63,7 @@ def read_downloaded(page: Page) -> tuple[str, bytes]:
 
 
 def drop(page: Page, selector: str, *paths: Path) -> None:
-    """Drop files as the window system does."""
+    """Drop files like the window system."""
     box = page.locator(selector).bounding_box()
     session = page.context.new_cdp_session(page)
     point = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}

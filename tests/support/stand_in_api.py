@@ -1,4 +1,4 @@
-"""A stand-in of the serving API: it answers as the real one does, without a model, and does what a test asks it to."""
+"""A fake of the serving API: it answers like the real one, without a model, and can be scripted by a test."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Refusal(Exception):
 
 @dataclass
 class StandIn:
-    """What the API is to do, and what it was asked."""
+    """The scripted behaviour of the API, and the requests that it received."""
 
     key: str | None = None
     consent: str | None = None
     ready: bool = True
     provenance: str | None = "c2pa"
     problem: Problem | None = None
-    # Clear it, and a fusion waits until it is set.
+    # While it is cleared, a fusion waits.
     go_on: threading.Event = field(default_factory=threading.Event)
     asked: list[dict[str, str]] = field(default_factory=list)
     kept: dict[str, Picture] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class StandIn:
         else:
             source = read_picture("source", files["source"][1])
         target = read_picture("target", files["target"][1])
-        # The "fusion": the source in the place of the first person of the target.
+        # The "fusion" pastes the source over the first person of the target.
         side = target.shape[0]
         fused = target.copy()
         fused[:, :side] = np.asarray(Image.fromarray(source).resize((side, side)))
@@ -171,7 +171,7 @@ async def refuse(_: Request, error: Exception) -> Response:
 
 @contextmanager
 def serve_beside(stand_in: StandIn, routes: list[Route]) -> Iterator[str]:
-    """Serve the stand-in and other routes on a free port of this machine; give the address."""
+    """Serve the fake and other routes on a free port of this machine; yield the address."""
     app = Starlette(routes=[*routes, *stand_in.routes()], exception_handlers={Refusal: refuse})
     config = uvicorn.Config(app, log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)

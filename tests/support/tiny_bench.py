@@ -12,7 +12,7 @@ from tests.support.tiny_fusion import SIZE, save_encoder
 
 
 def build_bench(folder: Path, **changes: Any) -> TrainBenchConfig:
-    """Describe a benchmark into `folder`, where its encoder lies, too."""
+    """Describe a benchmark into `folder`, which also holds its encoder."""
     encoder = folder / "encoder"
     if not encoder.exists():
         save_encoder(encoder)
@@ -48,6 +48,6 @@ def build_bench(folder: Path, **changes: Any) -> TrainBenchConfig:
     return TrainBenchConfig(**{**settings, **changes})
 
 
-def build_tiny_subject(folder: Path, **changes: Any) -> BenchSetup:
-    """Build the subject of the benchmark above."""
+def build_tiny_setup(folder: Path, **changes: Any) -> BenchSetup:
+    """Build the setup of the benchmark above."""
     return build_setup(build_bench(folder), "tiny-64", torch.device("cpu"), **changes)

@@ -1,4 +1,4 @@
-"""HTTP as it goes over the wire, for tests that send what no client library would."""
+"""Raw HTTP over sockets, for requests that no client library sends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer as it came; names of headers are in lower case."""
+    """One answer as received; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -26,14 +26,14 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Give the reason of a problem document."""
+        """Return the reason of a problem document."""
         reason: str = json.loads(self.body)["reason"]
         return reason
 
 
 @dataclass(frozen=True)
 class Talk:
-    """What came back on one connection, and whether the other side closed it."""
+    """The answers on one connection, and whether the server closed it."""
 
     answers: list[Answer]
     closed: bool
@@ -41,7 +41,7 @@ class Talk:
 
 
 def read_answers(data: bytes) -> tuple[list[Answer], bytes]:
-    """Take complete answers off the front of what came; interim ones (1xx) are passed over."""
+    """Parse the complete answers at the start of the received bytes; skip interim ones (1xx)."""
     answers = []
     while True:
         head, blank, rest = data.partition(b"\r\n\r\n")
@@ -59,7 +59,7 @@ def read_answers(data: bytes) -> tuple[list[Answer], bytes]:
 
 
 def read_body(headers: dict[str, str], data: bytes) -> tuple[bytes, bytes] | None:
-    """Give the body and what follows it; None if it is not complete yet."""
+    """Return the body and the bytes after it; None if the body is incomplete."""
     if "chunked" not in headers.get("transfer-encoding", ""):
         length = int(headers.get("content-length", 0))
         return (data[:length], data[length:]) if len(data) >= length else None
@@ -77,10 +77,10 @@ def read_body(headers: dict[str, str], data: bytes) -> tuple[bytes, bytes] | Non
 def talk(
     port: int, *parts: bytes, wait: float = 5.0, answers: int = 1, half_close: bool = False, patience: float = 0.15
 ) -> Talk:
-    """Send parts on a new connection and read until it is closed, or until `answers` came and no more follow."""
+    """Send parts on a new connection; read until it is closed, or until `answers` arrived and no more follow."""
     with socket.create_connection((HOST, port), timeout=wait) as connection:
         data = b""
-        # A refusal may come, and the connection go, while there is still something to send.
+        # The server may refuse and close the connection before everything is sent.
         with contextlib.suppress(ConnectionError):
             for part in parts:
                 connection.sendall(part)
@@ -102,7 +102,7 @@ def talk(
 
 @dataclass
 class Crowd:
-    """Several clients at once, each with a connection that it keeps."""
+    """Several concurrent clients, each with a persistent connection."""
 
     port: int
     num_clients: int = 4
@@ -110,7 +110,7 @@ class Crowd:
     opened: list[http.client.HTTPConnection] = field(default_factory=list)
 
     def map(self, send: Callable[[T], Answer], cases: Iterable[T]) -> list[Answer]:
-        """Send all cases; answers come in their order."""
+        """Send all cases; return the answers in the same order."""
         with ThreadPoolExecutor(self.num_clients) as pool:
             return list(pool.map(send, cases))
 
@@ -124,7 +124,7 @@ class Crowd:
                 found = {name.lower(): value for name, value in response.getheaders()}
                 return Answer(response.status, found, response.read())
             except (ConnectionError, http.client.BadStatusLine):
-                # The connection was closed after the answer before.
+                # The server closed the connection after the previous answer.
                 connection.close()
         raise ConnectionError(f"{method} {path}: no answer on two connections")
 
@@ -136,6 +136,6 @@ class Crowd:
         return connection
 
     def close(self) -> None:
-        """Close all connections; a client that goes on opens its own again."""
+        """Close all connections; a client that continues opens a new one."""
         for connection in self.opened:
             connection.close()

@@ -10,7 +10,7 @@ from fusionray.errors import ConfigInvalid
 from fusionray.training.config import TrainConfig, WorkersConfig
 from fusionray.training.engine.schedule import scale_lr
 from fusionray.tuning.config import TuneConfig
-from fusionray.tuning.driver import claim_search, resolve_train
+from fusionray.tuning.driver import resolve_train, store_or_compare
 from fusionray.tuning.plan import configure_trial, milestone, share_cores
 from fusionray.tuning.space import check_space
 from tests.support.child_python import ROOT
@@ -25,9 +25,12 @@ PRESET = ROOT / "jobs" / "presets" / "search-64.yaml"
         ({"metric": "loss_identity"}, "is a training loss"),
         ({"output": "s3://bucket/runs"}, "must be a local folder"),
         ({"train": {"run": {"name": "other"}}}, r"run\.name belongs to the search"),
-        ({"train": {"run": {"output": "there"}}}, r"set output beside train"),
-        ({"search": "pbt", "trials": 4}, "at_once=1 must reach trials=4"),
-        ({"search": "pbt", "at_once": 2, "halving": {"grace_images": 1}}, "halving has no effect on search=pbt"),
+        ({"train": {"run": {"output": "there"}}}, r"set output next to train"),
+        ({"search": "pbt", "trials": 4}, "max_concurrent_trials=1 to trials=4"),
+        (
+            {"search": "pbt", "max_concurrent_trials": 2, "asha": {"grace_images": 1}},
+            "asha has no effect on search=pbt",
+        ),
         ({"search": "grid"}, "search: Input should be 'random', 'tpe' or 'pbt'"),
         ({"trails": 3}, r"unknown key 'trails'; did you mean 'trials'\?"),
         ({"trials": 1}, "greater than or equal to 2"),
@@ -69,10 +72,14 @@ def test_reports_of_batches_that_do_not_divide_the_interval_share_a_milestone() 
 def test_a_search_of_the_same_name_with_other_trials_is_refused(tmp_path: Path) -> None:
     config = build_search(tmp_path)
     folder = str(tmp_path / "runs" / "tiny")
-    claim_search(folder, config, resolve_train(config))
-    for changes in ({"trials": 9, "at_once": 3}, {"max_minutes": 1.0}, {"train": {"workers": {"num_workers": 2}}}):
+    store_or_compare(folder, config, resolve_train(config))
+    for changes in (
+        {"trials": 9, "max_concurrent_trials": 3},
+        {"max_minutes": 1.0},
+        {"train": {"workers": {"num_workers": 2}}},
+    ):
         more = build_search(tmp_path, **changes)
-        claim_search(folder, more, resolve_train(more))
+        store_or_compare(folder, more, resolve_train(more))
     for changes, words in (
         ({"seed": 1}, r"seed \(0 before, 1 now\)"),
         ({"train": {"budget": {"images": 99}}}, r"train\.budget\.images \(128 before, 99 now\)"),
@@ -80,10 +87,10 @@ def test_a_search_of_the_same_name_with_other_trials_is_refused(tmp_path: Path) 
     ):
         other = build_search(tmp_path, **changes)  # type: ignore[arg-type]
         with pytest.raises(ConfigInvalid, match=f"search 'tiny' in .* another {words}"):
-            claim_search(folder, other, resolve_train(other))
+            store_or_compare(folder, other, resolve_train(other))
 
 
-def test_the_search_of_the_repository_is_sound() -> None:
+def test_the_searches_of_the_repository_are_valid() -> None:
     config = load_config(TuneConfig, file=PRESET)
     train = resolve_train(config)
     check_space(config.space, train)
@@ -94,7 +101,7 @@ def test_the_search_of_the_repository_is_sound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "at_once", "nodes", "threads"),
+    ("changes", "max_concurrent_trials", "nodes", "threads"),
     [
         ({}, 1, 1, None),
         ({}, 2, 1, 4),
@@ -104,9 +111,9 @@ def test_the_search_of_the_repository_is_sound() -> None:
         ({"threads": 3}, 2, 1, 3),
     ],
 )
-def test_trials_side_by_side_share_the_cores(
-    changes: dict[str, Any], at_once: int, nodes: int, threads: int | None
+def test_concurrent_trials_share_the_cores(
+    changes: dict[str, Any], max_concurrent_trials: int, nodes: int, threads: int | None
 ) -> None:
-    workers = share_cores(WorkersConfig(**changes), at_once, cores=8, nodes=nodes)
+    workers = share_cores(WorkersConfig(**changes), max_concurrent_trials, cores=8, nodes=nodes)
     assert workers.threads == threads
-    assert workers.bind == (at_once == 1 or "threads" in changes)
+    assert workers.bind == (max_concurrent_trials == 1 or "threads" in changes)

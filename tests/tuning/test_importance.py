@@ -29,7 +29,7 @@ def test_the_setting_that_decides_has_the_largest_share() -> None:
     assert measure_importance(SPACE, "max", build_records(12)) == shares
 
 
-def test_trials_are_compared_where_all_of_them_were_seen() -> None:
+def test_trials_are_compared_at_images_that_all_of_them_saw() -> None:
     records = [build_record(0, "stopped", [0.1, 0.2]), build_record(1, "finished", [0.1, 0.2, 0.3, 0.4])]
     assert common_images(records) == 128
     assert common_images([*records, build_record(2, "failed", [])]) == 128
@@ -37,5 +37,5 @@ def test_trials_are_compared_where_all_of_them_were_seen() -> None:
 
 
 @pytest.mark.parametrize(("count", "values"), [(3, None), (6, [[0.5]] * 6), (0, None)])
-def test_too_few_or_equal_trials_say_nothing(count: int, values: list[list[float]] | None) -> None:
+def test_too_few_or_equal_trials_give_no_importance(count: int, values: list[list[float]] | None) -> None:
     assert measure_importance(SPACE, "min", build_records(count, values)) == {}

@@ -1,4 +1,4 @@
-"""What a search comes to, from records alone: no trial has to run for it."""
+"""The result of a search, from records alone, without running trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fusionray.tuning.monitor import changed, write_table
 from fusionray.tuning.outcome import SearchResult, conclude, write_preset
 from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import Attempt, CheckpointTransfer, Records, TrialRecord
-from fusionray.tuning.search import Halving, TrialSearcher, build_scheduler
+from fusionray.tuning.search import AshaScheduler, TrialSearcher, build_scheduler
 from tests.support.page_shape import check_page
 from tests.tuning.tiny_search import BATCH, EVERY, RATE, build_plan, build_record, build_search
 
@@ -58,7 +58,7 @@ def result(plan: SearchPlan) -> SearchResult:
     return conclude(plan)
 
 
-def test_the_best_mode_the_finished_trial_whose_last_value_is_best(result: SearchResult) -> None:
+def test_the_best_trial_is_the_finished_one_with_the_best_last_value(result: SearchResult) -> None:
     assert result.best.name == "tiny-001"
     figures = result.figures.figures
     assert figures["best_value"].value == 0.75
@@ -68,7 +68,7 @@ def test_the_best_mode_the_finished_trial_whose_last_value_is_best(result: Searc
     assert [figures[f"trials_{status}"].value for status in ("finished", "stopped", "failed")] == [3, 1, 1]
 
 
-def test_what_was_trained_and_trained_twice_is_told(result: SearchResult) -> None:
+def test_trained_and_repeated_images_are_reported(result: SearchResult) -> None:
     figures = result.figures.figures
     assert figures["images_trained"].value == 128 + (128 + 64) + 64 + 0 + 128
     assert figures["repeated_images"].value == 64
@@ -97,7 +97,7 @@ def test_followers_of_a_setting_are_in_the_preset(tmp_path: Path) -> None:
 def test_the_report_shows_trials_curves_and_importance(plan: SearchPlan, result: SearchResult) -> None:
     shape = check_page((Path(plan.folder) / "report.html").read_text())
     assert shape.words_of("verification_auc of each trial over the images seen")
-    assert shape.words_of("Settings of 4 trials, and the verification_auc that they led to")
+    assert shape.words_of("Settings of 4 trials, and the verification_auc of each")
     # The best and the default stand out, others do not; the one that was stopped is dotted; the failed one has no line.
     for name, dots in (("parallel", 0), ("learning", 7)):
         svg = (Path(plan.folder) / f"{name}.svg").read_text()
@@ -115,7 +115,7 @@ def test_the_report_shows_trials_curves_and_importance(plan: SearchPlan, result:
     assert written == result.figures
 
 
-def test_figures_and_report_lie_with_the_search_s_run(plan: SearchPlan, result: SearchResult) -> None:
+def test_figures_and_report_are_logged_to_the_run_of_the_search(plan: SearchPlan, result: SearchResult) -> None:
     client = make_client(str(plan.train.tracking.uri))
     run = client.get_run(plan.parent_run)
     assert run.info.status == "FINISHED"
@@ -124,23 +124,23 @@ def test_figures_and_report_lie_with_the_search_s_run(plan: SearchPlan, result: 
     assert {"report.html", "figures.json", "best.yaml", "parallel.svg"} <= names
 
 
-def test_checkpoints_that_were_handed_over_are_listed(plan: SearchPlan, result: SearchResult) -> None:
-    handover = CheckpointTransfer(
-        run="/r", giver="tiny-001", checkpoint="/c", images=64, settings={RATE: 8e-4, BATCH: 8}
+def test_transferred_checkpoints_are_listed(plan: SearchPlan, result: SearchResult) -> None:
+    transfer = CheckpointTransfer(
+        run="/r", source_trial="tiny-001", checkpoint="/c", images=64, settings={RATE: 8e-4, BATCH: 8}
     )
-    Records(plan.folder).write_handover("tiny-004", 1, handover)
+    Records(plan.folder).write_transfer("tiny-004", 1, transfer)
     conclude(plan)
     text = (Path(plan.folder) / "report.md").read_text()
     assert "| tiny-004 | tiny-001 | 64 | 8 | 0.0008 |" in text or "| tiny-004 | tiny-001 | 64 | 0.0008 | 8 |" in text
 
 
-def test_a_default_that_stays_the_best_mode_said(tmp_path: Path, plan: SearchPlan) -> None:
+def test_a_default_that_stays_the_best_is_reported(tmp_path: Path, plan: SearchPlan) -> None:
     other = replace(plan, folder=str(tmp_path))
     write_trials(other, [TRIALS[0], TRIALS[4]])
     found = conclude(other)
     assert found.best.number == 0
     assert found.figures.figures["gain_over_default"].holds is False
-    assert "the default stays the best" in found.summary
+    assert "the default is the best" in found.summary
     assert found.figures.not_measured["importance"].startswith("fewer than four trials")
 
 
@@ -149,13 +149,13 @@ def test_without_a_finished_default_there_is_nothing_to_compare_with(tmp_path: P
     write_trials(other, [TRIALS[0].model_copy(update={"status": "running"}), TRIALS[1]])
     found = conclude(other)
     assert "gain_over_default" not in found.figures.figures
-    assert "was not finished" in found.figures.not_measured["gain_over_default"]
-    assert "the default was not finished" in found.summary
+    assert "did not finish" in found.figures.not_measured["gain_over_default"]
+    assert "the default did not finish" in found.summary
 
 
 @pytest.mark.parametrize(
     ("trials", "words"),
-    [([TRIALS[3]], "tiny-003 failed: no such encoder"), ([TRIALS[2]], "no trial was finished; give it more time")],
+    [([TRIALS[3]], "tiny-003 failed: no such encoder"), ([TRIALS[2]], "no trial finished; raise max_minutes")],
 )
 def test_a_search_without_a_finished_trial_says_why(
     tmp_path: Path, plan: SearchPlan, trials: list[TrialRecord], words: str
@@ -176,36 +176,36 @@ def test_the_table_has_a_line_for_each_trial(plan: SearchPlan, result: SearchRes
     assert len(table) == 7
 
 
-def test_the_table_is_printed_anew_when_a_trial_did_something() -> None:
+def test_the_table_is_printed_again_when_a_trial_changes() -> None:
     former = ["tune: 0.1 minutes", "trial status", "a running 0/9", "b running 1/9"]
     assert not changed(former, ["tune: 0.2 minutes", "trial status", "a running 5/9", "b running 1/9"])
     assert changed(former, ["tune: 0.2 minutes", "trial status", "a finished 9/9", "b running 1/9"])
     assert changed([], former)
 
 
-def test_a_new_start_keeps_what_ended_and_takes_up_the_rest(tmp_path: Path, plan: SearchPlan) -> None:
+def test_a_new_start_keeps_ended_trials_and_continues_the_others(tmp_path: Path, plan: SearchPlan) -> None:
     other = replace(plan, folder=str(tmp_path))
     write_trials(other, [*TRIALS[:4], build_record(4, "running", [0.5])])
-    proposals = TrialSearcher(other)
-    assert proposals.unfinished == ["tiny-003", "tiny-004"]
-    assert proposals.number_left == 0
-    assert not proposals.is_finished()
+    searcher = TrialSearcher(other)
+    assert searcher.unfinished == ["tiny-003", "tiny-004"]
+    assert searcher.number_left == 0
+    assert not searcher.is_finished()
 
 
-def test_a_default_that_fails_before_anybody_reports_ends_the_search(tmp_path: Path, plan: SearchPlan) -> None:
-    proposals = TrialSearcher(replace(plan, folder=str(tmp_path)))
-    first = proposals.propose(0)
-    proposals.update(first)
+def test_a_default_that_fails_before_any_report_ends_the_search(tmp_path: Path, plan: SearchPlan) -> None:
+    searcher = TrialSearcher(replace(plan, folder=str(tmp_path)))
+    first = searcher.propose(0)
+    searcher.update(first)
     assert first.name == "tiny-000"
-    proposals.on_trial_complete("tiny-000", error=True)
-    assert proposals.is_finished()
+    searcher.on_trial_complete("tiny-000", error=True)
+    assert searcher.is_finished()
     assert [record.status for record in Records(str(tmp_path)).trials()] == ["failed"]
     # The next start tries it again.
     assert TrialSearcher(replace(plan, folder=str(tmp_path))).unfinished == ["tiny-000"]
 
 
-def test_a_trial_that_ends_is_finished_stopped_or_only_halted(tmp_path: Path, plan: SearchPlan) -> None:
-    proposals = TrialSearcher(replace(plan, folder=str(tmp_path)))
+def test_a_trial_that_ends_is_finished_stopped_or_only_interrupted(tmp_path: Path, plan: SearchPlan) -> None:
+    searcher = TrialSearcher(replace(plan, folder=str(tmp_path)))
     report = {plan.config.metric: 0.5, "metrics/loss": 1.0, "images": EVERY, "run": "r"}
     ends = {
         "finished": {**report, "done": True, "whole": True, "tracking_run": "abc"},
@@ -213,8 +213,8 @@ def test_a_trial_that_ends_is_finished_stopped_or_only_halted(tmp_path: Path, pl
         "waiting": {"done": True},
     }
     for number, result in enumerate(ends.values()):
-        proposals.update(proposals.propose(number))
-        proposals.on_trial_complete(f"tiny-{number:03d}", result)
+        searcher.update(searcher.propose(number))
+        searcher.on_trial_complete(f"tiny-{number:03d}", result)
     records = Records(str(tmp_path)).trials()
     assert [record.status for record in records] == list(ends)
     assert records[0].tracking_run == "abc"
@@ -222,11 +222,11 @@ def test_a_trial_that_ends_is_finished_stopped_or_only_halted(tmp_path: Path, pl
     assert records[2].reports == ()
 
 
-def test_halving_goes_on_from_what_was_reported_before(tmp_path: Path) -> None:
-    plan = build_plan(tmp_path, halving={"grace_images": EVERY, "factor": 2}, trials=5)
+def test_asha_continues_from_earlier_reports(tmp_path: Path) -> None:
+    plan = build_plan(tmp_path, asha={"grace_images": EVERY, "factor": 2}, trials=5)
     write_trials(plan, [build_record(0, "finished", [0.2, 0.3]), build_record(1, "finished", [0.8, 0.9])])
     scheduler = build_scheduler(plan)
-    assert isinstance(scheduler, Halving)
+    assert isinstance(scheduler, AshaScheduler)
     decisions = {}
     for name, value in (("tiny-002", 0.4), ("tiny-003", 0.95)):
         trial = type("Trial", (), {"trial_id": name})()
@@ -235,8 +235,8 @@ def test_halving_goes_on_from_what_was_reported_before(tmp_path: Path) -> None:
     assert decisions == {"tiny-002": "STOP", "tiny-003": "CONTINUE"}
 
 
-def test_halving_spares_the_default_that_all_are_compared_with(tmp_path: Path) -> None:
-    plan = build_plan(tmp_path, halving={"grace_images": EVERY, "factor": 2}, trials=5)
+def test_asha_never_stops_the_default(tmp_path: Path) -> None:
+    plan = build_plan(tmp_path, asha={"grace_images": EVERY, "factor": 2}, trials=5)
     write_trials(plan, [build_record(1, "finished", [0.8, 0.9]), build_record(2, "finished", [0.8, 0.9])])
     scheduler = build_scheduler(plan)
     for name, wanted in (("tiny-000", "CONTINUE"), ("tiny-003", "STOP")):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.tuning.records import Attempt, CheckpointTransfer, Records, Report, repeated_images, trained_images
+from fusionray.tuning.records import Attempt, CheckpointTransfer, Records, TrialReport, repeated_images, trained_images
 from tests.tuning.tiny_search import build_record
 
 
@@ -13,10 +13,10 @@ def records(tmp_path: Path) -> Records:
     return Records(str(tmp_path / "search"))
 
 
-def test_a_new_search_remembers_nothing(records: Records) -> None:
+def test_a_new_search_has_no_records(records: Records) -> None:
     assert records.trials() == []
     assert records.attempts("tiny-000") == []
-    assert records.handovers("tiny-000") == []
+    assert records.transfers("tiny-000") == []
     assert records.spent_seconds() == 0
 
 
@@ -29,30 +29,30 @@ def test_trials_come_back_in_their_order(records: Records) -> None:
     assert records.spent_seconds() == 12.5
 
 
-def test_attempts_and_handovers_belong_to_their_trial(records: Records) -> None:
+def test_attempts_and_transfers_belong_to_their_trial(records: Records) -> None:
     for number in range(1, 12):
         records.write_attempt("a", number, Attempt(run="/a", first_images=number, last_images=number))
-    records.write_attempt("a", 3, Attempt(run="/a", first_images=3, last_images=99, ended="halted"))
-    handover = CheckpointTransfer(
-        run="/b-g1", giver="a", checkpoint="/a/checkpoint-3", images=3, settings={"x": [1, 2]}
+    records.write_attempt("a", 3, Attempt(run="/a", first_images=3, last_images=99, ended="interrupted"))
+    transfer = CheckpointTransfer(
+        run="/b-g1", source_trial="a", checkpoint="/a/checkpoint-3", images=3, settings={"x": [1, 2]}
     )
-    records.write_handover("b", 1, handover)
+    records.write_transfer("b", 1, transfer)
     assert [attempt.first_images for attempt in records.attempts("a")] == list(range(1, 12))
     assert records.attempts("a")[2].last_images == 99
-    assert records.handovers("b") == [handover]
-    assert records.handovers("a") == []
+    assert records.transfers("b") == [transfer]
+    assert records.transfers("a") == []
     assert records.trials() == []
 
 
-def test_a_report_that_is_made_again_takes_the_place_of_the_former(records: Records) -> None:
+def test_a_repeated_report_replaces_the_former(records: Records) -> None:
     record = build_record(0, "running", [0.5, 0.6, 0.7])
-    again = record.told(Report(images=128, value=0.9, run="/runs/tiny-000"))
+    again = record.with_report(TrialReport(images=128, value=0.9, run="/runs/tiny-000"))
     assert [(report.images, report.value) for report in again.reports] == [(64, 0.5), (128, 0.9)]
     assert again.last is not None
     assert again.last.value == 0.9
 
 
-def test_images_that_were_learned_from_twice_are_counted_for_each_restart() -> None:
+def test_repeated_images_are_counted_for_each_restart() -> None:
     first = Attempt(run="/a", first_images=0, last_images=150)
     again = Attempt(run="/a", first_images=128, last_images=140)
     third = Attempt(run="/a", first_images=128, last_images=256, ended="finished")
@@ -61,17 +61,17 @@ def test_images_that_were_learned_from_twice_are_counted_for_each_restart() -> N
     assert trained_images([first, again, third]) == 150 + 12 + 128
 
 
-def test_a_run_that_begins_with_a_copy_repeats_nothing() -> None:
+def test_a_run_that_starts_from_a_copy_repeats_nothing() -> None:
     attempts = [
-        Attempt(run="/a", first_images=0, last_images=200, ended="halted"),
+        Attempt(run="/a", first_images=0, last_images=200, ended="interrupted"),
         Attempt(run="/a-g1", first_images=128, last_images=256, ended="finished"),
     ]
     assert repeated_images(attempts) == []
 
 
-def test_what_a_training_said_is_kept_in_order(records: Records) -> None:
+def test_messages_of_a_training_are_kept_in_order(records: Records) -> None:
     records.write_attempt("a", 1, Attempt(run="/a", first_images=0, last_images=0))
-    records.tell("a", ["one", "two"])
-    records.tell("a", ["three"])
-    assert (Path(records.folder) / "a" / "told.txt").read_text() == "one\ntwo\nthree\n"
+    records.log("a", ["one", "two"])
+    records.log("a", ["three"])
+    assert (Path(records.folder) / "a" / "log.txt").read_text() == "one\ntwo\nthree\n"
     assert len(records.attempts("a")) == 1

@@ -24,12 +24,12 @@ def run_all(config: TuneConfig, number: int) -> list[TrialRecord]:
 
 
 @pytest.mark.parametrize("search", ["random", "tpe"])
-def test_the_first_trial_is_the_training_as_it_stands(tmp_path: Path, search: str) -> None:
+def test_the_first_trial_is_the_unchanged_training(tmp_path: Path, search: str) -> None:
     assert propose(build_search(tmp_path, search=search), DEFAULT, [], 0) == DEFAULT
 
 
 @pytest.mark.parametrize("search", ["random", "tpe"])
-def test_proposals_lie_in_the_space_and_hang_on_seed_number_and_records_alone(tmp_path: Path, search: str) -> None:
+def test_proposals_lie_in_the_space_and_depend_only_on_seed_number_and_records(tmp_path: Path, search: str) -> None:
     config = build_search(tmp_path, search=search, trials=8)
     first, second = run_all(config, 8), run_all(config, 8)
     assert first == second
@@ -39,7 +39,7 @@ def test_proposals_lie_in_the_space_and_hang_on_seed_number_and_records_alone(tm
     assert [record.settings for record in other[1:]] != [record.settings for record in first[1:]]
 
 
-def test_the_estimator_comes_nearer_to_what_is_good_than_chance(tmp_path: Path) -> None:
+def test_the_estimator_finds_better_values_than_chance(tmp_path: Path) -> None:
     distances = {}
     for search in ("random", "tpe"):
         found = run_all(build_search(tmp_path, search=search), 24)[12:]
@@ -47,7 +47,7 @@ def test_the_estimator_comes_nearer_to_what_is_good_than_chance(tmp_path: Path) 
     assert distances["tpe"] < 0.7 * distances["random"]
 
 
-def test_the_estimator_bears_trials_that_run_were_stopped_or_failed(tmp_path: Path) -> None:
+def test_the_estimator_accepts_running_stopped_and_failed_trials(tmp_path: Path) -> None:
     config = build_search(tmp_path, search="tpe")
     records = [
         build_record(0, "finished", [0.5, 0.6], DEFAULT),
@@ -63,7 +63,7 @@ def test_the_estimator_bears_trials_that_run_were_stopped_or_failed(tmp_path: Pa
     assert all(config.space[key].holds(value) for key, value in settings.items())
 
 
-def test_a_member_that_goes_on_from_another_tries_settings_near_it(tmp_path: Path) -> None:
+def test_a_member_that_copies_another_tries_settings_near_it(tmp_path: Path) -> None:
     config = build_search(tmp_path, population={"resample": 0.0})
     random = np.random.default_rng(0)
     found = [mutate(config, {RATE: 1e-3, BATCH: 8}, random) for _ in range(40)]

@@ -1,4 +1,4 @@
-"""Searches on a real Ray: what becomes of their trials, seen in the records and the tracker."""
+"""Searches on a real Ray cluster, checked by the records and the tracker."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def build_stopped(folder: Path) -> TuneConfig:
                 "validate_every_images": EVALUATED,
             }
         },
-        halving={"grace_images": EVALUATED, "factor": 2},
+        asha={"grace_images": EVALUATED, "factor": 2},
         trials=3,
-        at_once=2,
+        max_concurrent_trials=2,
         metric="validation_l1_to_truth",
         mode="min",
         register_as="tiny-fusion",
     )
 
 
-def test_halving_stops_what_lags(stopped: SearchResult) -> None:
+def test_asha_stops_a_bad_trial(stopped: SearchResult) -> None:
     records = Records(stopped.folder).trials()
     assert [record.status for record in records[:2]] == ["finished", "stopped"]
     assert len(records[0].reports) == 4
@@ -71,10 +71,10 @@ def test_halving_stops_what_lags(stopped: SearchResult) -> None:
     assert stopped.figures.figures["images_trained"].value < 3 * 4 * EVALUATED
 
 
-def test_a_stopped_trial_leaves_a_checkpoint_where_it_was_halted(stopped: SearchResult) -> None:
+def test_a_stopped_trial_leaves_a_checkpoint_where_it_was_interrupted(stopped: SearchResult) -> None:
     records = Records(stopped.folder)
     (attempt,) = records.attempts("tiny-001")
-    assert attempt.ended == "halted"
+    assert attempt.ended == "interrupted"
     assert read_info(find_checkpoint(attempt.run)).images_seen == attempt.last_images < 4 * EVALUATED
 
 
@@ -88,7 +88,7 @@ def test_trials_are_nested_in_the_run_of_the_search(stopped: SearchResult) -> No
     assert "validation_l1_to_truth" in children[0].data.metrics
 
 
-def test_the_best_trial_s_preset_is_taken_and_its_bundle_registered(stopped: SearchResult) -> None:
+def test_the_preset_of_the_best_trial_is_valid_and_its_bundle_registered(stopped: SearchResult) -> None:
     config = load_config(TrainConfig, file=stopped.preset)
     assert config.recipe.generator_optimizer.base_lr == stopped.best.settings[GENERATOR_RATE]  # type: ignore[union-attr]
     assert stopped.registered == "models:/tiny-fusion@candidate"
@@ -111,24 +111,26 @@ def test_a_population_copies_checkpoints_of_the_better_half(tmp_path: Path) -> N
     interval = 8 * EVERY
     budget = {"images": 2 * interval, "checkpoint_every_images": interval, "validate_every_images": interval}
     population = {"quantile": 0.5, "resample": 0.0}
-    config = build_search(tmp_path, search="pbt", trials=2, at_once=2, population=population, train={"budget": budget})
+    config = build_search(
+        tmp_path, search="pbt", trials=2, max_concurrent_trials=2, population=population, train={"budget": budget}
+    )
     result = tune(config)
     records = Records(result.folder)
     trials = records.trials()
     assert [record.status for record in trials] == ["finished", "finished"]
-    handovers = {record.name: records.handovers(record.name) for record in trials}
-    assert sum(map(len, handovers.values())) >= 1
-    for name, found in handovers.items():
-        for number, handover in enumerate(found, 1):
-            assert handover.giver != name
-            assert handover.run.endswith(f"{name}-g{number}")
-            giver = next(record for record in trials if record.name == handover.giver)
-            assert handover.settings[RATE] != giver.settings[RATE]
-            # What it began with is what the giver had learned, and the attempt says so.
-            attempt = next(one for one in records.attempts(name) if one.run == handover.run)
-            assert attempt.first_images == handover.images >= interval
+    transfers = {record.name: records.transfers(record.name) for record in trials}
+    assert sum(map(len, transfers.values())) >= 1
+    for name, found in transfers.items():
+        for number, transfer in enumerate(found, 1):
+            assert transfer.source_trial != name
+            assert transfer.run.endswith(f"{name}-g{number}")
+            source = next(record for record in trials if record.name == transfer.source_trial)
+            assert transfer.settings[RATE] != source.settings[RATE]
+            # The attempt records that the trial started from the source's checkpoint.
+            attempt = next(one for one in records.attempts(name) if one.run == transfer.run)
+            assert attempt.first_images == transfer.images >= interval
     for record in trials:
-        last = handovers[record.name][-1:]
+        last = transfers[record.name][-1:]
         assert not last or record.settings == last[0].settings
         assert record.last is not None
         assert record.last.images == 2 * interval
@@ -136,7 +138,7 @@ def test_a_population_copies_checkpoints_of_the_better_half(tmp_path: Path) -> N
 
 @pytest.fixture
 def killer() -> Iterator[Any]:
-    """Kill processes of this session's Ray by name, once a condition holds."""
+    """Kill processes of this session's Ray cluster by name, once a condition holds."""
     threads: list[threading.Thread] = []
     over = threading.Event()
 
@@ -161,7 +163,7 @@ def killer() -> Iterator[Any]:
 
 
 @pytest.mark.slow(seconds=75)
-def test_a_trial_whose_process_or_worker_dies_goes_on_from_its_checkpoint(tmp_path: Path, killer: Any) -> None:
+def test_a_trial_whose_process_or_worker_dies_resumes_from_its_checkpoint(tmp_path: Path, killer: Any) -> None:
     interval = 4 * EVERY
     budget = {"images": 8 * interval, "checkpoint_every_images": interval, "validate_every_images": 4 * interval}
     config = build_search(tmp_path, train={"budget": budget})

@@ -1,4 +1,4 @@
-"""Searches over the smallest training there is: an encoder of faces that are noise, a few hundred of them."""
+"""Searches over a minimal training: an identity encoder on a few hundred noise pictures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from fusionray.config import load_config, merge_trees, validate
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.plan import SearchPlan
-from fusionray.tuning.records import Report, Status, TrialRecord
+from fusionray.tuning.records import Status, TrialRecord, TrialReport
 from fusionray.tuning.space import configure
 from tests.support.tiny_fusion import ENCODER, build_config, save_encoder
 from tests.support.tiny_fusion import SIZE as FUSION_SIZE
@@ -25,7 +25,7 @@ EVERY = 64
 
 
 def tiny_tree(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Give the settings of a search in `folder`, whose shards are written if they are not there."""
+    """Return the settings of a search in `folder`, and write its shards if they do not exist."""
     shards = folder / "shards"
     if not shards.exists():
         write_tiny_shards(shards)
@@ -100,7 +100,7 @@ def build_record(
     """Build a trial that reported values, EVERY images apart."""
     name = f"tiny-{number:03d}"
     reports = tuple(
-        Report(images=EVERY * (index + 1), value=value, run=f"/runs/{name}", metrics={METRIC: value})
+        TrialReport(images=EVERY * (index + 1), value=value, run=f"/runs/{name}", metrics={METRIC: value})
         for index, value in enumerate(values)
     )
     chosen = settings or {RATE: 1e-3 * (number + 1), BATCH: 8 if number % 2 else 16}

@@ -1,1 +1,1 @@
-"""Benchmarks: what is promised about speed, measured beside what others offer at equal work."""
+"""Benchmarks: measure the promised speeds against other software that does the same work."""

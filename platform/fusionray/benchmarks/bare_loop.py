@@ -1,4 +1,4 @@
-"""The steps of the engine as one would write them by hand for one device: what the engine's comforts are paid with."""
+"""The engine's steps, hand-written for one device: the baseline for the cost of the engine's features."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from fusionray.types import PairBatch
 
 
 class BareLoop:
-    """The same networks, losses, precision, draws, optimisers, clipping and averages; no ranks, no accumulation, no
-    guard against bad steps or full memory, no ledger, no reports.
+    """The engine's networks, losses, precision, random draws, optimizers, clipping and EMA, without its other features.
+
+    It has no ranks, no accumulation, no checks for non-finite steps or full memory, no step timer and no reports.
     """
 
     def __init__(self, recipe: FusionRecipe, like: Engine) -> None:
-        """Take a recipe of its own, and the settings of an engine that computes its share at once."""
+        """Take a recipe that nothing else uses, and the settings of an engine that computes its share at once."""
         assert like.batch_size == like.share_images == like.global_batch
         self.recipe = recipe
         self.config = like.config
@@ -55,7 +56,7 @@ class BareLoop:
         self.scalers = {phase.name: like.precision.build_scaler() for phase in recipe.phases}
 
     def step(self, batch: PairBatch) -> dict[str, Tensor]:
-        """Take a step; returns the loss parts."""
+        """Take one step; return the parts of the losses."""
         for name, optimizer in self.optimizers.items():
             peak = scale_lr(self.recipe.optimizers[name].base_lr, self.batch)
             for group in optimizer.param_groups:
@@ -90,7 +91,7 @@ class BareLoop:
 
     @torch.no_grad()
     def average(self) -> None:
-        """Let the averages follow."""
+        """Update the averages."""
         decay = average_decay(self.config.ema_half_life_images, self.batch, self.images_seen)
         for name, average in self.averages.items():
             network = self.networks[name]

@@ -1,4 +1,4 @@
-"""Blocks of a running training loop, timed from inside, in turns with a bare loop in the same process."""
+"""Time blocks of a running training loop from inside, interleaved with a bare loop in the same process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fusionray.training.timing.profiler import StepProfiler
 
 
 class BlockTimer:
-    """Stand in for a worker's profiler: what is called at the end of each step. Knows no Ray.
+    """Replace a worker's profiler, which the loop calls at the end of each step. Does not import Ray.
 
-    After every block of the real loop the bare one takes as many steps, while the loop stands still; both are at the
-    same step of their run, so that lazy phases fall alike. The first block of both warms up and is not kept.
+    After every block of the real loop, the bare loop takes as many steps while the real one waits. Both are at the same
+    step of their run, so that lazy phases fall on the same steps. The first block of both is a warm-up.
     """
 
-    def __init__(self, profiler: StepProfiler, engine: Engine, subject: BenchSetup, pace: Pace) -> None:
+    def __init__(self, profiler: StepProfiler, engine: Engine, setup: BenchSetup, pace: Pace) -> None:
         self.profiler = profiler
         self.engine = engine
         self.pace = pace
-        loop = BareLoop(subject.build_recipe(), engine)
-        batches = itertools.cycle(subject.draw_batches(engine.share_images))
+        loop = BareLoop(setup.build_recipe(), engine)
+        batches = itertools.cycle(setup.draw_batches(engine.share_images))
         self.bare_step = lambda: loop.step(next(batches))
         self.real: list[float] = []
         self.bare: list[float] = []
@@ -33,7 +33,7 @@ class BlockTimer:
         self.started = time.perf_counter()
 
     def step(self) -> None:
-        """Note a step; behind the last one of a block let the bare loop run."""
+        """Count a step; after the last one of a block, run the bare loop."""
         self.profiler.step()
         self.num_steps += 1
         if self.num_steps % self.pace.steps:
@@ -49,5 +49,5 @@ class BlockTimer:
         self.started = time.perf_counter()
 
     def close(self) -> None:
-        """Close the profiler that this one stands for."""
+        """Close the replaced profiler."""
         self.profiler.close()

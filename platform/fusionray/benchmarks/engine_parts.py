@@ -1,4 +1,4 @@
-"""What is measured in this process with torch alone: the plain recipe, saving, recomputation."""
+"""The parts that need torch alone, measured in this process: the plain recipe, saving, recomputation."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from fusionray.training.engine.state import counters, state_tensors
 from fusionray.training.timing.report import StepTimes
 from fusionray.types import Batch
 
-# Without the lazy penalty all steps are alike, and a single one can be compared.
+# Without the lazy penalty all steps cost the same, so single steps can be compared.
 WITHOUT_PENALTY = {"weights": {"gradient_penalty": 0.0}}
-# What the public recipe knows: photographs, of which no true fusion can be rendered, and no gradient penalty.
+# The public recipe has photographs, without a rendered true fusion, and no gradient penalty.
 PUBLIC = {"paired": False, **WITHOUT_PENALTY}
-# Steps between two saves by which a normal one is known.
+# Normal steps between two saves, for comparison.
 STEPS_A_SAVE = 6
 
 
 def stepper(engine: Engine, shares: Sequence[Batch]) -> Callable[[], object]:
-    """Return a function that takes one step on the next share in memory and closes it in the ledger."""
+    """Return a function that takes one step on the next batch in memory and ends it in the step timer."""
     endless = itertools.cycle(shares)
 
     def step() -> None:
-        engine.ledger.restart()  # the turns of others belong to none of its steps
+        engine.ledger.restart()  # exclude the time of the other candidates
         engine.step(next(endless))
         engine.ledger.end_step(engine.share_images)
 
@@ -45,24 +45,24 @@ def stepper(engine: Engine, shares: Sequence[Batch]) -> Callable[[], object]:
 
 
 def parts_in_ms(summary: StepTimes) -> dict[str, float]:
-    """Give the parts of a step in ms."""
+    """Return the milliseconds of each part of a step."""
     return {name: 1e3 * seconds for name, seconds in summary.seconds.items()}
 
 
 def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
     """Compare the engine with the plain recipe, in float32 and in the engine's precision."""
-    subject = build_setup(bench, bench.engine_preset, device, recipe=PUBLIC)
-    engine = subject.build_engine()
+    setup = build_setup(bench, bench.engine_preset, device, recipe=PUBLIC)
+    engine = setup.build_engine()
     images = engine.share_images
-    ours = stepper(engine, subject.draw_batches(images))
-    plain, plain_amp = (PlainRecipe(subject.build_recipe(), engine, amp=amp) for amp in (False, True))
+    ours = stepper(engine, setup.draw_batches(images))
+    plain, plain_amp = (PlainRecipe(setup.build_recipe(), engine, amp=amp) for amp in (False, True))
 
     def step_ours() -> None:
         engine.precision.set_matmul_mode()  # the mode is the process's own
         ours()
 
     seconds = interleave(
-        {"ours": step_ours, "plain": plain_stepper(plain, subject), "plain_amp": plain_stepper(plain_amp, subject)},
+        {"ours": step_ours, "plain": plain_stepper(plain, setup), "plain_amp": plain_stepper(plain_amp, setup)},
         pace,
         device=device,
         tick=tick,
@@ -72,7 +72,7 @@ def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tic
             "vs_plain_recipe": divide(seconds["plain"], seconds["ours"]),
             "vs_plain_recipe_amp": divide(seconds["plain_amp"], seconds["ours"]),
         },
-        ledgers={"one worker, batches in memory": parts_in_ms(engine.ledger.take())},
+        breakdowns={"one worker, batches in memory": parts_in_ms(engine.ledger.take())},
         notes=[
             f"plain recipe: {bench.engine_preset}, {images} images a step, {torch.get_num_threads()} threads, "
             f"{device.type}; images/s: ours in {engine.precision.name} "
@@ -82,12 +82,12 @@ def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tic
     )
 
 
-def plain_stepper(plain: PlainRecipe, subject: BenchSetup) -> Callable[[], object]:
+def plain_stepper(plain: PlainRecipe, setup: BenchSetup) -> Callable[[], object]:
     """Return a function that takes one plain step on the next batch in memory."""
-    batches = itertools.cycle(subject.draw_batches(plain.batch))
+    batches = itertools.cycle(setup.draw_batches(plain.batch))
 
     def step() -> None:
-        # What the public recipe sets where there is a GPU; it sets nothing on a CPU.
+        # The public recipe sets "high" on a GPU and nothing on a CPU.
         torch.set_float32_matmul_precision("high" if plain.device.type == "cuda" else "highest")
         plain.step(next(batches))
 
@@ -95,25 +95,25 @@ def plain_stepper(plain: PlainRecipe, subject: BenchSetup) -> Callable[[], objec
 
 
 def median_rate(seconds: list[float], pace: Pace, images: int) -> float:
-    """Return the median of images/s over the rounds."""
+    """Return the median images/s over the rounds."""
     return pace.steps * images / statistics.median(seconds)
 
 
 def measure_saving(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
-    """Compare the step that begins a save, the loop's whole iteration, with steps beside which nothing is saved."""
-    subject = build_setup(bench, bench.engine_preset, device, recipe=WITHOUT_PENALTY)
-    engine = subject.build_engine()
-    step = stepper(engine, subject.draw_batches(engine.share_images))
+    """Compare the step that starts a save, a whole iteration of the loop, with steps without a save."""
+    setup = build_setup(bench, bench.engine_preset, device, recipe=WITHOUT_PENALTY)
+    engine = setup.build_engine()
+    step = stepper(engine, setup.draw_batches(engine.share_images))
     time_steps(step, 2, device)
     ratios: list[float] = []
     after: list[float] = []
     with TemporaryDirectory(prefix="saving-", dir=Path(bench.output)) as folder:
         writer = CheckpointWriter(folder, keep=2)
         try:
-            # The first save of all is apart.
+            # The first save is reported separately.
             while pace.goes_on(max(0, len(ratios) - 1)):
                 normal = statistics.median(time_steps(step, 1, device) for _ in range(STEPS_A_SAVE))
-                ratios.append(time_saving_step(engine, step, writer, subject) / normal)
+                ratios.append(time_saving_step(engine, step, writer, setup) / normal)
                 after.append(time_steps(step, 1, device) / normal)
                 writer.wait()
                 tick()
@@ -132,15 +132,13 @@ def measure_saving(bench: TrainBenchConfig, device: torch.device, pace: Pace, ti
     )
 
 
-def time_saving_step(
-    engine: Engine, step: Callable[[], object], writer: CheckpointWriter, subject: BenchSetup
-) -> float:
-    """Return the seconds of a step that ends as that of a training worker does when a checkpoint is due."""
+def time_saving_step(engine: Engine, step: Callable[[], object], writer: CheckpointWriter, setup: BenchSetup) -> float:
+    """Return the seconds of a step that ends with a checkpoint, as in a training worker."""
     wait_for(engine.device)
     started = time.perf_counter()
     step()
     info = CheckpointInfo(
-        config=subject.config.model_dump(mode="json"),
+        config=setup.config.model_dump(mode="json"),
         num_people=2,
         data_digest="none",
         images_seen=engine.images_seen,
@@ -155,20 +153,20 @@ def time_saving_step(
 
 
 def state_megabytes(engine: Engine) -> float:
-    """Return the size of a checkpoint's tensors."""
+    """Return the size of a checkpoint's tensors in MB."""
     return sum(value.nbytes for value in state_tensors(engine).values()) / 1e6
 
 
 def measure_recompute(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
-    """Compare memory and time of steps whose activations are recomputed and kept."""
-    subject = build_setup(bench, bench.recompute_preset, device)
+    """Compare memory and time of steps that recompute activations and of steps that keep them."""
+    setup = build_setup(bench, bench.recompute_preset, device)
     images = bench.recompute_images
-    memory = {recompute: measure_memory(subject, images, recompute=recompute) for recompute in (False, True)}
+    memory = {recompute: measure_memory(setup, images, recompute=recompute) for recompute in (False, True)}
     steps: dict[str, Callable[[], object]] = {}
     for name, recompute in (("kept", False), ("recomputed", True)):
-        engine = subject.build_engine(global_batch=images, batch_size=None, recompute=recompute)
-        steps[name] = stepper(engine, subject.draw_batches(images))
-    # A step of this preset is long: one a round.
+        engine = setup.build_engine(global_batch=images, batch_size=None, recompute=recompute)
+        steps[name] = stepper(engine, setup.draw_batches(images))
+    # A step of this preset is long, so a round is one step.
     seconds = interleave(steps, Pace(pace.rounds, 1, pace.until), device=device, warm_up=1, tick=tick)
     return Findings(
         values={
@@ -183,12 +181,12 @@ def measure_recompute(bench: TrainBenchConfig, device: torch.device, pace: Pace,
     )
 
 
-def measure_memory(subject: BenchSetup, images: int, *, recompute: bool) -> dict[str, float]:
+def measure_memory(setup: BenchSetup, images: int, *, recompute: bool) -> dict[str, float]:
     """Return bytes an image: `peak` of a step beyond networks and their states, `kept` for the backward pass.
 
-    Counted tensor by tensor, on every device alike: what a CPU's allocator holds says little of what is in use.
+    The tensors are counted one by one, alike on every device: a CPU's allocator does not report what is in use.
     """
-    engine = subject.build_engine(global_batch=images, batch_size=None, recompute=recompute)
-    batch: Any = subject.draw_batches(images, 1)[0].to(subject.device)
+    engine = setup.build_engine(global_batch=images, batch_size=None, recompute=recompute)
+    batch: Any = setup.draw_batches(images, 1)[0].to(setup.device)
     footprint = measure_step(engine.recipe, batch, engine.precision, recompute=recompute)
     return {"peak": max(phase.peak_bytes for phase in footprint.phases), "kept": footprint.activation_bytes}

@@ -1,4 +1,4 @@
-"""What a benchmark found, judged by its goals: a table as figures and as text."""
+"""The findings of a benchmark, compared with its goals, as figures and as text."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fusionray.evaluation.report.figures import Figure, Figures
 from fusionray.evaluation.report.goals import Goal
 
 
-class Key(Section):
-    """A row of the table: which part measures it, what it is, and what is wanted of it."""
+class BenchKey(Section):
+    """A row of the table: the part that measures it, its meaning, unit and goal."""
 
     part: str
     what: str
@@ -23,37 +23,37 @@ class Key(Section):
     goal: Goal | None = None
 
     def judge(self, value: float) -> Figure:
-        """Put a value beside the goal."""
+        """Compare a value with the goal."""
         figure = Figure(value=value, unit=self.unit)
         return self.goal.judge(figure, {}) if self.goal else figure
 
 
-def load_keys(bench: str) -> dict[str, Key]:
-    """Read the keys of a benchmark's table, in its order."""
+def load_keys(bench: str) -> dict[str, BenchKey]:
+    """Read the rows of a benchmark's table, in order."""
     text = resources.files(__package__).joinpath(f"{bench}_keys.yaml").read_text(encoding="utf-8")
-    return {key: Key.model_validate(row) for key, row in yaml.safe_load(text).items()}
+    return {key: BenchKey.model_validate(row) for key, row in yaml.safe_load(text).items()}
 
 
 @dataclass
 class Findings:
-    """Values by key, one a round; reasons of keys that cannot be measured here; time ledgers by title, ms by part;
-    notes on the circumstances.
+    """Values by key, one for each round; reasons for missing keys; time breakdowns by title, ms by part; notes on the
+    conditions of the measurement.
     """
 
     values: dict[str, list[float]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    ledgers: dict[str, dict[str, float]] = field(default_factory=dict)
+    breakdowns: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def add(self, other: Findings) -> None:
-        """Take over what another part found."""
+        """Add the findings of another part."""
         self.values |= other.values
         self.missing |= other.missing
-        self.ledgers |= other.ledgers
+        self.breakdowns |= other.breakdowns
         self.notes += other.notes
 
-    def figures(self, keys: Mapping[str, Key]) -> dict[str, Figure]:
-        """Judge the medians over the rounds, in the order of the keys."""
+    def figures(self, keys: Mapping[str, BenchKey]) -> dict[str, Figure]:
+        """Compare the medians over the rounds with the goals, in the order of the keys."""
         return {
             name: key.judge(statistics.median(self.values[name])) for name, key in keys.items() if self.values.get(name)
         }
@@ -64,7 +64,7 @@ HEAD: Row = ("key", "measured", "rounds", "goal", "holds")
 
 
 def list_rows(figures: Figures, findings: Findings) -> list[Row]:
-    """List the rows of the table as text; what was not measured comes last, with its reason in place of a value."""
+    """List the rows of the table as text; keys that were not measured come last, with the reason."""
     rows = [
         (
             key,
@@ -79,14 +79,14 @@ def list_rows(figures: Figures, findings: Findings) -> list[Row]:
 
 
 def describe_spread(values: Sequence[float]) -> str:
-    """Say how far the rounds lie apart."""
+    """Describe the range over the rounds."""
     return f"{min(values):.3f} .. {max(values):.3f}" if len(values) > 1 else "-"
 
 
 def write_text(figures: Figures, findings: Findings) -> str:
-    """Lay the table out in columns."""
+    """Format the table in columns."""
     rows = [HEAD, *list_rows(figures, findings)]
-    # A reason may be longer than its column: nothing stands behind it.
+    # A reason may be wider than its column, because nothing follows it.
     measured = [row for row in rows if row[2]]
     widths = [max(len(row[column]) for row in (measured if column else rows)) for column in range(len(HEAD))]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""What only a GPU can show: what mixed precision gains, how much memory `auto` fills, how busy the device is."""
+"""The parts that need a GPU: the gain of mixed precision, the memory that `auto` fills, the share of busy time."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from fusionray.training.run.device_prefetcher import DevicePrefetcher
 from fusionray.training.timing.step_timer import measure_union
 
 KEYS = ("gpu_amp_speedup", "gpu_memory_auto", "gpu_busy")
-# Steps in which the device is watched: long enough to see what the host does between them.
+# Steps in which the device is recorded: enough to include the host's work between them.
 BUSY_STEPS = 10
 SAMPLE_IMAGES = 8
 AUTO_STEPS = 3
 
 
 def measure_gpu(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick: Callable[[], None]) -> Findings:
-    """Measure what the device allows; without one every key is missing."""
+    """Measure on the GPU; without one, every key is missing."""
     if device.type != "cuda":
         return Findings(missing=dict.fromkeys(KEYS, "no GPU"))
-    subject = build_setup(bench, bench.gpu_preset, device)
-    engine = subject.build_engine()
+    setup = build_setup(bench, bench.gpu_preset, device)
+    engine = setup.build_engine()
     note = f"GPU: {describe_profile(engine.profile.model_copy(update=engine.choices()), device)}; {bench.gpu_preset}"
     found = Findings(notes=[f"{note}, {engine.share_images} images a step"])
     if engine.precision.name in ("fp32", "tf32"):
         found.missing["gpu_amp_speedup"] = f"the profile {engine.profile.name} computes in {engine.precision.name}"
     else:
-        found.values["gpu_amp_speedup"] = compare_precisions(subject, engine, pace, tick)
-    found.values["gpu_busy"] = [measure_busy(engine, subject)]
+        found.values["gpu_amp_speedup"] = compare_precisions(setup, engine, pace, tick)
+    found.values["gpu_busy"] = [measure_busy(engine, setup)]
     del engine
     torch.cuda.empty_cache()
-    found.values["gpu_memory_auto"] = [fill_memory(subject, found.notes)]
+    found.values["gpu_memory_auto"] = [fill_memory(setup, found.notes)]
     return found
 
 
-def feed_steps(engine: Engine, subject: BenchSetup) -> Callable[[], object]:
-    """Return a function that takes a step as a run does: from page-locked memory, one batch ahead."""
-    feed = DevicePrefetcher(itertools.cycle(subject.draw_batches(engine.share_images)), engine.device)
+def feed_steps(engine: Engine, setup: BenchSetup) -> Callable[[], object]:
+    """Return a function that takes a step as a run does: from page-locked memory, with one batch prefetched."""
+    feed = DevicePrefetcher(itertools.cycle(setup.draw_batches(engine.share_images)), engine.device)
 
     def step() -> None:
         engine.precision.set_matmul_mode()  # the mode is the process's own
@@ -56,19 +56,19 @@ def feed_steps(engine: Engine, subject: BenchSetup) -> Callable[[], object]:
     return step
 
 
-def compare_precisions(subject: BenchSetup, engine: Engine, pace: Pace, tick: Callable[[], None]) -> list[float]:
-    """Return how many times as fast the profile's precision is as float32 without TF32."""
-    exact = subject.build_engine(precision="fp32")
-    contestants = {"amp": feed_steps(engine, subject), "fp32": feed_steps(exact, subject)}
-    seconds = interleave(contestants, pace, device=subject.device, tick=tick)
+def compare_precisions(setup: BenchSetup, engine: Engine, pace: Pace, tick: Callable[[], None]) -> list[float]:
+    """Return how many times faster the profile's precision is than float32 without TF32."""
+    exact = setup.build_engine(precision="fp32")
+    candidates = {"amp": feed_steps(engine, setup), "fp32": feed_steps(exact, setup)}
+    seconds = interleave(candidates, pace, device=setup.device, tick=tick)
     return divide(seconds["fp32"], seconds["amp"])
 
 
-def measure_busy(engine: Engine, subject: BenchSetup) -> float:
+def measure_busy(engine: Engine, setup: BenchSetup) -> float:
     """Return the share of the time in which at least one kernel or copy runs."""
-    step = feed_steps(engine, subject)
+    step = feed_steps(engine, setup)
     time_steps(step, 2, engine.device)
-    # Kernels alone: to record what the host does as well would slow it, and the device would wait for it.
+    # Only kernels are recorded: recording the host's work would slow the host, and the device would wait for it.
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         time_steps(step, 1, engine.device)
         seconds = time_steps(step, BUSY_STEPS, engine.device)
@@ -76,11 +76,11 @@ def measure_busy(engine: Engine, subject: BenchSetup) -> float:
 
 
 def busy_seconds(events: Any, window_seconds: float) -> float:
-    """Measure the time covered by a device's work in the last `window_seconds` of a recording (times in us)."""
+    """Return the seconds covered by a device's work in the last `window_seconds` of a recording (times in us)."""
     spans = [
         (event.time_range.start / 1e6, event.time_range.end / 1e6)
         for event in events
-        # Ranges that user code marked are drawn on the device's line, too, gaps included.
+        # The profiler also puts ranges of user code on the device's timeline, gaps included.
         if event.device_type.name == "CUDA" and not getattr(event, "is_user_annotation", False)
     ]
     if not spans:
@@ -89,18 +89,18 @@ def busy_seconds(events: Any, window_seconds: float) -> float:
     return measure_union((max(start, begin), end) for start, end in spans if end > begin)
 
 
-def fill_memory(subject: BenchSetup, notes: list[str]) -> float:
-    """Let the engine choose its batch, take steps of it; return the share of the device's memory then in use."""
-    engine = subject.build_engine(batch_size="auto", global_batch="auto")
-    sample = subject.draw_batches(SAMPLE_IMAGES, 1)[0]
+def fill_memory(setup: BenchSetup, notes: list[str]) -> float:
+    """Let the engine choose its batch and take steps; return the share of the device's memory that torch then holds."""
+    engine = setup.build_engine(batch_size="auto", global_batch="auto")
+    sample = setup.draw_batches(SAMPLE_IMAGES, 1)[0]
     fit_batch(engine, sample)
     index = torch.arange(engine.share_images) % SAMPLE_IMAGES
     batch = sample.map(lambda value: value[index])
-    torch.cuda.reset_peak_memory_stats(subject.device)
-    time_steps(lambda: engine.step(batch), AUTO_STEPS, subject.device)
-    wait_for(subject.device)
-    peak = torch.cuda.max_memory_reserved(subject.device)
-    total = torch.cuda.get_device_properties(subject.device).total_memory
+    torch.cuda.reset_peak_memory_stats(setup.device)
+    time_steps(lambda: engine.step(batch), AUTO_STEPS, setup.device)
+    wait_for(setup.device)
+    peak = torch.cuda.max_memory_reserved(setup.device)
+    total = torch.cuda.get_device_properties(setup.device).total_memory
     notes.append(
         f"auto: {engine.batch_size} images at once; torch holds {peak / 2**30:.1f} of {total / 2**30:.1f} GiB, "
         f"engine.memory_share={engine.config.memory_share:g}"

@@ -1,4 +1,4 @@
-"""Shards -> decoded batches: our stream against `torch.utils.data.DataLoader` with as many processes as threads."""
+"""Shards to decoded batches: our stream against `torch.utils.data.DataLoader` with as many processes as threads."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from fusionray.types import Batch
 Decode = Callable[[bytes, NDArray[np.uint8]], None]
 Labelled = tuple[Tensor, Tensor]
 
-# Batches that each loader makes ahead, in all; twice as many are drawn before the clock starts.
+# Batches that each loader prefetches, in all; twice as many are drawn before the measurement.
 AHEAD = 8
 WINDOW_ROWS = 2048
 
 
 def decode_with_pillow(image: bytes, pixels_SS3: NDArray[np.uint8]) -> None:
-    """Decode to uint8 RGB the way that most data sets do."""
+    """Decode to uint8 RGB with Pillow, as most data sets do."""
     pixels_SS3[:] = np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))
 
 
@@ -53,9 +53,9 @@ def decode_with_simplejpeg(image: bytes, pixels_SS3: NDArray[np.uint8]) -> None:
 
 @dataclass
 class ShardBatches(IterableDataset[Labelled]):
-    """The plain way at its best: each process reads files of its own, shuffles a file's rows, and makes whole batches.
+    """A fast plain data set: each process reads its own files, shuffles a file's rows, and yields whole batches.
 
-    Whole batches cross to the trainer in shared memory: items that are collated one by one are slower.
+    Whole batches go to the trainer in shared memory, which is faster than collating single items.
     """
 
     files: ShardFiles
@@ -99,8 +99,8 @@ def measure_loader(
 ) -> dict[str, list[float]]:
     """Measure images/s of `ours`, `dataloader_pillow` and `dataloader_simplejpeg` on the training split of a folder.
 
-    Ours decodes in `workers` threads, the others in as many processes. In every round each makes `pace.steps` batches;
-    returns the rates by round. `reader` RayReader wants a running Ray.
+    Ours decodes in `workers` threads, the others in as many processes. In every round each yields `pace.steps` batches.
+    Returns the rates by round. With RayReader as `reader`, Ray must be running.
     """
     with contextlib.ExitStack() as stack:
         loaders: dict[str, Iterator[object]] = {
@@ -116,7 +116,7 @@ def measure_loader(
 
 
 def time_batches(loader: Iterator[object], batches: int) -> float:
-    """Count the seconds that some batches take, after those that lay ready."""
+    """Return the seconds of some batches, after the prefetched ones are drawn."""
     for _ in range(2 * AHEAD):
         next(loader)
     started = time.perf_counter()
@@ -145,7 +145,7 @@ def open_ours(
 
 
 def open_dataloader(shards: str, decode: Decode, processes: int, batch: int) -> Iterator[Labelled]:
-    """Open a DataLoader over the same shards; its processes end with the iterator."""
+    """Open a DataLoader over the same shards; its processes end when the iterator is deleted."""
     manifest = read_manifest(shards)
     labels = {person: index for index, person in enumerate(list_people(shards, manifest, "train"))}
     dataset = ShardBatches(list_files(shards, manifest, "train"), labels, manifest.size, batch, decode)

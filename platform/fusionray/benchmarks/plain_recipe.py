@@ -1,15 +1,15 @@
-"""The public recipe, plainly: how face swappers are commonly trained, at the mathematics of our own steps.
+"""The public recipe: how face swappers are commonly trained, with the losses and networks of our own steps.
 
 Source: facefusion/facefusion-labs, hyperswap/src/training.py (read, not copied), a LightningModule with manual
-optimisation. Taken from there: both losses are computed before either network is updated; the discriminator sees real
-and fused pictures in two passes; the generator's loss is differentiated for the discriminator's parameters too, because
-the graph is recorded before `toggle_optimizer` turns them off; AdamW as torch builds it by default; contiguous memory;
-nothing compiled; float32 on a CPU.
+optimization. Adopted: both losses are computed before either network is updated; the discriminator sees real and fused
+pictures in two passes; the generator's loss is differentiated for the discriminator's parameters too, because the graph
+is recorded before `toggle_optimizer` turns them off; AdamW with torch's defaults; contiguous memory; no compilation;
+float32 on a CPU.
 
-Not taken, so that both sides compute the same: its losses, networks, weight decay and clipping by value, for which ours
-stand in; the gradients that its generator step leaves behind in the discriminator, which are dropped here. It has no
-gradient penalty and no rendered truth, so neither side has; nor averaged weights: those only ours pays for. Its README
-sets `precision = 16-mixed`, which needs a GPU; `amp` computes in our precision instead.
+Replaced, so that both sides compute the same: its losses, networks, weight decay and clipping by value, by ours; the
+gradients that its generator step leaves in the discriminator are dropped. It has no gradient penalty and no rendered
+truth, so neither side has. It has no EMA of weights, which only our side computes. Its README sets
+`precision = 16-mixed`, which needs a GPU; `amp` computes in our precision instead.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from fusionray.types import PairBatch
 
 
 class PlainRecipe:
-    """One process, one device, one batch a step."""
+    """The public recipe in one process, on one device, with one batch a step."""
 
     def __init__(self, recipe: FusionRecipe, like: Engine, *, amp: bool = False) -> None:
-        """Take a recipe of its own without a gradient penalty; batch, clipping and draws are those of an engine."""
+        """Take a recipe of its own without a gradient penalty; use batch, clipping and random draws of an engine."""
         assert [phase.name for phase in recipe.phases] == ["generator", "discriminator"]
         self.recipe = recipe
         self.clip_norm = like.config.clip_norm
@@ -52,11 +52,11 @@ class PlainRecipe:
             )
             for name, network in recipe.networks.items()
         }
-        # Two losses, two scales, as for ours.
+        # Each loss has its own scale, as in our engine.
         self.scalers = {name: like.precision.build_scaler() if amp else None for name in recipe.networks}
 
     def step(self, batch: PairBatch) -> dict[str, Tensor]:
-        """Take a step; returns the loss parts."""
+        """Take one step; return the parts of the losses."""
         recipe = self.recipe
         seed_part(self.seed, self.images_seen, 0, "prepare")
         with torch.no_grad():
@@ -78,7 +78,7 @@ class PlainRecipe:
         return {name: value.detach() for name, value in parts.items()}
 
     def update(self, name: str, loss: Tensor) -> None:
-        """Differentiate for everything that the graph holds; clip and step one network."""
+        """Differentiate for all parameters in the graph; clip and update one network."""
         optimizer, scaler = self.optimizers[name], self.scalers[name]
         if scaler is not None:
             scaler.scale(loss).backward()  # type: ignore[no-untyped-call]

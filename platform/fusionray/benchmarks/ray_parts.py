@@ -1,4 +1,4 @@
-"""What is measured on a Ray cluster: the training loop as a user gets it, and the loader that feeds it."""
+"""The parts that need a Ray cluster: the training loop as users run it, and the loader that feeds it."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ NEVER = 10**12
 
 @dataclass(frozen=True)
 class LoopTask:
-    """What the measured worker is told: the run's own task, the same networks for the bare loop, the pace."""
+    """Arguments of the measured worker: the task of the run, the setup of the bare loop, the pace."""
 
     task: WorkerTask
-    subject: BenchSetup
+    setup: BenchSetup
     pace: Pace
 
 
 def prepare_shards(bench: TrainBenchConfig) -> str:
-    """Prepare the synthetic crops that are streamed; a second call finds them done."""
+    """Prepare the synthetic crops to stream; a second call reuses them."""
     folder = storage.join(bench.output, "shards")
     prepare(
         PrepareConfig(input=bench.world, output=folder, size=bench.data_size, landmarks="exact", contact_sheet=False)
@@ -65,13 +65,13 @@ def measure_loaders(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
     cores = len(os.sched_getaffinity(0))
     shards = prepare_shards(bench)
     rates = measure_loader(shards, Pace(pace.rounds, bench.loader_batches, pace.until), reader=RayReader, workers=cores)
-    told = ", ".join(f"{name} {statistics.median(values):.0f}" for name, values in rates.items())
+    summary = ", ".join(f"{name} {statistics.median(values):.0f}" for name, values in rates.items())
     return Findings(
         values={
             "loader_vs_pillow": divide(rates["ours"], rates["dataloader_pillow"]),
             "loader_vs_best": divide(rates["ours"], rates["dataloader_simplejpeg"]),
         },
-        notes=[f"loaders: crops of {bench.data_size} px, {cores} threads or processes, images/s: {told}"],
+        notes=[f"loaders: crops of {bench.data_size} px, {cores} threads or processes, images/s: {summary}"],
     )
 
 
@@ -79,28 +79,28 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
     """Compare the Ray Train loop, streaming from shards, with a bare loop in the same process."""
     del device, tick  # the run draws its own bar
     shards = prepare_shards(bench)
-    subject = build_loop_subject(bench, shards)
-    batch = subject.config.engine.global_batch
+    setup = build_loop_setup(bench, shards)
+    batch = setup.config.engine.global_batch
     assert isinstance(batch, int)
-    steps = subject.config.budget.log_every_images // batch
+    steps = setup.config.budget.log_every_images // batch
     with TemporaryDirectory(prefix="loop-", dir=Path(bench.output)) as folder:
         uri = tracking_uri(None, folder)
         run = open_run(uri, "bench", RUN["name"], {})
         manifest = read_manifest(shards)
         task = WorkerTask(
-            config=subject.config,
+            config=setup.config,
             manifest=manifest,
             run_folder=storage.join(folder, RUN["name"]),
             people=list_people(shards, manifest, "train"),
-            dependencies=build_dependencies(subject.config)[0],
+            dependencies=build_dependencies(setup.config)[0],
             tracking_run=run,
             tracking_uri=uri,
             owner="",
         )
-        fit(LoopTask(task, subject, Pace(pace.rounds, steps, pace.until)), folder)
+        fit(LoopTask(task, setup, Pace(pace.rounds, steps, pace.until)), folder)
         found = json.loads((Path(task.run_folder) / FOUND_NAME).read_text())
         close_run(uri, run, failed=False)
-        # What a user would read in the tracker. The first entry holds the start of the stream.
+        # These are the entries that a user reads in the tracker. The first one includes the start of the stream.
         history = {
             key: [value for _, value in metric_history(uri, run, key)][1:]
             for key in ("share_data_wait", *(f"time_{part}_ms" for part in (*PARTS, OTHER)))
@@ -110,7 +110,7 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
             "loop_efficiency": divide(found["bare"], found["real"]),
             "data_wait_share": history["share_data_wait"],
         },
-        ledgers={
+        breakdowns={
             "Ray Train loop, shards": {part: statistics.median(history[f"time_{part}_ms"]) for part in (*PARTS, OTHER)}
         },
         notes=[
@@ -120,8 +120,8 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
     )
 
 
-def build_loop_subject(bench: TrainBenchConfig, shards: str) -> BenchSetup:
-    """Build the run that is measured: nothing but steps and one entry in the tracker a round."""
+def build_loop_setup(bench: TrainBenchConfig, shards: str) -> BenchSetup:
+    """Build the measured run: only steps, and one entry in the tracker a round."""
     cpu = torch.device("cpu")
     preset = build_setup(bench, bench.engine_preset, cpu).config
     batch = preset.engine.global_batch
@@ -129,7 +129,7 @@ def build_loop_subject(bench: TrainBenchConfig, shards: str) -> BenchSetup:
         raise ValueError("train.engine.global_batch=auto: the loop is measured at a number of images")
     steps = bench.loop_steps or -(-preset.budget.log_every_images // batch)
     budget = {
-        # A round more than are counted: the first one warms up.
+        # One round more than is counted, because the first one is a warm-up.
         "images": (bench.rounds + 1) * steps * batch,
         "log_every_images": steps * batch,
         "max_seconds": None,
@@ -154,38 +154,38 @@ def fit(task: LoopTask, folder: str) -> None:
 
     Raises: TrainingFailed.
     """
-    use_gpu = task.subject.config.workers.device != "cpu" and ray.cluster_resources().get("GPU", 0.0) >= 1
+    use_gpu = task.setup.config.workers.device != "cpu" and ray.cluster_resources().get("GPU", 0.0) >= 1
     logging.getLogger("ray.train").setLevel(logging.ERROR)
-    board = ProgressHandle()
+    progress = ProgressHandle()
     trainer = LightTrainer(
-        lambda: loop_worker(task, board),
+        lambda: loop_worker(task, progress),
         backend_config=ProcessGroupConfig("nccl" if use_gpu else "gloo"),
         scaling_config=ray.train.ScalingConfig(num_workers=1, use_gpu=use_gpu),
         run_config=ray.train.RunConfig(name=RUN["name"], storage_path=folder),
     )
-    with board.shown("bench loop", task.subject.config.budget.images, "img"):
+    with progress.shown("bench loop", task.setup.config.budget.images, "img"):
         try:
             trainer.fit()
         except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
             raise TrainingFailed(f"the measured run: {root_cause(error)}") from error
         finally:
-            board.close()
+            progress.close()
 
 
-def loop_worker(told: LoopTask, board: ProgressHandle) -> None:
-    """Run the worker of a training run, timed; entry point of a Ray Train worker."""
+def loop_worker(loop_task: LoopTask, progress: ProgressHandle) -> None:
+    """Run the worker of a training run with a timer; entry point of a Ray Train worker."""
     device = ray.train.torch.get_device()
-    workers = told.subject.config.workers
+    workers = loop_task.setup.config.workers
     bind_worker(0, 1, device, threads=workers.threads, bind=workers.bind)
-    subject = BenchSetup(told.subject.config, device)
-    engine = subject.build_engine()
-    worker = Worker(told.task, engine, open_reader(told.task), board=board)
-    timer = BlockTimer(worker.profiler, engine, subject, told.pace)
-    # The loop calls its profiler at the very end of each step: there it can be stopped, unchanged.
+    setup = BenchSetup(loop_task.setup.config, device)
+    engine = setup.build_engine()
+    worker = Worker(loop_task.task, engine, open_reader(loop_task.task), board=progress)
+    timer = BlockTimer(worker.profiler, engine, setup, loop_task.pace)
+    # The loop calls its profiler at the very end of each step, so the timer can stop the unchanged loop there.
     worker.profiler = timer  # type: ignore[assignment]
     try:
         worker.run()
     finally:
         worker.close()
     found = {"real": timer.real, "bare": timer.bare, "threads": torch.get_num_threads()}
-    storage.write_atomic(storage.join(told.task.run_folder, FOUND_NAME), json.dumps(found).encode())
+    storage.write_atomic(storage.join(loop_task.task.run_folder, FOUND_NAME), json.dumps(found).encode())

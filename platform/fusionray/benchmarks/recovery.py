@@ -1,4 +1,4 @@
-"""`fusionray bench recovery`: workers of a real run are killed at random moments; how soon it goes on, and where."""
+"""`fusionray bench recovery`: kill workers of a real run at random times; measure when and where the run resumes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from fusionray.tracking import open_run, tracking_uri
 from fusionray.training.dry_run.dry_run import build_dependencies
 
 POLL_SECONDS = 0.02
-# A run that has not stepped again by then never will.
+# A run without a step after this time has failed.
 GIVE_UP_SECONDS = 180.0
 ENDLESS = 10**9
 
 
 class RecoveryBenchConfig(Section):
-    """Which run `fusionray bench recovery` disturbs, and how often."""
+    """Settings of `fusionray bench recovery`: the run, its kills, and the time between them."""
 
     listed_by: ClassVar[str] = "fusionray bench recovery --settings"
 
@@ -60,17 +60,17 @@ class RecoveryBenchConfig(Section):
 
 @dataclass(frozen=True)
 class Recovery:
-    """One kill: seconds to the next step, images that were computed again, share of successors that were in wait."""
+    """One kill: seconds to the next step, images that were computed again, share of new workers from warm spares."""
 
     seconds: float
     images_repeated: int
-    waited: float
+    spare_share: float
 
 
 def bench_recovery(config: RecoveryBenchConfig, *, address: str | None = None) -> BenchResult:
-    """Train, kill, measure; `address` names a Ray cluster whose workers run on this machine, default: one of our own.
+    """Train, kill workers, measure. `address` names a Ray cluster with workers on this machine; default: a local one.
 
-    Raises: ConfigInvalid, ClusterUnavailable if workers run elsewhere, TrainingFailed if the run does not go on.
+    Raises: ConfigInvalid, ClusterUnavailable if workers run elsewhere, TrainingFailed if the run does not resume.
     """
     from fusionray.ray_cluster.connection import cluster
 
@@ -87,7 +87,7 @@ def bench_recovery(config: RecoveryBenchConfig, *, address: str | None = None) -
             "recovery_seconds_worst": [max(seconds)],
             "images_repeated_worst": [max(images)],
             "intervals_repeated_worst": [max(images) / config.checkpoint_every_images],
-            "successors_in_wait": [each.waited for each in recoveries],
+            "successors_in_wait": [each.spare_share for each in recoveries],
         },
         notes=[
             f"{len(recoveries)} kills of one of {config.num_workers} workers of {config.preset}, "
@@ -99,29 +99,29 @@ def bench_recovery(config: RecoveryBenchConfig, *, address: str | None = None) -
 
 
 def measure(config: RecoveryBenchConfig, folder: str) -> list[Recovery]:
-    """Run the trainer in a thread, and kill its workers from here."""
+    """Run the trainer in a thread, and kill its workers from this one."""
     from fusionray.ray_cluster.progress import ProgressHandle
     from fusionray.training.run.worker_group import fit_on
 
     task = build_task(config, folder)
-    board = ProgressHandle()
+    progress = ProgressHandle()
     with ThreadPoolExecutor(1, "train") as thread:
-        running = thread.submit(fit_on, task, board)
+        running = thread.submit(fit_on, task, progress)
         try:
-            return Killer(config, board, running).run()
+            return WorkerKiller(config, progress, running).run()
         finally:
-            board.halt()
+            progress.request_stop()
             running.exception()
-            board.close()
+            progress.close()
 
 
 def build_task(config: RecoveryBenchConfig, folder: str) -> Any:
-    """Describe the run: the preset's networks and losses, an untrained encoder, no end."""
+    """Build the task of the run: the preset's networks and losses, an untrained encoder, an endless budget."""
     from fusionray.training.run.task import WorkerTask
 
     shards = storage.join(config.output, "shards")
     bench = TrainBenchConfig(output=config.output, train=config.train)
-    subject = build_setup(
+    setup = build_setup(
         bench,
         config.preset,
         torch.device("cpu"),
@@ -135,36 +135,36 @@ def build_task(config: RecoveryBenchConfig, folder: str) -> Any:
         },
         workers={"num_workers": config.num_workers, "cpus_per_worker": 0.5, "max_failures": config.kills + 1},
     )
-    data = subject.config.data
+    data = setup.config.data
     prepare(PrepareConfig(input=config.world, output=shards, size=data.size, landmarks="exact", contact_sheet=False))
     manifest = read_manifest(shards)
     uri = tracking_uri(None, folder)
     return WorkerTask(
-        config=subject.config,
+        config=setup.config,
         manifest=manifest,
         run_folder=storage.join(folder, "recovery"),
         people=list_people(shards, manifest, "train"),
-        dependencies=build_dependencies(subject.config)[0],
+        dependencies=build_dependencies(setup.config)[0],
         tracking_run=open_run(uri, "bench", "recovery", {}),
         tracking_uri=uri,
         owner="",
     )
 
 
-class Killer:
-    """Kill workers of a run at random moments and wait for the next step after each."""
+class WorkerKiller:
+    """Kill workers of a run at random times, and wait for the next step after each kill."""
 
-    def __init__(self, config: RecoveryBenchConfig, board: Any, running: Future[None]) -> None:
+    def __init__(self, config: RecoveryBenchConfig, progress: Any, running: Future[None]) -> None:
         import ray
 
         self.config = config
-        self.board = board
+        self.progress = progress
         self.running = running
-        self.random = random.Random(config.seed)  # noqa: S311 - moments, no secrets
+        self.random = random.Random(config.seed)  # noqa: S311 - not a secret
         self.here = ray.get_runtime_context().get_node_id()
 
     def run(self) -> list[Recovery]:
-        """Kill as often as is asked.
+        """Kill workers as often as configured.
 
         Raises: TrainingFailed, ClusterUnavailable.
         """
@@ -179,50 +179,50 @@ class Killer:
         return found
 
     def kill(self) -> Recovery:
-        """Kill a worker, and measure until the workers that take over have made a step."""
-        standing = self.look()
-        seats = standing.seats
-        victim = seats[self.random.choice(sorted(seats))]
+        """Kill a worker, and wait until its successors have taken a step."""
+        state = self.read()
+        workers = state.workers
+        victim = workers[self.random.choice(sorted(workers))]
         if victim.node != self.here:
-            raise ClusterUnavailable("bench recovery kills processes: it measures workers on this machine only")
-        there = list_processes()
+            raise ClusterUnavailable("bench recovery kills processes, so all workers must run on this machine")
+        before = list_processes()
         started = time.monotonic()
         os.kill(victim.pid, signal.SIGKILL)
-        began = self.wait_for_step(former={seat.pid for seat in seats.values()})
+        position = self.wait_for_step(former={worker.pid for worker in workers.values()})
         seconds = time.monotonic() - started
-        waited = [seat.pid in there for seat in self.look().seats.values()]
-        return Recovery(seconds, max(0, standing.position - began), statistics.mean(waited))
+        spares = [worker.pid in before for worker in self.read().workers.values()]
+        return Recovery(seconds, max(0, state.position - position), statistics.mean(spares))
 
     def wait_for_step(self, former: set[int]) -> int:
-        """Wait until workers other than the former have made a step; return the images that they began with.
+        """Wait until workers other than the former have taken a step; return the images they started from.
 
-        Raises: TrainingFailed if that does not happen.
+        Raises: TrainingFailed if that takes too long.
         """
         deadline = time.monotonic() + GIVE_UP_SECONDS
         while time.monotonic() < deadline:
-            standing = self.look()
-            seats = list(standing.seats.values())
-            arrived = len(seats) == self.config.num_workers and not former & {seat.pid for seat in seats}
-            if arrived and standing.position > seats[0].position:
-                return int(seats[0].position)
+            state = self.read()
+            workers = list(state.workers.values())
+            started = len(workers) == self.config.num_workers and not former & {worker.pid for worker in workers}
+            if started and state.position > workers[0].position:
+                return int(workers[0].position)
             time.sleep(POLL_SECONDS)
         raise TrainingFailed(f"no step within {GIVE_UP_SECONDS:g} s after a worker was killed; see the lines above")
 
     def pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self.look()
+            self.read()
             time.sleep(0.5)
 
-    def look(self) -> Any:
-        """Look at the board and pass on what it has to say.
+    def read(self) -> Any:
+        """Read the progress of the run and print its messages.
 
-        Raises: what ended the run.
+        Raises: the error that ended the run.
         """
         if self.running.done():
             self.running.result()
-            raise TrainingFailed("the measured run ended before its time")
-        standing = self.board.look()
-        for line in standing.lines:
+            raise TrainingFailed("the measured run ended too early")
+        state = self.progress.read()
+        for line in state.lines:
             tqdm.write(line, file=sys.stderr)
-        return standing
+        return state

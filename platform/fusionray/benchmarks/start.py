@@ -1,6 +1,6 @@
-"""How long a replica takes from its start to its first answer: without a cache, into an empty one, and from a full one.
+"""Time from a replica's start to its first answer: without a cache, with an empty cache, and with a full one.
 
-Every start is a process of its own. The clock begins after the imports: they cost the same whatever the cache holds.
+Every start is a new process. The time starts after the imports, which do not depend on the cache.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHILD = "import sys; from fusionray.benchmarks.start import answer; answer(*sys.
 
 
 @dataclass(frozen=True)
-class Start:
+class StartTimes:
     """Seconds of one start: to check the bundle's files, to open both models, and to the first answer of both."""
 
     check_seconds: float
@@ -38,32 +38,32 @@ class Start:
 
     @property
     def seconds(self) -> float:
-        """Sum up."""
+        """Return the total."""
         return self.check_seconds + self.open_seconds + self.answer_seconds
 
 
 @dataclass(frozen=True)
 class StartFigures:
-    """Medians over the rounds. `plain` knows no cache, `cold` builds into an empty one, `warm` finds everything."""
+    """Medians over the rounds: `plain` without a cache, `cold` with an empty one, `warm` with a full one."""
 
-    plain: Start
-    cold: Start
-    warm: Start
+    plain: StartTimes
+    cold: StartTimes
+    warm: StartTimes
     rounds: int
 
     @property
     def warm_start_ratio(self) -> float:
-        """Divide the warm start by the cold one."""
+        """Return the time of the warm start over that of the cold one."""
         return self.warm.seconds / self.cold.seconds
 
 
 def measure_start(bundle: str | Path, settings: RuntimeConfig | None = None, *, rounds: int = 3) -> StartFigures:
-    """Start fresh processes in turns, plain, cold, warm; the cache lies in a temporary folder.
+    """Start new processes, alternating plain, cold and warm; the cache is in a temporary folder.
 
-    Raises: ServiceFailed with what a process said that did not answer.
+    Raises: ServiceFailed with the last line of a process that did not answer.
     """
     settings = settings or RuntimeConfig()
-    starts: dict[str, list[Start]] = {"plain": [], "cold": [], "warm": []}
+    starts: dict[str, list[StartTimes]] = {"plain": [], "cold": [], "warm": []}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="fusionray-start-") as folder:
             for kind, found in starts.items():
@@ -71,13 +71,13 @@ def measure_start(bundle: str | Path, settings: RuntimeConfig | None = None, *, 
     return StartFigures(**{kind: median_of(found) for kind, found in starts.items()}, rounds=rounds)
 
 
-def start_once(bundle: str | Path, settings: RuntimeConfig, cache: str | None) -> Start:
-    """Let a new process answer once.
+def start_once(bundle: str | Path, settings: RuntimeConfig, cache: str | None) -> StartTimes:
+    """Start a process that answers once.
 
     Raises: ServiceFailed.
     """
     wanted = settings.model_copy(update={"cache": cache}).model_dump_json()
-    # The child finds the package where this process found it.
+    # The child imports the package from where this process does.
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", CHILD, str(bundle), wanted],
@@ -88,11 +88,11 @@ def start_once(bundle: str | Path, settings: RuntimeConfig, cache: str | None) -
     )
     if done.returncode != 0:
         raise ServiceFailed(f"{bundle}: a start failed: {done.stderr.strip().splitlines()[-1:]}")
-    return Start(**json.loads(done.stdout.splitlines()[-1]))
+    return StartTimes(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def answer(location: str, settings_json: str) -> None:
-    """Start as a replica does, answer once, and print the seconds as JSON: the work of the new process."""
+    """Run in the new process: start as a replica does, answer once, and print the seconds as JSON."""
     settings = RuntimeConfig.model_validate_json(settings_json)
     import_library(settings)
     clock = [time.perf_counter()]
@@ -105,7 +105,7 @@ def answer(location: str, settings_json: str) -> None:
         engine.run(list(engine.outputs), {name: example(port) for name, port in engine.inputs.items()})
     clock.append(time.perf_counter())
     parts = [later - earlier for earlier, later in itertools.pairwise(clock)]
-    print(json.dumps(asdict(Start(*parts))))
+    print(json.dumps(asdict(StartTimes(*parts))))
 
 
 def example(port: Port) -> NDArray[np.float32]:
@@ -114,7 +114,7 @@ def example(port: Port) -> NDArray[np.float32]:
 
 
 def import_library(settings: RuntimeConfig) -> None:
-    """Import what the settings run on, which `open_engine` leaves until it is needed."""
+    """Import the library of the settings, which `open_engine` would import lazily."""
     if choose_engine(settings) == "openvino":
         from fusionray.runtime.openvino_engine import load_openvino
 
@@ -123,7 +123,7 @@ def import_library(settings: RuntimeConfig) -> None:
         import fusionray.runtime.onnx_engine  # noqa: F401
 
 
-def median_of(starts: Sequence[Start]) -> Start:
-    """Take the start whose sum is the median, so that its parts belong together."""
+def median_of(starts: Sequence[StartTimes]) -> StartTimes:
+    """Return the start with the median total, so that its parts belong together."""
     middle = statistics.median_low(start.seconds for start in starts)
     return next(start for start in starts if start.seconds == middle)

@@ -1,6 +1,6 @@
-"""`fusionray bench train`: measure every key of the table, print it, write figures.json, report.html and report.md.
+"""`fusionray bench train`: measure every key, print the table, write figures.json, report.html and report.md.
 
-The parts that need torch alone run anywhere: `python -m fusionray.benchmarks.train --engine-only --output DIR`.
+The parts that need torch alone run without Ray: `python -m fusionray.benchmarks.train --engine-only --output DIR`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from fusionray.benchmarks.engine_parts import measure_plain, measure_recompute, measure_saving
-from fusionray.benchmarks.findings import Findings, Key, load_keys
+from fusionray.benchmarks.findings import BenchKey, Findings, load_keys
 from fusionray.benchmarks.gpu import measure_gpu
 from fusionray.benchmarks.interleaving import Pace
 from fusionray.benchmarks.results import BenchResult, write_result
@@ -28,7 +28,7 @@ from fusionray.environment import apply_defaults, resolve_location
 from fusionray.errors import ConfigInvalid, FusionRayError
 
 Measure = Callable[[TrainBenchConfig, torch.device, Pace, Callable[[], None]], Findings]
-# Those without Ray first: nothing else runs on the machine yet.
+# The parts without Ray run first, while the machine is idle.
 ENGINE_PARTS: dict[str, Measure] = {
     "plain": measure_plain,
     "scaling": measure_scaling,
@@ -37,34 +37,34 @@ ENGINE_PARTS: dict[str, Measure] = {
     "gpu": measure_gpu,
 }
 RAY_PARTS = ("loader", "loop")
-# Their rounds happen in other processes, or they draw a bar of their own.
+# Their rounds run in other processes, or they draw their own bar.
 WITHOUT_BAR = ("scaling", *RAY_PARTS)
 
 
 @dataclass(frozen=True)
 class TrainBench:
-    """One benchmark under way: what is asked, and what was found so far."""
+    """One running benchmark: its settings, and the findings so far."""
 
     config: TrainBenchConfig
     device: torch.device
-    keys: dict[str, Key]
+    keys: dict[str, BenchKey]
     pace: Pace
     findings: Findings
 
     def wants(self, part: str) -> bool:
-        """Tell whether a key of this part is asked for."""
+        """Tell whether a key of this part is requested."""
         return any(key.part == part for key in self.keys.values())
 
-    def leave_out(self, part: str, reason: str) -> None:
-        """Say why a part is not measured."""
+    def skip(self, part: str, reason: str) -> None:
+        """Record why a part is not measured."""
         self.findings.missing |= {name: reason for name, key in self.keys.items() if key.part == part}
 
     def run(self, part: str, measure: Measure) -> None:
-        """Measure a part, unless nobody asks for it or the time is used up; say how long it took."""
+        """Measure a part if it is requested and time is left; log its duration."""
         if not self.wants(part):
             return
         if time.monotonic() > self.pace.until:
-            self.leave_out(part, f"the limit of {self.config.seconds:g} s was reached before; raise seconds")
+            self.skip(part, f"the limit of {self.config.seconds:g} s was reached before; raise seconds")
             return
         started = time.monotonic()
         with progress(part, self.pace.rounds) as tick:
@@ -73,9 +73,9 @@ class TrainBench:
 
 
 def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_only: bool = False) -> BenchResult:
-    """Measure what a training benchmark is asked for; `address` names a Ray cluster, default: one of our own.
+    """Run the training benchmark; `address` names a Ray cluster, default: a local one.
 
-    Raises: ConfigInvalid, ValueError for settings; any FusionRayError of what is measured.
+    Raises: ConfigInvalid, ValueError for settings; any FusionRayError of a measured part.
     """
     keys = choose_keys(config.keys)
     device = choose_device(config)
@@ -86,16 +86,16 @@ def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_
     for part, measure in ENGINE_PARTS.items():
         bench.run(part, measure)
     if any(map(bench.wants, RAY_PARTS)):
-        reason = "--engine-only" if engine_only else why_no_ray()
+        reason = "--engine-only" if engine_only else explain_no_ray()
         if not reason:
             run_ray_parts(bench, address)
         for part in RAY_PARTS if reason else ():
-            bench.leave_out(part, reason)
+            bench.skip(part, reason)
     return write_result(Path(config.output), "train", keys, bench.findings)
 
 
 def run_ray_parts(bench: TrainBench, address: str | None) -> None:
-    """Measure what needs Ray; nothing of it is imported before."""
+    """Measure the parts that need Ray, which is only imported here."""
     from fusionray.benchmarks.ray_parts import measure_loaders, measure_loop
     from fusionray.ray_cluster.connection import cluster
 
@@ -104,22 +104,22 @@ def run_ray_parts(bench: TrainBench, address: str | None) -> None:
         bench.run("loop", measure_loop)
 
 
-def choose_keys(names: Sequence[str]) -> dict[str, Key]:
+def choose_keys(names: Sequence[str]) -> dict[str, BenchKey]:
     """Choose the rows of the table.
 
-    Raises: ConfigInvalid naming the keys there are.
+    Raises: ConfigInvalid listing the keys.
     """
     keys = load_keys("train")
     for name in names:
         if name not in keys:
-            raise ConfigInvalid(f"keys: there is no key '{name}'; there are: {', '.join(keys)}")
+            raise ConfigInvalid(f"keys: there is no key '{name}'; choose from: {', '.join(keys)}")
     return {name: key for name, key in keys.items() if not names or name in names}
 
 
 def choose_device(config: TrainBenchConfig) -> torch.device:
-    """Choose what the engine is measured on.
+    """Choose the device of the engine.
 
-    Raises: ConfigInvalid if a GPU was asked for and there is none.
+    Raises: ConfigInvalid if a GPU is requested and there is none.
     """
     found = torch.cuda.is_available()
     if config.device == "cuda" and not found:
@@ -127,8 +127,8 @@ def choose_device(config: TrainBenchConfig) -> torch.device:
     return torch.device("cuda", 0) if found and config.device != "cpu" else torch.device("cpu")
 
 
-def why_no_ray() -> str:
-    """Say why nothing can be measured on Ray; empty where it is installed."""
+def explain_no_ray() -> str:
+    """Explain why nothing can be measured on Ray; empty if it is installed."""
     try:
         import ray
     except ImportError:
@@ -151,10 +151,10 @@ def progress(name: str, rounds: int) -> Iterator[Callable[[], None]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the engine without the command line's other stages; exit 1 with one line if that is not possible."""
+    """Run the benchmark without the other commands; exit 1 with one line if that fails."""
     parser = argparse.ArgumentParser(prog="python -m fusionray.benchmarks.train", description=__doc__)
     parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json and report.html")
-    parser.add_argument("--engine-only", action="store_true", help="leave out what needs Ray, installed or not")
+    parser.add_argument("--engine-only", action="store_true", help="skip the parts that need Ray")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, such as rounds=3")
     options = parser.parse_args(arguments)
     apply_defaults()

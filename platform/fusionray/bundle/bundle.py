@@ -33,6 +33,7 @@ from fusionray.bundle.description import (
     FORMAT_VERSION,
     GENERATOR_NAME,
     IDENTITY_NAME,
+    REGISTRY_PREFIX,
     BundleDescription,
     Precision,
     TensorDescription,
@@ -214,7 +215,7 @@ def read_bundle(location: str | Path, tracking_uri: str | None = None) -> Bundle
 
     Raises: BundleInvalid naming the file that is missing, damaged or not understood, and what to do.
     """
-    if str(location).startswith("models:/"):
+    if str(location).startswith(REGISTRY_PREFIX):
         # Only a registry location needs the tracker: the runtime must not import it for a plain folder.
         from fusionray.tracking import resolve_bundle
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle, bundle_hash, read_bundle
-from fusionray.bundle.description import EMBEDDING_LENGTH
+from fusionray.bundle.description import EMBEDDING_LENGTH, REGISTRY_PREFIX
 from fusionray.checkpoint.info import find_checkpoint
 from fusionray.checkpoint.models import load_fusion
 from fusionray.environment import resolve_location
@@ -29,8 +29,6 @@ from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.pixels import levels_of
 from fusionray.runtime.source_encoding import EmbeddingReader, normalize_source
 from fusionray.storage import filesystem as storage
-
-REGISTRY_PREFIX = "models:/"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Five-point alignment: picture pixels -> the pixels of a square crop with the face in a fixed place.
+"""Five-point alignment: map picture pixels to the pixels of a square crop with the face in a fixed place.
 
 Coordinates follow OpenCV: pixel centres lie at whole numbers, so a picture of width W covers -0.5 .. W - 0.5. A
-template is a place in the unit square that the crop covers; enlarging a crop from S to k * S therefore moves a point
+template is five points in the unit square of the crop; enlarging a crop from S to k * S therefore moves a point
 from p to (p + 0.5) * k - 0.5, and a large crop reduced by area averaging is the small crop.
 """
 
@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from fusionray.faces.face import Image, Matrix, Points
 
 _MAX_WARP_SIDE = 8192
-"""Bounds the memory of a warp that shrinks; far beyond it, a few pixels may be skipped."""
+"""Limits the memory of a warp that shrinks; beyond it, a few pixels may be skipped."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Template:
-    """Where the five points lie in a crop. `unit_points` is [5, 2] float64 in the unit square of the crop."""
+    """The five points in a crop. `unit_points` is [5, 2] float64 in the unit square of the crop."""
 
     name: str
     native_size: int
     unit_points: NDArray[np.float64]
 
     def points(self, size: int) -> Points:
-        """Give the five points in the pixels of a crop of `size`; at the native size, the published numbers."""
+        """Return the five points in the pixels of a crop of `size`; at the native size, the published numbers."""
         return (self.unit_points * size - 0.5).astype(np.float32)
 
 
@@ -50,7 +50,7 @@ def load_template(name: str) -> Template:
 
 
 def fit_similarity(source: NDArray[np.floating], target: NDArray[np.floating]) -> Matrix:
-    """Fit scale, rotation and shift (no mirroring) that map [K, 2] points to others with the least squared error.
+    """Fit the scale, rotation and shift (no mirroring) that map [K, 2] points to others with the least squared error.
 
     Raises:
         ValueError: the source points coincide.
@@ -78,7 +78,7 @@ def estimate_alignment(landmarks_52: Points, template: Template, size: int) -> M
 
 
 def template_to_template(source: Template, source_size: int, target: Template, target_size: int) -> Matrix:
-    """Give the map from the pixels of one template's crop to those of another's, as when a crop is aligned anew."""
+    """Return the map from the pixels of one template's crop to those of another's, to align a crop anew."""
     return fit_similarity(source.points(source_size), target.points(target_size))
 
 
@@ -94,18 +94,18 @@ def transform_points(points: NDArray[np.floating], matrix_23: Matrix) -> NDArray
 
 
 def affine_scale(matrix_23: Matrix) -> float:
-    """Give by how much an affine map enlarges lengths (the root of the area ratio)."""
+    """Return the factor by which an affine map enlarges lengths (the root of the area ratio)."""
     return math.sqrt(abs(float(np.linalg.det(matrix_23[:, :2]))))
 
 
 def warp(
     image: NDArray[np.generic], matrix_23: Matrix, width: int, height: int, *, border: int, cubic: bool = False
 ) -> NDArray[np.generic]:
-    """Warp a picture through an affine map, averaging all pixels that fall on one where the map shrinks.
+    """Warp a picture through an affine map; where the map shrinks, average all pixels that fall on one.
 
-    A plain warp reads 4 pixels for each one it writes and shows jaggies below half size. This one warps to a picture
-    k times as large, where nothing is skipped, and reduces it by exact area averaging. `cubic` keeps an enlarged
-    uint8 picture crisper; on floats its weights would overshoot, with no saturation to stop them.
+    A plain warp reads 4 pixels for each one it writes, which aliases below half size. This one warps to a picture k
+    times as large, where no pixel is skipped, and reduces it by exact area averaging. `cubic` keeps an enlarged uint8
+    picture sharper; on floats its weights would overshoot, because they do not saturate.
     """
     fold = max(1, math.ceil(1.0 / max(affine_scale(matrix_23), 1e-6) - 0.3))
     fold = min(fold, max(1, _MAX_WARP_SIDE // max(width, height)))
@@ -120,5 +120,5 @@ def warp(
 
 
 def warp_crop(image: Image, matrix_23: Matrix, size: int) -> Image:
-    """Cut the aligned crop [size, size, 3] out of a picture; beyond its border the picture's edge is repeated."""
+    """Cut the aligned crop [size, size, 3] out of a picture; outside the picture, its edge is repeated."""
     return warp(image, matrix_23, size, size, border=cv2.BORDER_REPLICATE, cubic=True).astype(np.uint8, copy=False)

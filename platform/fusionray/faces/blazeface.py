@@ -19,7 +19,7 @@ from fusionray.faces.tflite import TfliteModel
 
 @dataclass(frozen=True, slots=True)
 class AnchorLayout:
-    """How the anchors of a model lie: for each grid (cells a side, anchors a cell)."""
+    """The anchors of a model: for each grid (cells a side, anchors a cell)."""
 
     input_size: int
     grids: tuple[tuple[int, int], ...]
@@ -31,7 +31,7 @@ FULL_RANGE = AnchorLayout(192, ((48, 1),))
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Candidates:
-    """Faces found by one pass, K of them, in pixels of the searched picture.
+    """The K faces found by one pass, in pixels of the searched picture.
 
     `boxes` [K, 4] left, top, width, height; `eyes` [K, 2, 2] the eye at image left, the eye at image right; `scores`
     [K] in 0..1.
@@ -52,7 +52,7 @@ class BlazeFace:
         self._anchors_K2 = anchor_centres(layout)
 
     def find(self, image: Image) -> Candidates:
-        """Find the faces of a uint8 RGB HWC picture, without suppressing those found twice."""
+        """Find the faces of a uint8 RGB HWC picture, without removing duplicates."""
         size = self._layout.input_size
         square, scale, padding = fit_square(image, size)
         outputs = self._model.run((square.astype(np.float32) / 127.5 - 1.0)[None])
@@ -63,7 +63,7 @@ class BlazeFace:
         raw, anchors = regressors[found], self._anchors_K2[found] * size
         centre, sides = raw[:, 0:2] + anchors, raw[:, 2:4]
         eyes = raw[:, 4:8].reshape(-1, 2, 2) + anchors[:, None]
-        # The model counts from the outer edge of the square, pictures here from the centre of the first pixel.
+        # The model's origin is the outer edge of the square; here it is the centre of the first pixel.
         corner = (centre - sides / 2 - padding) / scale - 0.5
         return Candidates(
             np.concatenate([corner, sides / scale], axis=1).astype(np.float32),
@@ -75,7 +75,7 @@ class BlazeFace:
 def fit_square(image: Image, size: int) -> tuple[Image, NDArray[np.float32], NDArray[np.float32]]:
     """Fit a picture into the middle of a black square.
 
-    Returns the square, by how much each axis (x, y) was scaled, and the padding (x, y) before it.
+    Returns the square, the scale of each axis (x, y), and the padding (x, y) at its left and top.
     """
     height, width = image.shape[:2]
     ratio = size / max(height, width)
@@ -89,7 +89,7 @@ def fit_square(image: Image, size: int) -> tuple[Image, NDArray[np.float32], NDA
 
 
 def anchor_centres(layout: AnchorLayout) -> NDArray[np.float32]:
-    """Give the [K, 2] anchor centres in 0..1, cell by cell in reading order, grid after grid."""
+    """Return the [K, 2] anchor centres in 0..1, cell by cell in reading order, grid after grid."""
     centres: list[NDArray[np.float32]] = []
     for cells, anchors_a_cell in layout.grids:
         rows, columns = np.mgrid[0:cells, 0:cells].astype(np.float32)

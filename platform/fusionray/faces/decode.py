@@ -1,4 +1,4 @@
-"""Encoded pictures from strangers -> uint8 RGB arrays, and back."""
+"""Decode untrusted pictures to uint8 RGB arrays, and encode arrays."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from fusionray.faces.image_header import Header, Kind, read_header, strip_jpeg
 
 ImageFormat = Literal["jpeg", "png", "webp"]
 
-# Everything that Pillow's readers were seen to raise on bytes that are not what they claim to be.
+# Errors that Pillow's readers raise on malformed bytes.
 _READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, RuntimeError, struct.error,
                 zlib.error, ArithmeticError, MemoryError, AssertionError, AttributeError)  # fmt: skip
-# Pillow's open() would warn of large pictures, and a warning filter is shared by all threads of a server; the limits
-# here are checked before, so its readers are called directly.
+# Pillow's open() warns of large pictures, and a warning filter is shared by all threads of a server. The limits are
+# checked before, so the readers are called directly.
 _PILLOW_READERS: dict[Kind, type[ImageFile.ImageFile]] = {
     "jpeg": JpegImagePlugin.JpegImageFile,
     "png": PngImagePlugin.PngImageFile,
@@ -38,7 +38,7 @@ _PILLOW_READERS: dict[Kind, type[ImageFile.ImageFile]] = {
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """What is accepted from a stranger; checked on the header, before any pixel is decoded."""
+    """Limits of an untrusted picture, checked on its header before any pixel is decoded."""
 
     max_bytes: int = 32 * 2**20
     max_pixels: int = 50_000_000
@@ -47,10 +47,10 @@ class ImageLimits:
 
 
 def decode_image(data: bytes, limits: ImageLimits | None = None) -> Image:
-    """Decode a JPEG, PNG, WebP or BMP picture to uint8 RGB [H, W, 3], turned upright as its EXIF orientation says.
+    """Decode a JPEG, PNG, WebP or BMP picture to uint8 RGB [H, W, 3], upright by its EXIF orientation.
 
-    Grey, palette, CMYK and 16-bit pictures are converted; transparent pixels are laid on white; of an animation the
-    first frame counts.
+    Grey, palette, CMYK and 16-bit pictures are converted; transparent pixels are blended with white; of an animation,
+    the first frame is decoded.
 
     Raises:
         ImageRejected: with the reason "not_an_image", "damaged", "too_large" or "too_small".
@@ -61,7 +61,7 @@ def decode_image(data: bytes, limits: ImageLimits | None = None) -> Image:
     header = read_header(data)
     _check_size(header, limits)
     if header.kind == "jpeg":
-        # What stands beside the pixels was read, and is not for a decoder to stumble over.
+        # The header is read already; without metadata, the decoder cannot fail on it.
         data = strip_jpeg(data)
     pixels = _decode_jpeg(data, header) if header.kind == "jpeg" else None
     if pixels is None:
@@ -82,21 +82,21 @@ def _check_size(header: Header, limits: ImageLimits) -> None:
 
 
 def _decode_jpeg(data: bytes, header: Header) -> Image | None:
-    """Decode a grey or YCbCr JPEG; None where the slower and more forgiving reader has to judge."""
+    """Decode a grey or YCbCr JPEG; None if the slower and more tolerant reader has to decode it."""
     try:
         height, width, colour, _ = simplejpeg.decode_jpeg_header(data, strict=True)
         if (width, height) != (header.width, header.height) or colour not in {"YCbCr", "Gray"}:
             return None
         pixels: Image = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
     except (ValueError, KeyError):
-        # Of a subsampling that it has no name for, simplejpeg gives the number as a KeyError.
+        # simplejpeg raises a KeyError for a subsampling without a name.
         return None
     return pixels
 
 
 @contextmanager
 def open_picture(data: bytes, limits: ImageLimits) -> Iterator[ImageFile.ImageFile]:
-    """Open a picture for what stands beside its pixels (`info`); none of them is decoded.
+    """Open a picture for its metadata (`info`), without decoding pixels.
 
     Raises:
         ImageRejected: with the reason "not_an_image", "damaged", "too_large" or "too_small".
@@ -107,7 +107,7 @@ def open_picture(data: bytes, limits: ImageLimits) -> Iterator[ImageFile.ImageFi
         with _PILLOW_READERS[header.kind](io.BytesIO(data)) as picture:
             yield picture
     except (*_READ_FAULTS, PillowImage.DecompressionBombError) as error:
-        # A WebP frame may be larger than the header said, which only its reader finds out.
+        # A WebP frame may be larger than the header states, which only its reader detects.
         raise ImageRejected("damaged", f"the {header.kind} picture cannot be read: {error}") from error
 
 
@@ -124,7 +124,7 @@ def _decode_with_pillow(data: bytes, header: Header) -> Image:
 
 def _to_rgb(picture: PillowImage.Image) -> Image:
     if picture.mode.startswith("I") or picture.mode == "F":
-        # 16-bit grey: Pillow's own conversion would clip everything above 255 to white.
+        # 16-bit grey: Pillow's own conversion would clip values above 255 to white.
         grey = (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[..., None], 3, axis=2)
     if picture.has_transparency_data:
@@ -135,7 +135,7 @@ def _to_rgb(picture: PillowImage.Image) -> Image:
 
 
 def turn_upright(image: NDArray[np.uint8], orientation: int) -> Image:
-    """Undo an EXIF orientation (1..8): 5 to 8 exchange the axes, then half of the values mirror one or both."""
+    """Undo an EXIF orientation (1..8): 5 to 8 swap the axes; then six of the values mirror one or both axes."""
     if orientation >= 5:
         image = image.transpose(1, 0, 2)
     if orientation in {2, 3, 6, 7}:
@@ -153,7 +153,7 @@ def encode_plane(plane: Plane) -> bytes:
 def encode_image(image: Image, image_format: ImageFormat = "png", quality: int = 95) -> bytes:
     """Encode a uint8 RGB [H, W, 3] picture; `quality` 1..100 is for JPEG and WebP, PNG keeps every bit.
 
-    JPEG keeps the full colour resolution: lips and eyes are small and red and white.
+    JPEG keeps the full colour resolution, because lips and eyes are small areas of red and white.
 
     Raises:
         ValueError: the format is unknown.

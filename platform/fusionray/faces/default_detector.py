@@ -1,4 +1,4 @@
-"""The default detector: BlazeFace over the whole picture and over tiles of it, then face mesh for the five points."""
+"""The default detector: BlazeFace on the whole picture and on tiles, then face mesh for the five points."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _LEAST_BELIEF = 0.2
 
 
 class DefaultDetector:
-    """Finds several faces, near and far, without any file of the user's.
+    """Finds several faces, near and far, with the models of the mediapipe package.
 
-    The whole picture, padded to a square, goes through the short-range model, which sees faces down to a sixth of its
-    side. Pictures larger than `tile_pixels` are searched again by the full-range model, as a whole and in overlapping
-    tiles of half and a quarter of that square, none under `tile_pixels` wide; it sees faces down to a twentieth of a
-    tile. A small picture in which nothing was found is searched by the full-range model as well.
+    The short-range model searches the whole picture, padded to a square, and finds faces down to a sixth of its side.
+    The full-range model searches pictures larger than `tile_pixels` again, as a whole and in overlapping tiles of half
+    and a quarter of that square, at least `tile_pixels` wide; it finds faces down to a twentieth of a tile. It also
+    searches a small picture in which the short-range model finds no face.
     """
 
     def __init__(self, threshold: float = 0.5, tile_pixels: int = 512) -> None:
         self._threshold = threshold
         self._tile_pixels = tile_pixels
         self._models: tuple[BlazeFace, BlazeFace, FaceMesh] | None = None
-        # Asking for the files now gives the refusal to the caller who builds the detector, not to a far worker.
+        # Locate the files now, so that the caller gets the error, and not a worker elsewhere.
         locate_mediapipe_models(*_FILES)
 
     def __getstate__(self) -> dict[str, object]:
@@ -57,19 +57,19 @@ class DefaultDetector:
         return faces
 
     def _confirm(self, image: Image, rounds: list[Candidates]) -> list[Face]:
-        """Join the candidates for each face and let the mesh place the points and have its say."""
+        """Join the candidates for each face; the mesh places the points and confirms the face."""
         _, _, mesh = self._open()
         boxes = np.concatenate([found.boxes for found in rounds])
         eyes = np.concatenate([found.eyes for found in rounds])
         scores = np.concatenate([found.scores for found in rounds])
         faces = []
         for group in group_by_face(boxes, scores, _OVERLAP):
-            # The mean of all candidates for a face is steadier than the best of them (BlazeFace, section 3.4).
+            # The mean of all candidates for a face is more stable than the best of them (BlazeFace, section 3.4).
             weights = scores[group] / scores[group].sum()
             box = np.tensordot(weights, boxes[group], axes=1).astype(np.float32)
             seen = _look_at(mesh, image, box, np.tensordot(weights, eyes[group], axes=1))
             score = float(scores[group[0]])
-            # A detector that is very sure outvotes a mesh in some doubt (dark glasses), but not one that sees nothing.
+            # A high score outweighs a doubtful mesh (dark glasses), but not a mesh that finds no face.
             if seen.belief >= _LEAST_BELIEF and (score + seen.belief) / 2 >= self._threshold:
                 faces.append(Face(box, seen.points, score, seen.outline))
         return faces
@@ -79,7 +79,7 @@ class DefaultDetector:
             short_range, full_range, mesh = locate_mediapipe_models(*_FILES)
             self._models = (
                 BlazeFace(short_range, SHORT_RANGE, self._threshold),
-                # The sparse full-range model is surer of itself: MediaPipe asks 0.6 of it where it asks 0.5 above.
+                # The sparse full-range model gives higher scores: MediaPipe's thresholds are 0.6 for it and 0.5 above.
                 BlazeFace(full_range, FULL_RANGE, min(0.95, self._threshold + 0.1)),
                 FaceMesh(mesh),
             )
@@ -87,7 +87,7 @@ class DefaultDetector:
 
 
 def _search(model: BlazeFace, image: Image, left: int, top: int, side: int) -> Candidates:
-    """Search one square of the picture, or what of it lies inside; give candidates in pixels of the picture."""
+    """Search one square, as far as it is inside the picture; return candidates in pixels of the picture."""
     found = model.find(image[top : top + side, left : left + side])
     found.boxes[:, :2] += (left, top)
     found.eyes[...] += (left, top)
@@ -95,7 +95,7 @@ def _search(model: BlazeFace, image: Image, left: int, top: int, side: int) -> C
 
 
 def _tiles(width: int, height: int, tile_pixels: int) -> Iterator[tuple[int, int, int]]:
-    """List left, top, side of tiles that overlap by half, each level half as wide as the one before."""
+    """Yield left, top, side of tiles that overlap by half, each level half as wide as the one before."""
     side = tile = max(width, height)
     smallest = max(tile_pixels, math.ceil(side / 4))
     while tile > smallest:
@@ -113,7 +113,7 @@ def _starts(length: int, tile: int) -> list[int]:
 
 
 def _look_at(mesh: FaceMesh, image: Image, box: NDArray[np.float32], eyes: NDArray[np.float32]) -> Seen:
-    """Let the mesh look at the face in a box."""
+    """Run the mesh on the face in a box."""
     across = eyes[1] - eyes[0]
     roll = math.atan2(float(across[1]), float(across[0]))
     centre = np.asarray(box[:2] + box[2:] / 2, np.float64)

@@ -1,4 +1,4 @@
-"""Face detectors behind one small interface: the built-in one, or a file that the user brings."""
+"""Face detectors: the built-in one, or a YuNet or SCRFD file of the user."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Detector", "DetectorPool", "Face", "build_detector", "largest_face"]
 
 
 def build_detector(name_or_path: str | Path) -> Detector:
-    """Build the detector that a setting names: "default", or the path of a YuNet or SCRFD ONNX file.
+    """Build a detector: "default", or the path of a YuNet or SCRFD ONNX file.
 
-    Which family a file belongs to is read from its outputs, not from its name.
+    The family of a file is recognised by its outputs, not by its name.
 
     Raises:
         DetectorUnavailable: the file is missing, damaged or of no known family, or the default's models are missing.
@@ -35,13 +35,13 @@ def build_detector(name_or_path: str | Path) -> Detector:
     if widths == [1] * 3 + [4] * 3 + [10] * 3:
         return ScrfdDetector(path)
     raise DetectorUnavailable(
-        f"{path}: its outputs ({', '.join(names)}) are those of no known face detector; "
-        "YuNet (cls/obj/bbox/kps at strides 8, 16, 32) and SCRFD (three scores, boxes, key points) are understood"
+        f"{path}: its outputs ({', '.join(names)}) are not those of a known face detector; use a YuNet file (outputs "
+        "cls/obj/bbox/kps at strides 8, 16, 32) or an SCRFD file (three scores, boxes, key points)"
     )
 
 
 class DetectorPool:
-    """A detector for many threads: detectors keep state while they work, so that each call borrows one.
+    """A detector for many threads: a detector has state during a call, so each call uses one of its own.
 
     Raises: DetectorUnavailable, as `build_detector`.
     """
@@ -52,7 +52,7 @@ class DetectorPool:
             self.free.put(build_detector(name_or_path))
 
     def detect(self, image: Image) -> list[Face]:
-        """Find the faces of a uint8 RGB [H, W, 3] picture; waits while all detectors are at work."""
+        """Find the faces of a uint8 RGB [H, W, 3] picture; waits until a detector is free."""
         detector = self.free.get()
         try:
             return detector.detect(image)

@@ -1,4 +1,4 @@
-"""What a detector finds, and the array types that the modules about faces share."""
+"""Detected faces, and the array types that the face modules share."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ FloatMap = NDArray[np.float32]
 class Face:
     """One face in a picture.
 
-    `box` is [4] float32: left, top, width, height in picture pixels; it may reach over the border of the picture.
-    `landmarks` are `Points` of the picture; `score` is the detector's confidence in 0..1. `outline` [K, 2] float32 goes
-    round the face's skin, in picture pixels, where a detector sees it.
+    `box` is [4] float32: left, top, width, height in picture pixels; it may extend beyond the picture. `landmarks` are
+    `Points` of the picture; `score` is the detector's confidence in 0..1. `outline` [K, 2] float32 surrounds the face's
+    skin, in picture pixels, if the detector finds it.
     """
 
     box: NDArray[np.float32]
@@ -37,12 +37,12 @@ class Face:
 
     @property
     def area(self) -> float:
-        """Give the area of the box in square pixels."""
+        """Return the area of the box in square pixels."""
         return float(self.box[2] * self.box[3])
 
 
 class Detector(Protocol):
-    """Anything that finds faces. Detectors can be pickled; they open their model in the process that uses them."""
+    """Finds faces. A detector can be pickled; it opens its model in the process that uses it."""
 
     def detect(self, image: Image) -> list[Face]:
         """Find the faces of a uint8 RGB HWC picture, best score first; an empty list if there is none."""
@@ -50,16 +50,16 @@ class Detector(Protocol):
 
 
 def largest_face(faces: list[Face]) -> Face:
-    """Give the face with the largest box."""
+    """Return the face with the largest box."""
     return max(faces, key=lambda face: face.area)
 
 
 def group_by_face(boxes: NDArray[np.float32], scores: NDArray[np.float32], overlap: float) -> list[NDArray[np.intp]]:
-    """Group candidates that show the same face; give the indices of each group, best score first, best group first.
+    """Group candidates that show the same face; return the indices of each group, best score first, best group first.
 
-    `boxes` [K, 4] are left, top, width, height, `scores` [K]. A candidate joins a better one where intersection over
-    union exceeds `overlap`. One that lies almost wholly inside the better one, or around it, belongs to no group and
-    is left out: tiles cut faces, and half a face is no second face.
+    `boxes` [K, 4] are left, top, width, height, `scores` [K]. A candidate joins a better one if their intersection over
+    union exceeds `overlap`. A candidate almost wholly inside or around a better one is dropped: tiles cut faces, and
+    half a face is not a second face.
     """
     order = np.argsort(-scores, kind="stable")
     left_top, right_bottom = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
@@ -77,5 +77,5 @@ def group_by_face(boxes: NDArray[np.float32], scores: NDArray[np.float32], overl
 
 
 def keep_best(boxes: NDArray[np.float32], scores: NDArray[np.float32], overlap: float) -> list[int]:
-    """Give the index of the best candidate of each face, best first (see `group_by_face`)."""
+    """Return the index of the best candidate of each face, best first (see `group_by_face`)."""
     return [int(group[0]) for group in group_by_face(boxes, scores, overlap)]

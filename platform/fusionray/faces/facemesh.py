@@ -1,4 +1,4 @@
-"""Face mesh: 468 points of one face, reduced to the five that alignment needs, and to its outline.
+"""Face mesh: 468 points of one face, reduced to the five points of alignment and an outline.
 
 Source: Kartynnik et al., Real-time Facial Surface Geometry from Monocular Video on Mobile GPUs, 2019; point numbers
 as in MediaPipe's canonical face model.
@@ -27,7 +27,7 @@ _MAX_LOOKS = 3
 # Contours of the eye openings: the eye at image left, the eye at image right.
 _LEFT_EYE = (33, 7, 163, 144, 145, 153, 154, 155, 133, 173, 157, 158, 159, 160, 161, 246)
 _RIGHT_EYE = (263, 249, 390, 373, 374, 380, 381, 382, 362, 398, 384, 385, 386, 387, 388, 466)
-# Round the face, clockwise from the middle of the forehead.
+# The outline of the face, clockwise from the middle of the forehead.
 # fmt: off
 _OUTLINE = (
     10, 338, 297, 332, 284, 251, 389, 356, 454, 323, 361, 288, 397, 365, 379, 378, 400, 377,
@@ -39,7 +39,7 @@ _NOSE_TIP, _LEFT_MOUTH_CORNER, _RIGHT_MOUTH_CORNER = 1, 61, 291
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Square:
-    """A turned square of a picture: centre (x, y) and side in pixels; `roll` in radians, clockwise as one sees it."""
+    """A rotated square in a picture: centre (x, y) and side in pixels; `roll` in radians, clockwise on the screen."""
 
     centre: NDArray[np.float64]
     side: float
@@ -47,9 +47,9 @@ class Square:
 
 
 class Seen(NamedTuple):
-    """What the mesh makes of a face, in picture pixels: the five `points`, its `outline` [36, 2] round the skin.
+    """A located face, in picture pixels: the five `points`, and the `outline` [36, 2] of the skin.
 
-    `belief` in 0..1: whether there is a face at all.
+    `belief` in 0..1 is the probability of a face.
     """
 
     points: Points
@@ -66,8 +66,8 @@ class FaceMesh:
     def locate(self, image: Image, square: Square) -> Seen:
         """Locate the face in a square of the picture.
 
-        The model wants the face framed as it was in its training, and doubts one that sits a little aside. So where
-        it is not sure it looks again, at the square that its own points suggest.
+        The model's belief is low if the face is not framed as in its training. Then it runs again, on the square around
+        its own points.
         """
         mesh, belief = self._run(image, square)
         for _ in range(_MAX_LOOKS - 1):
@@ -80,14 +80,14 @@ class FaceMesh:
         return Seen(five_points(mesh), mesh[list(_OUTLINE)], belief)
 
     def _run(self, image: Image, square: Square) -> tuple[NDArray[np.float32], float]:
-        """Give the mesh [468, 2] in picture pixels and the belief."""
+        """Return the mesh [468, 2] in picture pixels, and the belief."""
         matrix = _crop_matrix(square)
         crop = warp(image, matrix, INPUT_SIZE, INPUT_SIZE, border=cv2.BORDER_REPLICATE)
         outputs = self._model.run((crop.astype(np.float32) / 255.0)[None])
         mesh = next(output for output in outputs if output.size == 468 * 3).reshape(468, 3)[:, :2]
         logit = float(next(output for output in outputs if output.size == 1).reshape(()))
         belief = 1.0 / (1.0 + math.exp(-max(-50.0, min(50.0, logit))))
-        # The mesh counts from the outer edge of the crop, pictures here from the centre of the first pixel.
+        # The mesh's origin is the outer edge of the crop; here it is the centre of the first pixel.
         return transform_points(mesh - 0.5, invert_affine(matrix)), belief
 
 
@@ -105,7 +105,7 @@ def five_points(mesh: NDArray[np.float32]) -> Points:
 
 
 def square_around(mesh: NDArray[np.float32], roll: float) -> Square:
-    """Frame a mesh [468, 2] as the model's training did: upright by its eyes, 1.5 times as wide as it is.
+    """Frame a mesh [468, 2] as in the model's training: upright by the eyes, 1.5 times as wide as the face.
 
     Source: MediaPipe, modules/face_landmark, face_landmark_landmarks_to_roi.
     """
@@ -120,7 +120,7 @@ def square_around(mesh: NDArray[np.float32], roll: float) -> Square:
 
 
 def _crop_matrix(square: Square) -> Matrix:
-    """Map the turned square of the picture onto the model's input."""
+    """Return the map from the rotated square of the picture to the model's input."""
     scale = INPUT_SIZE / square.side
     cosine, sine = scale * math.cos(square.roll), scale * math.sin(square.roll)
     linear = np.array([[cosine, sine], [-sine, cosine]])

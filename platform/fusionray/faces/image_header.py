@@ -1,6 +1,6 @@
-"""Kind, size and orientation of an encoded picture, read from its first bytes without decoding anything.
+"""Read the kind, size and orientation of an encoded picture without decoding it.
 
-A picture of a few kilobytes can unpack to gigabytes; whoever takes files from strangers looks here first.
+A picture of a few kilobytes can decode to gigabytes, so untrusted files are checked here first.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD8)})
 _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
-# Between scans: what is no stuffed byte (FF 00), no restart (FF D0..D7) and no fill (FF FF).
+# A marker between scans: not a stuffed byte (FF 00), a restart (FF D0..D7) or a fill byte (FF FF).
 _NEXT_MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
-# A scan of 40 bytes goes through every block of the picture again: a file of a megabyte could cost hours. Encoders
-# write 10 scans, those that search for the smallest file some 20.
+# A scan of 40 bytes processes every block of the picture again, so a file of a megabyte could take hours. Encoders
+# write 10 scans; those that search for the smallest file write about 20.
 MAX_SCANS = 64
-# Each costs a step of Python. Photographs have some 20, ICC profiles and large XMP blocks up to 255 more; a PNG has one
-# for each 8 KiB or so.
+# Each segment or chunk costs a step of Python. Photographs have about 20 segments, ICC profiles and large XMP blocks up
+# to 255 more; a PNG has a chunk for about each 8 KiB.
 MAX_SEGMENTS = 4096
 MAX_CHUNKS = 65_536
 
 
 class Header(NamedTuple):
-    """What the first bytes tell. `width` and `height` are as stored; `orientation` is EXIF's 1..8."""
+    """The header of a picture. `width` and `height` are as stored; `orientation` is EXIF's 1..8."""
 
     kind: Kind
     width: int
@@ -40,10 +40,10 @@ class Header(NamedTuple):
 
 
 def read_header(data: bytes) -> Header:
-    """Read the header of a JPEG, PNG, WebP or BMP picture, told apart by content.
+    """Read the header of a JPEG, PNG, WebP or BMP picture, whose kind is recognised by content.
 
     Raises:
-        ImageRejected: "not_an_image" for other content, "damaged" for a header that breaks off or contradicts itself.
+        ImageRejected: "not_an_image" for other content, "damaged" for an incomplete or contradictory header.
     """
     kind = recognise(data)
     try:
@@ -56,7 +56,7 @@ def read_header(data: bytes) -> Header:
 
 
 def recognise(data: bytes) -> Kind:
-    """Tell the kind of a picture by its first bytes.
+    """Return the kind of a picture by its first bytes.
 
     Raises:
         ImageRejected: "not_an_image".
@@ -67,7 +67,7 @@ def recognise(data: bytes) -> Kind:
         return "png"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
-    # Two letters are weak evidence; the reserved words of the file header must be zero as well.
+    # Two letters are not enough; the reserved words of the file header must be zero as well.
     if data[:2] == b"BM" and data[6:10] == b"\0\0\0\0":
         return "bmp"
     state = "the file is empty" if not data else f"it begins with {data[:8]!r}"
@@ -75,7 +75,7 @@ def recognise(data: bytes) -> Kind:
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """List marker, start and end of the segments up to the start of the first scan, that one included."""
+    """Yield marker, start and end of the segments, up to and including the start of the first scan."""
     position = 2
     for _ in range(MAX_SEGMENTS):
         if data[position] != 0xFF:
@@ -85,7 +85,7 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
             position += 1 if marker == 0xFF else 2
             continue
         if marker < 0xC0 or marker == _END_OF_IMAGE:
-            # Decoders pass over what is no marker, each in its own way: they would see another picture than this.
+            # Decoders skip invalid markers in different ways, so they could read another picture than this function.
             raise IndexError(f"no segment at byte {position}")
         (length,) = struct.unpack_from(">H", data, position + 2)
         if length < 2:
@@ -116,7 +116,7 @@ def _read_jpeg(data: bytes) -> tuple[int, int, bytes]:
 
 
 def _count_scans(data: bytes, position: int) -> None:
-    """Refuse a progressive picture with more scans than any encoder writes; `position` is behind the first's header."""
+    """Refuse a progressive picture with more scans than encoders write; `position` follows the first scan's header."""
     num_scans = 1
     for _ in range(MAX_SEGMENTS):
         found = _NEXT_MARKER.search(data, position)
@@ -131,7 +131,7 @@ def _count_scans(data: bytes, position: int) -> None:
 
 
 def strip_jpeg(data: bytes) -> bytes:
-    """Leave out what a JPEG says beside its pixels: EXIF, XMP, ICC and comments; JFIF and Adobe's colour stay."""
+    """Remove the metadata of a JPEG: EXIF, XMP, ICC and comments; keep JFIF and Adobe's colour transform."""
     kept, start_of_scan = [data[:2]], len(data)
     for marker, start, end in _jpeg_segments(data):
         if marker == _START_OF_SCAN:
@@ -183,16 +183,16 @@ def _read_bmp(data: bytes) -> tuple[int, int, bytes]:
         width, height = struct.unpack_from("<HH", data, 18)
     else:
         width, height = struct.unpack_from("<ii", data, 18)
-    return width, abs(height), b""  # a negative height says that the top row comes first
+    return width, abs(height), b""  # a negative height means that the top row comes first
 
 
 _READERS = {"jpeg": _read_jpeg, "png": _read_png, "webp": _read_webp, "bmp": _read_bmp}
 
 
 def _orientation(exif: bytes) -> int:
-    """Read the EXIF orientation; 1 (upright) where there is none, or where the block is beyond reading.
+    """Read the EXIF orientation; 1 (upright) if there is none, or if the block is malformed.
 
-    Only the first directory is looked at, and in it only this tag: others may claim gigabytes.
+    Reads only this tag of the first directory, because others may claim gigabytes.
 
     Source: TIFF 6.0, section 2.
     """

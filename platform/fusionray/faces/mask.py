@@ -11,18 +11,18 @@ from fusionray.faces.face import FloatMap
 def soft_box_mask(size: int, margin: float = 0.0, blur: float = 0.15) -> FloatMap:
     """Make a [size, size] float32 mask: 1 in the middle, falling smoothly to exactly 0 at the edge of the crop.
 
-    `margin` and `blur` are fractions of the size: how far from the edge the mask stays 0, and over how wide a band it
-    then rises to 1.
+    `margin` and `blur` are fractions of the size: the mask is 0 within `margin` of the edge, and rises to 1 over a band
+    as wide as `blur`.
 
     Raises:
-        ValueError: margin and half the band leave no middle.
+        ValueError: margin and band leave no middle.
     """
     if margin < 0 or blur < 0 or margin + blur >= 0.5:
         raise ValueError(f"margin, blur: {margin} + {blur} must stay under 0.5, or nothing of the crop is pasted")
     inner = max(1, round(size * margin))
     band = round(size * blur)
     box = np.zeros((size, size), np.float32)
-    # The box ends in the middle of the band: the kernel reaches half a band out, so the zero rim stays zero.
+    # The box ends in the middle of the band: the kernel extends half a band, so the rim stays zero.
     start = inner + band // 2
     box[start : size - start, start : size - start] = 1.0
     if band >= 2:

@@ -1,4 +1,4 @@
-"""Put a crop back into the picture that it was cut from."""
+"""Paste a crop into the picture that it was cut from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fusionray.faces.face import FloatMap, Image, Matrix
 
 
 def affected_region(matrix_23: Matrix, size: int, width: int, height: int) -> tuple[int, int, int, int]:
-    """Give left, top, right, bottom (exclusive) of the picture pixels that a crop of `size` covers; may be empty."""
+    """Return left, top, right, bottom (exclusive) of the picture pixels under a crop of `size`; may be empty."""
     edge = size - 0.5
     corners = np.array([[-0.5, -0.5], [edge, -0.5], [edge, edge], [-0.5, edge]])
     in_picture = transform_points(corners, invert_affine(matrix_23))
@@ -23,8 +23,8 @@ def affected_region(matrix_23: Matrix, size: int, width: int, height: int) -> tu
 def paste_crop(image: Image, crop: Image, mask: FloatMap, matrix_23: Matrix) -> Image:
     """Blend a crop [S, S, 3] through a mask [S, S] into a copy of its picture.
 
-    `matrix_23` is the map that made the crop (picture pixels -> crop pixels). Where the mask is 0, and outside of the
-    crop, the picture keeps its bytes. Only the region that the crop covers is computed.
+    `matrix_23` is the map that made the crop (picture pixels -> crop pixels). Where the mask is 0, and outside the
+    crop, the picture keeps its bytes. Only the region under the crop is computed.
 
     Raises:
         ValueError: crop and mask differ in size.
@@ -42,6 +42,6 @@ def paste_crop(image: Image, crop: Image, mask: FloatMap, matrix_23: Matrix) -> 
     colour = np.asarray(warp(crop, to_region, *size, border=cv2.BORDER_REPLICATE, cubic=True))
     weight = np.clip(warp(mask, to_region, *size, border=cv2.BORDER_CONSTANT), 0.0, 1.0).astype(np.float32, copy=False)
     region = result[top:bottom, left:right]
-    # A weight of 0 gives back the picture's byte, whichever it is (tests/faces/test_paste.py).
+    # A weight of 0 keeps the picture's byte exactly (tests/faces/test_paste.py).
     region[...] = cv2.blendLinear(colour, np.ascontiguousarray(region), weight, 1.0 - weight)
     return result

@@ -1,4 +1,4 @@
-"""SCRFD (and files of its shape) that the user brings, run by ONNX Runtime on the CPU.
+"""SCRFD detectors in the user's ONNX files, run by ONNX Runtime on the CPU.
 
 Source: Guo et al., Sample and Computation Redistribution for Efficient Face Detection, 2021; output layout as in
 insightface, python-package/insightface/model_zoo/retinaface.py: nine outputs, for the strides 8, 16, 32 scores, then
@@ -20,7 +20,7 @@ from fusionray.faces.face import Face, Image, keep_best
 
 _STRIDES = (8, 16, 32)
 _DYNAMIC_SIZE = 640
-# ONNX Runtime's errors have no base of their own.
+# ONNX Runtime's errors have no common base class.
 _LOAD_FAULTS: tuple[type[Exception], ...] = (
     ort_state.Fail, ort_state.InvalidArgument, ort_state.InvalidGraph, ort_state.InvalidProtobuf, ort_state.NoSuchFile,
     ort_state.NotImplemented, ort_state.RuntimeException, RuntimeError, ValueError,
@@ -28,7 +28,7 @@ _LOAD_FAULTS: tuple[type[Exception], ...] = (
 
 
 class ScrfdDetector:
-    """A nine-output ONNX file; the picture is searched once, padded at the right and below to the model's size."""
+    """An ONNX file with nine outputs; the picture is searched once, padded at right and bottom to the model's size."""
 
     def __init__(self, path: Path, threshold: float = 0.5) -> None:
         self._path = path
@@ -71,7 +71,7 @@ def decode_grids(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
     """Turn the nine outputs into boxes [K, 4] (left, top, width, height), points [K, 5, 2] and scores [K] in pixels.
 
-    Anchors lie on the corners of a grid of the stride, as many on one corner as the number of rows tells.
+    Anchors lie on the corners of a grid of the stride; the number of rows gives the number of anchors at a corner.
     """
     boxes, points, scores = [], [], []
     for level, stride in enumerate(_STRIDES):
@@ -93,7 +93,7 @@ def open_on_cpu(path: Path) -> onnxruntime.InferenceSession:
     """Open an ONNX file on one CPU thread.
 
     Raises:
-        DetectorUnavailable: the file is no ONNX model that runs here.
+        DetectorUnavailable: the file is not an ONNX model that runs here.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

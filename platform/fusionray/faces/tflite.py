@@ -1,4 +1,4 @@
-"""A TFLite model on one CPU thread, and where the mediapipe package keeps the ones used here."""
+"""Run a TFLite model on one CPU thread, and locate the models of the mediapipe package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REMEDY = "pip install --no-deps mediapipe==0.10.21"
 
 
 class TfliteModel:
-    """A TFLite model with one input; runs on one thread, so that processes and not threads share the cores."""
+    """A TFLite model with one input; it runs on one thread, because processes share the cores."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -32,7 +32,7 @@ class TfliteModel:
         self._outputs = [detail["index"] for detail in self._interpreter.get_output_details()]
 
     def run(self, batch: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """Run the model on a float32 NHWC input and give its outputs in the file's order."""
+        """Run the model on a float32 NHWC input; return its outputs in the file's order."""
         self._interpreter.set_tensor(self._input, batch)
         self._interpreter.invoke()
         return [self._interpreter.get_tensor(index) for index in self._outputs]
@@ -41,10 +41,10 @@ class TfliteModel:
 def locate_mediapipe_models(*names: str) -> list[Path]:
     """Find TFLite files below the installed mediapipe package, without importing it.
 
-    The package is only the carrier of the files: its own dependencies contradict those of Ray and ONNX.
+    Only the package's files are used, because its dependencies conflict with those of Ray and ONNX.
 
     Raises:
-        DetectorUnavailable: the package is missing, or its version no longer carries the files.
+        DetectorUnavailable: the package is missing, or its version does not contain the files.
     """
     spec = find_spec("mediapipe")
     if spec is None or not spec.submodule_search_locations:
@@ -53,5 +53,5 @@ def locate_mediapipe_models(*names: str) -> list[Path]:
     paths = [root / name for name in names]
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
-        raise DetectorUnavailable(f"the installed mediapipe carries no {', '.join(missing)}: {_REMEDY}")
+        raise DetectorUnavailable(f"the installed mediapipe does not contain {', '.join(missing)}: {_REMEDY}")
     return paths

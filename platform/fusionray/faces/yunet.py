@@ -1,4 +1,4 @@
-"""YuNet in a file that the user brings, run by OpenCV.
+"""YuNet detectors in the user's ONNX files, run by OpenCV.
 
 Source: Wu et al., YuNet: A Tiny Millisecond-level Face Detector, 2023.
 """
@@ -17,7 +17,7 @@ _LONGEST_SIDE = 1280
 
 
 class YuNetDetector:
-    """A YuNet ONNX file. Pictures over 1280 px are searched at 1280 px; `threshold` is the least score."""
+    """A YuNet ONNX file. Pictures over 1280 px are searched at 1280 px; `threshold` is the minimum score."""
 
     def __init__(self, path: Path, threshold: float = 0.6) -> None:
         self._path = path

@@ -1,1 +1,1 @@
-"""The machine: its devices, cores and processes, and the profile that says how to train on them."""
+"""The machine: devices, cores and processes, and the hardware profiles for training. None of it imports Ray."""

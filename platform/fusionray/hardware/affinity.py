@@ -1,7 +1,8 @@
-"""Bind a worker to its share of the machine's cores, next to its GPU where it has one. Knows torch, not Ray.
+"""Bind a worker to its share of the machine's cores, close to its GPU if it has one. Uses torch, not Ray.
 
-Shares are equal: the ranks of a synchronous run wait for the slowest. No core is set apart for decoding: on a CPU it
-takes 0.1 ms beside a step of 24 ms an image, and beside a GPU the compute threads are idle while decoders work.
+All shares are equal, because the ranks of a synchronous run wait for the slowest one. No core is reserved for decoding:
+on a CPU, decoding takes 0.1 ms of a step of 24 ms an image; with a GPU, the compute threads are idle while pictures are
+decoded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fusionray.hardware.topology import ROOT, Core, Topology, format_cpus, read_
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a worker computes: logical CPUs, compute threads, NUMA node (None: several or unknown), and why."""
+    """Where a worker computes: logical CPUs, compute threads, NUMA node (None: several or unknown), and the reason."""
 
     cores: tuple[int, ...]
     threads: int
@@ -36,18 +37,18 @@ def bind_worker(
     bind: bool = True,
     peers: Sequence[str | None] | None = None,
 ) -> Placement:
-    """Bind this process, all its threads, to its share of the machine and set torch's thread counts.
+    """Bind this process with all its threads to its share of the machine, and set torch's thread counts.
 
-    Call it once in a process, before the first tensor is computed: what is bound cannot tell any more what it was
-    allowed. `peers` are the PCI addresses (`gpu_address`) of all local ranks' GPUs, by local rank; without them a
-    worker among several takes the share that it would have if all GPUs of the machine were used.
+    Call it once per process, before torch computes anything: afterwards the process no longer sees which CPUs it was
+    allowed. `peers` are the PCI addresses (`gpu_address`) of all local ranks' GPUs, by local rank. Without them, one of
+    several workers takes the share that it would have if the workers used all GPUs of the machine.
     """
     topology = read_topology()
     if device.type == "cpu":
         placement = plan_cpu(topology, local_rank, num_local)
     else:
         placement = plan_gpu(topology, local_rank, num_local, gpu_address(device), peers)
-    placement = apply_wishes(placement, topology, threads=threads, bind=bind)
+    placement = apply_overrides(placement, topology, threads=threads, bind=bind)
     if bind and not bind_threads(placement.cores):
         placement = replace(placement, cores=topology.allowed, node=None, reason="not bound: the system forbids it")
     set_thread_counts(placement.threads)
@@ -55,7 +56,7 @@ def bind_worker(
 
 
 def plan_cpu(topology: Topology, local_rank: int, num_local: int) -> Placement:
-    """Divide the allowed cores, in the order of NUMA nodes, among the local workers."""
+    """Divide the allowed cores among the local workers, in the order of NUMA nodes."""
     where = f"share {local_rank + 1} of {num_local} of this machine's cores"
     return plan_share(topology, topology.cores, local_rank, num_local, num_local=num_local, where=where)
 
@@ -63,17 +64,17 @@ def plan_cpu(topology: Topology, local_rank: int, num_local: int) -> Placement:
 def plan_gpu(
     topology: Topology, local_rank: int, num_local: int, address: str | None, peers: Sequence[str | None] | None
 ) -> Placement:
-    """Divide the cores next to a GPU among the workers whose GPUs lie there too."""
+    """Divide the cores close to a GPU among the workers whose GPUs are close to the same cores."""
     used: Sequence[str | None]
     if peers is not None:
         assert peers[local_rank] == address, "peers are in the order of local ranks"
         used = peers
     else:
-        # Whose GPUs the other workers have is unknown, and no core may be given out twice: count with all of them.
+        # The GPUs of the other workers are unknown and no core may be assigned twice, so assume that all are used.
         used = [address] if num_local == 1 or address not in topology.gpus else sorted(topology.gpus)
     stray = [gpu for gpu in used if not near_cores(topology, gpu)]
     if stray:
-        # One worker away from its GPU needs cores of the others' share: then all divide all cores, and none twice.
+        # A worker without close cores needs some of the others' cores, so all workers divide all cores.
         share = plan_cpu(topology, local_rank, num_local)
         return replace(share, reason=f"{share.reason}; sysfs shows no allowed core next to GPU {stray[0] or 'unknown'}")
     near = near_cores(topology, address)
@@ -84,7 +85,7 @@ def plan_gpu(
 
 
 def near_cores(topology: Topology, address: str | None) -> list[Core]:
-    """List the allowed cores next to a GPU; empty for one that sysfs does not show."""
+    """List the allowed cores close to a GPU; empty if sysfs does not show the GPU."""
     gpu = topology.gpus.get(address) if address else None
     return [core for core in topology.cores if gpu and not gpu.cpus.isdisjoint(core.cpus)]
 
@@ -92,12 +93,12 @@ def near_cores(topology: Topology, address: str | None) -> list[Core]:
 def plan_share(
     topology: Topology, cores: Sequence[Core], index: int, count: int, *, num_local: int, where: str
 ) -> Placement:
-    """Give the `index`-th of `count` equal parts of some cores; time is divided among all local workers."""
+    """Return part `index` of `count` equal parts of some cores; a CPU quota is divided among all local workers."""
     quota = topology.quota
     if quota is not None and quota < len(topology.allowed):
-        # Which cores the container gets is not said: if every container chose the first ones, they would crowd there.
+        # The container does not know which cores it gets; if all containers chose the first ones, they would compete.
         threads = max(1, min(int(quota / num_local), len(cores)))
-        reason = f"{where}, not cut: this container gets {quota:g} CPUs, but is not told which"
+        reason = f"{where}, undivided: this container gets {quota:g} CPUs, but the system does not say which"
         return Placement(logical(cores), threads, common_node(cores), reason)
     share = divide(cores, index, count)
     return Placement(logical(share), len(share), common_node(share), f"{where}: {format_cpus(logical(share))}")
@@ -109,9 +110,9 @@ def logical(cores: Collection[Core]) -> tuple[int, ...]:
 
 
 def divide(cores: Sequence[Core], index: int, count: int) -> list[Core]:
-    """Cut cores into `count` contiguous parts that differ by one at most; with too few, split siblings, then share.
+    """Cut cores into `count` contiguous parts whose sizes differ by at most one.
 
-    Contiguous in the order of nodes: a part stays on one node wherever equal parts can.
+    With too few cores, hyperthreads are divided, then shared. The order of nodes keeps a part on one node if possible.
     """
     if len(cores) < count:
         cores = [Core((cpu,), core.node) for core in cores for cpu in core.cpus]
@@ -126,15 +127,15 @@ def common_node(cores: Collection[Core]) -> int | None:
     return nodes.pop() if len(nodes) == 1 else None
 
 
-def apply_wishes(placement: Placement, topology: Topology, *, threads: int | None, bind: bool) -> Placement:
-    """Let what the user set win over the plan."""
+def apply_overrides(placement: Placement, topology: Topology, *, threads: int | None, bind: bool) -> Placement:
+    """Let the user's settings override the plan."""
     if not bind:
-        placement = replace(placement, cores=topology.allowed, node=None, reason="not bound, as asked")
+        placement = replace(placement, cores=topology.allowed, node=None, reason="not bound, as configured")
     return replace(placement, threads=threads or placement.threads)
 
 
 def gpu_address(device: torch.device) -> str | None:
-    """Return the PCI address of a GPU as sysfs writes it (`0000:17:00.0`), or None where torch does not know it."""
+    """Return the PCI address of a GPU as sysfs writes it (`0000:17:00.0`); None if torch does not know it."""
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
@@ -146,18 +147,18 @@ def gpu_address(device: torch.device) -> str | None:
 
 
 def bind_threads(cores: Collection[int], tasks: Path = ROOT / "proc/self/task") -> bool:
-    """Bind every thread of this process; tell whether the system allowed it.
+    """Bind every thread of this process; return whether the system allowed it.
 
-    Each thread keeps a mask of its own: those of Ray, Arrow and OpenMP are running already.
+    Each thread has its own mask, and threads of Ray, Arrow and OpenMP are already running.
     """
     bound: set[int] = set()
-    # A thread that was not bound yet may start another one meanwhile: look again until there is nothing new.
+    # A thread that is not bound yet may start another one, so look again until no thread is new.
     while fresh := {int(entry.name) for entry in tasks.iterdir()} - bound:
         for thread in fresh:
             try:
                 os.sched_setaffinity(thread, cores)
             except ProcessLookupError:
-                pass  # ended meanwhile
+                pass  # The thread has ended.
             except OSError:
                 return False
         bound |= fresh
@@ -165,8 +166,8 @@ def bind_threads(cores: Collection[int], tasks: Path = ROOT / "proc/self/task") 
 
 
 def set_thread_counts(threads: int) -> None:
-    """Set torch's compute threads on purpose: Ray sets OMP_NUM_THREADS=1, others leave one a core to every worker."""
+    """Set torch's compute threads: Ray sets OMP_NUM_THREADS=1, and torch's default is one a core in every worker."""
     torch.set_num_threads(threads)
-    # Nothing here computes independent operators side by side. Torch refuses once such work has begun: then be it so.
+    # No operators run in parallel here. Torch refuses the setting after such work has begun, which does no harm.
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)

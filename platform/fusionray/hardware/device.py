@@ -1,4 +1,4 @@
-"""What there is to compute on, asked without torch: the CPU from /proc, the GPU from its driver."""
+"""Describe the CPU and the GPU without torch: the CPU from /proc, the GPU from its driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Cpu:
-    """A CPU: machine as uname has it, model, and instruction sets as Linux names them, in order."""
+    """A CPU: machine as in uname, model, and instruction sets as Linux names them, in alphabetical order."""
 
     machine: str
     model: str
@@ -52,17 +52,17 @@ def parse_cpu(machine: str, text: str) -> Cpu:
 
 
 def has_nvidia_device() -> bool:
-    """Tell whether the driver shows a GPU to this process; asking CUDA itself would print an error where it is not."""
+    """Tell whether the driver shows a GPU to this process; CUDA itself would print an error if there is none."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     return hidden not in ("", "-1", "NoDevFiles") and any(Path("/proc/driver/nvidia/gpus").glob("*"))
 
 
-# There, but its driver does not say what it is: CUDA is asked for, so that the fault is told and not computed around.
+# The GPU exists, but its driver does not describe it. CUDA is then used, so that the user sees the driver's error.
 UNKNOWN_GPU = Gpu("unknown", (0, 0), 0)
 
 
 def find_gpu() -> Gpu | None:
-    """Ask the driver for the first GPU that this process may use. Not measured: written by the driver's manual."""
+    """Ask the driver for the first GPU that this process may use."""
     return ask_driver() if has_nvidia_device() else None
 
 
@@ -89,14 +89,14 @@ def ask_driver() -> Gpu:
 
 
 def tensorrt_version() -> int | None:
-    """Tell the version of the TensorRT library; None if it cannot be loaded, so that its provider cannot start."""
+    """Return the version of the TensorRT library; None if it cannot be loaded, so that its provider cannot start."""
     # ONNX Runtime 1.31's provider is linked against this name.
     library = "libnvinfer.so.10"
     wheel = importlib.util.find_spec("tensorrt_libs")
     folders = wheel.submodule_search_locations if wheel else None
     for place in (library, *(f"{folder}/{library}" for folder in folders or ())):
         try:
-            # Globally: what the provider is linked against must be found in what is loaded already.
+            # RTLD_GLOBAL lets the provider find the symbols that it is linked against.
             return int(ctypes.CDLL(place, ctypes.RTLD_GLOBAL).getInferLibVersion())
         except OSError:
             continue
@@ -104,5 +104,5 @@ def tensorrt_version() -> int | None:
 
 
 def count_cpus() -> int:
-    """Count the CPUs that this process may use, which can be fewer than the machine has."""
+    """Count the CPUs that this process may use, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0))

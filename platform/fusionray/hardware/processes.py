@@ -1,4 +1,4 @@
-"""The processes of this machine, as Linux lists them in /proc: which belong to what, and whether one still lives."""
+"""Processes of this machine, from /proc: which one started which, and whether a process is still alive."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ Life = Literal["alive", "dead", "unknown"]
 
 @dataclass(frozen=True)
 class Process:
+    """The parent of a process, and the leader of its session."""
+
     """What the kernel says of a process: who started it, and the leader of its session."""
 
     parent: int
@@ -26,7 +28,7 @@ class Process:
 
 @dataclass(frozen=True)
 class ProcessName:
-    """One process of all machines and times. A pid says something only within `machine`: a boot and a pid namespace."""
+    """A name that no other process ever has. A pid is valid only within `machine`: a boot and a pid namespace."""
 
     host: str
     machine: str
@@ -34,7 +36,7 @@ class ProcessName:
     started: str
 
     def life(self) -> Life:
-        """Tell whether the process lives: unknown if it is of another machine or container, or nothing can be read."""
+        """Tell whether the process is alive; unknown on another machine or in another container, or without /proc."""
         if not self.machine or self.machine != find_machine() or not 0 < self.pid <= MAX_PID:
             return "unknown"
         try:
@@ -51,18 +53,18 @@ class ProcessName:
 
 
 def measure_cpu(pids: Collection[int]) -> float:
-    """Sum up the CPU seconds that processes have used so far; those that are gone count nothing."""
+    """Sum the CPU seconds that processes have used so far; ended processes count nothing."""
     ticks = 0
     for pid in pids:
         with contextlib.suppress(OSError):
-            # Behind the name, which may hold blanks and brackets; source: proc(5), fields 14 and 15.
+            # The fields follow the name, which may contain spaces and parentheses. Source: proc(5), fields 14 and 15.
             fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def name_this_process() -> ProcessName:
-    """Name the calling process. Where there is no /proc the name tells people something, but no program."""
+    """Name the calling process. Without /proc the name is readable, but `life` cannot use it."""
     pid = os.getpid()
     try:
         machine, started = find_machine(), started_at(pid)
@@ -72,7 +74,7 @@ def name_this_process() -> ProcessName:
 
 
 def find_machine() -> str:
-    """Name the boot and the pid namespace of the calling process; empty where that cannot be read."""
+    """Name the boot and the pid namespace of the calling process; empty if they cannot be read."""
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.readlink(PROC / 'self/ns/pid')}"
@@ -81,13 +83,13 @@ def find_machine() -> str:
 
 
 def started_at(pid: int) -> str:
-    """Tell when a process started, so that another one with its number is not taken for it; empty for a zombie.
+    """Return when a process started, which tells it from a later process with the same pid; empty for a zombie.
 
-    Raises: OSError if it is gone, or hidden.
+    Raises: OSError if the process has ended or is hidden.
     """
     text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     state, *fields = text.rpartition(")")[2].split()
-    # Field 22 of proc(5), of which two stand before the state.
+    # Field 22 of proc(5); the pid, the name and the state come before `fields`.
     return "" if state in "ZX" else fields[18]
 
 
@@ -95,9 +97,9 @@ def list_processes() -> dict[int, Process]:
     """List all living processes by pid."""
     found = {}
     for path in PROC.glob("[0-9]*/stat"):
-        # Between the listing and the reading a process may end.
+        # A process may end between the listing and the read.
         with contextlib.suppress(OSError):
-            # A process's name stands in parentheses and may hold some; behind them: state, parent, group, session.
+            # The name is in parentheses and may contain some; state, parent, group and session follow it.
             state, parent, _, session = path.read_text().rpartition(")")[2].split()[:4]
             if state not in "ZX":
                 found[int(path.parent.name)] = Process(int(parent), int(session))
@@ -105,7 +107,7 @@ def list_processes() -> dict[int, Process]:
 
 
 def add_descendants(pids: Collection[int], processes: dict[int, Process]) -> set[int]:
-    """Add to some processes all that they started, and that those did."""
+    """Add to some processes all their descendants."""
     found = set(pids)
     while more := {pid for pid, process in processes.items() if process.parent in found} - found:
         found |= more
@@ -113,7 +115,7 @@ def add_descendants(pids: Collection[int], processes: dict[int, Process]) -> set
 
 
 def find_processes(needle: str = "", *, variable: str | None = None) -> list[int]:
-    """Find processes of ours whose command line holds `needle`, and whose environment holds `variable` (NAME=value)."""
+    """Find this user's processes whose command line contains `needle` and whose environment `variable` (NAME=value)."""
     found = []
     for pid in list_processes():
         folder = PROC / str(pid)

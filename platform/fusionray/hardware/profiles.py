@@ -1,6 +1,6 @@
-"""What each kind of device is trained with: precision, memory format, compilation. Knows torch, not Ray.
+"""Settings for training on each kind of device: precision, memory format, compilation. Uses torch, not Ray.
 
-The table is data (`hardware.yaml`). Asking changes nothing: the engine applies what a profile says.
+The table is data (`profiles.yaml`). A lookup changes no setting of torch: the engine applies the profile.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ Family = Literal["nvidia", "amd-cdna", "amd-rdna", "cpu"]
 
 
 class HardwareProfile(Section):
-    """A row of the table: the settings that `auto` stands for on one kind of device."""
+    """A row of the table: the meaning of `auto` on one kind of device."""
 
     name: str = Field(description="the architecture, as messages and docs call it")
-    match: tuple[str, ...] = Field(description="CUDA capabilities, AMD architectures, or what a CPU must have")
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(description="what engine.precision=auto means")
+    match: tuple[str, ...] = Field(description="CUDA capabilities, AMD architectures, or requirements of a CPU")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(description="meaning of engine.precision=auto")
     tf32: bool = Field(description="tensor cores round float32 products to TF32: engine.precision=tf32 has an effect")
-    channels_last: bool = Field(description="what engine.channels_last=auto means")
-    compile: bool = Field(description="what engine.compile=auto means")
+    channels_last: bool = Field(description="meaning of engine.channels_last=auto")
+    compile: bool = Field(description="meaning of engine.compile=auto")
     decode_threads: int = Field(ge=1, description="threads that decode pictures fast enough for this device")
-    source: str = Field(description="where the row comes from")
-    note: str = Field("", description="why this row was taken for a device that the table does not name")
+    source: str = Field(description="source of the row")
+    note: str = Field("", description="why a device that the table does not name gets this row")
 
 
 @lru_cache(maxsize=1)
 def load_profiles() -> dict[Family, tuple[HardwareProfile, ...]]:
-    """Read the table, per family from the oldest to the newest; CPUs from the most to the least able."""
+    """Read the table: GPU families from the oldest row to the newest, CPUs from the most capable to the least."""
     table = yaml.safe_load(files("fusionray.hardware").joinpath("profiles.yaml").read_text("utf-8"))
     return {family: tuple(HardwareProfile.model_validate(row) for row in rows) for family, rows in table.items()}
 
 
 def detect_profile(device: torch.device) -> HardwareProfile:
-    """Find the profile of a device of this process; `cuda` stands for NVIDIA's and AMD's GPUs, as in torch."""
+    """Find the profile of a device of this process; `cuda` means NVIDIA and AMD GPUs, as in torch."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         if torch.version.hip:
             return match_amd(properties.gcnArchName)
         return match_nvidia(properties.major, properties.minor)
     found = torch.cpu.get_capabilities()
-    # Sizes and names stand among the capabilities: only what is True is an instruction set.
+    # The capabilities also contain sizes and names; only an entry that is True is an instruction set.
     return match_cpu(os.uname().machine, [name for name, value in found.items() if value is True])
 
 
 def match_nvidia(major: int, minor: int) -> HardwareProfile:
-    """Find the row of a CUDA capability; one that no row names is taken for the nearest older one, and says so."""
+    """Find the row of a CUDA capability; an unknown one gets the nearest older row and a note."""
     rows = load_profiles()["nvidia"]
     known = {parse_capability(entry): row for row in rows for entry in row.match}
     if (major, minor) in known:
         return known[major, minor]
     older = [capability for capability in known if capability < (major, minor)]
     taken = known[max(older)] if older else rows[0]
-    return with_note(taken, f"capability {major}.{minor} is in no profile: taken for {taken.name}")
+    return with_note(taken, f"capability {major}.{minor} has no profile: using {taken.name}")
 
 
 def parse_capability(entry: str) -> tuple[int, int]:
@@ -71,9 +71,9 @@ def parse_capability(entry: str) -> tuple[int, int]:
 
 
 def match_amd(architecture: str) -> HardwareProfile:
-    """Find the row of a `gcnArchName` (`gfx90a:sramecc+:xnack-`); an unknown one is its family's newest, and says so.
+    """Find the row of a `gcnArchName` (`gfx90a:sramecc+:xnack-`); an unknown one gets its family's newest and a note.
 
-    The family is told by the length: three signs for data centres (gfx942), four for Radeon (gfx1100).
+    The length tells the family: three characters after `gfx` for data centres (gfx942), four for Radeon (gfx1100).
     """
     name = architecture.partition(":")[0]
     family: Family = "amd-cdna" if len(name) <= len("gfx942") else "amd-rdna"
@@ -81,11 +81,11 @@ def match_amd(architecture: str) -> HardwareProfile:
     for row in rows:
         if any(fnmatchcase(name, pattern) for pattern in row.match):
             return row
-    return with_note(rows[-1], f"{name} is in no profile: taken for {rows[-1].name}")
+    return with_note(rows[-1], f"{name} has no profile: using {rows[-1].name}")
 
 
 def match_cpu(machine: str, capabilities: Collection[str]) -> HardwareProfile:
-    """Find the first row that a CPU meets: `machine` as uname has it, instruction sets as torch names them."""
+    """Find the first row whose requirements a CPU meets: `machine` as in uname, instruction sets as in torch."""
     names = {"arm64": "aarch64", "amd64": "x86_64"}
     have = {names.get(machine.lower(), machine.lower()), *capabilities}
     rows = load_profiles()["cpu"]
@@ -101,9 +101,9 @@ def with_note(profile: HardwareProfile, note: str) -> HardwareProfile:
 
 
 def describe_profile(profile: HardwareProfile, device: torch.device) -> str:
-    """Say in one line what computes and how.
+    """Describe a device and its settings in one line.
 
-    To show what overrides made of a profile, pass `profile.model_copy(update={...})`.
+    To show settings that override the profile, pass `profile.model_copy(update={...})`.
     """
     parts = [
         f"{profile.precision} over tf32"
@@ -133,7 +133,7 @@ def memory_gib(device: torch.device) -> float:
 
 
 def tabulate(families: Sequence[Family] = ("nvidia", "amd-cdna", "amd-rdna", "cpu")) -> str:
-    """Draw the table as Markdown, as docs/hardware.md shows it."""
+    """Write the table as Markdown, as in docs/hardware.md."""
     lines = ["| profile | devices | precision | TF32 | format | compile | decode threads | source |", "|" + "---|" * 8]
     for row in (row for family in families for row in load_profiles()[family]):
         devices = ", ".join(row.match).replace("*", "x") or "any"

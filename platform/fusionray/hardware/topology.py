@@ -1,7 +1,7 @@
-"""What a machine offers a process: cores by NUMA node, a limit on CPU time, GPUs and the cores next to them.
+"""The CPUs and GPUs that a process may use: cores by NUMA node, the CPU quota, GPUs and the cores close to them.
 
-Read from files below a root, so that any machine can be laid out in a folder. `CPU` is a logical one, as Linux counts
-them; a core is one or more of them that share its units.
+All files are read below a root folder, so that a test can lay out any machine. A `CPU` is a logical one, as Linux
+counts them; a core is one or more CPUs that share its units.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 ROOT = Path("/")
-GPU_VENDORS = frozenset({"0x10de", "0x1002"})  # NVIDIA, AMD: a server's own display chip is of neither
+GPU_VENDORS = frozenset({"0x10de", "0x1002"})  # NVIDIA and AMD; the display chip of a server is of another vendor
 GPU_CLASSES = ("0x03", "0x12")  # display controllers and processing accelerators
 
 
@@ -26,8 +26,8 @@ class Core:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """A GPU by PCI address, with the logical CPUs next to it."""
+class PciGpu:
+    """A GPU by PCI address, with the logical CPUs close to it."""
 
     address: str
     node: int | None
@@ -40,7 +40,7 @@ class Topology:
 
     cores: tuple[Core, ...]
     quota: float | None
-    gpus: Mapping[str, Gpu]
+    gpus: Mapping[str, PciGpu]
 
     @property
     def allowed(self) -> tuple[int, ...]:
@@ -49,7 +49,7 @@ class Topology:
 
 
 def read_topology(root: Path = ROOT, allowed: Collection[int] | None = None) -> Topology:
-    """Read the machine; `allowed` are the CPUs that this process may use, its own mask by default."""
+    """Read the topology; `allowed` are the CPUs that this process may use, by default its own mask."""
     mask = frozenset(os.sched_getaffinity(0) if allowed is None else allowed)
     nodes = read_nodes(root / "sys/devices/system/node")
     cores = {read_siblings(root / "sys/devices/system/cpu", cpu) & mask for cpu in mask}
@@ -60,7 +60,7 @@ def read_topology(root: Path = ROOT, allowed: Collection[int] | None = None) -> 
 
 
 def read_nodes(folder: Path) -> dict[int, int]:
-    """Map each CPU to its NUMA node; empty where the system shows none."""
+    """Map each CPU to its NUMA node; empty if the system shows none."""
     return {
         cpu: int(entry.parent.name.removeprefix("node"))
         for entry in folder.glob("node[0-9]*/cpulist")
@@ -69,23 +69,23 @@ def read_nodes(folder: Path) -> dict[int, int]:
 
 
 def read_siblings(folder: Path, cpu: int) -> frozenset[int]:
-    """Return the CPUs that share a core with this one, itself included."""
+    """Return the CPUs that share a core with this one, and the CPU itself."""
     siblings = read_text(folder / f"cpu{cpu}/topology/thread_siblings_list")
     return frozenset(parse_cpus(siblings)) | {cpu} if siblings else frozenset({cpu})
 
 
-def read_gpus(folder: Path, mask: frozenset[int]) -> Iterator[Gpu]:
-    """Find the GPUs on the PCI bus; one whose place is not told lies next to all CPUs."""
+def read_gpus(folder: Path, mask: frozenset[int]) -> Iterator[PciGpu]:
+    """Find the GPUs on the PCI bus; a GPU of unknown place counts as close to all CPUs."""
     for entry in sorted(folder.glob("*")):
         vendor, kind = read_text(entry / "vendor"), read_text(entry / "class")
         if vendor in GPU_VENDORS and kind.startswith(GPU_CLASSES):
             node = int(read_text(entry / "numa_node") or -1)
             cpus = frozenset(parse_cpus(read_text(entry / "local_cpulist")))
-            yield Gpu(entry.name, node if node >= 0 else None, cpus or mask)
+            yield PciGpu(entry.name, node if node >= 0 else None, cpus or mask)
 
 
 def read_quota(root: Path) -> float | None:
-    """Read the limit of CPU time in CPUs: the least of this process's control group and all above it."""
+    """Read the limit of CPU time, in CPUs: the least of this process's control group and of all groups above it."""
     limits = []
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -98,7 +98,7 @@ def read_quota(root: Path) -> float | None:
 
 def read_limits(mount: Path, path: str, name: str) -> Iterator[float]:
     """Yield the limits of a control group and of those above it, version 2 (`200000 100000`) or 1 (two files)."""
-    # Inside a container the path may be the host's, of which only the mounted end exists: the mount itself counts too.
+    # In a container the path may be the host's, of which only the mount exists; so the mount itself counts too.
     group = mount / path.strip("/")
     for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(mount))):
         words = read_text(folder / name).split()
@@ -109,7 +109,7 @@ def read_limits(mount: Path, path: str, name: str) -> Iterator[float]:
 
 
 def read_text(path: Path) -> str:
-    """Read a file of the system; empty where there is none: containers hide some, old kernels lack some."""
+    """Read a file of the system; empty if it does not exist: containers hide some, old kernels lack some."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -117,7 +117,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_cpus(text: str) -> list[int]:
-    """Read a list as Linux writes it: `0-2,8` is 0, 1, 2, 8."""
+    """Parse a list of CPUs as Linux writes it: `0-2,8` is 0, 1, 2, 8."""
     cpus: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -127,6 +127,6 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def format_cpus(cpus: Collection[int]) -> str:
-    """Write a list as Linux does, the inverse of `parse_cpus`."""
+    """Format a list of CPUs as Linux does, the inverse of `parse_cpus`."""
     runs = [[cpu for _, cpu in run] for _, run in groupby(enumerate(sorted(cpus)), key=lambda pair: pair[1] - pair[0])]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -1,1 +1,1 @@
-"""The Ray cluster a command works on: connection, actor pool, progress."""
+"""The Ray cluster of a command: connection, actor pool, progress."""

@@ -1,4 +1,4 @@
-"""Work spread over a pool of Ray actors, through Ray Data."""
+"""A pool of Ray actors that works through a list of items, on Ray Data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-# A cluster without a free CPU would otherwise be waited for in silence.
-PATIENCE_SECONDS = 600.0
+# Fail after this time instead of waiting silently for a cluster without a free CPU.
+NO_PROGRESS_SECONDS = 600.0
 
 Answer = dict[str, NDArray[Any]]
 """A batch of Ray Data: columns of one length."""
@@ -20,19 +20,19 @@ Worker = Callable[[Answer], Iterator[Answer]]
 def work_through(
     worker: Callable[[Any], Worker], task: Any, items: Sequence[Any], *, size: int, num_cpus: float, num_gpus: float = 0
 ) -> Iterator[Answer]:
-    """Give each item to one of at most `size` actors and yield what they answer, as soon as they do, in any order.
+    """Give each item to one of at most `size` actors; yield their answers as soon as they arrive, in any order.
 
-    An actor is `worker(task)`, called with {"item": [a pickled item]}; of what it yields, each batch comes back alone.
+    An actor is `worker(task)`, called with {"item": [a pickled item]}. Each batch that it yields is yielded here alone.
     """
     import ray.data
 
     rows = [{"item": pickle.dumps(item)} for item in items]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
-    # Whoever asked has a bar of its own; and every small answer is a block of its own, or news would wait for the end.
+    # The caller draws its own progress bar. Each answer is its own block; otherwise small answers arrive at the end.
     dataset.context.enable_progress_bars = False
     dataset.context.target_max_block_size = 1
     dataset.context.print_on_execution_start = False
-    dataset.context.execution_no_progress_timeout_s = PATIENCE_SECONDS
+    dataset.context.execution_no_progress_timeout_s = NO_PROGRESS_SECONDS
     answers = dataset.map_batches(
         worker,
         fn_constructor_args=(task,),
@@ -45,5 +45,5 @@ def work_through(
 
 
 def unpack(batch: Answer) -> list[Any]:
-    """Give the items of a batch that an actor is called with."""
+    """Unpickle the items of a batch with which an actor is called."""
     return [pickle.loads(pickled) for pickled in batch["item"]]  # noqa: S301 - written by the driver of this very run

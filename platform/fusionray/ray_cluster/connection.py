@@ -1,4 +1,4 @@
-"""A Ray cluster to work on: the one that was named, or one of our own on this machine."""
+"""The connection to a Ray cluster: one that exists, or a new one on this machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import os
 import time
 from collections.abc import Iterator
 
-from fusionray.environment import cluster_address, keep_proxy_files, passed_on
+from fusionray.environment import cluster_address, passed_on, set_proxy_paths
 from fusionray.errors import ClusterUnavailable
 
-# Ray counts logical CPUs: two more than there are cores keep its data tasks alive beside one worker a core.
+# Ray counts logical CPUs: two more than the machine has let its data tasks run beside one worker a core.
 SPARE_CPUS = 2
 POLL_SECONDS = 0.2
 
@@ -20,8 +20,8 @@ POLL_SECONDS = 0.2
 def cluster(address: str | None = None) -> Iterator[None]:
     """Connect to a Ray cluster for the length of a `with` block.
 
-    `address` None joins the cluster of a surrounding Ray job or an existing connection, and starts one on this
-    machine otherwise, which is stopped again at the end.
+    Without an address it joins the cluster of a surrounding Ray job or an existing connection; otherwise it starts a
+    cluster on this machine and stops it at the end.
 
     Raises: ClusterUnavailable if the address does not answer.
     """
@@ -62,7 +62,7 @@ def connect(address: str) -> None:
 def start_local() -> None:
     import ray
 
-    keep_proxy_files()
+    set_proxy_paths()
     cores = len(os.sched_getaffinity(0))
     ray.init(
         address="local",
@@ -75,16 +75,16 @@ def start_local() -> None:
 
 
 def choose_store_bytes() -> int:
-    """Size the local object store: encoded rows are small, and shared memory is scarce in containers."""
+    """Choose the bytes of the local object store: encoded rows are small, and containers have little shared memory."""
     shared = os.statvfs("/dev/shm")  # noqa: S108 - asked for its size only
     free = shared.f_bavail * shared.f_frsize
     return int(min(2 * 2**30, max(100 * 2**20, free * 0.5)))
 
 
 def wait_for_cpus(need: float, timeout_seconds: float = 20.0) -> float:
-    """Wait until Ray can give out `need` CPUs, or for so long; return how many it can.
+    """Wait until Ray has `need` free CPUs, or for the timeout; return the number of free CPUs.
 
-    The stage before gives its CPUs back a moment after it is done.
+    The previous stage releases its CPUs a moment after it ends.
     """
     import ray
 
@@ -100,7 +100,7 @@ def wait_for_cpus(need: float, timeout_seconds: float = 20.0) -> float:
 def require_cpus(num_workers: int, cpus_per_worker: float) -> None:
     """Wait until every worker of a stage can have its CPUs.
 
-    Raises: ClusterUnavailable if the cluster cannot give them; Ray itself would wait for ever.
+    Raises: ClusterUnavailable if the cluster cannot provide them; Ray itself would wait without limit.
     """
     need = num_workers * cpus_per_worker
     free = wait_for_cpus(need)

@@ -1,4 +1,4 @@
-"""Progress of work that runs elsewhere on the cluster: told to a board, shown as a bar where the user sits."""
+"""Progress of work on the cluster: workers report to an actor, and the driver draws a progress bar."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tqdm import tqdm
 from fusionray.background import run_in_background
 
 POLL_SECONDS = 0.5
-# `ray job stop` gives a run three seconds to save what it has.
-NOTICE_SECONDS = 0.1
+# `ray job stop` gives a run three seconds to save its state.
+STOP_CHECK_SECONDS = 0.1
 ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Where a worker computes: its rank among how many, its process and the node of that; and where it began."""
+    """A worker: its rank among `num_ranks`, its process and node, and the position at which it started."""
 
     rank: int
     num_ranks: int
@@ -35,56 +35,58 @@ class WorkerInfo:
 
 @dataclass
 class ProgressState:
-    """How far work is: its position, figures beside it, and what was told since the last look.
+    """State of the work: its position, current figures, and what was reported since the last read.
 
-    `reports`: figures of evaluations with the position that they were made at; `lines`: what the user is to read;
-    `seats`: the workers of the newest start that have arrived.
+    `reports`: metrics of evaluations with the position they were made at; `lines`: messages for the user; `workers`:
+    the workers of the newest start that have begun, by rank.
     """
 
     position: int = 0
     notes: dict[str, float] = field(default_factory=dict)
     reports: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    seats: dict[int, WorkerInfo] = field(default_factory=dict)
-    halted: bool = False
+    workers: dict[int, WorkerInfo] = field(default_factory=dict)
+    stop_requested: bool = False
 
 
 @ray.remote(num_cpus=0)
 class ProgressActor:
-    """Keep the standing; what is news is given out once."""
+    """Hold the progress of some work; each report and each line is returned once."""
 
     def __init__(self) -> None:
-        self.standing = ProgressState()
+        self.state = ProgressState()
 
-    def put(self, position: int, notes: dict[str, float]) -> bool:
-        """Take a position; answer whether the work is to end."""
-        self.standing.position, self.standing.notes = position, notes
-        return self.standing.halted
+    def advance(self, position: int, notes: dict[str, float]) -> bool:
+        """Set the position; return whether the work shall stop."""
+        self.state.position, self.state.notes = position, notes
+        return self.state.stop_requested
 
-    def add(self, line: str) -> None:
-        self.standing.lines.append(line)
+    def log(self, line: str) -> None:
+        self.state.lines.append(line)
 
     def report(self, position: int, metrics: dict[str, float]) -> None:
-        self.standing.reports.append((position, metrics))
+        self.state.reports.append((position, metrics))
 
-    def enter(self, seat: WorkerInfo) -> None:
-        others = self.standing.seats
-        self.standing.seats = {rank: other for rank, other in others.items() if other.num_ranks == seat.num_ranks}
-        self.standing.seats[seat.rank] = seat
+    def add_worker(self, worker: WorkerInfo) -> None:
+        others = self.state.workers
+        self.state.workers = {rank: other for rank, other in others.items() if other.num_ranks == worker.num_ranks}
+        self.state.workers[worker.rank] = worker
 
-    def halt(self) -> None:
-        self.standing.halted = True
+    def request_stop(self) -> None:
+        self.state.stop_requested = True
 
-    def look(self) -> ProgressState:
-        seen = self.standing
-        self.standing = ProgressState(seen.position, seen.notes, seats=dict(seen.seats), halted=seen.halted)
-        return seen
+    def read(self) -> ProgressState:
+        read = self.state
+        self.state = ProgressState(
+            read.position, read.notes, workers=dict(read.workers), stop_requested=read.stop_requested
+        )
+        return read
 
 
 class ProgressHandle:
-    """A handle that workers write to and whoever started the work reads from.
+    """A handle of a progress actor: workers report to it, the driver reads from it.
 
-    The board lives on the node of the one who made it: it is not lost with the node of a worker.
+    The actor runs on the node of its creator, so that it is not lost with the node of a worker.
     """
 
     def __init__(self) -> None:
@@ -96,57 +98,57 @@ class ProgressHandle:
         return rebuild, (self.actor,)
 
     def advance(self, position: int, notes: Mapping[str, float]) -> None:
-        """Tell how far the work is; never waits."""
-        self.answer = self.actor.put.remote(position, dict(notes))
+        """Report the position of the work; never waits."""
+        self.answer = self.actor.advance.remote(position, dict(notes))
 
-    def is_halted(self) -> bool:
-        """Tell whether the work is to end, as far as the answer to the last `advance` is here; never waits."""
+    def is_stop_requested(self) -> bool:
+        """Tell whether the work shall stop, by the answer to the last `advance` if it is here; never waits."""
         if self.answer is None or not ray.wait([self.answer], timeout=0)[0]:
             return False
         answer, self.answer = self.answer, None
-        # Whoever lost the board was not told to end.
+        # If the actor is lost, nobody has requested a stop.
         with contextlib.suppress(ray.exceptions.RayError):
             return bool(ray.get(answer))
         return False
 
-    def say(self, line: str) -> None:
-        """Send a line to the user, above the bar; never waits."""
-        self.actor.add.remote(line)
+    def log(self, line: str) -> None:
+        """Show the user a line above the bar; never waits."""
+        self.actor.log.remote(line)
 
     def report(self, position: int, metrics: Mapping[str, float]) -> None:
-        """Tell the figures of an evaluation made at a position; never waits."""
+        """Report the metrics of an evaluation made at a position; never waits."""
         self.actor.report.remote(position, dict(metrics))
 
-    def enter(self, seat: WorkerInfo) -> None:
-        """Tell that a worker has arrived; never waits."""
-        self.actor.enter.remote(seat)
+    def add_worker(self, worker: WorkerInfo) -> None:
+        """Report that a worker has started; never waits."""
+        self.actor.add_worker.remote(worker)
 
-    def halt(self) -> None:
-        """Ask the work to save what it has and to end; never waits."""
-        self.actor.halt.remote()
+    def request_stop(self) -> None:
+        """Request that the work saves its state and stops; never waits."""
+        self.actor.request_stop.remote()
 
-    def look(self) -> ProgressState:
-        """Return how far the work is, and what was told since the last look.
+    def read(self) -> ProgressState:
+        """Return the state of the work, with what was reported since the last read.
 
-        Raises: RayError if the board is lost, or does not answer for some seconds.
+        Raises: RayError if the actor is lost, or does not answer for some seconds.
         """
-        standing: ProgressState = ray.get(self.actor.look.remote(), timeout=ANSWER_SECONDS)
-        return standing
+        state: ProgressState = ray.get(self.actor.read.remote(), timeout=ANSWER_SECONDS)
+        return state
 
     def close(self) -> None:
-        """End the board."""
+        """End the actor."""
         ray.kill(self.actor)
 
     @contextlib.contextmanager
     def shown(self, title: str, total: int, unit: str, *, ending: threading.Event | None = None) -> Iterator[None]:
-        """Draw the bar while the block runs; once `ending` is set the work is asked to end."""
+        """Draw the bar during the block; request a stop once `ending` is set."""
 
         def draw(stop: threading.Event) -> None:
             with tqdm(total=total, desc=title, unit=unit, smoothing=0.05, mininterval=POLL_SECONDS) as bar:
                 drawn = time.monotonic()
-                while not stop.wait(NOTICE_SECONDS):
+                while not stop.wait(STOP_CHECK_SECONDS):
                     if ending is not None and ending.is_set():
-                        self.halt()
+                        self.request_stop()
                     if time.monotonic() - drawn > POLL_SECONDS:
                         self.update(bar, total)
                         drawn = time.monotonic()
@@ -156,19 +158,19 @@ class ProgressHandle:
             yield
 
     def update(self, bar: tqdm[Any], total: int) -> None:
-        # The board is a convenience: work goes on where it does not answer.
+        # The bar is a convenience: the work continues if the actor does not answer.
         with contextlib.suppress(ray.exceptions.RayError):
-            standing = self.look()
-            for line in standing.lines:
+            state = self.read()
+            for line in state.lines:
                 tqdm.write(line, file=sys.stderr)
-            if standing.position > bar.n:
-                notes = list(standing.notes.items())[:4]
+            if state.position > bar.n:
+                notes = list(state.notes.items())[:4]
                 bar.set_postfix({name: f"{value:.3g}" for name, value in notes}, refresh=False)
-                bar.update(min(standing.position, total) - bar.n)
+                bar.update(min(state.position, total) - bar.n)
 
 
 def rebuild(actor: Any) -> ProgressHandle:
-    """Make another handle of a board; answers under way stay with the one that asked."""
-    board = ProgressHandle.__new__(ProgressHandle)
-    board.actor, board.answer = actor, None
-    return board
+    """Make another handle of a progress actor; the answer to an `advance` stays with the handle that called it."""
+    progress = ProgressHandle.__new__(ProgressHandle)
+    progress.actor, progress.answer = actor, None
+    return progress

@@ -104,7 +104,7 @@ class EngineCache:
             lease = self.make_lease(key)
             found = self.wait(key, lease)
             if found is None and lease.number:
-                with lease.kept():
+                with lease.held():
                     # Whoever held the lease until now may just have finished.
                     found = self.find(key) or self.make(key, parts, build)
         except OSError as error:

@@ -1,1 +1,1 @@
-"""What keeps synthetic pictures of people honest."""
+"""Safety: signed provenance, visible marks, consent, and the audit log."""

@@ -1,6 +1,6 @@
-"""The audit log: one JSON line a request, without pictures, embeddings, file names or keys.
+"""The audit log: one JSON line for each request, without pictures, embeddings, file names or keys.
 
-Source and target appear as their sha256: whoever holds a picture can find its lines, nobody can read it from them.
+A line holds the sha256 of source and target: whoever has a picture can find its lines, but no line reveals a picture.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fusionray.environment import resolve_location
 from fusionray.errors import AuditFailed
 
 ANONYMOUS = "anonymous"
-# Of what a client chooses freely, a line keeps so many characters.
+# Characters that a line keeps of a value that the client chooses.
 LONGEST_TEXT = 200
 
 
@@ -47,7 +47,7 @@ class AuditConfig(Section):
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """One request. Hashes are hexadecimal sha256 of the bytes received and sent; None for what did not come about."""
+    """One request. Hashes are hexadecimal sha256 of the bytes received and sent; None if there are none."""
 
     request: str
     status: int
@@ -71,12 +71,12 @@ class TaskAuditEntry(AuditEntry):
 
 
 class AuditLog:
-    """Append to one file, from any thread of any process on this machine. `num_lost` counts lines that did not fit."""
+    """Append to one file, from any thread or process of this machine. `num_lost` counts lines that were not written."""
 
     def __init__(self, settings: AuditConfig) -> None:
-        """Open the log once, so that a place that cannot be written is found at the start.
+        """Open the log once, so that a file that cannot be written fails at the start.
 
-        Raises: AuditFailed, required or not; ValueError if the settings name no path.
+        Raises: AuditFailed, even if lines are not required; ValueError if the settings name no path.
         """
         if settings.path is None:
             raise ValueError("audit.path: name the file of the log")
@@ -91,9 +91,9 @@ class AuditLog:
             raise self.describe(error) from None
 
     def write(self, entry: AuditEntry) -> None:
-        """Write the line of a request, stamped with the time.
+        """Write the line of a request with a timestamp.
 
-        Raises: AuditFailed if it cannot be written and lines are required; else it is counted as lost.
+        Raises: AuditFailed if it cannot be written and lines are required; otherwise the line is counted as lost.
         """
         line = {"when": datetime.now(UTC).isoformat(timespec="milliseconds")} | asdict(entry)
         bounded = {key: value[:LONGEST_TEXT] if isinstance(value, str) else value for key, value in line.items()}
@@ -106,26 +106,26 @@ class AuditLog:
                 raise self.describe(error) from None
 
     def append(self, line: bytes) -> None:
-        """Append a whole line or nothing; put the file aside first if it would grow too long.
+        """Append a whole line or nothing; rotate the file first if it would become too long.
 
         Raises: OSError.
         """
-        with self.alone():
+        with self.locked():
             if line and self.path.exists() and self.path.stat().st_size + len(line) > self.settings.max_bytes:
                 self.rotate()
             descriptor = open_private(self.path)
             try:
                 size = os.fstat(descriptor).st_size
                 if os.write(descriptor, line) != len(line):
-                    # The disk ran full within the line: the next one must not be glued to a part of it.
+                    # The disk became full within the line; the next line must not follow a partial one.
                     os.ftruncate(descriptor, size)
                     raise OSError(f"only a part of the line fits on the disk of {self.path}")
             finally:
                 os.close(descriptor)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other writers out. The lock is a file of its own, since the log itself is renamed; it dies with us."""
+    def locked(self) -> Iterator[None]:
+        """Exclude other writers. The log is renamed, so a separate file is locked; the lock ends with the process."""
         descriptor = open_private(self.path.with_name(f"{self.path.name}.lock"))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -141,12 +141,14 @@ class AuditLog:
                 newer.replace(older)
 
     def describe(self, error: OSError) -> AuditFailed:
-        said = error.strerror or str(error)
-        return AuditFailed(f"{self.path}: the audit line cannot be written ({said}); free space or mend the access")
+        reason = error.strerror or str(error)
+        return AuditFailed(
+            f"{self.path}: the audit line cannot be written ({reason}); free some space, or fix the permissions"
+        )
 
 
 def open_private(path: Path) -> int:
-    """Open a file to append to, that only its owner can read."""
+    """Open a file for appending that only its owner can read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode) and stat.S_IMODE(mode) & 0o077:
@@ -155,5 +157,5 @@ def open_private(path: Path) -> int:
 
 
 def hash_bytes(data: bytes) -> str:
-    """Name bytes by their sha256, hexadecimal."""
+    """Return the sha256 of bytes, hexadecimal."""
     return hashlib.sha256(data).hexdigest()

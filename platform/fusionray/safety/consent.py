@@ -1,4 +1,4 @@
-"""Whose face may be used: a policy that is asked before each fusion."""
+"""Consent: a policy decides before each fusion whether the source face may be used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HASH_LETTERS = 64
 
 
 class ConsentConfig(Section):
-    """What a request needs besides its pictures."""
+    """The policy, and its file."""
 
     policy: str = Field(
         default="none",
@@ -43,30 +43,30 @@ class ConsentConfig(Section):
 
 
 class ConsentPolicy(Protocol):
-    """What decides. It is asked from several threads, and may take its time: a picture is decoded meanwhile."""
+    """A consent policy. Several threads call it, and it may be slow: other pictures are decoded meanwhile."""
 
     def check(
         self, source_sha256: str, embedding: NDArray[np.float32] | None, token: str | None, key_name: str
     ) -> None:
         """Return if the source may be used.
 
-        `source_sha256` is that of the bytes received, hexadecimal; `embedding` [E] is there only for a policy that is
-        asked after the face was read; `key_name` names the API key, or is "anonymous".
+        `source_sha256` is the hexadecimal hash of the received bytes; `embedding` [E] is None if the policy is called
+        before the face was read; `key_name` is the name of the API key, or "anonymous".
 
-        Raises: ConsentRefused with the reason. Any other exception refuses as well: it is logged, and
-            told as consent_unavailable.
+        Raises: ConsentRefused with the reason. Any other exception refuses as well: it is logged, and the client's
+            reason is consent_unavailable.
         """
 
 
 class NoPolicy:
-    """Permit every source: who may use whose picture is settled elsewhere."""
+    """Permit every source, where consent is managed elsewhere."""
 
     def check(self, source_sha256: str, embedding: object, token: str | None, key_name: str) -> None:  # noqa: ARG002
         return
 
 
 class AllowList:
-    """Permit source files by their sha256. The file is read again when it changes: a line taken out counts at once."""
+    """Permit source files by their sha256. The list is read again when its file changes."""
 
     def __init__(self, path: Path) -> None:
         """Read the list.
@@ -74,7 +74,7 @@ class AllowList:
         Raises: ConfigInvalid naming the line.
         """
         self.path = path
-        # One tuple, replaced as a whole: threads see the old list or the new one.
+        # One tuple, replaced as a whole, so that a thread sees either the old list or the new one.
         self.listed = (self.read_version(), read_hashes(path))
 
     def check(self, source_sha256: str, embedding: object, token: str | None, key_name: str) -> None:  # noqa: ARG002
@@ -98,7 +98,7 @@ class AllowList:
 
 
 class TokenPolicy:
-    """Permit what a signed token covers: this source, until it expires, with this API key if the token names one."""
+    """Permit the source of a signed token until it expires, and with one API key only if the token names one."""
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
@@ -113,7 +113,7 @@ class TokenPolicy:
 
 
 class FunctionPolicy:
-    """Ask a function of the operator's, called with the arguments of `check`."""
+    """Call a function of the operator with the arguments of `check`."""
 
     def __init__(self, function: Callable[[str, NDArray[np.float32] | None, str | None, str], object]) -> None:
         self.function = function
@@ -121,7 +121,7 @@ class FunctionPolicy:
     def check(
         self, source_sha256: str, embedding: NDArray[np.float32] | None, token: str | None, key_name: str
     ) -> None:
-        # One that answers in place of raising is understood too: only None and True permit.
+        # The function may also return its decision: only None and True permit.
         try:
             answer = self.function(source_sha256, embedding, token, key_name)
         except ConsentRefused:
@@ -137,7 +137,7 @@ class FunctionPolicy:
 def build_policy(settings: ConsentConfig) -> ConsentPolicy:
     """Build the policy that the settings name.
 
-    Raises: ConfigInvalid naming the file or the function that cannot be used.
+    Raises: ConfigInvalid naming the file or function that cannot be used.
     """
     path = Path(resolve_location(settings.file)) if settings.file is not None else None
     if settings.policy == "allow-list" and path is not None:
@@ -157,7 +157,7 @@ def build_policy(settings: ConsentConfig) -> ConsentPolicy:
 
 
 def read_hashes(path: Path) -> frozenset[str]:
-    """Read the first word of each line, a sha256 as `sha256sum` writes it; `#` begins a remark.
+    """Read the first word of each line, a sha256 as `sha256sum` writes it; `#` starts a comment.
 
     Raises: ConfigInvalid naming the line.
     """

@@ -1,4 +1,4 @@
-"""Consent tokens: whoever manages consent signs "this source, until then"; serving checks it with the same secret."""
+"""Consent tokens: a consent manager signs a source's sha256 and an expiry; the service shares the signing secret."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fusionray.errors import ConfigInvalid, ConsentRefused
 
 SHORTEST_SECRET_BYTES = 32
 LONGEST_TOKEN = 2048
-# Names the format; a token of another version is not ours.
+# Version of the format; tokens of other versions are refused.
 VERSION = "frc1"
 
 
 class ConsentClaim(BaseModel):
-    """What a token says. `expires` is Unix time, seconds; without `key_name` any API key may present it."""
+    """Content of a token. `expires` is Unix time, seconds; without `key_name`, any API key may present it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -44,9 +44,9 @@ class ConsentClaim(BaseModel):
 
 
 def make_token(secret: bytes, source_sha256: str, expires: float, key_name: str | None = None) -> str:
-    """Sign a consent to use the source file with this sha256 until `expires` (Unix time, seconds).
+    """Sign the consent to use the source file with this sha256 until `expires` (Unix time, seconds).
 
-    The token is `frc1.CLAIM.MAC`: base64url of JSON, and of the HMAC-SHA256 over all before the last dot.
+    The token is `frc1.CLAIM.MAC`: base64url of JSON, and of the HMAC-SHA256 over everything before the last dot.
     """
     claim = ConsentClaim(source_sha256=source_sha256.lower(), expires=float(expires), key_name=key_name)
     signed = f"{VERSION}.{encode(claim.model_dump_json().encode())}"
@@ -54,14 +54,14 @@ def make_token(secret: bytes, source_sha256: str, expires: float, key_name: str 
 
 
 def read_token(token: str, secret: bytes) -> ConsentClaim:
-    """Check the signature of a token and return what it says.
+    """Check the signature of a token and return its content.
 
-    Raises: ConsentRefused if it is not one that this secret signed.
+    Raises: ConsentRefused if this secret did not sign it.
     """
     signed, _, mac = token.rpartition(".")
     version, _, claim = signed.partition(".")
     try:
-        # The signature first: nothing is parsed that a stranger wrote.
+        # The signature is checked first, so that nothing unsigned is parsed.
         genuine = len(token) <= LONGEST_TOKEN and hmac.compare_digest(decode(mac), sign(secret, signed))
         if genuine and version == VERSION:
             return ConsentClaim.model_validate_json(decode(claim))
@@ -71,7 +71,7 @@ def read_token(token: str, secret: bytes) -> ConsentClaim:
 
 
 def read_secret(path: Path) -> bytes:
-    """Read the secret that tokens are signed with; warn if others can read it.
+    """Read the secret that signs tokens; warn if others can read it.
 
     Raises: ConfigInvalid if it cannot be read or is too short.
     """

@@ -1,4 +1,4 @@
-"""An optional visible mark: a small plate in a corner that says AI."""
+"""An optional visible mark: a small plate with the letters AI in a corner."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fusionray.config import Section
 Corner = Literal["top-left", "top-right", "bottom-left", "bottom-right"]
 Point = tuple[float, float]
 
-# Below this the letters run together.
+# Below this height the letters are illegible.
 SMALLEST_HEIGHT = 13
 MARGIN = 0.35
-# Drawn once at this height, pixels, and scaled down for each picture: edges come out smooth.
+# The plate is drawn once at this height, in pixels, and scaled down for each picture, which makes its edges smooth.
 DRAWN_HEIGHT = 192
-# The plate and its letters in units of its height. A dark plate with a light rim stands out on any ground.
+# The plate and its letters, in units of its height. A dark plate with a light rim is visible on any background.
 ASPECT = 1.5
 RADIUS = 0.28
 RIM = 0.07
@@ -43,14 +43,14 @@ class MarkConfig(Section):
 
 
 class Mark:
-    """Hold the plate ready. Made once, used from any thread."""
+    """The plate, drawn once; thread-safe."""
 
     def __init__(self, settings: MarkConfig) -> None:
         self.settings = settings
         self.plate = draw_plate()
 
     def draw(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a copy of a uint8 RGB [H, W, 3] picture with the mark; a picture too small for it as it is."""
+        """Return a copy of a uint8 RGB [H, W, 3] picture with the mark; return a picture that is too small as it is."""
         height, width = image.shape[:2]
         tall = max(SMALLEST_HEIGHT, round(min(height, width) * self.settings.share))
         wide = round(tall * ASPECT)
@@ -76,7 +76,7 @@ def draw_plate() -> Image.Image:
     pencil.rounded_rectangle(box, round(RADIUS * DRAWN_HEIGHT), PLATE_RGBA, LIGHT_RGBA, rim)
     left, right = FEET_OF_A
     middle, half = (left + right) / 2, STROKE / 2
-    # The slanted strokes of the A are parallelograms: their ends lie flat on the line.
+    # The slanted strokes of the A are parallelograms with horizontal ends.
     for foot in (left, right):
         fill(pencil, (foot - half, BOTTOM), (middle - half, TOP), (middle + half, TOP), (foot + half, BOTTOM))
     inset = (right - left) / 2 * (BOTTOM - CROSSBAR) / (BOTTOM - TOP)

@@ -1,4 +1,4 @@
-"""Say inside every output picture that it was made by a machine: an XMP packet with IPTC's DigitalSourceType."""
+"""The XMP packet of an output: IPTC's DigitalSourceType states that a model made a part of the picture."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fusionray import __version__
 
 PictureFormat = Literal["png", "jpeg", "webp"]
 
-# A real picture, parts of which a trained model made anew: exactly what a fused face is.
+# A captured picture of which a trained model made a part, which is what a fused picture is.
 DIGITAL_SOURCE_TYPE = "http://cv.iptc.org/newscodes/digitalsourcetype/compositeWithTrainedAlgorithmicMedia"
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 IPTC = "http://iptc.org/std/Iptc4xmpExt/2008-02-29/"
 OWN = "urn:fusionray:provenance:1:"
 SOFTWARE = "fusionray"
-# Where PNG keeps XMP; JPEG and WebP have a place of their own, which Pillow calls `xmp`.
+# Keyword of XMP in PNG; Pillow calls that of JPEG and WebP `xmp`.
 PNG_KEY = "XML:com.adobe.xmp"
 LONGEST_PACKET = 2**20
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a picture says about its making. `bundle` is the hash of the bundle that made it."""
+    """What a picture states about its origin. `bundle` is the hash of the bundle that made it."""
 
     model: str
     bundle: str
@@ -50,11 +50,11 @@ def build_packet(provenance: Provenance) -> bytes:
 
 
 def read_provenance(data: bytes) -> Provenance | None:
-    """Read what a picture says about its making; None if it says nothing that this software wrote.
+    """Read a picture's provenance; None if it has none, or none of this software.
 
-    No pixel is decoded. Raises: ImageRejected if the bytes are not a picture, or one that is damaged or too large.
+    Decodes no pixel. Raises: ImageRejected if the bytes are not a picture, or one that is damaged or too large.
     """
-    # Brings OpenCV, which those who only write need not load.
+    # Imports OpenCV, which is not needed for writing.
     from fusionray.faces.decode import ImageLimits, open_picture
 
     with open_picture(data, ImageLimits(min_side=1)) as picture:
@@ -65,9 +65,9 @@ def read_provenance(data: bytes) -> Provenance | None:
 
 
 def parse_packet(packet: bytes) -> Provenance | None:
-    """Read our fields from an XMP packet; None if it is another's or damaged."""
-    # XMP needs no document type; refusing it keeps entity bombs away from the parser. Parsed as text, since bytes may
-    # name another encoding, in which the same letters look otherwise.
+    """Parse an XMP packet; None if it is damaged or not written by this software."""
+    # XMP has no document type, and without one the parser is safe from entity bombs. It is parsed as text, because the
+    # bytes could declare an encoding that hides a document type from the check.
     text = packet.decode(errors="replace")
     if len(text) > LONGEST_PACKET or "<!DOCTYPE" in text or "<!ENTITY" in text:
         return None

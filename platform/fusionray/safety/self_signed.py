@@ -1,8 +1,7 @@
-"""A test key for those who have none: a CA and a certificate that say TEST, made on the spot, trusted by nobody."""
+"""A test key for a service without a key of its own: a CA and a certificate marked TEST, which nobody trusts."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fusionray.errors import SigningKeyInvalid
+from fusionray.storage.atomic_files import write_new
 
-# Stands in every manifest that a test key signed; whoever verifies knows the key by it.
+# Issuer in every manifest that a test key signs; verifiers recognise the key by it.
 TEST_ORGANISATION = "fusionray TEST KEY"
 FOLDER_NAME = "test-signing-key"
 CERTIFICATE_NAME = "certificate.pem"
@@ -36,7 +36,7 @@ KEY_USAGES = (
 
 
 def make_test_key(folder: Path) -> None:
-    """Make `folder` with a test key in it, unless it is there. Of several processes that start at once, one makes it.
+    """Make `folder` with a test key, unless it exists. If several processes start at once, one of them makes it.
 
     Raises: SigningKeyInvalid if the folder cannot be written.
     """
@@ -45,29 +45,29 @@ def make_test_key(folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as place:
-            made = Path(place) / folder.name
-            made.mkdir(mode=0o700)
+            draft = Path(place) / folder.name
+            draft.mkdir(mode=0o700)
             for name, text in build_test_key().items():
-                write_private(made / name, text)
-            publish(made, folder)
+                write_new(draft / name, text)
+            publish(draft, folder)
     except OSError as error:
         raise SigningKeyInvalid(
-            f"{folder}: the test key cannot be made here ({error.strerror}); give signing.certificate and signing.key, "
-            "or a folder to write as signing.test_key_folder"
+            f"{folder}: the test key cannot be written ({error.strerror}); set signing.certificate and signing.key, "
+            "or a writable folder as signing.test_key_folder"
         ) from None
 
 
-def publish(made: Path, folder: Path) -> None:
-    """Rename a folder to its place. It cannot replace one that holds something: the first comes through, whole."""
+def publish(draft: Path, folder: Path) -> None:
+    """Rename a folder to its path. A rename never replaces a folder with files, so the first process wins."""
     try:
-        made.rename(folder)
+        draft.rename(folder)
     except OSError:
         if not folder.is_dir():
             raise
 
 
 def build_test_key() -> dict[str, bytes]:
-    """Make a CA, forget its key, and return the PEM files of a certificate that it issued."""
+    """Make a CA, discard its key, and return the PEM files of a certificate that it issued."""
     ca_key, leaf_key = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
     ca_name, leaf_name = build_name("TEST CA, trusted by nobody"), build_name("TEST KEY, made without an operator")
     ca = (
@@ -119,12 +119,3 @@ def build_name(common_name: str) -> x509.Name:
 
 def build_usage(*granted: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{usage: usage in granted for usage in KEY_USAGES})
-
-
-def write_private(file: Path, text: bytes) -> None:
-    """Write a file that nobody else can read, at any moment, and that a power cut does not leave empty."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Sign outputs: a C2PA manifest says who made a picture, with which model, and that a model made it.
+"""Sign outputs: a C2PA manifest states which software and model made a picture.
 
-Everything happens offline: no timestamp authority, no fetched manifest, no OCSP. Without a timestamp, signatures hold
-as long as the certificate is valid.
+All work is offline: no timestamp authority, no remote manifests, no OCSP. Without a timestamp, a signature is valid as
+long as its certificate.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from fusionray.errors import SigningFailed, SigningKeyInvalid
 from fusionray.safety.provenance import SOFTWARE, Provenance
 from fusionray.safety.signing_keys import PURPOSES, SigningConfig, SigningKey, load_key
 
-# The label of the assertion that names model and bundle.
+# Label of the assertion with model and bundle.
 MODEL_LABEL = "fusionray.model"
 OFFLINE = {"remote_manifest_fetch": False, "ocsp_fetch": False}
-# Left to itself, the library takes certificates for e-mail only.
+# By default the library only accepts certificates for e-mail.
 TRUST = {"trust_config": "\n".join(PURPOSES)}
 SETTINGS = {
     "version": 1,
-    # A thumbnail would show the person once more, take 110 kB and 45 ms.
+    # A thumbnail would show the person again, and costs 110 kB and 45 ms.
     "builder": {"thumbnail": {"enabled": False}},
     "trust": TRUST,
-    # A signer is tried once, when it is made; to verify each signature would take longer than to make it.
+    # The signer is tested once, when it is made; verifying each signature would take longer than signing.
     "verify": OFFLINE | {"verify_after_sign": False},
 }
 
 
 class Signer:
-    """Hold a key ready. Made once in a process and used from any of its threads; a forked child makes its own.
+    """Sign with one key. Make one for each process, after a fork; its threads may share it.
 
     A signature of a 512 px picture takes 0.5 ms for JPEG, 1.0 ms for PNG and 0.5 ms for WebP, and adds 3.5 kB.
     """
 
     def __init__(self, key: SigningKey) -> None:
-        """Load the key and try it.
+        """Load the key and test it.
 
-        Raises: SigningKeyInvalid if what it signs would not be accepted.
+        Raises: SigningKeyInvalid if its signatures would not be accepted.
         """
         self.name = key.name
         self.is_test = key.is_test
@@ -56,7 +56,9 @@ class Signer:
         except c2pa.C2paError as error:
             raise SigningKeyInvalid(f"the key of {key.name} cannot sign: {error}") from None
         if not accepted:
-            raise SigningKeyInvalid(f"what the key of {key.name} signs does not pass; does its certificate suit C2PA?")
+            raise SigningKeyInvalid(
+                f"signatures of the key of {key.name} are invalid; is its certificate made for C2PA?"
+            )
 
     def try_out(self) -> bytes:
         plain, signed = io.BytesIO(), io.BytesIO()
@@ -65,7 +67,7 @@ class Signer:
         return signed.getvalue()
 
     def sign(self, data: bytes, media_type: str, provenance: Provenance) -> bytes:
-        """Return an encoded picture with a signed manifest inside; what else is in it, XMP too, is covered.
+        """Return an encoded picture with a signed manifest, which covers all its other content, including XMP.
 
         Raises: SigningFailed.
         """
@@ -74,7 +76,7 @@ class Signer:
         return signed.getvalue()
 
     def sign_stream(self, source: BinaryIO, output: BinaryIO, media_type: str, provenance: Provenance) -> None:
-        """Copy a picture or film (video/mp4) from `source` to `output` (read and write), a signed manifest inside.
+        """Copy a picture or film (video/mp4) from `source` to `output` (read and write), with a signed manifest.
 
         Raises: SigningFailed.
         """
@@ -91,15 +93,15 @@ class Signer:
 
 
 def build_signer(settings: SigningConfig) -> Signer:
-    """Make the signer that the settings ask for; say it loudly if it is a test key.
+    """Make the signer of the settings; warn if it uses a test key.
 
     Raises: SigningKeyInvalid.
     """
     signer = Signer(load_key(settings))
     if signer.is_test:
         warnings.warn(
-            "outputs are signed with a TEST KEY that was made here and that nobody trusts; set signing.certificate and "
-            "signing.key (fuse: --certificate, --key) to PEM files of your own",
+            "outputs are signed with a generated TEST KEY that nobody trusts; set signing.certificate and signing.key "
+            "(fuse: --certificate, --key) to PEM files of your own",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -107,9 +109,9 @@ def build_signer(settings: SigningConfig) -> Signer:
 
 
 def build_manifest(provenance: Provenance) -> str:
-    """Write the claim as JSON: what was done, when, by which software, and with which model.
+    """Build the claim as JSON: the action, its time, the software and the model.
 
-    Source: C2PA specification, "Actions"; its first action of something new is c2pa.created.
+    Source: C2PA specification, "Actions": the first action of a new asset is c2pa.created.
     """
     software = {"name": SOFTWARE, "version": provenance.software_version}
     action = {

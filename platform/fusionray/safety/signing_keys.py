@@ -1,4 +1,4 @@
-"""The key that signs manifests: read from the operator's files, checked, or else a test key made here."""
+"""The key that signs manifests: read and checked from the operator's files, or a generated test key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fusionray.safety.self_signed import CERTIFICATE_NAME, FOLDER_NAME, KEY_NAME
 
 CURVES = {"secp256r1": "es256", "secp384r1": "es384", "secp521r1": "es512"}
 SMALLEST_RSA_BITS = 2048
-# What a certificate may be for, if C2PA is to accept its signatures: C2PA specification, "Certificate profiles".
+# Purposes of a certificate that C2PA accepts: C2PA specification, "Certificate profiles".
 PURPOSES = (
     ExtendedKeyUsageOID.EMAIL_PROTECTION.dotted_string,
     "1.3.6.1.5.5.7.3.36",  # documentSigning
@@ -53,13 +53,13 @@ class SigningConfig(Section):
     @model_validator(mode="after")
     def check_pair(self) -> SigningConfig:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together: give both, or none to sign with a test key")
+            raise ValueError("certificate and key belong together: set both, or neither to sign with a test key")
         return self
 
 
 @dataclass(frozen=True)
 class SigningKey:
-    """A checked key. `chain` is PEM, the leaf first; `algorithm` is C2PA's name; the private key stays out of logs."""
+    """A checked key. `chain` is PEM, leaf first; `algorithm` is C2PA's name; `repr` hides the private key."""
 
     chain: bytes
     private_key: bytes = field(repr=False)
@@ -70,9 +70,9 @@ class SigningKey:
 
 
 def load_key(settings: SigningConfig) -> SigningKey:
-    """Read the operator's key; if none is given, the test key, which is made on the first call.
+    """Read the operator's key, or the test key, which the first call makes.
 
-    Raises: SigningKeyInvalid, in one line that names the file.
+    Raises: SigningKeyInvalid with one line that names the file.
     """
     if settings.certificate is not None and settings.key is not None:
         return read_key(Path(resolve_location(settings.certificate)), Path(resolve_location(settings.key)))
@@ -83,7 +83,7 @@ def load_key(settings: SigningConfig) -> SigningKey:
 
 
 def read_key(certificate_file: Path, key_file: Path) -> SigningKey:
-    """Read and check a certificate chain and its private key; warn if others can read the key, or if it ends soon.
+    """Read and check a certificate chain and its private key; warn if others can read the key, or if it expires soon.
 
     Raises: SigningKeyInvalid.
     """
@@ -119,22 +119,22 @@ def parse_chain(file: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(read_file(file))
     except (ValueError, UnsupportedAlgorithm):
-        raise SigningKeyInvalid(f"{file}: holds no PEM certificate that can be read") from None
+        raise SigningKeyInvalid(f"{file}: contains no readable PEM certificate") from None
 
 
 def parse_key(file: Path) -> CertificateIssuerPrivateKeyTypes:
-    """Read a private key. What is wrong is said without what stands in the file.
+    """Read a private key. Errors never repeat the content of the file.
 
     Raises: SigningKeyInvalid.
     """
     try:
         private_key = load_pem_private_key(read_file(file), password=None)
     except TypeError:
-        raise SigningKeyInvalid(f"{file}: the private key has a passphrase; store it without, chmod 600") from None
+        raise SigningKeyInvalid(f"{file}: the private key has a passphrase; store it without one, chmod 600") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise SigningKeyInvalid(f"{file}: holds no PEM private key that can be read") from None
+        raise SigningKeyInvalid(f"{file}: contains no readable PEM private key") from None
     choose_algorithm(private_key, file)
-    return private_key  # type: ignore[return-value]  # the kinds that an algorithm was found for
+    return private_key  # type: ignore[return-value]  # a kind for which choose_algorithm found an algorithm
 
 
 def read_file(file: Path) -> bytes:
@@ -145,9 +145,9 @@ def read_file(file: Path) -> bytes:
 
 
 def choose_algorithm(private_key: object, file: Path) -> str:
-    """Name the signature algorithm that goes with a key.
+    """Choose the signature algorithm of a key.
 
-    Raises: SigningKeyInvalid for a kind that C2PA does not know.
+    Raises: SigningKeyInvalid if C2PA does not support the kind of key.
     """
     if isinstance(private_key, Ed25519PrivateKey):
         return "ed25519"
@@ -160,7 +160,7 @@ def choose_algorithm(private_key: object, file: Path) -> str:
 
 
 def check_leaf(leaf: x509.Certificate, file: Path) -> None:
-    """Refuse a certificate whose signatures no verifier would accept.
+    """Refuse a certificate whose signatures no verifier accepts.
 
     Raises: SigningKeyInvalid.
     """
@@ -174,21 +174,23 @@ def check_leaf(leaf: x509.Certificate, file: Path) -> None:
             f"{file}: the certificate is valid only from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M}"
         )
     if leaf.issuer == leaf.subject:
-        raise SigningKeyInvalid(f"{file}: the first certificate is self-signed; C2PA wants one that a CA has issued")
+        raise SigningKeyInvalid(f"{file}: the first certificate is self-signed; C2PA needs one that a CA has issued")
     try:
         purposes = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         usage = leaf.extensions.get_extension_for_class(x509.KeyUsage).value
     except (x509.ExtensionNotFound, ValueError):
-        raise SigningKeyInvalid(f"{file}: the certificate does not say what it is for (key usage); it must") from None
+        raise SigningKeyInvalid(f"{file}: the certificate has no key usage; get one for digital signatures") from None
     if not usage.digital_signature or usage.key_cert_sign:
         raise SigningKeyInvalid(f"{file}: the first certificate must be for digital signatures, not for issuing others")
     if not set(PURPOSES) & {purpose.dotted_string for purpose in purposes}:
         wanted = "emailProtection, documentSigning or C2PA claim signing"
-        raise SigningKeyInvalid(f"{file}: the certificate is for other ends (extended key usage); C2PA wants {wanted}")
+        raise SigningKeyInvalid(
+            f"{file}: the certificate is for another purpose (extended key usage); get one for {wanted}"
+        )
 
 
 def check_chain(chain: list[x509.Certificate], file: Path) -> None:
-    """Refuse a chain in which a certificate is not followed by the one that issued it.
+    """Refuse a chain in which a certificate is not followed by its issuer.
 
     Raises: SigningKeyInvalid.
     """

@@ -1,4 +1,4 @@
-"""What a file proved about its making, in one line and as JSON."""
+"""The result of a verification, as one line and as JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ AI_SOURCE_TYPES = frozenset({f"{PREFIX}compositeWithTrainedAlgorithmicMedia", f"
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a file proves. Texts of the manifest are a stranger's, bounded and without control characters.
+class ProvenanceResult:
+    """What a file proves. Texts of the manifest are untrusted, so they are bounded and have no control characters.
 
-    `intact`: the signature holds and covers the file as it is. `altered`: bytes were changed after signing. `trusted`:
-    whether one of the CAs that were named vouches for the signer; None if none was named. `faults` says what is wrong.
+    `intact`: the signature is valid and covers the file. `altered`: bytes were changed after signing. `trusted`:
+    whether one of the given CAs issued the signer's certificate; None if no CA was given. `faults`: what is wrong.
     """
 
     signed: bool = False
@@ -38,26 +38,26 @@ class Verdict:
 
     @property
     def ai_made(self) -> bool:
-        """Whether the manifest says that a trained model made the picture, or a part of it."""
+        """Whether the manifest states that a trained model made the picture or a part of it."""
         return self.digital_source_type in AI_SOURCE_TYPES
 
     @property
     def holds(self) -> bool:
-        """Whether a valid manifest says that the picture is AI-made, by somebody trusted if that was asked."""
+        """Whether a valid manifest states that the picture is AI-made, of a trusted signer if CAs were given."""
         return self.signed and self.intact and self.ai_made and self.trusted is not False
 
     @property
     def xmp_agrees(self) -> bool | None:
-        """Whether the XMP names the model and bundle of the manifest; None if there is no XMP of ours."""
+        """Whether the XMP names the manifest's model and bundle; None without an XMP packet of this software."""
         if self.xmp is None:
             return None
         return (self.xmp.model, self.xmp.bundle) == (self.model, self.bundle)
 
     def describe(self) -> str:
-        """Say it in one line."""
+        """Describe the result in one line."""
         if not self.signed:
-            beside = "; its XMP, which anybody can write, names a model of ours" if self.xmp else ""
-            return f"no C2PA manifest: nothing is proved{beside}"
+            xmp_note = "; its XMP, which anybody can write, names a model of ours" if self.xmp else ""
+            return f"no C2PA manifest: nothing is proved{xmp_note}"
         if not self.intact or self.trusted is False:
             return f"does not hold: {'; '.join(self.faults)}"
         if not self.ai_made:
@@ -65,8 +65,8 @@ class Verdict:
         return f"AI-made; {self.describe_signer()}; {self.describe_model()}; {self.describe_xmp()}"
 
     def describe_signer(self) -> str:
-        believed = {True: "trusted", False: "not trusted", None: "trust not checked"}[self.trusted]
-        key = "a TEST KEY, which proves nothing about who" if self.test_key else believed
+        trust = {True: "trusted", False: "not trusted", None: "trust not checked"}[self.trusted]
+        key = "a TEST KEY, which proves nothing about who" if self.test_key else trust
         return f"signed by {self.signer}, {self.organisation} ({key}); unchanged since"
 
     def describe_model(self) -> str:
@@ -78,5 +78,5 @@ class Verdict:
         return {True: "XMP agrees", False: "XMP says otherwise", None: "no XMP"}[self.xmp_agrees]
 
     def to_json(self) -> dict[str, Any]:
-        """List all of it, with what follows from it."""
+        """List all fields and properties."""
         return {"holds": self.holds, "ai_made": self.ai_made, "xmp_agrees": self.xmp_agrees} | asdict(self)

@@ -1,4 +1,4 @@
-"""Read what a file proves about its making: who signed it, whether it is as it was signed, and which model made it."""
+"""Verify a file's provenance: its signer, whether it was changed after signing, and which model made it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fusionray.faces.image_header import recognise
 from fusionray.safety.provenance import Provenance, read_provenance
 from fusionray.safety.self_signed import TEST_ORGANISATION
 from fusionray.safety.signing import MODEL_LABEL, OFFLINE, TRUST
-from fusionray.safety.verification_summary import Verdict
+from fusionray.safety.verification_summary import ProvenanceResult
 
 MAX_BYTES = 256 * 2**20
 MAX_MANIFEST_MEBIBYTES = 16
 ACTION_LABELS = ("c2pa.actions", "c2pa.actions.v2")
 LONGEST_TEXT = 200
-# A certificate that nobody vouches for is a matter of trust, not of damage.
+# An unknown CA makes a signature untrusted, not invalid.
 UNTRUSTED = "signingCredential.untrusted"
 FAULTS = {
     "assertion.dataHash.mismatch": "changed after it was signed",
@@ -37,7 +37,7 @@ ALTERATIONS = ("assertion.dataHash.", "assertion.bmffHash.", "assertion.hashedUR
 
 
 class SignatureInfo(BaseModel):
-    """Who signed, as the reader tells it."""
+    """The signer, as the C2PA reader reports it."""
 
     alg: str | None = None
     issuer: str | None = None
@@ -46,14 +46,14 @@ class SignatureInfo(BaseModel):
 
 
 class Assertion(BaseModel):
-    """A statement of a manifest; `data` may be anything, since a stranger wrote it."""
+    """A statement of a manifest; its `data` is untrusted and may be of any type."""
 
     label: str
     data: Any = None
 
 
-class Manifest(BaseModel):
-    """The part of a manifest that is judged here."""
+class C2paManifest(BaseModel):
+    """The parts of a manifest that the verification uses."""
 
     claim_generator_info: list[dict[str, Any]] = []
     signature_info: SignatureInfo = SignatureInfo()
@@ -61,38 +61,39 @@ class Manifest(BaseModel):
 
 
 class StatusCode(BaseModel):
-    """One finding of the validation."""
+    """One result of the validation."""
 
     code: str
 
 
-class ManifestFindings(BaseModel):
-    """What is wrong with a manifest."""
+class ManifestFailures(BaseModel):
+    """The failures of a manifest."""
 
     failure: list[StatusCode] = []
 
 
-class Findings(BaseModel):
-    """What was found, by manifest."""
+class ValidationResults(BaseModel):
+    """The validation of the active manifest."""
 
-    activeManifest: ManifestFindings = ManifestFindings()  # noqa: N815 - the reader's own spelling
+    activeManifest: ManifestFailures = ManifestFailures()  # noqa: N815 - the reader's own spelling
 
 
-class Report(BaseModel):
-    """What the reader of C2PA says about a file."""
+class C2paReport(BaseModel):
+    """The C2PA reader's report on a file."""
 
     active_manifest: str
-    manifests: dict[str, Manifest]
+    manifests: dict[str, C2paManifest]
     validation_state: str
-    validation_results: Findings = Findings()
+    validation_results: ValidationResults = ValidationResults()
 
 
-def verify(data: bytes, trust: str | None = None, max_bytes: int = MAX_BYTES) -> Verdict:
-    """Judge a JPEG, PNG or WebP picture, or an MP4 film. `trust` is PEM: the CAs whose signers are believed.
+def verify(data: bytes, trust: str | None = None, max_bytes: int = MAX_BYTES) -> ProvenanceResult:
+    """Verify a JPEG, PNG or WebP picture, or an MP4 film. `trust` is PEM text of the trusted CAs.
 
-    No pixel is decoded, nothing is fetched.
+    Decodes no pixel and fetches nothing.
 
-    Raises: ImageRejected if it is none of these or too large; ConfigInvalid if `trust` holds no certificate.
+    Raises: ImageRejected for another kind of file, or one that is too large; ConfigInvalid if `trust` has no
+        certificate.
     """
     if len(data) > max_bytes:
         raise ImageRejected("too_large", f"the file has {len(data)} bytes, over the limit of {max_bytes}")
@@ -108,18 +109,18 @@ def verify(data: bytes, trust: str | None = None, max_bytes: int = MAX_BYTES) ->
     try:
         context = c2pa.Context.from_dict(settings)
         with c2pa.Reader(media_type, io.BytesIO(data), context=context) as reader:
-            report = Report.model_validate_json(reader.json())
+            report = C2paReport.model_validate_json(reader.json())
             manifest = report.manifests[report.active_manifest]
     except (c2pa.C2paError.ManifestNotFound, c2pa.C2paError.NotSupported):
-        return Verdict(xmp=xmp)
+        return ProvenanceResult(xmp=xmp)
     except (c2pa.C2paError, ValidationError, KeyError, ValueError):
-        # The words of a parser that broke off in the middle help nobody.
-        return Verdict(faults=("its manifest cannot be read",), xmp=xmp, signed=True)
-    return judge(report, manifest, xmp, with_trust=trust is not None)
+        # The parser's message about a broken manifest would not help the user.
+        return ProvenanceResult(faults=("its manifest cannot be read",), xmp=xmp, signed=True)
+    return summarise(report, manifest, xmp, with_trust=trust is not None)
 
 
 def read_xmp(data: bytes) -> Provenance | None:
-    """Read the XMP of a picture; None also where the picture is damaged: of that its manifest tells more.
+    """Read the XMP of a picture; None also for a damaged picture, about which its manifest says more.
 
     Raises: ImageRejected for a picture that is too large.
     """
@@ -131,17 +132,19 @@ def read_xmp(data: bytes) -> Provenance | None:
         return None
 
 
-def judge(report: Report, manifest: Manifest, xmp: Provenance | None, *, with_trust: bool) -> Verdict:
-    """Condense the report of a readable manifest."""
+def summarise(
+    report: C2paReport, manifest: C2paManifest, xmp: Provenance | None, *, with_trust: bool
+) -> ProvenanceResult:
+    """Summarise the report of a readable manifest."""
     codes = [finding.code for finding in report.validation_results.activeManifest.failure]
     intact = report.validation_state in {"Valid", "Trusted"}
     serious = [code for code in codes if code != UNTRUSTED or (with_trust and intact)]
     if not intact and not serious:
-        serious = ["something that it was made from does not hold"]
+        serious = ["one of its ingredients does not hold"]
     info = manifest.signature_info
     software = manifest.claim_generator_info[0] if manifest.claim_generator_info else {}
     made = find_model(manifest)
-    return Verdict(
+    return ProvenanceResult(
         signed=True,
         intact=intact,
         altered=any(code.startswith(ALTERATIONS) for code in codes),
@@ -161,8 +164,8 @@ def judge(report: Report, manifest: Manifest, xmp: Provenance | None, *, with_tr
     )
 
 
-def find_source_type(manifest: Manifest) -> str | None:
-    """Find the digital source type that the first action with one names."""
+def find_source_type(manifest: C2paManifest) -> str | None:
+    """Return the digital source type of the first action that has one."""
     for assertion in manifest.assertions:
         if assertion.label not in ACTION_LABELS or not isinstance(assertion.data, dict):
             continue
@@ -173,7 +176,7 @@ def find_source_type(manifest: Manifest) -> str | None:
     return None
 
 
-def find_model(manifest: Manifest) -> dict[str, Any]:
+def find_model(manifest: C2paManifest) -> dict[str, Any]:
     for assertion in manifest.assertions:
         if assertion.label == MODEL_LABEL and isinstance(assertion.data, dict):
             return assertion.data
@@ -181,7 +184,7 @@ def find_model(manifest: Manifest) -> dict[str, Any]:
 
 
 def clean(text: object) -> str | None:
-    """Make a stranger's text fit for a terminal: one line, bounded, no control characters."""
+    """Make untrusted text safe for a terminal: one line, bounded, no control characters."""
     if not isinstance(text, str):
         return None
     return "".join(letter if letter.isprintable() else "?" for letter in text[:LONGEST_TEXT])
@@ -195,5 +198,5 @@ def check_trust(pem: str) -> str:
     try:
         x509.load_pem_x509_certificates(pem.encode())
     except ValueError:
-        raise ConfigInvalid("trust: holds no PEM certificate that can be read; name the file of the CA chain") from None
+        raise ConfigInvalid("trust: contains no readable PEM certificate; name the file of the CA chain") from None
     return pem

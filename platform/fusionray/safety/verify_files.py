@@ -1,4 +1,4 @@
-"""What `fusionray verify` prints: a line a file, or a JSON list."""
+"""The output of `fusionray verify`: one line for each file, or a JSON list."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ from fusionray.safety.verify import MAX_BYTES, verify
 
 
 def verify_files(files: Sequence[str], *, trust: str | None = None, as_json: bool = False) -> None:
-    """Judge files and print what each proves. `trust` is the PEM file of the CAs that are believed.
+    """Verify files and print what each proves. `trust` is the PEM file of the trusted CAs.
 
-    Raises: ProvenanceInvalid if not every file holds; InputMissing, ConfigInvalid for a `trust` that cannot be used.
+    Raises: ProvenanceInvalid if a file does not hold; InputMissing, ConfigInvalid if `trust` cannot be used.
     """
     anchors = read_bounded(trust).decode("ascii", errors="replace") if trust is not None else None
-    findings = [examine(file, anchors) for file in files]
-    for finding in findings if not as_json else []:
-        if finding["holds"]:
-            print(f"{finding['file']}: {finding['said']}")
+    results = [verify_file(file, anchors) for file in files]
+    for result in results if not as_json else []:
+        if result["holds"]:
+            print(f"{result['file']}: {result['summary']}")
     if as_json:
-        print(json.dumps(findings, indent=1))
-    failed = [finding for finding in findings if not finding["holds"]]
+        print(json.dumps(results, indent=1))
+    failed = [result for result in results if not result["holds"]]
     if failed:
-        said = "; ".join(f"{finding['file']}: {finding['said']}" for finding in failed)
-        raise ProvenanceInvalid(said)
+        raise ProvenanceInvalid("; ".join(f"{result['file']}: {result['summary']}" for result in failed))
 
 
-def examine(file: str, anchors: str | None) -> dict[str, Any]:
-    """Judge one file; what is not a picture, or cannot be read, does not hold."""
+def verify_file(file: str, anchors: str | None) -> dict[str, Any]:
+    """Verify one file; a file that is unreadable or not a picture does not hold."""
     try:
-        verdict = verify(read_bounded(file), anchors)
+        result = verify(read_bounded(file), anchors)
     except (ImageRejected, InputMissing) as error:
-        return {"file": file, "said": str(error).removeprefix(f"{file}: "), "holds": False}
-    return {"file": file, "said": verdict.describe()} | verdict.to_json()
+        return {"file": file, "summary": str(error).removeprefix(f"{file}: "), "holds": False}
+    return {"file": file, "summary": result.describe()} | result.to_json()
 
 
 def read_bounded(file: str) -> bytes:
-    """Read a file, or the first part of one that is too long: what comes after is refused by its length.
+    """Read a file up to one byte more than `verify` accepts, so that `verify` refuses a longer one by its length.
 
     Raises: InputMissing.
     """

@@ -1,4 +1,4 @@
-"""Put the service together: `serve run serve/config.yaml` calls `build`, `fusionray serve` calls `run`."""
+"""Build and start the application: `serve run serve/config.yaml` calls `build`, `fusionray serve` calls `run`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from fusionray.serving.tasks.registry import check_tasks
 
 APP_NAME = "fusionray"
 POLL_SECONDS = 0.2
-# ConcurrencyLimitMiddleware refuses at once what is too much; Ray Serve would let requests wait instead.
-LET_IN = 100_000
-# How a traceback that Serve hands over names our errors.
+# `ConcurrencyLimitMiddleware` refuses requests above the limit at once; Ray Serve would queue them instead.
+UNLIMITED_REQUESTS = 100_000
+# Start of the line in a traceback of Ray Serve that names one of our errors.
 ERROR_PREFIX = "fusionray.errors."
 
 
@@ -42,24 +42,27 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def build_application(config: ServeConfig) -> Application:
-    """Bind the deployments: the ingress, and those parts that the settings place in replicas of their own."""
+    """Bind the deployments: the ingress, the parts with a deployment of their own, and the rate limiter."""
     parts: dict[str, Application] = {}
-    if config.fuser.apart:
+    if config.fuser.separate_deployment:
         parts["fuser"] = deploy(GeneratorStage, "Fuser", config.fuser, config.fuser.max_ongoing_requests).bind(config)
-    if config.faces.apart:
+    if config.faces.separate_deployment:
         faces = deploy(FaceReplica, "Faces", config.faces, config.faces.max_ongoing_requests)
         parts = {**parts, "faces": faces.bind(config, **parts)}
     if config.keys.file is not None:
-        ledger = serve.deployment(
-            RateLimiter, name="Quotas", ray_actor_options={"num_cpus": 0}, max_ongoing_requests=LET_IN
+        limiter = serve.deployment(
+            RateLimiter,
+            name="RateLimiter",
+            ray_actor_options={"num_cpus": 0},
+            max_ongoing_requests=UNLIMITED_REQUESTS,
         )
-        parts["quotas"] = ledger.bind(Path(config.keys.spent) if config.keys.spent else None)
-    ingress = deploy(serve.ingress()(Ingress), "Ingress", config.ingress, LET_IN)
+        parts["rate_limiter"] = limiter.bind(Path(config.keys.usage_file) if config.keys.usage_file else None)
+    ingress = deploy(serve.ingress()(Ingress), "Ingress", config.ingress, UNLIMITED_REQUESTS)
     return ingress.bind(config, read_key_digest(), **parts)
 
 
 def deploy(part: type, name: str, stage: StageConfig, max_ongoing_requests: int) -> Deployment:
-    """Make a deployment of a part as its settings say."""
+    """Make the deployment of a part from its settings."""
     return serve.deployment(
         part,
         name=name,
@@ -84,22 +87,24 @@ def scale(stage: StageConfig) -> dict[str, Any]:
 
 
 def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, blocking: bool = True) -> None:
-    """Serve in the Ray that this process is connected to; return once the service is ready, or never if `blocking`.
+    """Serve on the connected Ray cluster; return once the service is ready, or never if `blocking`.
 
-    Raises: ConfigInvalid, BundleInvalid before anything is started; ServiceFailed with the reason.
+    Raises: ConfigInvalid, BundleInvalid before anything starts; ServiceFailed with the reason.
     """
     check_exposure(host, read_key_digest() is not None or config.keys.file is not None)
-    # Serve reports each of its steps at INFO, also those that do not concern this service.
+    # At INFO, Ray Serve reports each of its steps, also those of other applications.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     config = with_absolute_paths(config)
-    book = ModelRegistry(config)
-    check_tasks(config, book.tasks)
-    for version in book.versions():
+    registry = ModelRegistry(config)
+    check_tasks(config, registry.tasks)
+    for version in registry.versions():
         read_bundle(version.location, config.tracking_uri)
     start_serve(host, port)
     found_host, found_port = find_address()
     if (found_host, found_port) != (host, port):
-        raise ConfigInvalid(f"{host}:{port}: Ray Serve runs already, on {found_host}:{found_port}; use that or stop it")
+        raise ConfigInvalid(
+            f"{host}:{port}: Ray Serve is already running on {found_host}:{found_port}; use that address, or stop it"
+        )
     target = serve.RunTarget(target=build_application(config), name=APP_NAME, route_prefix="/")
     serve.run_many([target], wait_for_applications_running=False)
     wait_until_running(APP_NAME, config.start_timeout_seconds)
@@ -110,7 +115,7 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
 def start_serve(host: str, port: int) -> None:
     """Start Ray Serve and its proxies.
 
-    Raises: ServiceFailed where the proxies are not ready in time, as on a machine that is too busy.
+    Raises: ServiceFailed if the proxies are not ready in time, for example on a busy machine.
     """
     try:
         serve.start(http_options={"host": host, "port": port})
@@ -125,9 +130,9 @@ def start_serve(host: str, port: int) -> None:
 
 
 def wait_until_running(name: str, timeout_seconds: float) -> None:
-    """Wait until every deployment is up; take the application away again if that does not come about.
+    """Wait until every deployment is running; delete the application if it fails or the time is up.
 
-    Raises: ServiceFailed with the last line of what a deployment says.
+    Raises: ServiceFailed with the last line of a deployment's message.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:
@@ -138,8 +143,8 @@ def wait_until_running(name: str, timeout_seconds: float) -> None:
         if failed or time.monotonic() > deadline:
             break
         time.sleep(POLL_SECONDS)
-    said = [deployment.message for deployment in application.deployments.values() if deployment.message]
-    reason = (said or [application.message or "no CPU or GPU is free in Ray"])[0].strip().splitlines()[-1]
+    messages = [deployment.message for deployment in application.deployments.values() if deployment.message]
+    reason = (messages or [application.message or "no CPU or GPU is free in Ray"])[0].strip().splitlines()[-1]
     serve.delete(name)
     if reason.startswith(ERROR_PREFIX):
         reason = reason.partition(": ")[2]

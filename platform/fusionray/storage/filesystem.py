@@ -1,15 +1,17 @@
-"""Files by path or URI: one place that knows local folders and object stores alike."""
+"""Files by local path or URI: the same functions for local folders and object stores."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
-import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pyarrow import fs
+
+from fusionray.storage.atomic_files import replace_file, sync_folder
 
 OUTPUT_BUFFER_BYTES = 1 << 20
 
@@ -23,7 +25,7 @@ def open_filesystem(location: str) -> tuple[fs.FileSystem, str]:
 
 
 def exists(location: str) -> bool:
-    """Tell whether a file or folder is there."""
+    """Tell whether a file or folder exists."""
     filesystem, path = open_filesystem(location)
     return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
 
@@ -37,9 +39,9 @@ def read_bytes(location: str) -> bytes:
 
 @contextlib.contextmanager
 def open_output(location: str) -> Iterator[Any]:
-    """Open a file to be written piece by piece (`write(buffer)`); after the block it is safe from a power cut.
+    """Open a file for writing (`write(buffer)`); after the block it survives a power cut.
 
-    A block that fails leaves no file behind; one that is killed may leave a part.
+    If the block raises, the file is deleted; if the process is killed, a part of the file may remain.
     """
     filesystem, path = open_filesystem(location)
     folder = os.path.dirname(path)
@@ -52,7 +54,7 @@ def open_output(location: str) -> Iterator[Any]:
             if local:
                 os.fsync(file.fileno())
         if local:
-            sync_folder(folder)
+            sync_folder(Path(folder))
     except BaseException:
         if filesystem.get_file_info(path).type == fs.FileType.File:
             filesystem.delete_file(path)
@@ -60,46 +62,28 @@ def open_output(location: str) -> Iterator[Any]:
 
 
 def write_atomic(location: str, data: bytes) -> None:
-    """Write a file so that a reader sees all of it or none of it, whenever the writer dies.
+    """Write a file so that a reader sees all of it or nothing, even if the writer dies.
 
-    Object stores publish a file only when its stream closes; on a local disk a rename does the same.
+    An object store publishes a file when its stream closes; on a local disk a rename does the same.
     """
     filesystem, path = open_filesystem(location)
     if not isinstance(filesystem, fs.LocalFileSystem):
         with open_output(location) as stream:
             stream.write(data)
         return
-    temporary = f"{path}.{uuid.uuid4().hex}.part"
-    with open_output(temporary) as file:
-        file.write(data)
-    try:
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    sync_folder(os.path.dirname(path))
-
-
-def sync_folder(path: str) -> None:
-    """Make the entries of a local folder survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        # Network and user-space file systems that cannot sync a folder keep its entries in order themselves.
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    filesystem.create_dir(os.path.dirname(path), recursive=True)
+    replace_file(Path(path), data)
 
 
 def list_folder(location: str) -> dict[str, int | None]:
-    """List the names in a folder with the length of each file, bytes; None for a folder. Empty if there is none."""
+    """List the names in a folder, with the bytes of each file and None for a folder; empty if there is no folder."""
     filesystem, path = open_filesystem(location)
     entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     return {entry.base_name: entry.size if entry.type == fs.FileType.File else None for entry in entries}
 
 
 def delete(location: str) -> None:
-    """Delete a file, or a folder with all that is in it."""
+    """Delete a file, or a folder with its content."""
     filesystem, path = open_filesystem(location)
     if filesystem.get_file_info(path).type == fs.FileType.Directory:
         filesystem.delete_dir(path)
@@ -108,7 +92,7 @@ def delete(location: str) -> None:
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a file piece by piece, between any two stores."""
+    """Copy a file in pieces, between any two locations."""
     filesystem, path = open_filesystem(source)
     with filesystem.open_input_stream(path) as stream, open_output(target) as file:
         while piece := stream.read(OUTPUT_BUFFER_BYTES):
@@ -121,5 +105,5 @@ def join(location: str, *parts: str) -> str:
 
 
 def sha256_hex(data: bytes) -> str:
-    """Hash bytes for manifests and bundles."""
+    """Hash bytes as sha256, in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()

@@ -1,28 +1,31 @@
-"""A lease: of all who want to do a piece of work in a shared folder, one at a time may, for as long as it lives.
+"""A lease on a piece of work in a shared folder: at most one living process holds it at a time.
 
-    folder/NAME-000001   the first taking: its content names the holder, its modification time is the heartbeat
-    folder/NAME-000002   the next, and so on: the highest number holds, until "given back" is the last line of its file
+    folder/NAME-000001   the first lease: its content names the holder, its modification time is the heartbeat
+    folder/NAME-000002   the next one, and so on: the highest number is held until its file ends in "released"
 
-Whoever takes creates the file of the next number, which only one can. A holder whose process has died on this machine
-is taken over at once. One elsewhere, in another container too, is given up when its heartbeat has not changed for a
-while of the watcher's own clock: no clocks are compared, and a watcher that has just begun waits that long. One whose
-name cannot be read, because it died before it signed or the disk was full, counts as elsewhere.
+To take the lease, a process creates the file of the next number, which only one process can do. If the holder's process
+has died on the same machine, a watcher takes over at once. If the holder is on another machine or in another container,
+the watcher waits until the heartbeat has not changed for the timeout by the watcher's own clock: no clocks are
+compared, and a new watcher waits for the whole timeout. A holder whose name cannot be read, because it died before it
+wrote the name or because the disk was full, counts as one on another machine.
 
-In a folder numbers are never used twice and their files stay, or a slow watcher could take what it believes free. The
-folder goes with the work; or, with `owns_folder`, it comes with the first taking and goes when the lease is given back:
+The numbers in a folder are never used twice and their files stay; otherwise a slow watcher could take a number that it
+wrongly believes free. The folder is removed together with the work; or, with `owns_folder`, the first holder creates it
+and the release removes it:
 
-- To remove it the holder of n takes n + 1 as well. Either a watcher that gave the holder up has that number, and then
-  the folder is the watcher's; or none can get it any more, and whoever looks now sees a holder that has just come.
-- Then the folder is renamed with all its files, and only after that emptied: at its place no number is ever free again.
-  A new folder may come there at once and begins at 1.
-- A slow watcher creates its number in the very folder into which it looked, by descriptor, so never in the new one; and
-  it holds only if that folder is still at its place then. In the renamed one it may find a number free, never hold it.
-- Who is killed in between leaves the number of a dead holder, or a renamed folder into which nobody looks.
+- To remove the folder, the holder of n also creates n + 1. If a watcher that gave the holder up has that number, the
+  folder belongs to the watcher. Otherwise no watcher can get the number, and each of them sees a new holder.
+- Then the holder renames the folder with all its files, and empties it only after that: at the old path no number is
+  ever free again. A new folder may appear there at once, and begins at 1.
+- A slow watcher creates its number by descriptor in the folder that it looked into, so never in the new one; and it
+  holds the lease only if that folder is still at its path. In the renamed folder it may find a number free, but it
+  never holds the lease.
+- A process that is killed in between leaves the number of a dead holder, or a renamed folder that nobody reads.
 
-Assumed of the file system: exclusive creation and renaming are atomic, and opening a file asks for its present times
-and content (NFS 3 and later do). A holder that stood still for the time-out and wakes up may go on until its next
-heartbeat shows it that it lost, and if it stood between taking n + 1 and renaming, the next holder loses its folder:
-what is done under a lease must not be harmed by being done twice, only be dearer.
+The file system must create files exclusively and rename atomically, and `open` must fetch the current times and content
+of a file, as it does on NFS 3 and later. A holder that was suspended for the timeout may continue until its next
+heartbeat shows that it lost the lease. If it was suspended between creating n + 1 and renaming, the next holder loses
+its folder. So work under a lease must be harmless to do twice, and may only cost more.
 """
 
 from __future__ import annotations
@@ -42,18 +45,18 @@ from pathlib import Path
 
 from fusionray.background import run_in_background
 from fusionray.hardware.processes import ProcessName, name_this_process
-from fusionray.storage.private_files import FILE_MODE
+from fusionray.storage.atomic_files import FILE_MODE
 
 DIGITS = 6
 BEATS_PER_TIMEOUT = 4
-GIVEN_BACK = b"given back\n"
-# The second is how NFS tells of a folder that another machine removed.
+RELEASED = b"released\n"
+# NFS reports ESTALE for a folder that another machine removed.
 GONE_ERRORS = (errno.ENOENT, errno.ESTALE)
 
 
 @dataclass(frozen=True)
 class LeaseState:
-    """What a watcher saw: the highest number, its heartbeat, whether somebody holds it, and who if that can be read."""
+    """What a watcher read: the highest number, its heartbeat, whether it is held, and the holder if it is readable."""
 
     number: int = 0
     beat_ns: int = 0
@@ -62,11 +65,11 @@ class LeaseState:
 
 
 class Lease:
-    """One participant's view of a lease. Watching needs the same object: it remembers when a heartbeat changed.
+    """One process's view of a lease. A watcher must reuse its object, which remembers when a heartbeat changed.
 
-    With `trust_living` a holder that lives on this machine keeps the lease however long its heartbeat stands still: for
-    work that may hold back every thread of its process, and is dear to do twice. Without, the heartbeat counts even
-    then: for work that somebody waits for, of a holder that may hang. Elsewhere the heartbeat always decides.
+    With `trust_living`, a living holder on this machine keeps the lease even if its heartbeat stops: for work that may
+    block every thread of its process and is expensive to repeat. Without it, the heartbeat decides: for work that
+    somebody waits for and whose holder may hang. On other machines the heartbeat always decides.
     """
 
     def __init__(
@@ -95,10 +98,10 @@ class Lease:
         self.renewed_at = float("-inf")
 
     def try_take(self, *, patient: bool = False) -> bool:
-        """Take the lease if it is free, or its holder is dead or has shown no sign of life for the time-out.
+        """Take the lease if it is free, or if its holder is dead or its heartbeat has stopped for the timeout.
 
-        With `patient` a dead holder too is given the time-out: for work that may have killed it.
-        Raises: FileNotFoundError if the folder is gone; with `owns_folder`, the one in which it lies.
+        With `patient`, also a dead holder keeps the lease for the timeout: for work that may have killed it.
+        Raises: FileNotFoundError if the folder does not exist; with `owns_folder`, its parent.
         """
         if not self.owns_folder:
             return self.take(patient)
@@ -109,33 +112,33 @@ class Lease:
         except OSError as error:
             if error.errno not in GONE_ERRORS:
                 raise
-            # The lease was given back a moment ago.
+            # The lease was released a moment ago.
             return False
 
     def take(self, patient: bool) -> bool:
         now = self.clock()
         with open_folder(self.folder) as place:
-            sight = self.look_into(place)
-            if sight.is_held and not self.is_given_up(sight, now, patient):
+            state = self.read_state_in(place)
+            if state.is_held and not self.is_given_up(state, now, patient):
                 return False
             try:
-                signature = self.sign(place, sight.number + 1)
+                signature = self.sign(place, state.number + 1)
             except FileExistsError:
                 return False
             if not is_at(self.folder, place):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.file_name(sight.number + 1), dir_fd=place)
+                    os.unlink(self.file_name(state.number + 1), dir_fd=place)
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder))
-        self.number, self.signature, self.renewed_at = sight.number + 1, signature, now
+        self.number, self.signature, self.renewed_at = state.number + 1, signature, now
         return True
 
-    def is_given_up(self, sight: LeaseState, now: float, patient: bool) -> bool:
-        """Tell whether to take from the holder that was seen in a look that began `now`."""
-        is_new = sight != self.seen
+    def is_given_up(self, state: LeaseState, now: float, patient: bool) -> bool:
+        """Tell whether to take over from the holder in a state that was read from `now` on."""
+        is_new = state != self.seen
         if is_new:
-            # After the look: had this process stood still during it, the time before would make the sight look old.
-            self.seen, self.seen_at = sight, self.clock()
-        life = sight.holder.life() if sight.holder else "unknown"
+            # Take the time after the read: if this process was suspended during it, `now` would make the state too old.
+            self.seen, self.seen_at = state, self.clock()
+        life = state.holder.life() if state.holder else "unknown"
         if life == "dead" and not patient:
             return True
         if life == "alive" and self.trust_living:
@@ -143,23 +146,23 @@ class Lease:
         return not is_new and now - self.seen_at >= self.timeout_seconds
 
     def sign(self, place: int, number: int) -> bytes:
-        """Create the file of a number, and give what could be written into it.
+        """Create the file of a number; return the content that could be written.
 
-        Raises: FileExistsError if another has the number.
+        Raises: FileExistsError if another process has the number.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         descriptor = os.open(self.file_name(number), flags, self.file_mode, dir_fd=place)
-        told = {"token": uuid.uuid4().hex, **asdict(name_this_process())}
-        signature, written = json.dumps(told).encode() + b"\n", 0
-        # A file needs no room on a full disk, its content does: there, too, a job must be taken in order to end it.
+        fields = {"token": uuid.uuid4().hex, **asdict(name_this_process())}
+        signature, written = json.dumps(fields).encode() + b"\n", 0
+        # On a full disk an empty file can still be created: a process must be able to take a job in order to end it.
         with contextlib.suppress(OSError), os.fdopen(descriptor, "wb", buffering=0) as file:
             written = file.write(signature)
         return signature[:written]
 
     def renew(self) -> bool:
-        """Give a sign of life; tell whether the lease is still held here."""
+        """Write a heartbeat; return whether this process still holds the lease."""
         now, number = self.clock(), self.number
-        # By its content: a folder that comes after this one has the same numbers.
+        # Compare the content, because a new folder at the same path has the same numbers.
         with contextlib.suppress(FileNotFoundError):
             if number and self.highest() == number and self.path(number).read_bytes() == self.signature:
                 os.utime(self.path(number))
@@ -170,11 +173,11 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Tell whether the lease is held here, as far as is known without asking the disk."""
+        """Tell whether this process holds the lease, from the last heartbeat, without reading the disk."""
         return self.number > 0 and self.clock() - self.renewed_at < self.timeout_seconds
 
-    def give_back(self) -> None:
-        """Let the next one take the lease at once; nothing happens if it is lost, or the folder is gone."""
+    def release(self) -> None:
+        """Let another process take the lease at once; does nothing if the lease is lost or the folder is gone."""
         number, self.number = self.number, 0
         if number:
             with contextlib.suppress(FileNotFoundError):
@@ -182,10 +185,10 @@ class Lease:
                     self.remove_folder(number)
                 else:
                     with os.fdopen(os.open(self.path(number), os.O_WRONLY | os.O_APPEND), "ab") as file:
-                        file.write(GIVEN_BACK)
+                        file.write(RELEASED)
 
     def remove_folder(self, number: int) -> None:
-        """Remove the folder of the number that is held, unless another has taken over; see the top of this file."""
+        """Remove the folder of the held number, unless another process has taken over; see the top of this file."""
         aside = self.folder.with_name(f".{self.folder.name}.{uuid.uuid4().hex}.gone")
         with open_folder(self.folder) as place:
             if self.read(place, number)[0] != self.signature:
@@ -198,44 +201,44 @@ class Lease:
         shutil.rmtree(aside, ignore_errors=True)
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[Lease]:
-        """Renew a lease that was taken in a thread beside the block, and give it back after."""
+    def held(self) -> Iterator[Lease]:
+        """Renew a taken lease in a background thread during the block, then release it."""
         with run_in_background(self.beat, "lease"):
             try:
                 yield self
             finally:
-                self.give_back()
+                self.release()
 
     def beat(self, stop: threading.Event) -> None:
-        """Renew until told to stop, or until the lease is lost."""
+        """Renew until `stop` is set or the lease is lost."""
         while not stop.wait(self.timeout_seconds / BEATS_PER_TIMEOUT):
-            # A file server that is away for a moment is no loss; `is_held` ends when it is away for too long.
+            # A file server may be away for a moment; `is_held` becomes false when it is away for too long.
             with contextlib.suppress(OSError):
                 if not self.renew():
                     return
 
-    def look(self) -> LeaseState:
-        """Look who holds the lease."""
+    def read_state(self) -> LeaseState:
+        """Read who holds the lease."""
         with open_folder(self.folder) as place:
-            return self.look_into(place)
+            return self.read_state_in(place)
 
-    def look_into(self, place: int) -> LeaseState:
-        """Look who holds the lease in an open folder."""
+    def read_state_in(self, place: int) -> LeaseState:
+        """Read who holds the lease in an open folder."""
         number = max(self.numbers(place), default=0)
         if number == 0:
             return LeaseState()
         content, beat_ns = self.read(place, number)
-        is_held = not content.endswith(GIVEN_BACK)
+        is_held = not content.endswith(RELEASED)
         return LeaseState(number, beat_ns, is_held, read_holder(content) if is_held else None)
 
     def highest(self) -> int:
-        """Find the highest number that was ever taken; 0 if there is none."""
+        """Return the highest number that was ever taken; 0 if there is none."""
         return max(self.numbers(self.folder), default=0)
 
     def count_lost(self) -> int:
-        """Count the holders but this one that did not give the lease back: all before the highest have lost it."""
+        """Count the other holders that did not release the lease: all numbers below the highest are lost."""
         others = [number for number in self.numbers(self.folder) if number != self.number]
-        return sum(not self.path(number).read_bytes().endswith(GIVEN_BACK) for number in others)
+        return sum(not self.path(number).read_bytes().endswith(RELEASED) for number in others)
 
     def numbers(self, place: int | Path) -> list[int]:
         """List the numbers that were ever taken."""
@@ -243,7 +246,7 @@ class Lease:
         return [int(match[1]) for match in found if match]
 
     def read(self, place: int, number: int) -> tuple[bytes, int]:
-        """Read the content of a number's file, and its heartbeat."""
+        """Read the content of a number's file and its heartbeat (ns since 1970)."""
         with os.fdopen(os.open(self.file_name(number), os.O_RDONLY, dir_fd=place), "rb") as file:
             return file.read(), os.fstat(file.fileno()).st_mtime_ns
 
@@ -255,17 +258,17 @@ class Lease:
 
 
 def read_holder(content: bytes) -> ProcessName | None:
-    """Read who signed; None if nobody has, or only half."""
+    """Read the holder of a lease; None if its name is missing or incomplete."""
     try:
-        told = json.loads(content)
-        return ProcessName(str(told["host"]), str(told["machine"]), int(told["pid"]), str(told["started"]))
+        fields = json.loads(content)
+        return ProcessName(str(fields["host"]), str(fields["machine"]), int(fields["pid"]), str(fields["started"]))
     except (ValueError, TypeError, KeyError):
         return None
 
 
 @contextlib.contextmanager
 def open_folder(path: Path) -> Iterator[int]:
-    """Open a folder, which then is this one whatever takes its place."""
+    """Open a folder; the descriptor stays the same folder even if another one takes its path."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield descriptor
@@ -274,7 +277,7 @@ def open_folder(path: Path) -> Iterator[int]:
 
 
 def is_at(path: Path, descriptor: int) -> bool:
-    """Tell whether what is open is what lies at a path."""
+    """Tell whether the open folder is the one at a path."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""Searching for good settings: many trainings on Ray Tune, judged by a metric of their evaluation."""
+"""Hyperparameter search: many trainings on Ray Tune, compared by a metric of their evaluation."""

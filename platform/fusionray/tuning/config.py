@@ -10,8 +10,8 @@ from fusionray.config import Section, in_unit
 from fusionray.tuning.space import Range
 
 
-class HalvingConfig(Section):
-    """ASHA: stop trials early that lag behind the others at the same number of images."""
+class AshaConfig(Section):
+    """ASHA: stop trials that are worse than others after the same number of images."""
 
     grace_images: int = Field(ge=1, description="Images that every trial trains on before it may be stopped.")
     factor: float = Field(
@@ -42,7 +42,7 @@ class PopulationConfig(Section):
 
 
 class TuneConfig(Section):
-    """What a search tries, how it proposes trials, and for how long it runs."""
+    """Settings of a search: what it tries, how it proposes trials, and for how long it runs."""
 
     listed_by: ClassVar[str] = "fusionray tune --settings"
 
@@ -68,12 +68,14 @@ class TuneConfig(Section):
     startup_trials: int = Field(
         4, ge=1, description="Random trials before the TPE sampler starts; only with search=tpe."
     )
-    halving: HalvingConfig | None = Field(
+    asha: AshaConfig | None = Field(
         None, description="Stop poor trials early with ASHA; null: every trial trains to the end of its budget."
     )
     population: PopulationConfig = PopulationConfig()
     trials: int = Field(8, ge=2, description="Total number of trials; the first one is the unchanged training.")
-    at_once: int = Field(1, ge=1, description="Trials that train at once.", json_schema_extra=in_unit("trials"))
+    max_concurrent_trials: int = Field(
+        1, ge=1, description="Trials that train at the same time.", json_schema_extra=in_unit("trials")
+    )
     metric: str = Field(
         "validation_l1_to_truth", description="Metric of the run's validation that decides which trial is best."
     )
@@ -111,17 +113,18 @@ class TuneConfig(Section):
         run = train.get("run") or {}
         for key in ("name", "output"):
             if key in run:
-                raise ValueError(f"run.{key} belongs to the search; set {key} beside train")
+                raise ValueError(f"run.{key} belongs to the search; set {key} next to train")
         return train
 
     @model_validator(mode="after")
     def check_population(self) -> TuneConfig:
         if self.search != "pbt":
             return self
-        if self.halving is not None:
-            raise ValueError("halving has no effect on search=pbt, whose members all go on to the end")
-        if self.at_once < self.trials:
+        if self.asha is not None:
+            raise ValueError("asha has no effect on search=pbt, whose members all train to the end; leave it out")
+        if self.max_concurrent_trials < self.trials:
             raise ValueError(
-                f"search=pbt trains its population side by side: at_once={self.at_once} must reach trials={self.trials}"
+                f"search=pbt trains all members at once: raise max_concurrent_trials={self.max_concurrent_trials} to "
+                f"trials={self.trials}"
             )
         return self

@@ -1,6 +1,6 @@
-"""The tune stage: settle what trials share, let Ray Tune run them, conclude. The same call goes on where it stopped.
+"""Run a search: prepare what the trials share, run them on Ray Tune, conclude. A repeated call continues the search.
 
-`jobs/tune_driver.py` is `tune` written out, to be copied and changed.
+`jobs/tune_driver.py` shows the steps of `tune` as a script to copy and change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fusionray.training.config import TrainConfig
 from fusionray.training.run.resume_guard import CHANGEABLE, first_difference, without
 from fusionray.training.train import ensure_trained, resolve_output, resolve_shards
 from fusionray.tuning.config import TuneConfig
-from fusionray.tuning.monitor import Watch, signals_end
+from fusionray.tuning.monitor import SearchMonitor, stop_on_signals
 from fusionray.tuning.outcome import SearchResult, conclude
 from fusionray.tuning.plan import TRIALS_FOLDER, SearchPlan, search_folder, share_cores
 from fusionray.tuning.records import DONE, Records
@@ -38,36 +38,45 @@ from fusionray.tuning.search import TrialSearcher, build_scheduler
 from fusionray.tuning.space import check_space
 from fusionray.tuning.trial import FusionTrial
 
-CLAIM_NAME = "search.json"
+SETTINGS_NAME = "search.json"
 TUNE_FOLDER = "tune"
-# What may differ when a search goes on: how much of it there is, not what its trials are.
-CHANGEABLE_SEARCH = ("output", "trials", "at_once", "max_minutes", "max_failures", "register_as", "alias", "train")
-# A run may get another budget or other judges when it goes on; trials would no longer be comparable.
-KEPT_OF_TRIALS = (("budget",), ("validation",), ("data", "validation_images"))
-# A member's checkpoint is copied while the member trains on, and must not be deleted meanwhile.
+# Settings that may change when a search continues: its size, but not its trials.
+CHANGEABLE_SEARCH = (
+    "output",
+    "trials",
+    "max_concurrent_trials",
+    "max_minutes",
+    "max_failures",
+    "register_as",
+    "alias",
+    "train",
+)
+# A run may continue with another budget or validation; in a search, the trials would no longer be comparable.
+FIXED_OF_TRIALS = (("budget",), ("validation",), ("data", "validation_images"))
+# A member's checkpoint is copied while the member continues to train, and must not be deleted in the meantime.
 KEPT_CHECKPOINTS = 4
-# The same of Tune's pointers to them.
+# The same for Tune's pointers to the checkpoints.
 KEPT_POINTERS = 8
 
 
 def tune(config: TuneConfig) -> SearchResult:
-    """Search on the connected Ray cluster, from where an earlier call with the same settings came.
+    """Search on the connected Ray cluster; continue an earlier call with the same settings.
 
-    Raises: RunStopped after a SIGTERM; ConfigInvalid for a space that is none, or another search of the same name;
-        any FusionRayError of a training.
+    Raises: RunStopped after a SIGTERM; ConfigInvalid for an invalid space, or another search of the same name; any
+        FusionRayError of a training.
     """
     plan = open_search(config)
     while not is_over(plan):
-        with trials_of(plan) as parts:
-            Tuner(**parts).fit()
-        # Members that were left waiting for others that had ended go on by themselves.
+        with tuner_arguments(plan) as arguments:
+            Tuner(**arguments).fit()
+        # Members that waited for others that had ended continue by themselves in the next round.
         if not any(record.status == "running" for record in Records(plan.folder).trials()):
             break
     return conclude(plan)
 
 
 def open_search(config: TuneConfig) -> SearchPlan:
-    """Settle what all trials share: places, shards, encoders, the run that theirs are nested in.
+    """Prepare what all trials share: folders, shards, encoders, and the tracking run that contains theirs.
 
     Raises: ConfigInvalid; any FusionRayError of `prepare` and of the trainings of encoders.
     """
@@ -75,17 +84,17 @@ def open_search(config: TuneConfig) -> SearchPlan:
     train = resolve_train(config)
     check_space(config.space, train)
     folder = search_folder(config)
-    claim_search(folder, config, train)
+    store_or_compare(folder, config, train)
     train = prepare_trials(config, train, folder)
     uri = tracking_uri(train.tracking.uri, config.output)
     experiment = train.tracking.experiment
-    # Before any trial: several processes that open a fresh SQLite store die in its migrations.
+    # Before any trial: processes that open a new SQLite store at once fail in its migrations.
     parent = open_run(uri, experiment, config.name, config.model_dump(mode="json"), key=f"search {folder}")
     return SearchPlan(config, train, folder, parent)
 
 
 def resolve_train(config: TuneConfig) -> TrainConfig:
-    """Read the training that every trial starts from.
+    """Build the configuration of the training that every trial starts from.
 
     Raises: ConfigInvalid naming the key below `train`.
     """
@@ -96,29 +105,29 @@ def resolve_train(config: TuneConfig) -> TrainConfig:
     return validate(TrainConfig, tree, "train")
 
 
-def claim_search(folder: str, config: TuneConfig, train: TrainConfig) -> None:
-    """Store the settings with the search, or check that a search of this name is the same one.
+def store_or_compare(folder: str, config: TuneConfig, train: TrainConfig) -> None:
+    """Store the settings of a new search, or check that an existing search has the same ones.
 
     Raises: ConfigInvalid naming the first setting that differs.
     """
     trial = train.model_dump(mode="json")
     for path in CHANGEABLE:
-        trial = trial if path in KEPT_OF_TRIALS else without(trial, path)
+        trial = trial if path in FIXED_OF_TRIALS else without(trial, path)
     wanted = {**config.model_dump(mode="json", exclude=set(CHANGEABLE_SEARCH)), "train": trial}
-    location = storage.join(folder, CLAIM_NAME)
+    location = storage.join(folder, SETTINGS_NAME)
     if storage.exists(location):
         difference = first_difference(json.loads(storage.read_bytes(location)), wanted)
         if difference:
             raise ConfigInvalid(
                 f"search '{config.name}' in {config.output} was started with another {difference}; choose another "
-                "name, or go back to the former setting"
+                "name, or go back to the earlier setting"
             )
         return
     storage.write_atomic(location, json.dumps(wanted, indent=1).encode())
 
 
 def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str) -> TrainConfig:
-    """Prepare shards, and train what the trials depend on once, beside the search, so that they find it done."""
+    """Prepare shards and train encoders once for all trials, and return the training that uses them."""
     train = resolve_shards(resolve_output(train))
     for key, place in train.family.dependencies(train).items():
         train = replace_setting(train, key, ensure_trained(train, place))
@@ -131,7 +140,9 @@ def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str) -> Train
             "run": train.run.model_copy(update={"output": storage.join(folder, TRIALS_FOLDER)}),
             "budget": budget,
             "tracking": train.tracking.model_copy(update={"uri": uri}),
-            "workers": share_cores(train.workers, config.at_once, len(os.sched_getaffinity(0)), count_nodes()),
+            "workers": share_cores(
+                train.workers, config.max_concurrent_trials, len(os.sched_getaffinity(0)), count_nodes()
+            ),
         }
     )
 
@@ -142,7 +153,7 @@ def count_nodes() -> int:
 
 
 def is_over(plan: SearchPlan) -> bool:
-    """Tell whether an earlier start came to the end: every trial ended, or the time is spent."""
+    """Tell whether an earlier call finished the search: every trial has ended, or the time is up."""
     records = Records(plan.folder)
     trials, limit = records.trials(), plan.config.max_minutes
     ended = sum(record.status in DONE for record in trials)
@@ -150,50 +161,50 @@ def is_over(plan: SearchPlan) -> bool:
 
 
 @contextmanager
-def trials_of(plan: SearchPlan) -> Iterator[dict[str, Any]]:
-    """Give a `ray.tune.Tuner` all that it needs; after the block what Tune itself keeps of it is deleted.
+def tuner_arguments(plan: SearchPlan) -> Iterator[dict[str, Any]]:
+    """Build the arguments of a `ray.tune.Tuner`; after the block, delete Tune's own files.
 
-    Raises: RunStopped or KeyboardInterrupt if a signal ended the search; TrainingFailed if Tune or the cluster did.
+    Raises: RunStopped or KeyboardInterrupt if a signal ended the search; TrainingFailed if Tune or the cluster failed.
     """
-    # Why a trial failed stands in its records, and is told at the end.
+    # The records say why a trial failed, and the report shows it.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     config = plan.config
     scratch = storage.join(plan.folder, TUNE_FOLDER)
     if storage.exists(scratch):
         storage.delete(scratch)
-    halting = ProgressHandle()
-    proposals = TrialSearcher(plan)
-    watch = Watch(plan, halting, proposals)
+    stop_handle = ProgressHandle()
+    searcher = TrialSearcher(plan)
+    monitor = SearchMonitor(plan, stop_handle, searcher)
     try:
-        with signals_end(watch), warnings.catch_warnings():
-            # Actors are not used again: a member that goes on from another's checkpoint needs workers of its own.
+        with stop_on_signals(monitor), warnings.catch_warnings():
+            # Actors are not reused: a member that continues from another's checkpoint needs workers of its own.
             warnings.filterwarnings("ignore", message="Consider boosting PBT", category=UserWarning)
             yield {
-                "trainable": ray.tune.with_parameters(FusionTrial, plan=plan, halting=halting),
+                "trainable": ray.tune.with_parameters(FusionTrial, plan=plan, stop_handle=stop_handle),
                 "tune_config": RayTuneConfig(
-                    metric=config.metric, mode=config.mode, search_alg=proposals, scheduler=build_scheduler(plan)
+                    metric=config.metric, mode=config.mode, search_alg=searcher, scheduler=build_scheduler(plan)
                 ),
                 "run_config": RunConfig(
                     name=uuid.uuid4().hex,
                     storage_path=scratch,
                     failure_config=FailureConfig(max_failures=config.max_failures),
                     checkpoint_config=CheckpointConfig(num_to_keep=KEPT_POINTERS, checkpoint_at_end=False),
-                    callbacks=[watch],
-                    stop=watch,
+                    callbacks=[monitor],
+                    stop=monitor,
                     verbose=0,
                 ),
             }
     except (TuneError, RayError) as error:
         raise TrainingFailed(f"search '{config.name}': {str(error).strip().splitlines()[-1]}") from error
     finally:
-        watch.records.write_spent(watch.spent_seconds)
-    watch.show(final=True)
-    halting.close()
+        monitor.records.write_spent(monitor.spent_seconds)
+    monitor.show(final=True)
+    stop_handle.close()
     storage.delete(scratch)
-    if watch.signal == signal.SIGINT:
+    if monitor.signal == signal.SIGINT:
         raise KeyboardInterrupt
-    if watch.signal:
+    if monitor.signal:
         raise RunStopped(
-            f"search '{config.name}' was told to end (SIGTERM) and did, its trials with a checkpoint; the same command "
-            "goes on"
+            f"search '{config.name}' stopped on SIGTERM, its trials with a checkpoint each; the same command continues "
+            "it"
         )

@@ -1,4 +1,4 @@
-"""Which settings mattered: functional analysis of variance over the trials of a search. Knows no Ray."""
+"""The importance of settings: functional analysis of variance over the trials of a search. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from fusionray.tuning.records import TrialRecord
 from fusionray.tuning.sampler import build_study
 from fusionray.tuning.space import Space
 
-# Fewer say nothing: a forest over three points splits where they happen to lie.
+# With fewer trials the result means nothing: a forest over three points splits at random.
 MIN_TRIALS = 4
 
 
 def common_images(records: Sequence[TrialRecord]) -> int:
-    """Find the most images after which every trial that reported anything had reported."""
+    """Return the largest number of images at which every reporting trial has a report."""
     return min((record.reports[-1].images for record in records if record.reports), default=0)
 
 
 def measure_importance(space: Space, mode: str, records: Sequence[TrialRecord], *, seed: int = 0) -> dict[str, float]:
-    """Divide the variance of the metric among the settings: shares that add up to 1, the largest first.
+    """Divide the variance of the metric among the settings: shares with sum 1, the largest first.
 
-    Trials are compared after as many images as all of them have seen, since stopped ones saw fewer than others. Empty
-    where there are fewer than MIN_TRIALS, or all of them are alike.
+    Trials are compared after as many images as all of them have seen, because stopped trials saw fewer. The result is
+    empty with fewer than MIN_TRIALS trials, or if all metrics are equal.
 
     Source: Hutter et al. 2014, "An Efficient Approach for Assessing Hyperparameter Importance" (fANOVA).
     """

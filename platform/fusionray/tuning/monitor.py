@@ -1,4 +1,4 @@
-"""Watching a search: its table on the terminal, its clock, and the signals that end it."""
+"""Monitor a search: draw its table on the terminal, limit its time, and stop it on signals."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from fusionray.tuning.records import Records, TrialRecord
 from fusionray.tuning.space import short_names, write_value
 
 SHOW_SECONDS = 2.0
-# How often the table is printed anew where it cannot be redrawn, even if no trial reported.
+# How often the table is printed to a log, where it cannot be redrawn, if no trial reports.
 PRINT_SECONDS = 60.0
-# For so long all trials of a population may pause before they are taken to wait for nobody.
+# If all trials of a population pause for this long, they wait for a member that has ended.
 STUCK_SECONDS = 10.0
 
 
-class Watch(Callback, Stopper):  # type: ignore[misc]
-    """Show the table, keep the clock, and tell the trials to end when the time is up or a signal came.
+class SearchMonitor(Callback, Stopper):  # type: ignore[misc]
+    """Show the table, measure the time, and stop the trials when the time is up or a signal arrives.
 
-    Tune pickles its callbacks when it starts: there is nothing in here that cannot be.
+    Tune pickles its callbacks when it starts, so every attribute can be pickled.
     """
 
-    def __init__(self, plan: SearchPlan, halting: ProgressHandle, proposals: SearchAlgorithm) -> None:
+    def __init__(self, plan: SearchPlan, stop_handle: ProgressHandle, searcher: SearchAlgorithm) -> None:
         self.plan = plan
-        self.halting = halting
-        self.proposals = proposals
+        self.stop_handle = stop_handle
+        self.searcher = searcher
         self.records = Records(plan.folder)
         self.spent_before = self.records.spent_seconds()
         self.started = time.monotonic()
@@ -50,11 +50,11 @@ class Watch(Callback, Stopper):  # type: ignore[misc]
 
     @property
     def spent_seconds(self) -> float:
-        """Tell how long the search has run, over all of its starts."""
+        """Return how long the search has run, over all of its starts."""
         return self.spent_before + time.monotonic() - self.started
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:  # noqa: ARG002 - Tune's signature
-        """Look after everything; Tune calls it several times a second."""
+        """Check time and signals and refresh the table; Tune calls this several times a second."""
         found = {trial.status for trial in trials}
         idle = "PAUSED" in found and not found & {"RUNNING", "PENDING"}
         self.idle_since = (self.idle_since or time.monotonic()) if idle else None
@@ -62,8 +62,8 @@ class Watch(Callback, Stopper):  # type: ignore[misc]
         late = limit is not None and self.spent_seconds > limit * 60
         if (self.signal or late) and not self.ending:
             self.ending = True
-            self.proposals.set_finished()
-            self.halting.halt()
+            self.searcher.set_finished()
+            self.stop_handle.request_stop()
         now = time.monotonic()
         if now - self.shown_at > SHOW_SECONDS:
             self.shown_at = now
@@ -71,23 +71,23 @@ class Watch(Callback, Stopper):  # type: ignore[misc]
             self.show()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002 - Tune's signature
-        """Stop no trial for what it reported."""
+        """Stop no single trial; `stop_all` decides for all of them."""
         return False
 
     def stop_all(self) -> bool:
-        """End the search once the running trials have ended; those that pause have their checkpoints.
+        """Stop the search once no trial runs and it is ending; paused trials have their checkpoints.
 
-        A synchronous population waits for members that it will never hear of again, if they ended or failed meanwhile:
-        when nobody runs for a while, it is over, too.
+        A synchronous population would wait without limit for members that have ended or failed, so the search also
+        stops if no trial runs for a while.
         """
         waited = 0.0 if self.idle_since is None else time.monotonic() - self.idle_since
         return self.idle_since is not None and (self.ending or waited > STUCK_SECONDS)
 
     def show(self, *, final: bool = False) -> None:
-        """Draw the table; where it cannot be redrawn, print it when something changed."""
+        """Redraw the table on a terminal; elsewhere print it when it has changed."""
         table = write_table(self.plan, self.records, self.spent_seconds)
         if sys.stderr.isatty():
-            # A line that is broken in two could not be drawn over.
+            # A wrapped line could not be overwritten.
             width = shutil.get_terminal_size().columns - 1
             table = [line[:width] for line in table]
             up = f"\x1b[{len(self.shown)}A\x1b[J" if self.shown else ""
@@ -102,12 +102,12 @@ class Watch(Callback, Stopper):  # type: ignore[misc]
 
 
 def changed(former: Sequence[str], table: Sequence[str]) -> bool:
-    """Tell whether a trial began, reported or ended; the clock and the images go on all the time."""
+    """Tell whether a trial started, reported or ended; ignore the time and the images, which always change."""
     return [row.split()[:2] for row in former[2:]] != [row.split()[:2] for row in table[2:]]
 
 
 def write_table(plan: SearchPlan, records: Records, spent_seconds: float) -> list[str]:
-    """Write the state of a search: a line about all, the head, a line a trial."""
+    """Format the state of a search: a summary line, the header, a line for each trial."""
     config, trials = plan.config, records.trials()
     names = short_names(config.space)
     rows = [("trial", "status", "images", config.metric.removeprefix("validation_"), *names.values())]
@@ -131,15 +131,15 @@ def write_row(plan: SearchPlan, record: TrialRecord, records: Records) -> tuple[
 
 
 @contextlib.contextmanager
-def signals_end(watch: Watch) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the search orderly for the length of a block; the second one ends it at once."""
+def stop_on_signals(monitor: SearchMonitor) -> Iterator[None]:
+    """During a block, stop the search in order on the first SIGINT or SIGTERM; a second one ends the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def end(number: int, _frame: Any) -> None:
-        watch.signal = number
+        monitor.signal = number
         for other, handler in former.items():
             signal.signal(other, handler)
 

@@ -1,4 +1,4 @@
-"""What a search came to: the best trial beside the default one, its preset, the figures, the report, the bundle."""
+"""The result of a search: the best trial against the default, its preset, figures, report and bundle."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from fusionray.bundle.description import REGISTRY_PREFIX
 from fusionray.config import merge_trees
 from fusionray.errors import TrainingFailed
 from fusionray.evaluation.report.figures import FIGURES_NAME, Figure, Figures, write_figures
@@ -28,7 +29,7 @@ BUNDLE_FOLDER = "bundle"
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found, and where; `registered` is `models:/name@alias`, empty unless it was asked for."""
+    """The result of a search and its folder; `registered` is `models:/name@alias`, or empty."""
 
     folder: str
     preset: str
@@ -39,23 +40,23 @@ class SearchResult:
 
     @property
     def summary(self) -> str:
-        """Say it in two lines."""
+        """Summarise the search in two lines."""
         assert self.best.last is not None
         gain = self.figures.figures.get("gain_over_default")
-        verdict = "the default was not finished" if gain is None else f"{gain.value:.4g} better than the default"
+        comparison = "the default did not finish" if gain is None else f"{gain.value:.4g} better than the default"
         if self.best.number == 0:
-            verdict = "the default stays the best"
+            comparison = "the default is the best"
         registered = f", registered as {self.registered}" if self.registered else ""
         return (
-            f"{self.preset}: {self.best.name} has {self.best.last.value:.4g}, {verdict}"
+            f"{self.preset}: {self.best.name} has {self.best.last.value:.4g}, {comparison}"
             f" ({write_settings(self.best.settings)}){registered}\n{self.folder}/report.html"
         )
 
 
 def conclude(plan: SearchPlan) -> SearchResult:
-    """Write figures, report and preset from the records, close the search's run, register the bundle if it is wanted.
+    """Write figures, report and preset from the records, close the search's run, register the bundle if configured.
 
-    Raises: TrainingFailed if no trial was finished.
+    Raises: TrainingFailed if no trial finished.
     """
     records = Records(plan.folder)
     trials = records.trials()
@@ -78,24 +79,24 @@ def conclude(plan: SearchPlan) -> SearchResult:
 
 
 def choose_best(trials: Sequence[TrialRecord], mode: str) -> TrialRecord | None:
-    """Find the finished trial whose last value is best; a stopped one was worse than others at its images."""
+    """Find the finished trial with the best last value; stopped trials were worse than others at their images."""
     finished = [record for record in trials if record.status == "finished" and record.last is not None]
     sign = MODE_SIGNS[mode]
     return max(finished, key=lambda record: sign * record.last.value if record.last else 0.0, default=None)
 
 
 def explain_nothing(trials: Sequence[TrialRecord], records: Records) -> str:
-    """Say why there is no best trial."""
+    """Explain why there is no best trial."""
     failed = [
         f"{record.name} failed: {records.last_error(record.name)}" for record in trials if record.status == "failed"
     ]
     if failed:
         return failed[0]
-    return "no trial was finished; give it more time (max_minutes), the same command goes on"
+    return "no trial finished; raise max_minutes, then the same command continues"
 
 
 def measure(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord], best: TrialRecord) -> dict[str, Figure]:
-    """Put the search into figures."""
+    """Compute the figures of the search."""
     config, default = plan.config, trials[0]
     assert best.last is not None
     attempts = {record.name: records.attempts(record.name) for record in trials}
@@ -108,7 +109,7 @@ def measure(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord], b
         figures["default_value"] = Figure(value=default.last.value, unit=config.metric)
         figures["gain_over_default"] = Figure(value=gain, unit=config.metric, goal="> 0", goal_low=0.0, holds=gain > 0)
     figures |= {f"trials_{status}": Figure(value=count, unit="trials") for status, count in counts.items()}
-    # A copy that a member went on from was trained once, by whom it is of.
+    # A checkpoint that was copied counts once, for the trial that trained it.
     figures["images_trained"] = Figure(value=trained, unit="images")
     figures["images_without_stopping"] = Figure(value=len(trials) * plan.images, unit="images")
     figures["restarts"] = Figure(value=len(repeated), unit="restarts")
@@ -118,14 +119,14 @@ def measure(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord], b
 
 
 def explain_missing(measured: Mapping[str, Figure], importance: Mapping[str, float]) -> dict[str, str]:
-    """Say why there is no importance, or nothing to compare with."""
-    reasons = {} if importance else {"importance": "fewer than four trials reported, or all of them the same"}
-    unfinished = "the first trial, which is the training as it stands, was not finished"
+    """Explain missing figures: no importance, or no default to compare with."""
+    reasons = {} if importance else {"importance": "fewer than four trials reported, or all values are equal"}
+    unfinished = "the first trial, which is the unchanged training, did not finish"
     return reasons | {key: unfinished for key in ("default_value", "gain_over_default") if key not in measured}
 
 
 def write_preset(config: TuneConfig, best: TrialRecord) -> str:
-    """Write the best configuration as a file that `fusionray train --config` takes."""
+    """Write the best configuration as a file for `fusionray train --config`."""
     assert best.last is not None
     settings: Settings = best.settings
     tree = merge_trees(config.train, nest(config.space, settings))
@@ -139,7 +140,7 @@ def write_preset(config: TuneConfig, best: TrialRecord) -> str:
 
 
 def register(plan: SearchPlan, best: TrialRecord, uri: str) -> str:
-    """Export the best trial's checkpoint and register the bundle; return where it is to be found."""
+    """Export the best trial's checkpoint and register the bundle; return its location in the registry."""
     from fusionray.export.export import ExportConfig, export
 
     assert best.last is not None
@@ -154,11 +155,11 @@ def register(plan: SearchPlan, best: TrialRecord, uri: str) -> str:
             alias=plan.config.alias,
         )
     )
-    return f"models:/{name}@{plan.config.alias}"
+    return f"{REGISTRY_PREFIX}{name}@{plan.config.alias}"
 
 
 def track(plan: SearchPlan, figures: Figures, uri: str, files: Sequence[Path]) -> None:
-    """Leave figures and report with the search's run, and close it."""
+    """Log figures and report to the search's run, and close the run."""
     tracker = RunTracker(uri, plan.parent_run)
     tracker.log(0, {key: figure.value for key, figure in figures.figures.items()})
     for path in files:

@@ -1,4 +1,4 @@
-"""What every trial of a search is told, and the training that it makes of its settings. Knows no Ray."""
+"""The plan that all trials of a search share, and the training of each trial. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRIALS_FOLDER = "trials"
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """A search whose places are absolute, whose shards are prepared and whose encoders are trained."""
+    """A search with absolute folders, prepared shards and trained encoders."""
 
     config: TuneConfig
     train: TrainConfig
@@ -23,22 +23,22 @@ class SearchPlan:
 
     @property
     def images(self) -> int:
-        """Give the images of a whole trial."""
+        """Return the number of images of a whole trial."""
         return self.train.budget.images
 
 
 def search_folder(config: TuneConfig) -> str:
-    """Say where a search keeps its trials, records and report."""
+    """Return the folder of a search's trials, records and report."""
     return storage.join(config.output, config.name)
 
 
 def trial_name(search: str, number: int) -> str:
-    """Name a trial; the name is also that of its first run, in the folder of trials and in the tracker."""
+    """Name a trial, its first run, and its tracking run."""
     return f"{search}-{number:03d}"
 
 
 def configure_trial(plan: SearchPlan, run: str, settings: Settings) -> TrainConfig:
-    """Make the training of a trial: the plan's, with the settings, under a name of its own.
+    """Build the training of a trial: the plan's, with the trial's settings, under the name `run`.
 
     Raises: ConfigInvalid.
     """
@@ -46,21 +46,21 @@ def configure_trial(plan: SearchPlan, run: str, settings: Settings) -> TrainConf
     return config.model_copy(update={"run": config.run.model_copy(update={"name": run})})
 
 
-def share_cores(workers: WorkersConfig, at_once: int, cores: int, nodes: int) -> WorkersConfig:
-    """Give each of the trials that train side by side its part of a node's cores, where nobody said how many.
+def share_cores(workers: WorkersConfig, num_trials: int, cores: int, nodes: int) -> WorkersConfig:
+    """Divide a node's cores among the trials that train at once, unless the number of threads is configured.
 
-    Each would take all of them: two trials of two threads on two cores wait for each other more than they compute.
+    Otherwise each trial would use all cores: on two cores, two trials of two threads wait more than they compute.
     """
-    beside = -(-at_once * workers.num_workers // nodes)
-    if workers.threads is not None or at_once == 1:
+    workers_per_node = -(-num_trials * workers.num_workers // nodes)
+    if workers.threads is not None or num_trials == 1:
         return workers
-    # Bound, they would all sit on the same cores: no trial knows of the others.
-    return workers.model_copy(update={"threads": max(1, cores // beside), "bind": False})
+    # Unbound: trials do not know of each other, so all of them would bind to the same cores.
+    return workers.model_copy(update={"threads": max(1, cores // workers_per_node), "bind": False})
 
 
 def milestone(images: int, interval: int) -> int:
-    """Name a report by the multiple of the interval that it was due at.
+    """Round the images of a report down to a multiple of the interval.
 
-    Batches of other sizes pass a multiple at other images, and trials are compared where all of them report.
+    Trials with different batch sizes report at different images, but ASHA and PBT compare them at equal ones.
     """
     return images // interval * interval

@@ -1,11 +1,11 @@
-"""What a search remembers: JSON files in its folder, from which the same command goes on, and the report is made.
+"""The records of a search: JSON files in its folder, from which the same command continues and writes the report.
 
-    records/<trial>.json                 settings, reports and fate of a trial; the driver writes it
-    records/<trial>/attempt-0001.json    from where to where one start of its training came; the trial writes it
-    records/<trial>/told.txt             what its training said: damage, restarts, how steps are computed
-    records/<trial>/handover-0001.json   whose checkpoint it went on from, and with which settings (PBT)
+    records/<trial>.json                 settings, reports and status of a trial; written by the driver
+    records/<trial>/attempt-0001.json    first and last image of one start of its training; written by the trial
+    records/<trial>/log.txt              messages of its training: damage, restarts, how steps are computed
+    records/<trial>/transfer-0001.json   checkpoint of another trial that it continues from, and its settings (PBT)
 
-Every file is written whole by one process, so a reader sees a state that was true. Knows no Ray.
+One process writes each file, atomically, so a reader sees a consistent state. Does not import Ray.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from fusionray.storage import filesystem as storage
 
 FOLDER = "records"
 SPENT_NAME = "spent.json"
-TOLD_NAME = "told.txt"
+LOG_NAME = "log.txt"
 
 Status = Literal["waiting", "running", "finished", "stopped", "failed"]
-# Those whose training is over; a failed trial is tried again by the next start of the search.
+# A trial with this status is over; a failed trial is tried again by the next start of the search.
 DONE: tuple[Status, ...] = ("finished", "stopped")
 
 
-class Report(Section):
-    """An evaluation after so many images."""
+class TrialReport(Section):
+    """An evaluation of a trial after `images` images."""
 
     images: int
-    value: float = Field(description="the metric that is searched by")
-    run: str = Field(description="run folder that it is of")
+    value: float = Field(description="value of the search's metric")
+    run: str = Field(description="folder of the evaluated run")
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
@@ -42,44 +42,44 @@ class Attempt(Section):
     """One start of a trial's training."""
 
     run: str
-    first_images: int = Field(description="images of the checkpoint that it began with; 0: none")
-    last_images: int = Field(description="images it was last seen at; workers tell twice a second")
-    ended: Literal["", "finished", "halted", "failed"] = Field("", description="empty: running, or killed")
-    error: str = Field("", description="why it failed, if it is known")
+    first_images: int = Field(description="images of the checkpoint that it started from; 0: none")
+    last_images: int = Field(description="images at the last report; workers report twice a second")
+    ended: Literal["", "finished", "interrupted", "failed"] = Field("", description="empty: running, or killed")
+    error: str = Field("", description="why it failed, if known")
 
 
 class CheckpointTransfer(Section):
-    """A checkpoint of another trial that a trial went on from, with settings of its own."""
+    """A checkpoint of another trial that a trial continues from, with its own settings."""
 
-    run: str = Field(description="run that begins with the copy")
-    giver: str = Field(description="trial that made the checkpoint")
+    run: str = Field(description="run that starts from the copy")
+    source_trial: str = Field(description="trial that made the checkpoint")
     checkpoint: str
     images: int
     settings: dict[str, Any]
 
 
 class TrialRecord(Section):
-    """A trial as the driver knows it."""
+    """A trial, as the driver knows it."""
 
     name: str
     number: int
     settings: dict[str, Any]
     status: Status = "waiting"
-    reports: tuple[Report, ...] = ()
-    tracking_run: str = Field("", description="MLflow run; known once it is finished")
+    reports: tuple[TrialReport, ...] = ()
+    tracking_run: str = Field("", description="MLflow run; known once the trial is finished")
 
     @property
-    def last(self) -> Report | None:
-        """Give the newest report."""
+    def last(self) -> TrialReport | None:
+        """Return the newest report."""
         return self.reports[-1] if self.reports else None
 
-    def told(self, report: Report) -> TrialRecord:
-        """Add a report; one after as many images, made again after a restart, takes the place of the former."""
+    def with_report(self, report: TrialReport) -> TrialRecord:
+        """Add a report; it replaces those at the same images or later, which a restarted training repeats."""
         kept = tuple(other for other in self.reports if other.images < report.images)
         return self.model_copy(update={"reports": (*kept, report)})
 
     def value_at(self, images: int) -> float | None:
-        """Give the value of the newest report within so many images."""
+        """Return the value of the newest report up to `images`."""
         seen = [report.value for report in self.reports if report.images <= images]
         return seen[-1] if seen else None
 
@@ -91,7 +91,7 @@ class Records:
         self.folder = storage.join(folder, FOLDER)
 
     def trials(self) -> list[TrialRecord]:
-        """Read all trials, in the order in which they were proposed."""
+        """Read all trials, in the order of their proposal."""
         names = [name for name in storage.list_folder(self.folder) if name.endswith(".json") and name != SPENT_NAME]
         found = [TrialRecord.model_validate_json(self.read(name)) for name in names]
         return sorted(found, key=lambda record: record.number)
@@ -101,40 +101,40 @@ class Records:
         self.put(f"{record.name}.json", record)
 
     def attempts(self, trial: str) -> list[Attempt]:
-        """Read the starts of a trial, in order."""
+        """Read the starts of a trial's training, in order."""
         return [Attempt.model_validate_json(self.read(name)) for name in self.parts(trial, "attempt")]
 
     def write_attempt(self, trial: str, number: int, attempt: Attempt) -> None:
-        """Write a start of a trial; `number` counts from 1."""
+        """Write a start of a trial's training; `number` counts from 1."""
         self.put(f"{trial}/attempt-{number:04d}.json", attempt)
 
     def last_error(self, trial: str) -> str:
-        """Say why a trial failed."""
+        """Explain why a trial failed."""
         errors = [attempt.error for attempt in self.attempts(trial) if attempt.error]
         return errors[-1] if errors else "its process died, or it never started; see Ray's logs"
 
-    def handovers(self, trial: str) -> list[CheckpointTransfer]:
-        """Read what a trial took over from others, in order."""
-        return [CheckpointTransfer.model_validate_json(self.read(name)) for name in self.parts(trial, "handover")]
+    def transfers(self, trial: str) -> list[CheckpointTransfer]:
+        """Read the checkpoints that a trial took over from others, in order."""
+        return [CheckpointTransfer.model_validate_json(self.read(name)) for name in self.parts(trial, "transfer")]
 
-    def write_handover(self, trial: str, number: int, handover: CheckpointTransfer) -> None:
+    def write_transfer(self, trial: str, number: int, transfer: CheckpointTransfer) -> None:
         """Write that a trial took over a checkpoint; `number` counts from 1."""
-        self.put(f"{trial}/handover-{number:04d}.json", handover)
+        self.put(f"{trial}/transfer-{number:04d}.json", transfer)
 
-    def tell(self, trial: str, lines: Sequence[str]) -> None:
-        """Keep what a training had to say; on the terminal the lines of several would hide the table."""
-        path = Path(self.folder) / trial / TOLD_NAME
+    def log(self, trial: str, lines: Sequence[str]) -> None:
+        """Append messages of a training to its log; on the terminal they would hide the table."""
+        path = Path(self.folder) / trial / LOG_NAME
         with path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
 
     def spent_seconds(self) -> float:
-        """Tell for how long the search has run, over all of its starts."""
+        """Return how long the search has run, over all of its starts."""
         if not storage.exists(storage.join(self.folder, SPENT_NAME)):
             return 0.0
         return float(json.loads(self.read(SPENT_NAME))["seconds"])
 
     def write_spent(self, seconds: float) -> None:
-        """Write for how long the search has run."""
+        """Write how long the search has run."""
         storage.write_atomic(storage.join(self.folder, SPENT_NAME), json.dumps({"seconds": seconds}).encode())
 
     def parts(self, trial: str, kind: str) -> list[str]:
@@ -149,12 +149,12 @@ class Records:
 
 
 def trained_images(attempts: Sequence[Attempt]) -> int:
-    """Count the images that a trial learned from, those of repeated stretches as often as they were."""
+    """Count the images that a trial trained on; repeated ones count each time."""
     return sum(attempt.last_images - attempt.first_images for attempt in attempts)
 
 
 def repeated_images(attempts: Sequence[Attempt]) -> list[int]:
-    """Count, for each restart of a run, the images that were learned from twice."""
+    """Count, for each restart of a run, the images that it trained on twice."""
     newest: dict[str, int] = {}
     repeated = []
     for attempt in attempts:

@@ -1,4 +1,4 @@
-"""The report of a search: what was found, what was tried, how it learned, what mattered."""
+"""The report of a search: the best settings, all trials, learning curves, and the importance of settings."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ def write_search_report(
     better = "lower" if config.mode == "min" else "higher"
     notes = [
         f"Searched by {config.metric} ({better} is better) of held-out people; {plan.images} images a trial. The first "
-        "trial is the training as it stands.",
-        f"One search with one seed: the best of {len(trials)} is flattered by chance. Train it again with another "
-        "run.seed before you believe the difference.",
+        "trial is the unchanged training.",
+        f"This is one search with one seed: the best of {len(trials)} trials is partly luck. Train it again with "
+        "another run.seed before you rely on the difference.",
     ]
     blocks = [
         Block(
             "Learning curves",
             [draw_learning(config.metric, trials, best.name)],
-            "The metric at each evaluation. A line a trial; dotted ones were stopped early.",
+            "The metric at each evaluation. One line for each trial; dotted lines were stopped early.",
             narrow=True,
         ),
         Block(
-            "Settings and what they led to",
+            "Settings and results",
             [draw_settings(config.space, config.metric, trials, best.name)],
-            "A line a trial; dotted ones were stopped early, and end at the value that they had then.",
+            "One line for each trial; dotted lines were stopped early and end at their last value.",
         ),
     ]
     if importance:
         note = (
-            f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw; from "
-            f"{len(trials)} trials, so coarse."
+            f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw; only "
+            f"{len(trials)} trials, so the shares are rough."
         )
-        blocks.append(Block("What mattered", [draw_importance(config.space, importance)], note))
+        blocks.append(Block("Importance of settings", [draw_importance(config.space, importance)], note))
     report = Report(
         f"Search '{config.name}'",
         figures,
@@ -62,7 +62,7 @@ def write_search_report(
         listings=[
             list_trials(plan, records, trials),
             *list_failed(records, trials),
-            *list_handovers(records, trials, config.space),
+            *list_transfers(records, trials, config.space),
         ],
         blocks=blocks,
     )
@@ -70,7 +70,7 @@ def write_search_report(
 
 
 def list_trials(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord]) -> Listing:
-    """Make a listing of all trials."""
+    """List all trials."""
     space = plan.config.space
     rows = [
         (
@@ -84,28 +84,27 @@ def list_trials(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord
         for record in trials
     ]
     head = ("trial", "status", "images", plan.config.metric, "starts", *short_names(space).values())
-    return Listing("trials", head, rows, "Finished: saw all images. Stopped: lagged behind others at the same image.")
+    return Listing("trials", head, rows, "Finished: saw all images. Stopped: was worse than others at equal images.")
 
 
 def list_failed(records: Records, trials: Sequence[TrialRecord]) -> list[Listing]:
-    """Make a listing of why trials failed, if any did."""
+    """List why trials failed, if any did."""
     rows = [(record.name, records.last_error(record.name)) for record in trials if record.status == "failed"]
     return [Listing("failed", ("trial", "why"), rows, "The same command tries them again.")] if rows else []
 
 
-def list_handovers(records: Records, trials: Sequence[TrialRecord], space: Space) -> list[Listing]:
-    """Make a listing of the checkpoints that members took over from others, if there were any."""
+def list_transfers(records: Records, trials: Sequence[TrialRecord], space: Space) -> list[Listing]:
+    """List the checkpoints that members took over from others, if any did."""
     rows = [
         (
             record.name,
-            handover.giver,
-            str(handover.images),
-            *(write_value(handover.settings[key]) for key in space),
+            transfer.source_trial,
+            str(transfer.images),
+            *(write_value(transfer.settings[key]) for key in space),
         )
         for record in trials
-        for handover in records.handovers(record.name)
+        for transfer in records.transfers(record.name)
     ]
-    head = ("trial", "went on from", "images", *short_names(space).values())
-    return (
-        [Listing("handed over", head, rows, "Members that lagged went on from a copy of a better one.")] if rows else []
-    )
+    head = ("trial", "checkpoint of", "images", *short_names(space).values())
+    caption = "The worst members continued from a copy of a better member's checkpoint."
+    return [Listing("checkpoint transfers", head, rows, caption)] if rows else []

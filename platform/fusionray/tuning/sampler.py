@@ -1,6 +1,6 @@
-"""What to try next: a pure function of the settings of a search, its records, and the number of the trial.
+"""Propose the next trial: a pure function of a search's settings, its records, and the number of the trial.
 
-Nothing of a searcher has to survive a killed search but the records. Knows no Ray.
+So only the records have to survive when a search is killed. Does not import Ray.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fusionray.tuning.space import Range, Settings, Space
 if TYPE_CHECKING:
     import optuna
 
-# What a value is multiplied by so that more is better.
+# Factor that makes higher values better.
 MODE_SIGNS = {"min": -1.0, "max": 1.0}
 
 
 def propose(config: TuneConfig, default: Settings, records: Sequence[TrialRecord], number: int) -> Settings:
-    """Propose the settings of a trial: first the training as it stands, then what the search comes to."""
+    """Propose the settings of a trial: first the unchanged training, then what the search algorithm chooses."""
     if number == 0:
         return default
     random = np.random.default_rng([config.seed, number])
@@ -38,7 +38,7 @@ def estimate(config: TuneConfig, records: Sequence[TrialRecord], *, seed: int) -
     """
     import optuna
 
-    # Trials that still run count as bad ones, or those that are asked for meanwhile would lie beside them.
+    # Running trials count as bad ones; otherwise the trials proposed meanwhile would be close to them.
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, constant_liar=True)
     study = build_study(config.space, config.mode, records, sampler)
     asked = study.ask(fixed_distributions=distributions(config.space))
@@ -48,7 +48,7 @@ def estimate(config: TuneConfig, records: Sequence[TrialRecord], *, seed: int) -
 def build_study(
     space: Space, mode: str, records: Sequence[TrialRecord], sampler: optuna.samplers.BaseSampler | None = None
 ) -> optuna.Study:
-    """Tell Optuna what is known: finished trials by their last value, stopped and running ones by how they stood."""
+    """Build an Optuna study: finished trials with their last value, stopped and running ones with their reports."""
     import optuna
 
     states = {
@@ -78,7 +78,7 @@ def build_study(
 
 
 def distributions(space: Space) -> dict[str, Any]:
-    """Say to Optuna what a space is."""
+    """Convert a space to Optuna's distributions."""
     return {key: distribution(values) for key, values in space.items()}
 
 
@@ -86,7 +86,7 @@ def distribution(values: Range) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if values.choice is not None:
-        # By place: Optuna knows no lists, such as betas.
+        # By index: Optuna does not support lists, such as betas.
         return CategoricalDistribution(tuple(range(len(values.choice))))
     if values.integer is not None:
         return IntDistribution(*values.integer)
@@ -94,17 +94,17 @@ def distribution(values: Range) -> Any:
 
 
 def to_optuna(values: Range, value: Any) -> Any:
-    """Turn a setting into what Optuna knows it by."""
+    """Convert a setting to Optuna's value."""
     return value if values.choice is None else values.choice.index(value)
 
 
 def from_optuna(values: Range, value: Any) -> Any:
-    """Turn what Optuna proposes into a setting."""
+    """Convert Optuna's value to a setting."""
     return values.settle(value) if values.choice is None else values.choice[value]
 
 
 def mutate(config: TuneConfig, settings: Settings, random: np.random.Generator) -> Settings:
-    """Change the settings of a good member a little, for one that goes on from its checkpoint.
+    """Perturb the settings of a good member for one that continues from its checkpoint.
 
     Source: Jaderberg et al. 2017, "Population Based Training of Neural Networks", explore.
     """

@@ -1,7 +1,7 @@
-"""The search as Ray Tune sees it: who proposes trials, and who stops, pauses or replaces them.
+"""The search algorithm and the scheduler for Ray Tune: they propose trials, and stop, pause or replace them.
 
-Both stand on the records, not on what Tune pickles: a new start of the search takes up the unfinished trials, then
-proposes what is left, and tells the scheduler what the trials before reported.
+Both are built from the records, not from Tune's pickles: a new start of the search first continues the unfinished
+trials, then proposes the remaining ones, and replays earlier reports to the scheduler.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ray.tune.search import SearchAlgorithm
 
 from fusionray.storage import filesystem as storage
 from fusionray.tuning.plan import SearchPlan, milestone, trial_name
-from fusionray.tuning.records import DONE, Records, Report, TrialRecord
+from fusionray.tuning.records import DONE, Records, TrialRecord, TrialReport
 from fusionray.tuning.sampler import mutate, propose
 from fusionray.tuning.space import Settings, default_settings
 
-# Tune gives every trial's results this attribute, in images; its own training_iteration begins anew at each start.
+# Attribute of Tune's results that counts images; Tune's own training_iteration starts again at each start.
 TIME_ATTRIBUTE = "milestone"
 METRICS_PREFIX = "metrics/"
 
 
 class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
-    """Propose trials to Tune, at most so many at once, and keep the records of what becomes of them."""
+    """Propose trials to Tune, limit how many run at once, and record their results."""
 
     def __init__(self, plan: SearchPlan) -> None:
         self.plan = plan
@@ -39,27 +39,27 @@ class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
         self.broken = False
 
     def add_configurations(self, experiments: Any) -> None:
-        """Take what Tune wants to be part of every trial."""
+        """Take the specification that Tune wants in every trial."""
         (experiment,) = experiments
         self.spec = experiment.spec
 
     @property
     def total_samples(self) -> int:
-        """Count the trials that this start has to deal with."""
+        """Count the trials of the search."""
         return self.plan.config.trials
 
     def is_finished(self) -> bool:
-        """Tell whether nothing is left to be proposed."""
+        """Tell whether no trial is left to propose."""
         return bool(self._finished) or self.broken or not (self.unfinished or self.number_left)
 
     @property
     def number_left(self) -> int:
-        """Count the trials that were never proposed."""
+        """Count the trials that were not proposed yet."""
         return max(0, self.plan.config.trials - len(self.trials))
 
     def next_trial(self) -> Trial | None:
-        """Give the next trial, unfinished ones first; None while as many as may run do."""
-        if self.is_finished() or len(self.live) >= self.plan.config.at_once:
+        """Return the next trial, unfinished ones first; None while the maximum number of trials runs."""
+        if self.is_finished() or len(self.live) >= self.plan.config.max_concurrent_trials:
             return None
         record = self.trials[self.unfinished.pop(0)] if self.unfinished else self.propose(len(self.trials))
         settings = self.settings_of(record)
@@ -78,31 +78,31 @@ class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
         )
 
     def propose(self, number: int) -> TrialRecord:
-        """Make a trial of what is known now."""
+        """Propose a trial from the current records."""
         config = self.plan.config
         default = default_settings(config.space, self.plan.train)
         settings = propose(config, default, list(self.trials.values()), number)
         return TrialRecord(name=trial_name(config.name, number), number=number, settings=settings)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Keep an evaluation."""
+        """Record an evaluation."""
         record = self.trials[trial_id]
         report = read_report(result, self.plan)
         if report is None:
             return
         if record.last is not None and record.last.run != report.run:
             record = record.model_copy(update={"settings": self.settings_of(record)})
-        self.update(record.told(report))
+        self.update(record.with_report(report))
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Keep how a trial ended; one that was only halted stays unfinished."""
+        """Record how a trial ended; an interrupted one stays unfinished."""
         self.live.discard(trial_id)
         if result:
             self.on_trial_result(trial_id, result)
         record = self.trials[trial_id]
         if error:
             self.update(record.model_copy(update={"status": "failed"}))
-            # What fails as it stands fails with other settings, too: the reason is told, and nobody waits for it again.
+            # If the unchanged training fails, so do its variants: the search ends with the reason.
             self.broken |= record.number == 0 and not any(other.reports for other in self.trials.values())
         elif result and result.get("whole"):
             tracking_run = str(result["tracking_run"])
@@ -111,17 +111,17 @@ class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
             self.update(record.model_copy(update={"status": "stopped"}))
 
     def settings_of(self, record: TrialRecord) -> Settings:
-        """Say which settings a trial has now: those of the checkpoint that it last took over."""
-        handovers = self.records.handovers(record.name)
-        return handovers[-1].settings if handovers else record.settings
+        """Return the current settings of a trial: those of the last checkpoint that it took over, if any."""
+        transfers = self.records.transfers(record.name)
+        return transfers[-1].settings if transfers else record.settings
 
     def update(self, record: TrialRecord) -> None:
         self.trials[record.name] = record
         self.records.write(record)
 
 
-def read_report(result: dict[str, Any], plan: SearchPlan) -> Report | None:
-    """Read an evaluation from a flattened result of Tune; None where it holds none."""
+def read_report(result: dict[str, Any], plan: SearchPlan) -> TrialReport | None:
+    """Read an evaluation from a flattened result of Tune; None if it has none."""
     if plan.config.metric not in result:
         return None
     metrics = {
@@ -130,11 +130,11 @@ def read_report(result: dict[str, Any], plan: SearchPlan) -> Report | None:
         if key.startswith(METRICS_PREFIX)
     }
     run = storage.join(plan.train.run.output, result["run"])
-    return Report(images=result["images"], value=float(result[plan.config.metric]), run=run, metrics=metrics)
+    return TrialReport(images=result["images"], value=float(result[plan.config.metric]), run=run, metrics=metrics)
 
 
 def build_scheduler(plan: SearchPlan) -> TrialScheduler:
-    """Build who decides about running trials, and tell it what earlier starts of the search reported."""
+    """Build the scheduler, and replay the reports of earlier starts of the search."""
     config = plan.config
     if config.search == "pbt":
         interval = config.population.interval_images or plan.train.budget.validate_every_images
@@ -143,18 +143,18 @@ def build_scheduler(plan: SearchPlan) -> TrialScheduler:
             perturbation_interval=interval,
             quantile_fraction=config.population.quantile,
             custom_explore_fn=PerturbFn(plan),
-            # All members wait for each other: the result does not hang on which of them was faster.
+            # All members wait for each other, so that the result does not depend on their speed.
             synch=True,
             require_attrs=False,
             log_config=False,
         )
-    if config.halving is None:
+    if config.asha is None:
         return FIFOScheduler()
-    scheduler = Halving(
+    scheduler = AshaScheduler(
         trial_name(config.name, 0),
         max_t=plan.images,
-        grace_period=config.halving.grace_images,
-        reduction_factor=config.halving.factor,
+        grace_period=config.asha.grace_images,
+        reduction_factor=config.asha.factor,
     )
     scheduler.set_search_properties(config.metric, config.mode)
     scheduler.replay(Records(plan.folder).trials(), plan.train.budget.validate_every_images)
@@ -162,41 +162,41 @@ def build_scheduler(plan: SearchPlan) -> TrialScheduler:
 
 
 class PerturbFn:
-    """Give a member that takes over a checkpoint settings near those it was made with; each time others."""
+    """Perturb the settings of a checkpoint for the member that takes it over; differently each time."""
 
     def __init__(self, plan: SearchPlan) -> None:
         records = Records(plan.folder)
         self.config = plan.config
-        self.asked = sum(len(records.handovers(record.name)) for record in records.trials())
+        self.num_calls = sum(len(records.transfers(record.name)) for record in records.trials())
 
     def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Change the settings in a trial's configuration."""
-        self.asked += 1
-        random = np.random.default_rng([self.config.seed, self.config.trials, self.asked])
+        """Perturb the settings in a trial's configuration."""
+        self.num_calls += 1
+        random = np.random.default_rng([self.config.seed, self.config.trials, self.num_calls])
         return {**config, "settings": mutate(self.config, config["settings"], random)}
 
 
-class Halving(AsyncHyperBandScheduler):  # type: ignore[misc]
-    """ASHA that can be told what happened before, and lets the default training see its whole budget.
+class AshaScheduler(AsyncHyperBandScheduler):  # type: ignore[misc]
+    """ASHA that replays earlier reports, and never stops the default trial.
 
     Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning".
     """
 
-    def __init__(self, spared: str, **settings: Any) -> None:
+    def __init__(self, default_trial: str, **settings: Any) -> None:
         super().__init__(time_attr=TIME_ATTRIBUTE, **settings)
-        self.spared = spared
+        self.default_trial = default_trial
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Take metric and mode; Tune says them again after the replay."""
+        """Set metric and mode; Tune sets them again after the replay."""
         return bool(super().set_search_properties(metric, mode, **spec)) or (metric, mode) == (self._metric, self._mode)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Decide whether a trial goes on; the one that all others are compared with does."""
+        """Decide whether a trial continues; the default always does, because all others are compared with it."""
         decision: str = super().on_trial_result(tune_controller, trial, result)
-        return str(TrialScheduler.CONTINUE) if trial.trial_id == self.spared else decision
+        return str(TrialScheduler.CONTINUE) if trial.trial_id == self.default_trial else decision
 
     def replay(self, records: Sequence[TrialRecord], interval: int) -> None:
-        """Tell the rungs what trials reported in earlier starts of the search."""
+        """Add the reports of earlier starts of the search to the rungs."""
         for record in records:
             stand_in = SimpleNamespace(trial_id=record.name)
             self.on_trial_add(None, stand_in)

@@ -1,4 +1,4 @@
-"""The search space: which settings of a training are tried, and in which range. Knows no Ray."""
+"""The search space: the settings to try and their ranges. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fusionray.config import Section, in_unit, merge_trees, validate
 from fusionray.errors import ConfigInvalid
 from fusionray.training.config import TrainConfig
 
-# What makes trials incomparable, or belongs to the search itself.
+# Settings that make trials incomparable, or that belong to the search itself.
 FIXED = ("run", "budget", "tracking", "validation", "workers", "data.shards", "data.validation_images")
-# Beyond so many combinations of extremes, each is tried on its own.
+# With more combinations of extremes than this, each extreme is checked on its own.
 MAX_CORNERS = 1024
-# Digits that a drawn number keeps: what is reported can be typed.
+# Significant digits of a drawn number, so that a reported value can be typed.
 DIGITS = 4
 
 Settings = dict[str, Any]
 
 
 class Range(Section):
-    """The values that one setting may take; give exactly one of choice, uniform, loguniform and integer."""
+    """The values that one setting may take; exactly one of choice, uniform, loguniform and integer is set."""
 
     choice: tuple[Any, ...] | None = Field(None, min_length=2, description="A list of values to choose from.")
     uniform: tuple[float, float] | None = Field(
@@ -56,13 +56,13 @@ class Range(Section):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Give the lowest and the highest value of a range of numbers."""
+        """Return the lowest and the highest value of a range of numbers."""
         bounds = self.uniform or self.loguniform or self.integer
         assert bounds is not None, "choices have no bounds"
         return bounds
 
     def ends(self) -> tuple[Any, ...]:
-        """List the values that a configuration must bear: all choices, or both bounds."""
+        """List the values that a configuration must accept: all choices, or both bounds."""
         return self.choice if self.choice is not None else self.bounds
 
     def holds(self, value: Any) -> bool:
@@ -85,7 +85,7 @@ class Range(Section):
         return self.settle(random.uniform(low, high))
 
     def change(self, value: Any, random: np.random.Generator) -> Any:
-        """Step from a value to one near it: a fifth more or less, or the choice beside it."""
+        """Return a value near another: a fifth more or less, or the neighbouring choice."""
         up = bool(random.integers(2))
         if self.choice is not None:
             place = self.choice.index(value) + (1 if up else -1)
@@ -93,14 +93,14 @@ class Range(Section):
         return self.settle(value * (1.2 if up else 0.8))
 
     def settle(self, value: float) -> float | int:
-        """Round a number to what can be typed, within the range."""
+        """Round a number to DIGITS significant digits, within the range."""
         low, high = self.bounds
         if self.integer is not None:
             return int(min(max(round(value), low), high))
         return min(max(float(f"{value:.{DIGITS}g}"), low), high)
 
     def place(self, value: Any) -> float:
-        """Say where in the range a value lies, 0 at the low end, 1 at the high one."""
+        """Return the position of a value in the range, 0 at the low end, 1 at the high end."""
         if self.choice is not None:
             return self.choice.index(value) / (len(self.choice) - 1)
         low, high = self.bounds
@@ -113,7 +113,7 @@ Space = Mapping[str, Range]
 
 
 def check_space(space: Space, train: TrainConfig) -> None:
-    """Check that every key is a setting of the training, and that it bears every extreme of the space.
+    """Check that every key is a setting of the training, and that the training accepts every extreme of the space.
 
     Raises: ConfigInvalid naming the key.
     """
@@ -129,7 +129,7 @@ def check_space(space: Space, train: TrainConfig) -> None:
 
 
 def corners(space: Space) -> Iterator[Settings]:
-    """Yield every combination of extremes, or, of a large space, each extreme beside the low ends of the others."""
+    """Yield every combination of extremes; in a large space, each extreme with the first extremes of the others."""
     ends = {key: values.ends() for key, values in space.items()}
     if math.prod(len(values) for values in ends.values()) <= MAX_CORNERS:
         for chosen in itertools.product(*ends.values()):
@@ -141,7 +141,7 @@ def corners(space: Space) -> Iterator[Settings]:
 
 
 def check_default(space: Space, train: TrainConfig) -> None:
-    """Check that the training as it stands lies in the space: it is the first trial, which others are compared with.
+    """Check that the unchanged training lies in the space: it is the first trial, the baseline of all others.
 
     Raises: ConfigInvalid naming the key.
     """
@@ -150,25 +150,25 @@ def check_default(space: Space, train: TrainConfig) -> None:
         default = look_up(tree, key)
         if not values.holds(default):
             raise ConfigInvalid(
-                f"space: {key} is {default} in the training as it stands, outside its range; widen the range, or set "
+                f"space: {key} is {default} in the unchanged training, outside its range; widen the range, or set "
                 f"train.{key}"
             )
         for other in values.also:
             if look_up(tree, other) != default:
                 raise ConfigInvalid(
-                    f"space: {other} is to follow {key}, and the training as it stands has {look_up(tree, other)} and "
-                    f"{default}; set both to one value in train"
+                    f"space: {other} must equal {key}, but in the unchanged training they are {look_up(tree, other)} "
+                    f"and {default}; set both to one value in train"
                 )
 
 
 def default_settings(space: Space, train: TrainConfig) -> Settings:
-    """Read the searched settings of the training as it stands."""
+    """Read the searched settings of the unchanged training."""
     tree = train.model_dump(mode="json")
     return {key: look_up(tree, key) for key in space}
 
 
 def configure(train: TrainConfig, space: Space, settings: Settings, where: str) -> TrainConfig:
-    """Change a training to the settings of a trial.
+    """Apply the settings of a trial to a training.
 
     Raises: ConfigInvalid naming `where` and the key.
     """
@@ -176,7 +176,7 @@ def configure(train: TrainConfig, space: Space, settings: Settings, where: str) 
 
 
 def nest(space: Space, settings: Settings) -> dict[str, Any]:
-    """Turn settings by dotted key into a tree, those that follow them included."""
+    """Turn settings by dotted key into a tree, with the further keys of `also`."""
     tree: dict[str, Any] = {}
     for key, value in settings.items():
         for name in (key, *space[key].also):
@@ -190,18 +190,18 @@ def nest(space: Space, settings: Settings) -> dict[str, Any]:
 def look_up(tree: Mapping[str, Any], key: str) -> Any:
     """Read a setting of a tree by its dotted key.
 
-    Raises: ConfigInvalid where the tree has no such part.
+    Raises: ConfigInvalid if the tree has no such part.
     """
     value: Any = tree
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:
-            raise ConfigInvalid(f"space: {key} is not part of the training as it stands; set train.{key} first")
+            raise ConfigInvalid(f"space: {key} is not part of the unchanged training; set train.{key} first")
         value = value[part]
     return value
 
 
 def short_names(space: Space) -> dict[str, str]:
-    """Name each key by as many of its last parts as tell it from the others."""
+    """Shorten each key to the fewest last parts that are unique."""
     names = {}
     for key in space:
         parts = key.split(".")
@@ -214,10 +214,10 @@ def short_names(space: Space) -> dict[str, str]:
 
 
 def write_value(value: Any) -> str:
-    """Write a setting as a person would."""
+    """Format a setting for people."""
     return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
 
 
 def write_settings(settings: Settings) -> str:
-    """Write settings in one line."""
+    """Format settings in one line."""
     return ", ".join(f"{key}={write_value(value)}" for key, value in settings.items())

@@ -1,7 +1,7 @@
-"""A trial as Ray Tune sees it: a training in a thread, whose evaluations are the steps.
+"""A trial for Ray Tune: a training in a thread; each step ends with an evaluation.
 
-A trial that is started again, by Tune or by a new start of the search, finds the checkpoints of its run and goes on by
-itself. What Tune keeps as its checkpoint is a pointer to one of those.
+A trial that Tune or a new start of the search restarts finds the checkpoints of its run and resumes by itself. Its Tune
+checkpoint is a pointer to one of them.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ from fusionray.tuning.space import Settings
 
 POLL_SECONDS = 0.3
 POINTER_NAME = "pointer.json"
-# What Ray reserves for the process that watches a training; the workers ask for theirs themselves. Tune refuses 0.
+# CPUs of the process that monitors a training; the workers reserve their own. Tune refuses 0.
 TRIAL_CPUS = 0.01
 
 
 class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
-    """Run one trial; every step lasts until the next evaluation."""
+    """Run one trial; each step lasts until the next evaluation."""
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> Any:  # noqa: ARG003 - Tune's signature
-        """Ask for next to nothing."""
+        """Reserve almost nothing for the monitoring process."""
         return ray.tune.PlacementGroupFactory([{"CPU": TRIAL_CPUS}])
 
-    def setup(self, config: dict[str, Any], plan: SearchPlan, halting: ProgressHandle) -> None:
-        """Find out which run is the trial's newest; `halting` tells all trials of the search to end."""
+    def setup(self, config: dict[str, Any], plan: SearchPlan, stop_handle: ProgressHandle) -> None:
+        """Find the trial's newest run; `stop_handle` requests all trials of the search to stop."""
         self.plan = plan
-        self.halting = halting
+        self.stop_handle = stop_handle
         self.name: str = self.trial_id
         self.records = Records(plan.folder)
         self.settings: Settings = config["settings"]
-        handovers = self.records.handovers(self.name)
-        self.run_name = Path(handovers[-1].run).name if handovers else self.name
-        self.training: Training | None = None
+        transfers = self.records.transfers(self.name)
+        self.run_name = Path(transfers[-1].run).name if transfers else self.name
+        self.training: TrainingThread | None = None
 
     def step(self) -> dict[str, Any]:
-        """Train until there is an evaluation to report, or nothing left to do.
+        """Train until there is an evaluation to report, or until the training ends.
 
         Raises: whatever the training raised; ConfigInvalid if the metric is not measured.
         """
         if self.training is None:
             config = configure_trial(self.plan, self.run_name, self.settings)
-            self.training = Training(config, self.plan.parent_run, self.records, self.name)
+            self.training = TrainingThread(config, self.plan.parent_run, self.records, self.name)
         training = self.training
         while True:
-            alive = training.alive  # asked first: what it reported last is seen below
-            training.look()
-            # With the last evaluation comes a checkpoint: it is told when that is written.
+            alive = training.alive  # Read before `poll`, which then sees the last report of a training that has ended.
+            training.poll()
+            # The last evaluation is reported only after the final checkpoint is written.
             if alive and training.reports and training.reports[0][0] < self.plan.images:
                 return self.describe(*training.reports.pop(0))
             if not alive:
@@ -72,24 +72,24 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
                     return self.describe(*training.reports.pop(0))
                 newest = training.reports.pop() if training.reports else (result.images_seen, result.metrics)
                 return self.describe(*newest) | {"done": True, "whole": True, "tracking_run": result.tracking_run}
-            if self.is_halted():
-                training.halt()
+            if self.is_stop_requested():
+                training.stop()
                 return {"done": True}
             time.sleep(POLL_SECONDS)
 
-    def is_halted(self) -> bool:
-        """Tell whether the search is to end; a busy machine that does not answer is asked again soon."""
+    def is_stop_requested(self) -> bool:
+        """Tell whether the search is stopping; if the actor is too busy to answer, the next poll asks again."""
         with contextlib.suppress(ray.exceptions.GetTimeoutError):
-            return self.halting.look().halted
+            return self.stop_handle.read().stop_requested
         return False
 
     def describe(self, images: int, metrics: dict[str, float]) -> dict[str, Any]:
-        """Say to Tune, and to the driver's records, what an evaluation found."""
+        """Build the result of an evaluation for Tune and for the driver's records."""
         wanted = self.plan.config.metric
         if wanted not in metrics:
-            assert self.training is not None, "somebody reported"
-            known = ", ".join(sorted(metrics)) or "nothing; let train.data.validation_images hold people out"
-            self.training.note(error=f"metric={wanted} is not measured; what is: {known}")
+            assert self.training is not None, "a training reported"
+            known = ", ".join(sorted(metrics)) or "none; set train.data.validation_images to hold out people"
+            self.training.update_attempt(error=f"metric={wanted} is not measured; measured metrics: {known}")
             raise ConfigInvalid(self.training.attempt.error)
         return {
             wanted: metrics[wanted],
@@ -100,62 +100,62 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
         }
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Let the run write a checkpoint and end, for Tune is about to pause or to clone it; point at what it wrote."""
+        """Let the run write a checkpoint and stop, because Tune pauses or clones the trial; write the pointer to it."""
         if self.training is not None:
-            self.training.halt()
+            self.training.stop()
             self.training = None
         pointer = {"trial": self.name, "checkpoint": find_checkpoint(self.run_folder), "settings": self.settings}
         (Path(checkpoint_dir) / POINTER_NAME).write_text(json.dumps(pointer))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """Go on from a checkpoint: one of its own is found by the run itself, that of another trial is copied.
+        """Continue from a checkpoint: the run finds its own by itself; that of another trial is copied.
 
-        The copy begins a run of its own name, since settings of a run never change.
+        The copy starts a run with a new name, because the settings of a run never change.
         """
         pointer = json.loads((Path(checkpoint_dir) / POINTER_NAME).read_text())
-        handovers = self.records.handovers(self.name)
-        known = bool(handovers) and handovers[-1].checkpoint == pointer["checkpoint"]
+        transfers = self.records.transfers(self.name)
+        known = bool(transfers) and transfers[-1].checkpoint == pointer["checkpoint"]
         if pointer["trial"] == self.name or known:
             return
-        self.run_name = f"{self.name}-g{len(handovers) + 1}"
+        self.run_name = f"{self.name}-g{len(transfers) + 1}"
         copy = copy_checkpoint(pointer["checkpoint"], self.run_folder)
-        handover = CheckpointTransfer(
+        transfer = CheckpointTransfer(
             run=self.run_folder,
-            giver=pointer["trial"],
+            source_trial=pointer["trial"],
             checkpoint=pointer["checkpoint"],
             images=read_info(copy).images_seen,
             settings=self.settings,
         )
-        self.records.write_handover(self.name, len(handovers) + 1, handover)
+        self.records.write_transfer(self.name, len(transfers) + 1, transfer)
 
     @property
     def run_folder(self) -> str:
-        """Say where the trial's newest run lies."""
+        """Return the folder of the trial's newest run."""
         return storage.join(self.plan.train.run.output, self.run_name)
 
     def cleanup(self) -> None:
-        """Let the run write a checkpoint and end; left alone, it would keep its workers' resources."""
+        """Let the run write a checkpoint and stop; otherwise it would keep its workers' resources."""
         if self.training is not None:
-            # Whoever ends it asks for no result: a training that failed meanwhile is found out by its next start.
+            # Nobody needs the result here: if the training failed, its next start fails with the same error.
             with contextlib.suppress(FusionRayError, ray.exceptions.RayError):
-                self.training.halt()
+                self.training.stop()
             self.training = None
 
 
-class Training:
-    """One start of a training in a thread, and what it reported that nobody took yet."""
+class TrainingThread:
+    """One start of a training in a thread, with the reports that Tune has not received yet."""
 
     def __init__(self, config: TrainConfig, parent_run: str, records: Records, trial: str) -> None:
         self.config = config
         self.parent_run = parent_run
         self.records = records
         self.trial = trial
-        self.board = ProgressHandle()
+        self.progress = ProgressHandle()
         self.reports: list[tuple[int, dict[str, float]]] = []
         self.newest_report = -1
         self.result: TrainResult | None = None
         self.error: BaseException | None = None
-        self.halted = False
+        self.was_stopped = False
         self.number = len(records.attempts(trial)) + 1
         folder = storage.join(config.run.output, config.run.name)
         newest = newest_checkpoint(folder)
@@ -166,50 +166,50 @@ class Training:
         self.thread.start()
 
     def run(self) -> None:
-        """Train; what goes wrong is kept for the thread that asks."""
+        """Train; keep an error for the thread that calls `finish`."""
         try:
-            self.result = train(self.config, board=self.board, parent_run=self.parent_run)
-        except BaseException as error:  # noqa: BLE001 - handed over to finish()
+            self.result = train(self.config, board=self.progress, parent_run=self.parent_run)
+        except BaseException as error:  # noqa: BLE001 - raised again by finish()
             self.error = error
 
     @property
     def alive(self) -> bool:
-        """Tell whether it still trains."""
+        """Tell whether the training runs."""
         return self.thread.is_alive()
 
-    def look(self) -> None:
-        """Take new evaluations from the board, and note how far the training is."""
+    def poll(self) -> None:
+        """Take new evaluations and messages of the training, and record its position."""
         if self.attempt.ended:
             return
         try:
-            standing = self.board.look()
-        except ray.exceptions.GetTimeoutError:  # as above
+            state = self.progress.read()
+        except ray.exceptions.GetTimeoutError:  # The actor is busy; the next poll asks again.
             return
-        for images, metrics in standing.reports:
-            # The last evaluation may be made twice: once because it is due, once because it is the last.
+        for images, metrics in state.reports:
+            # The last evaluation may run twice: at its regular interval, and at the end.
             if images > self.newest_report:
                 self.newest_report = images
                 self.reports.append((images, dict(metrics)))
-        if standing.lines:
-            self.records.tell(self.trial, standing.lines)
-        if standing.position > self.attempt.last_images:
-            self.note(last_images=standing.position)
+        if state.lines:
+            self.records.log(self.trial, state.lines)
+        if state.position > self.attempt.last_images:
+            self.update_attempt(last_images=state.position)
 
     def finish(self) -> TrainResult:
-        """Take the result of a training that ended.
+        """Return the result of a training that ended.
 
-        Raises: what it raised.
+        Raises: the error of the training.
         """
         self.thread.join()
         if self.attempt.ended:
             return self.outcome()
-        self.board.close()
+        self.progress.close()
         if self.error is not None:
-            self.note(ended="failed", error=" ".join(str(self.error).split())[:2000])
+            self.update_attempt(ended="failed", error=" ".join(str(self.error).split())[:2000])
         else:
             result = self.outcome()
-            whole = not self.halted or result.images_seen >= self.config.budget.images
-            self.note(last_images=result.images_seen, ended="finished" if whole else "halted")
+            whole = not self.was_stopped or result.images_seen >= self.config.budget.images
+            self.update_attempt(last_images=result.images_seen, ended="finished" if whole else "interrupted")
         return self.outcome()
 
     def outcome(self) -> TrainResult:
@@ -218,13 +218,13 @@ class Training:
         assert self.result is not None
         return self.result
 
-    def halt(self) -> None:
-        """Let it write a checkpoint and end."""
+    def stop(self) -> None:
+        """Let the training write a checkpoint, and wait until it has stopped."""
         if not self.attempt.ended:
-            self.halted = True
-            self.board.halt()
+            self.was_stopped = True
+            self.progress.request_stop()
             self.finish()
 
-    def note(self, **changes: Any) -> None:
+    def update_attempt(self, **changes: Any) -> None:
         self.attempt = self.attempt.model_copy(update=changes)
         self.records.write_attempt(self.trial, self.number, self.attempt)

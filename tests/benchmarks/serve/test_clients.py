@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from fusionray.benchmarks.findings import Findings, load_keys
-from fusionray.benchmarks.serve.client_pool import ClientPool, ClientRequest, judge
+from fusionray.benchmarks.serve.client_pool import ClientRequest, ClientResults, to_request
 from fusionray.benchmarks.serve.clients import Answer, Checker, parse_stages
 from fusionray.benchmarks.serve.competitors import COMPETITORS, SERVERS
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.benchmarks.serve.inputs import Body, write_form
-from fusionray.benchmarks.serve.load import Load, Request, Turn
+from fusionray.benchmarks.serve.load import Load, LoadResult, Request
 from fusionray.benchmarks.serve.overhead import sum_stages
 from fusionray.benchmarks.serve.overload import find_enough
 from fusionray.benchmarks.serve.servers import Server
@@ -39,7 +39,7 @@ def test_stages_are_read_and_the_total_is_not_counted_twice() -> None:
     assert parse_stages("") == {}
 
 
-def test_right_pictures_are_told_from_wrong_ones() -> None:
+def test_a_checker_distinguishes_right_and_wrong_pictures() -> None:
     checker = Checker(PIXELS)
     assert checker.is_right(answer(encode_image(PIXELS)))
     nearly = PIXELS.copy()
@@ -59,20 +59,20 @@ def test_a_form_is_read_back_by_another_parser() -> None:
     assert parts["format"].get_payload() == "jpeg"
 
 
-def test_a_refusal_that_was_answered_later_is_no_failure() -> None:
+def test_a_refusal_with_a_successful_retry_is_not_a_failure() -> None:
     checker = Checker(PIXELS)
-    asks = [
-        judge([answer(encode_image(PIXELS))], checker),
-        judge([answer(status=503, seconds=0.01), answer(encode_image(PIXELS), seconds=0.2)], checker),
-        judge([answer(status=503, seconds=0.01), answer(status=503, seconds=0.02)], checker),
-        judge([answer(status=-1)], checker),
+    requests = [
+        to_request([answer(encode_image(PIXELS))], checker),
+        to_request([answer(status=503, seconds=0.01), answer(encode_image(PIXELS), seconds=0.2)], checker),
+        to_request([answer(status=503, seconds=0.01), answer(status=503, seconds=0.02)], checker),
+        to_request([answer(status=-1)], checker),
     ]
-    assert asks[1] == ClientRequest(200, 0.2, 0.01, True)
-    crowd = ClientPool(tuple(asks), 1.0)
-    assert crowd.failed == 2
-    assert crowd.wrong == 0
-    assert crowd.answered == [0.1, 0.2]
-    assert sorted(crowd.refused) == [0.01, 0.01, 0.02]
+    assert requests[1] == ClientRequest(200, 0.2, 0.01, True)
+    results = ClientResults(tuple(requests), 1.0)
+    assert results.failed == 2
+    assert results.wrong == 0
+    assert results.answered == [0.1, 0.2]
+    assert sorted(results.refused) == [0.01, 0.01, 0.02]
 
 
 def test_the_fewest_clients_that_nearly_reach_the_best_rate_saturate() -> None:
@@ -84,46 +84,46 @@ def test_growth_leaves_the_first_fifth_out() -> None:
     assert measure_growth([5.0]) == 1.0
 
 
-def test_the_best_way_of_a_competitor_counts_in_rate_and_in_latency_each() -> None:
-    def turns(rate: int, seconds: float) -> list[Turn]:
-        return [Turn((Request(0.0, 200, seconds),) * rate, 1.0)]
+def test_the_best_setup_of_a_competitor_counts_in_rate_and_in_latency_each() -> None:
+    def loads(rate: int, seconds: float) -> list[LoadResult]:
+        return [LoadResult((Request(0.0, 200, seconds),) * rate, 1.0)]
 
     found = Findings()
-    all_turns = {OURS: turns(30, 0.5), "fastapi-1": turns(20, 1.0), "fastapi-2": turns(25, 2.0)}
-    compare("fastapi", all_turns, found)
+    results = {OURS: loads(30, 0.5), "fastapi-1": loads(20, 1.0), "fastapi-2": loads(25, 2.0)}
+    compare("fastapi", results, found)
     assert found.values == {"vs_fastapi_throughput": [1.2], "vs_fastapi_p99": [2.0]}
 
 
-def test_a_way_that_fails_is_left_out_and_told_and_the_others_of_that_server_count() -> None:
-    turn = Turn((Request(0.0, 200, 0.5),) * 20, 1.0)
+def test_a_failed_setup_is_left_out_with_a_note_and_others_of_its_server_count() -> None:
+    load = LoadResult((Request(0.0, 200, 0.5),) * 20, 1.0)
     found = Findings()
-    turns = {OURS: [turn, turn], "fastapi-1": [turn, turn], "fastapi-2": [turn], "litserve-1": [turn]}
+    results = {OURS: [load, load], "fastapi-1": [load, load], "fastapi-2": [load], "litserve-1": [load]}
     for name in ("fastapi-2", "litserve-1"):
         leave_out(name, ServiceFailed(f"{name} gave a wrong picture"), found)
-        del turns[name]
+        del results[name]
     for server in ("fastapi", "litserve"):
-        compare(server, turns, found)
+        compare(server, results, found)
     assert found.values == {"vs_fastapi_throughput": [1.0, 1.0], "vs_fastapi_p99": [1.0, 1.0]}
     assert found.missing.keys() == {"vs_litserve_throughput", "vs_litserve_p99"}
     assert [note.partition(":")[0] for note in found.notes] == ["fastapi-2 is left out", "litserve-1 is left out"]
 
 
-def test_a_way_that_drops_requests_is_not_the_soonest() -> None:
-    def turn(seconds: float, *statuses: int) -> Turn:
-        return Turn(tuple(Request(0.0, status, seconds) for status in (200, 200, *statuses)), 1.0)
+def test_a_setup_that_drops_requests_is_not_compared() -> None:
+    def load(seconds: float, *statuses: int) -> LoadResult:
+        return LoadResult(tuple(Request(0.0, status, seconds) for status in (200, 200, *statuses)), 1.0)
 
     found = Findings()
-    turns = {OURS: [turn(0.5)], "bentoml-batches-1": [turn(0.1, 500)], "bentoml-threads-1": [turn(1.0)]}
-    compare("bentoml", turns, found)
+    results = {OURS: [load(0.5)], "bentoml-batches-1": [load(0.1, 500)], "bentoml-threads-1": [load(1.0)]}
+    compare("bentoml", results, found)
     assert found.values == {"vs_bentoml_throughput": [1.0], "vs_bentoml_p99": [2.0]}
-    del turns["bentoml-threads-1"]
+    del results["bentoml-threads-1"]
     found = Findings()
-    compare("bentoml", turns, found)
+    compare("bentoml", results, found)
     assert not found.values
     assert found.missing.keys() == {"vs_bentoml_throughput", "vs_bentoml_p99"}
 
 
-def test_the_next_turn_waits_until_a_server_has_worked_off_what_it_holds(tmp_path: Path) -> None:
+def test_the_next_load_waits_until_a_server_is_idle(tmp_path: Path) -> None:
     work = "import time; end = time.process_time() + 2\nwhile time.process_time() < end: pass\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", work]) as process:
         try:
@@ -136,8 +136,8 @@ def test_the_next_turn_waits_until_a_server_has_worked_off_what_it_holds(tmp_pat
     assert measure_cpu({process.pid}) == 0
 
 
-def test_turns_are_as_long_as_four_answers_of_the_bare_generator_take_on_a_slow_machine() -> None:
-    config = ServeBenchConfig(output="out", clients=32, turn_seconds=10, warm_up_seconds=6)
+def test_loads_on_a_slow_machine_last_four_answers_of_the_bare_generator() -> None:
+    config = ServeBenchConfig(output="out", clients=32, load_seconds=10, warm_up_seconds=6)
     assert plan_load(config, faces_per_second=16.0) == Load(32, 10, 6)
     assert plan_load(config, faces_per_second=4.0) == Load(32, 32, 16)
 
@@ -148,7 +148,7 @@ def test_every_competitor_has_its_keys() -> None:
     assert {competitor.server for competitor in COMPETITORS.values()} == set(SERVERS)
 
 
-def test_goals_are_those_that_were_promised() -> None:
+def test_goals_are_the_promised_ones() -> None:
     goals = {name: key.goal for name, key in load_keys("serve").items() if key.goal}
     assert {name: goal.at_least for name, goal in goals.items() if goal.at_least is not None} == {
         "vs_bare_runtime": 0.85,

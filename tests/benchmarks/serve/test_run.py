@@ -24,7 +24,7 @@ def build_config(folder: Path, **changes: object) -> ServeBenchConfig:
         "competitors": str(folder / "none"),
         "clients": 2,
         "rounds": 1,
-        "turn_seconds": 1.0,
+        "load_seconds": 1.0,
         "warm_up_seconds": 0.2,
         "picture_pixels": 128,
         "requests": 3,
@@ -37,7 +37,7 @@ def build_config(folder: Path, **changes: object) -> ServeBenchConfig:
 @pytest.mark.slow(seconds=115)
 @needs_generator
 def test_a_short_run_finds_every_figure_that_needs_no_competitor(tmp_path: Path) -> None:
-    parts = ("throughput", "overhead", "door", "overload")
+    parts = ("throughput", "overhead", "proxy", "overload")
     result = bench.bench_serve(build_config(tmp_path, parts=parts))
     found, missing = result.figures.figures, result.figures.not_measured
     wanted = {name for name, key in load_keys("serve").items() if key.part in parts}
@@ -55,7 +55,7 @@ def test_a_short_run_finds_every_figure_that_needs_no_competitor(tmp_path: Path)
 
 @pytest.mark.slow(seconds=30)
 @needs_generator
-def test_a_soak_kills_replicas_and_looks_at_every_answer(tmp_path: Path) -> None:
+def test_a_soak_kills_replicas_and_checks_every_answer(tmp_path: Path) -> None:
     config = build_config(tmp_path, parts=("soak",), soak_clients=2, soak_minutes=0.2, kill_seconds=5)
     figures = bench.bench_serve(config).figures
     assert figures.not_measured == {}
@@ -64,7 +64,7 @@ def test_a_soak_kills_replicas_and_looks_at_every_answer(tmp_path: Path) -> None
     assert figures.figures["soak_memory_growth"].value > 0
 
 
-def test_without_a_generator_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_load_generator_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InputMissing, match="h2load is not on PATH"):
         bench.bench_serve(build_config(tmp_path))
@@ -72,7 +72,7 @@ def test_without_a_generator_nothing_is_begun(tmp_path: Path, monkeypatch: pytes
 
 
 @needs_generator
-def test_what_comes_behind_the_limit_is_not_measured(tmp_path: Path) -> None:
+def test_nothing_is_measured_after_the_limit(tmp_path: Path) -> None:
     result = bench.bench_serve(build_config(tmp_path, parts=("overhead",), seconds=1e-9))
     assert result.figures.figures == {}
     assert "raise seconds" in result.figures.not_measured["overhead_ms"]

@@ -26,40 +26,40 @@ def clock() -> Clock:
     return Clock(0.0)
 
 
-def find(ring: ApiKeyStore, presented: str) -> ApiKey:
-    key = ring.find(presented)
+def find(store: ApiKeyStore, presented: str) -> ApiKey:
+    key = store.find(presented)
     assert key is not None
     return key
 
 
-def test_a_key_that_is_added_opens_and_the_file_does_not_hold_it(file: Path) -> None:
+def test_an_added_key_is_accepted_and_the_file_does_not_contain_it(file: Path) -> None:
     ann, bob = add_key(file, "ann", requests_per_minute=60, models=("tiny",)), add_key(file, "bob", images_per_day=9)
     assert re.fullmatch(r"fr_[A-Za-z0-9_-]{43}", ann)
-    ring = ApiKeyStore(file)
-    assert (find(ring, ann).name, find(ring, ann).requests_per_minute) == ("ann", 60)
-    assert (find(ring, bob).name, find(ring, bob).images_per_day) == ("bob", 9)
-    assert (find(ring, ann).may_use("tiny"), find(ring, ann).may_use("large")) == (True, False)
-    assert find(ring, bob).may_use("large")
+    store = ApiKeyStore(file)
+    assert (find(store, ann).name, find(store, ann).requests_per_minute) == ("ann", 60)
+    assert (find(store, bob).name, find(store, bob).images_per_day) == ("bob", 9)
+    assert (find(store, ann).may_use("tiny"), find(store, ann).may_use("large")) == (True, False)
+    assert find(store, bob).may_use("large")
     assert ann not in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
     assert list(file.parent.iterdir()) == [file]
 
 
 @pytest.mark.parametrize("presented", ["", "x", "fr_" + "a" * 43, "\udcff", "ключ"])
-def test_any_other_key_opens_nothing(file: Path, presented: str) -> None:
+def test_any_other_key_is_refused(file: Path, presented: str) -> None:
     digest = hashlib.sha256(add_key(file, "ann").encode()).hexdigest()
     assert ApiKeyStore(file).find(presented) is None
     assert ApiKeyStore(file).find(digest) is None
 
 
-def test_the_short_key_of_the_operator_opens_beside_those_of_the_file(file: Path) -> None:
+def test_the_short_key_of_the_operator_is_accepted_with_those_of_the_file(file: Path) -> None:
     ann = add_key(file, "ann")
-    ring = ApiKeyStore(file, hashlib.sha256(SHORT_KEY.encode()).digest())
-    assert (find(ring, SHORT_KEY).name, find(ring, ann).name) == ("operator", "ann")
+    store = ApiKeyStore(file, hashlib.sha256(SHORT_KEY.encode()).digest())
+    assert (find(store, SHORT_KEY).name, find(store, ann).name) == ("operator", "ann")
     assert ApiKeyStore(None, hashlib.sha256(SHORT_KEY.encode()).digest()).find(ann) is None
 
 
-def test_without_file_and_operator_no_key_is_asked_for(file: Path) -> None:
+def test_without_file_and_operator_no_key_is_required(file: Path) -> None:
     assert ApiKeyStore().is_empty
     add_key(file, "ann")
     assert not ApiKeyStore(file).is_empty
@@ -67,41 +67,41 @@ def test_without_file_and_operator_no_key_is_asked_for(file: Path) -> None:
     assert not ApiKeyStore(file).is_empty
 
 
-def test_an_expired_key_opens_no_more(file: Path) -> None:
+def test_an_expired_key_is_refused(file: Path) -> None:
     key = add_key(file, "ann", expires="2027-01-31")
     wall = Clock(read_keys(file)[0].expires.timestamp() - 1)  # type: ignore[union-attr]
-    ring = ApiKeyStore(file, wall_clock=wall)
-    find(ring, key)
+    store = ApiKeyStore(file, wall_clock=wall)
+    find(store, key)
     wall.now += 1
-    assert ring.find(key) is None
+    assert store.find(key) is None
 
 
 def test_changes_of_the_file_are_followed_within_a_second(file: Path, clock: Clock) -> None:
     ann = add_key(file, "ann")
-    ring = ApiKeyStore(file, clock=clock)
+    store = ApiKeyStore(file, clock=clock)
     bob = add_key(file, "bob")
     remove_key(file, "ann")
-    assert ring.find(bob) is None
+    assert store.find(bob) is None
     clock.now += 1.0
-    assert ring.find(ann) is None
-    assert find(ring, bob).name == "bob"
+    assert store.find(ann) is None
+    assert find(store, bob).name == "bob"
 
 
-def test_a_file_that_breaks_leaves_the_former_keys_in_force(
+def test_a_file_that_becomes_invalid_leaves_the_former_keys_in_force(
     file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ann = add_key(file, "ann")
-    ring = ApiKeyStore(file, clock=clock)
+    store = ApiKeyStore(file, clock=clock)
     said: list[logging.LogRecord] = []
     monkeypatch.setattr(logging.getLogger("ray.serve"), "handle", said.append)
     file.write_text("keys: [")
     for _ in range(3):
         clock.now += 1.0
-        find(ring, ann)
+        find(store, ann)
     assert ["not valid YAML" in record.getMessage() for record in said] == [True]
     file.unlink()
     clock.now += 1.0
-    find(ring, ann)
+    find(store, ann)
 
 
 PLAIN = "fr_" + "k" * 43
@@ -147,8 +147,8 @@ def test_keys_are_made_listed_and_removed_by_the_command_line(file: Path, capsys
     limits = ["--requests-per-minute", "60", "--images-per-day", "9", "--models", "a,b", "--expires", "2027-01-31"]
     assert main(["keys", "add", "ann", "--file", str(file), *limits]) == 0
     (key,) = capsys.readouterr().out.splitlines()
-    ring = ApiKeyStore(file, wall_clock=lambda: 1.7e9)
-    assert find(ring, key).models == ("a", "b")
+    store = ApiKeyStore(file, wall_clock=lambda: 1.7e9)
+    assert find(store, key).models == ("a", "b")
     assert main(["keys", "add", "bob", "--file", str(file)]) == 0
     capsys.readouterr()
     assert main(["keys", "list", "--file", str(file)]) == 0
@@ -186,7 +186,7 @@ def test_a_wrong_command_is_refused_and_changes_nothing(
 
 def test_a_key_is_found_among_a_thousand(file: Path) -> None:
     key = add_key(file, "ann")
-    ring = ApiKeyStore(file)
+    store = ApiKeyStore(file)
     others = [ApiKey(name=f"n{number}", sha256=f"{number:064x}") for number in range(1000)]
-    ring.keys = tuple((other.sha256.encode(), other) for other in others) + ring.keys
-    assert find(ring, key).name == "ann"
+    store.keys = tuple((other.sha256.encode(), other) for other in others) + store.keys
+    assert find(store, key).name == "ann"

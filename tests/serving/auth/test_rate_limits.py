@@ -11,7 +11,7 @@ from fusionray.errors import QuotaExceeded
 from fusionray.serving.auth.api_keys import ApiKey
 from fusionray.serving.auth.rate_limits import (
     BURST_SECONDS,
-    GRANT_SECONDS,
+    LEASE_SECONDS,
     Bucket,
     RateLimitClient,
     RateLimiter,
@@ -23,19 +23,19 @@ MIDNIGHT = 86_400.0 * 20_000
 
 
 class World:
-    """A ledger, some replicas that reach it, and one time for all."""
+    """A rate limiter, some replicas that call it, and one clock for all."""
 
     def __init__(self, num_replicas: int = 1, start: float = MIDNIGHT) -> None:
         self.clock = Clock(start)
-        self.ledger = RateLimiter(clock=self.clock, wall_clock=self.clock)
+        self.limiter = RateLimiter(clock=self.clock, wall_clock=self.clock)
         self.num_calls = 0
         self.replicas = [RateLimitClient(self.call, self.clock) for _ in range(num_replicas)]
 
     async def call(self, bucket: Bucket, needed: int, wanted: int) -> TokenLease:
         self.num_calls += 1
-        grant = self.ledger.grant(bucket, needed, wanted)
+        lease = self.limiter.lease(bucket, needed, wanted)
         await asyncio.sleep(0)
-        return grant
+        return lease
 
     async def ask(self, replica: int, key: ApiKey, num_images: int = 0) -> bool:
         try:
@@ -49,7 +49,7 @@ def make_key(name: str = "ann", **limits: int) -> ApiKey:
     return ApiKey.model_validate({"name": name, "sha256": "0" * 64, **limits})
 
 
-def test_a_key_without_limits_asks_nobody() -> None:
+def test_a_key_without_limits_never_calls_the_limiter() -> None:
     world = World()
     assert all(asyncio.run(world.ask(0, make_key(), 5)) for _ in range(1000))
     assert world.num_calls == 0
@@ -72,13 +72,13 @@ def test_all_replicas_together_stay_within_the_rate_in_every_window(limit: int) 
     rate = limit / 60.0
     for first in range(0, len(passed), 7):
         for last in range(first, len(passed), 5):
-            window = passed[last] - passed[first] + GRANT_SECONDS
+            window = passed[last] - passed[first] + LEASE_SECONDS
             assert last - first + 1 <= max(1.0, rate * BURST_SECONDS) + rate * window + 1
-    # What dies unspent in the purses of replicas is little.
+    # Few leased tokens stay unspent in the replicas.
     assert len(passed) > 0.8 * rate * (passed[-1] - passed[0])
 
 
-def test_at_full_speed_few_requests_ask_the_ledger() -> None:
+def test_at_full_speed_few_requests_call_the_limiter() -> None:
     world, key = World(2), make_key(requests_per_minute=60_000)
 
     async def run() -> int:
@@ -92,7 +92,7 @@ def test_at_full_speed_few_requests_ask_the_ledger() -> None:
     assert world.num_calls < 300
 
 
-def test_images_of_a_day_are_never_exceeded_and_start_anew_at_midnight() -> None:
+def test_images_of_a_day_are_never_exceeded_and_reset_at_midnight() -> None:
     world, key, rng = World(5, MIDNIGHT + 80_000), make_key(images_per_day=500), random.Random(3)
 
     async def spend_day() -> int:
@@ -114,7 +114,7 @@ def test_images_of_a_day_are_never_exceeded_and_start_anew_at_midnight() -> None
         assert 400 <= made <= 500
 
 
-def test_the_last_image_can_be_had_and_then_the_refusal_says_when() -> None:
+def test_the_last_image_is_granted_and_then_the_refusal_states_when_to_retry() -> None:
     world, key = World(start=MIDNIGHT + 86_000), make_key(images_per_day=10)
 
     async def run() -> QuotaExceeded:
@@ -130,7 +130,7 @@ def test_the_last_image_can_be_had_and_then_the_refusal_says_when() -> None:
     assert str(error) == "the key ann may ask 10 images a day: try again in 400 s"
 
 
-def test_who_waits_for_as_long_as_was_told_is_let_through() -> None:
+def test_a_client_that_waits_for_retry_after_is_allowed() -> None:
     world, key = World(), make_key(requests_per_minute=7)
 
     async def run() -> None:
@@ -147,7 +147,7 @@ def test_who_waits_for_as_long_as_was_told_is_let_through() -> None:
     asyncio.run(run())
 
 
-def test_a_client_that_does_not_stop_costs_the_ledger_nothing() -> None:
+def test_a_client_in_a_loop_costs_the_limiter_nothing() -> None:
     world, key = World(), make_key(requests_per_minute=6)
 
     async def run() -> None:
@@ -182,23 +182,23 @@ def test_images_of_a_request_that_the_rate_refuses_are_not_counted() -> None:
     asyncio.run(run())
 
 
-def test_images_that_were_not_made_are_given_back_for_the_same_day_only() -> None:
+def test_images_that_were_not_made_are_refunded_on_the_same_day_only() -> None:
     world, key = World(start=MIDNIGHT + 86_000), make_key(images_per_day=4)
 
     async def run() -> None:
         client = world.replicas[0]
         receipt = await client.spend(key, 4)
-        client.give_back(receipt, 3)
+        client.refund(receipt, 3)
         late = await client.spend(key, 3)
         world.clock.now += 500
         assert await world.ask(0, key, 4)
-        client.give_back(late, 3)
+        client.refund(late, 3)
         assert not await world.ask(0, key, 1)
 
     asyncio.run(run())
 
 
-def test_keys_do_not_share_and_changed_limits_hold_at_once() -> None:
+def test_keys_have_separate_limits_and_changes_apply_at_once() -> None:
     world = World()
 
     async def run() -> None:
@@ -212,22 +212,22 @@ def test_keys_do_not_share_and_changed_limits_hold_at_once() -> None:
     asyncio.run(run())
 
 
-def test_a_ledger_that_is_started_anew_knows_the_images_of_the_day(tmp_path: Path) -> None:
+def test_a_restarted_limiter_remembers_the_images_of_the_day(tmp_path: Path) -> None:
     wall, bucket = Clock(MIDNIGHT + 5), Bucket("ann", "images", 10)
-    assert RateLimiter(tmp_path / "images.json", wall_clock=wall).grant(bucket, 7, 7).granted == 7
+    assert RateLimiter(tmp_path / "images.json", wall_clock=wall).lease(bucket, 7, 7).num_tokens == 7
     again = RateLimiter(tmp_path / "images.json", wall_clock=wall)
-    assert again.grant(bucket, 4, 4).granted == 0
-    assert again.grant(bucket, 3, 3).granted == 3
+    assert again.lease(bucket, 4, 4).num_tokens == 0
+    assert again.lease(bucket, 3, 3).num_tokens == 3
     wall.now += 86_400
-    assert again.grant(bucket, 10, 10).granted == 10
+    assert again.lease(bucket, 10, 10).num_tokens == 10
 
 
-def test_replicas_in_threads_spend_exactly_what_there_is() -> None:
-    ledger, key = RateLimiter(wall_clock=Clock(MIDNIGHT), clock=Clock(0.0)), make_key(images_per_day=2000)
+def test_replicas_in_threads_spend_exactly_the_limit() -> None:
+    limiter, key = RateLimiter(wall_clock=Clock(MIDNIGHT), clock=Clock(0.0)), make_key(images_per_day=2000)
 
     async def call(bucket: Bucket, needed: int, wanted: int) -> TokenLease:
         await asyncio.sleep(0)
-        return ledger.grant(bucket, needed, wanted)
+        return limiter.lease(bucket, needed, wanted)
 
     def run_replica(_: int) -> tuple[int, int]:
         client = RateLimitClient(call, Clock(0.0))
@@ -242,9 +242,9 @@ def test_replicas_in_threads_spend_exactly_what_there_is() -> None:
         async def run() -> int:
             return sum(await asyncio.gather(*(ask() for _ in range(700))))
 
-        return asyncio.run(run()), client.purses["ann", "images"].tokens
+        return asyncio.run(run()), client.held["ann", "images"].tokens
 
     with ThreadPoolExecutor(8) as pool:
         made, held = (sum(counts) for counts in zip(*pool.map(run_replica, range(8)), strict=True))
-    assert made + held == ledger.images["ann"] <= 2000
+    assert made + held == limiter.images["ann"] <= 2000
     assert made > 1000

@@ -47,7 +47,7 @@ def ask(app: ApiKeyMiddleware | BodyLimitMiddleware, path: str = "/v1/fuse", **h
 
 
 @pytest.mark.parametrize("authorization", [f"Bearer {KEY}", f"bearer  {KEY}"])
-def test_the_right_key_is_let_through(authorization: str) -> None:
+def test_the_right_key_is_accepted(authorization: str) -> None:
     assert ask(ApiKeyMiddleware(hello, RING), authorization=authorization).text == "hello"
 
 
@@ -79,7 +79,7 @@ def test_a_websocket_is_closed_before_it_opens() -> None:
 
 
 @pytest.mark.parametrize("key", [b"\xff\xfe", b"\xed\xa0\x80", "\u96ea".encode(), b"a" * 100_000])
-def test_a_key_that_is_no_text_is_401(key: bytes) -> None:
+def test_a_key_that_is_not_text_is_401(key: bytes) -> None:
     said: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -93,12 +93,12 @@ def test_a_key_that_is_no_text_is_401(key: bytes) -> None:
     assert said[0]["status"] == 401
 
 
-def test_without_a_key_set_nothing_is_asked() -> None:
+def test_without_a_key_set_none_is_required() -> None:
     assert ask(ApiKeyMiddleware(hello, ApiKeyStore())).status_code == 200
 
 
 @pytest.mark.parametrize("length", ["11", "-1", "ten", "9" * 5000])
-def test_a_stated_length_that_is_too_long_or_no_number_is_413(length: str) -> None:
+def test_a_stated_length_that_is_too_long_or_not_a_number_is_413(length: str) -> None:
     response = ask(BodyLimitMiddleware(hello, 10), **{"content-length": length})
     assert response.status_code == 413
     assert response.headers["connection"] == "close"
@@ -151,13 +151,13 @@ def test_paths_of_the_settings_hold_in_the_folder_of_any_replica(
     assert with_absolute_paths(plain).jobs.folder == str(tmp_path / "runs" / "jobs")
 
 
-def test_copies_are_fixed_or_follow_the_load() -> None:
+def test_replicas_are_fixed_or_follow_the_load() -> None:
     assert scale(StageConfig(num_replicas=2)) == {"num_replicas": 2}
     follow = scale(StageConfig(num_replicas=1, max_replicas=4))["autoscaling_config"]
     assert (follow["min_replicas"], follow["max_replicas"]) == (1, 4)
 
 
-def test_the_configuration_file_holds_settings_that_are_understood() -> None:
+def test_the_configuration_file_has_valid_settings() -> None:
     tree = yaml.safe_load((Path(__file__).parents[3] / "serve" / "config.yaml").read_text())
     (application,) = tree["applications"]
     ServeConfig.model_validate(application["args"])
@@ -166,7 +166,7 @@ def test_the_configuration_file_holds_settings_that_are_understood() -> None:
 
 
 class Client:
-    """An ASGI client that sends one request, and leaves when it is told to."""
+    """An ASGI client that sends one request, and disconnects when the test says so."""
 
     def __init__(self) -> None:
         self.leaving = asyncio.Event()
@@ -184,7 +184,7 @@ class Client:
         self.answers.append(str(message["type"]))
 
 
-def test_work_on_a_request_whose_client_has_gone_is_given_up() -> None:
+def test_work_on_a_request_is_cancelled_when_its_client_disconnects() -> None:
     async def ask() -> tuple[list[str], list[str]]:
         ends: list[str] = []
         begun = asyncio.Event()
@@ -208,7 +208,7 @@ def test_work_on_a_request_whose_client_has_gone_is_given_up() -> None:
     assert asyncio.run(ask()) == (["given up"], [])
 
 
-def test_a_client_that_waits_gets_its_answer_and_leaves_nothing_behind() -> None:
+def test_a_client_that_waits_gets_its_answer_and_leaves_no_task_behind() -> None:
     async def ask() -> tuple[list[str], int]:
         client = Client()
 

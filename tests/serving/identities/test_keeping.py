@@ -45,19 +45,19 @@ class Kept:
 def kept(no_service: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     root = tmp_path_factory.mktemp("kept")
     bundle = write_tiny_bundle(root / "bundle")
-    ring = root / "keys.yaml"
+    key_file = root / "keys.yaml"
     keys = {
-        "ada": add_key(ring, "ada"),
-        "ben": add_key(ring, "ben"),
-        "few": add_key(ring, "few", images_per_day=3),
-        "other": add_key(ring, "other", models=("another",)),
+        "ada": add_key(key_file, "ada"),
+        "ben": add_key(key_file, "ben"),
+        "few": add_key(key_file, "few", images_per_day=3),
+        "other": add_key(key_file, "other", models=("another",)),
     }
     permitted = root / "permitted.txt"
     permitted.write_text("".join(f"{hash_bytes(source)}\n" for source in (SOURCE, OTHER_SOURCE, encode(draw_empty()))))
     config = ServeConfig(
         models=(ModelConfig(bundle=str(bundle.folder)),),
         limits=LimitConfig(max_batch_targets=4, max_job_targets=6),
-        keys=ApiKeyConfig(file=str(ring)),
+        keys=ApiKeyConfig(file=str(key_file)),
         consent=ConsentConfig(policy="allow-list", file=str(permitted)),
         audit=AuditConfig(path=str(root / "audit.jsonl")),
     )

@@ -21,7 +21,7 @@ ENCODER = "ab" * 32
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that only the test moves."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -41,29 +41,29 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def vault(tmp_path: Path, wall: Clock, clock: Clock) -> IdentityStore:
-    return make_vault(tmp_path, wall, clock)
+def store(tmp_path: Path, wall: Clock, clock: Clock) -> IdentityStore:
+    return make_store(tmp_path, wall, clock)
 
 
-def make_vault(folder: Path, wall: Clock, clock: Clock, **settings: int) -> IdentityStore:
+def make_store(folder: Path, wall: Clock, clock: Clock, **settings: int) -> IdentityStore:
     chosen = {"max_bytes": 10**8, "memory_entries": 8, **settings}
-    return IdentityStore(folder / "vault", 100.0, wall_clock=wall, clock=clock, **chosen)
+    return IdentityStore(folder / "store", 100.0, wall_clock=wall, clock=clock, **chosen)
 
 
-def put(vault: IdentityStore, owner: str = "ann") -> str:
-    return vault.put(owner, REGION, LANDMARKS, BOX)[0]
+def put(store: IdentityStore, owner: str = "ann") -> str:
+    return store.put(owner, REGION, LANDMARKS, BOX)[0]
 
 
-def face_file(vault: IdentityStore, handle: str) -> Path:
-    return vault.faces / name_of(handle) / "face"
+def face_file(store: IdentityStore, handle: str) -> Path:
+    return store.faces / name_of(handle) / "face"
 
 
-def test_a_face_is_given_back_as_it_was_stored_also_by_another_replica(
-    vault: IdentityStore, tmp_path: Path, wall: Clock, clock: Clock
+def test_a_face_is_returned_as_stored_also_by_another_replica(
+    store: IdentityStore, tmp_path: Path, wall: Clock, clock: Clock
 ) -> None:
-    handle, expires_at = vault.put("ann", REGION, LANDMARKS, BOX)
+    handle, expires_at = store.put("ann", REGION, LANDMARKS, BOX)
     assert expires_at == wall.now + 100.0
-    for replica in (vault, make_vault(tmp_path, wall, clock)):
+    for replica in (store, make_store(tmp_path, wall, clock)):
         for _ in range(2):
             face = replica.get(handle, "ann")
             assert np.array_equal(face.decode_region(), REGION)
@@ -71,10 +71,10 @@ def test_a_face_is_given_back_as_it_was_stored_also_by_another_replica(
             assert (face.box, face.expires_at, face.readings) == (BOX, expires_at, {})
 
 
-def test_the_disk_shows_neither_face_nor_owner_nor_handle(vault: IdentityStore) -> None:
-    handle = put(vault, "owner-of-this-face")
-    vault.remember(handle, ENCODER, np.arange(8, dtype=np.float32))
-    files = [path for path in vault.faces.parent.rglob("*") if path.is_file()]
+def test_the_disk_reveals_neither_face_nor_owner_nor_handle(store: IdentityStore) -> None:
+    handle = put(store, "owner-of-this-face")
+    store.add_reading(handle, ENCODER, np.arange(8, dtype=np.float32))
+    files = [path for path in store.faces.parent.rglob("*") if path.is_file()]
     assert len(files) == 2
     for path in files:
         held = path.read_bytes()
@@ -82,45 +82,47 @@ def test_the_disk_shows_neither_face_nor_owner_nor_handle(vault: IdentityStore) 
         assert handle not in str(path)
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
-    assert vault.faces.parent.stat().st_mode & 0o777 == 0o700
+    assert store.faces.parent.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("handle", ["", "id_", "id_../../../../etc/passwd", "id_" + "a" * 43, "id_" + "a" * 43 + "\n"])
-def test_a_handle_that_was_never_given_is_unknown(vault: IdentityStore, handle: str) -> None:
-    for act in (vault.get, vault.remove):
+def test_a_handle_that_was_never_issued_is_unknown(store: IdentityStore, handle: str) -> None:
+    for act in (store.get, store.remove):
         with pytest.raises(UnknownIdentity):
             act(handle, "ann")
     with pytest.raises(UnknownIdentity):
-        vault.remember(handle, ENCODER, np.zeros(3, np.float32))
+        store.add_reading(handle, ENCODER, np.zeros(3, np.float32))
 
 
-def test_all_that_is_unknown_sounds_the_same(vault: IdentityStore, wall: Clock, clock: Clock) -> None:
-    damaged, foreign, expired = put(vault), put(vault, "bob"), put(vault)
-    face_file(vault, damaged).write_bytes(b"x")
+def test_all_unknown_handles_get_the_same_answer(store: IdentityStore, wall: Clock, clock: Clock) -> None:
+    damaged, foreign, expired = put(store), put(store, "bob"), put(store)
+    face_file(store, damaged).write_bytes(b"x")
     said = set()
     for handle in (damaged, foreign, "id_" + "a" * 43):
         with pytest.raises(UnknownIdentity) as caught:
-            vault.get(handle, "ann")
+            store.get(handle, "ann")
         said.add(str(caught.value))
-    vault.get(expired, "ann")
+    store.get(expired, "ann")
     wall.now += 100.0
     with pytest.raises(UnknownIdentity) as caught:
-        vault.get(expired, "ann")
+        store.get(expired, "ann")
     assert said == {str(caught.value)}
 
 
-def test_another_owner_can_neither_read_nor_remove(vault: IdentityStore) -> None:
-    handle = put(vault)
-    vault.get(handle, "ann")
-    for act in (vault.get, vault.remove):
+def test_another_owner_can_neither_read_nor_remove(store: IdentityStore) -> None:
+    handle = put(store)
+    store.get(handle, "ann")
+    for act in (store.get, store.remove):
         with pytest.raises(UnknownIdentity):
             act(handle, "bob")
-    vault.get(handle, "ann")
+    store.get(handle, "ann")
 
 
-def test_no_byte_of_the_file_can_be_changed_the_expiry_least(vault: IdentityStore, wall: Clock, clock: Clock) -> None:
-    handle = put(vault)
-    path = face_file(vault, handle)
+def test_no_byte_of_the_file_can_be_changed_including_the_expiry(
+    store: IdentityStore, wall: Clock, clock: Clock
+) -> None:
+    handle = put(store)
+    path = face_file(store, handle)
     whole = path.read_bytes()
     expiry = int((wall.now + 99_000) * 1000)
     forged = [HEADER.pack(1, expiry) + whole[HEADER.size :], whole[:-1], whole + b"\0", b""]
@@ -130,92 +132,92 @@ def test_no_byte_of_the_file_can_be_changed_the_expiry_least(vault: IdentityStor
     for held in forged:
         path.write_bytes(held)
         with pytest.raises(UnknownIdentity):
-            vault.get(handle, "ann")
+            store.get(handle, "ann")
     path.write_bytes(whole)
-    vault.get(handle, "ann")
+    store.get(handle, "ann")
 
 
-def test_a_file_under_another_handle_opens_for_nobody(vault: IdentityStore) -> None:
-    first, second = put(vault), put(vault)
-    face_file(vault, second).write_bytes(face_file(vault, first).read_bytes())
+def test_a_file_under_another_handle_cannot_be_decrypted(store: IdentityStore) -> None:
+    first, second = put(store), put(store)
+    face_file(store, second).write_bytes(face_file(store, first).read_bytes())
     with pytest.raises(UnknownIdentity):
-        vault.get(second, "ann")
+        store.get(second, "ann")
 
 
 def test_a_removed_face_is_gone_here_at_once_and_elsewhere_within_a_second(
-    vault: IdentityStore, tmp_path: Path, wall: Clock, clock: Clock
+    store: IdentityStore, tmp_path: Path, wall: Clock, clock: Clock
 ) -> None:
-    handle, other = put(vault), make_vault(tmp_path, wall, clock)
-    vault.get(handle, "ann")
+    handle, other = put(store), make_store(tmp_path, wall, clock)
+    store.get(handle, "ann")
     other.get(handle, "ann")
-    vault.remove(handle, "ann")
+    store.remove(handle, "ann")
     with pytest.raises(UnknownIdentity):
-        vault.get(handle, "ann")
+        store.get(handle, "ann")
     clock.now += 1.0
     for act in (other.get, other.remove):
         with pytest.raises(UnknownIdentity):
             act(handle, "ann")
-    assert [path for path in vault.faces.parent.rglob("*") if path.is_file()] == []
+    assert [path for path in store.faces.parent.rglob("*") if path.is_file()] == []
 
 
-def test_what_models_read_is_kept_with_the_face_and_goes_with_it(
-    vault: IdentityStore, tmp_path: Path, wall: Clock, clock: Clock
+def test_readings_are_stored_and_removed_with_their_face(
+    store: IdentityStore, tmp_path: Path, wall: Clock, clock: Clock
 ) -> None:
-    handle, reading = put(vault), np.linspace(-1, 1, 512, dtype=np.float32)
-    vault.get(handle, "ann")
-    vault.remember(handle, ENCODER, reading)
-    vault.remember(handle, "cd" * 32, np.zeros((2, 3), np.float32))
-    for replica in (vault, make_vault(tmp_path, wall, clock)):
+    handle, reading = put(store), np.linspace(-1, 1, 512, dtype=np.float32)
+    store.get(handle, "ann")
+    store.add_reading(handle, ENCODER, reading)
+    store.add_reading(handle, "cd" * 32, np.zeros((2, 3), np.float32))
+    for replica in (store, make_store(tmp_path, wall, clock)):
         readings = replica.get(handle, "ann").readings
         assert readings.keys() == {ENCODER, "cd" * 32}
         assert np.array_equal(readings[ENCODER], reading)
         assert readings["cd" * 32].shape == (2, 3)
         assert not readings[ENCODER].flags.writeable
-    vault.remove(handle, "ann")
+    store.remove(handle, "ann")
     with pytest.raises(UnknownIdentity):
-        vault.remember(handle, ENCODER, reading)
-    assert list(vault.faces.iterdir()) == []
+        store.add_reading(handle, ENCODER, reading)
+    assert list(store.faces.iterdir()) == []
     with pytest.raises(ValueError, match="encoder_hash"):
-        vault.remember(handle, "../x", reading)
+        store.add_reading(handle, "../x", reading)
 
 
-def test_a_damaged_reading_is_read_anew(vault: IdentityStore, tmp_path: Path, wall: Clock, clock: Clock) -> None:
-    handle = put(vault)
-    vault.remember(handle, ENCODER, np.ones(4, np.float32))
-    (vault.faces / name_of(handle) / f"reading-{ENCODER}").write_bytes(b"x")
-    assert make_vault(tmp_path, wall, clock).get(handle, "ann").readings == {}
+def test_a_damaged_reading_is_read_anew(store: IdentityStore, tmp_path: Path, wall: Clock, clock: Clock) -> None:
+    handle = put(store)
+    store.add_reading(handle, ENCODER, np.ones(4, np.float32))
+    (store.faces / name_of(handle) / f"reading-{ENCODER}").write_bytes(b"x")
+    assert make_store(tmp_path, wall, clock).get(handle, "ann").readings == {}
 
 
-def test_the_sweep_removes_what_is_over_and_nothing_else(vault: IdentityStore, wall: Clock) -> None:
-    old, forged = put(vault), put(vault)
-    path = face_file(vault, forged)
+def test_the_sweep_removes_expired_faces_only(store: IdentityStore, wall: Clock) -> None:
+    old, forged = put(store), put(store)
+    path = face_file(store, forged)
     path.write_bytes(HEADER.pack(1, 2**63) + path.read_bytes()[HEADER.size :])
     wall.now += 60.0
-    young = put(vault)
-    assert vault.sweep() == 1
+    young = put(store)
+    assert store.sweep() == 1
     wall.now += 60.0
-    assert vault.sweep() == 1
-    assert [entry.name for entry in vault.faces.iterdir()] == [name_of(young)]
-    vault.get(young, "ann")
+    assert store.sweep() == 1
+    assert [entry.name for entry in store.faces.iterdir()] == [name_of(young)]
+    store.get(young, "ann")
     with pytest.raises(UnknownIdentity):
-        vault.get(old, "ann")
+        store.get(old, "ann")
 
 
-def test_memory_is_bounded_and_serves_no_face_beyond_its_expiry(vault: IdentityStore, wall: Clock) -> None:
-    handles = [put(vault) for _ in range(12)]
+def test_the_cache_is_bounded_and_returns_no_expired_face(store: IdentityStore, wall: Clock) -> None:
+    handles = [put(store) for _ in range(12)]
     for handle in handles:
-        vault.get(handle, "ann")
-    assert len(vault.memory.entries) == 8
+        store.get(handle, "ann")
+    assert len(store.memory.entries) == 8
     wall.now += 100.0
     for handle in handles:
         with pytest.raises(UnknownIdentity):
-            vault.get(handle, "ann")
-    vault.sweep()
-    assert len(vault.memory.entries) == 0
+            store.get(handle, "ann")
+    store.sweep()
+    assert len(store.memory.entries) == 0
 
 
-def test_a_full_vault_says_so_and_takes_again_when_there_is_room(tmp_path: Path, wall: Clock, clock: Clock) -> None:
-    few = make_vault(tmp_path, wall, clock, max_identities=2)
+def test_a_full_store_refuses_faces_until_there_is_room(tmp_path: Path, wall: Clock, clock: Clock) -> None:
+    few = make_store(tmp_path, wall, clock, max_identities=2)
     handles = [put(few), put(few)]
     with pytest.raises(StoreFull, match=r"2 identities .* of at most 2"):
         put(few)
@@ -223,21 +225,21 @@ def test_a_full_vault_says_so_and_takes_again_when_there_is_room(tmp_path: Path,
     few.remove(handles[0], "ann")
     clock.now += 10.0
     put(few)
-    small = make_vault(tmp_path / "small", wall, clock, max_bytes=1000)
+    small = make_store(tmp_path / "small", wall, clock, max_bytes=1000)
     with pytest.raises(StoreFull, match=r"at most .* with 1000 bytes"):
         put(small)
-    assert list(small.making.iterdir()) == []
+    assert list(small.tmp.iterdir()) == []
 
 
 def test_faces_outlive_the_process_that_stored_them(tmp_path: Path) -> None:
     code = (
         "import sys, numpy as np; from pathlib import Path\n"
         "from fusionray.serving.identities.store import IdentityStore\n"
-        "vault = IdentityStore(Path(sys.argv[1]), 60, 10**7)\n"
-        "print(vault.put('ann', np.full((32, 32, 3), 7, np.uint8), np.ones((5, 2), np.float32), (0, 0, 9, 9))[0])"
+        "store = IdentityStore(Path(sys.argv[1]), 60, 10**7)\n"
+        "print(store.put('ann', np.full((32, 32, 3), 7, np.uint8), np.ones((5, 2), np.float32), (0, 0, 9, 9))[0])"
     )
-    handle = run_python("-c", code, str(tmp_path / "vault")).strip()
-    face = IdentityStore(tmp_path / "vault", 60, 10**7).get(handle, "ann")
+    handle = run_python("-c", code, str(tmp_path / "store")).strip()
+    face = IdentityStore(tmp_path / "store", 60, 10**7).get(handle, "ann")
     assert (face.decode_region() == 7).all()
     assert face.expires_at > time.time()
 
@@ -266,8 +268,8 @@ def test_a_region_ends_where_the_picture_ends() -> None:
     assert np.allclose(landmarks, face.landmarks)
 
 
-def test_landmarks_of_a_reduced_region_lie_on_what_they_lay_on() -> None:
-    # A slope of brightness tells to a fraction of a pixel where a point lies.
+def test_landmarks_of_a_reduced_region_stay_on_the_same_points() -> None:
+    # A gradient of brightness locates a point to a fraction of a pixel.
     across, down = np.meshgrid(np.arange(2000), np.arange(2000))
     picture = np.stack([across // 8, down // 8, across % 8 * 30], axis=2).astype(np.uint8)
     landmarks = LANDMARKS * 4 + 500

@@ -1,4 +1,4 @@
-"""A runner of jobs in a process of its own: FOLDER, LOG, and what becomes of the process at item 3."""
+"""A job worker in its own process: FOLDER, LOG, and the event that hits the process at item 3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of a few pictures that are not pictures: nobody decodes them."""
+"""Jobs whose pictures are arbitrary bytes, which nothing decodes."""
 
 from __future__ import annotations
 

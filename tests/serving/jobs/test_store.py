@@ -19,14 +19,14 @@ from tests.serving.jobs.some_jobs import copy_target, make
 
 def test_of_two_outcomes_at_the_same_time_the_first_stays(store: JobStore) -> None:
     folder = JobFolder.read(store.jobs / make(store))
-    drafts = [store.making / name for name in ("first", "second")]
+    drafts = [store.tmp / name for name in ("first", "second")]
     for draft in drafts:
         draft.mkdir()
         (draft / "ended.json").write_text(json.dumps({"state": "done", "done": 1, "failed": 0, "ended_at": 1.0}))
         (draft / draft.name).touch()
     assert [folder.publish(draft) for draft in drafts] == [True, False]
     assert (folder.path / "outcome" / "first").exists()
-    assert list(store.making.iterdir()) == []
+    assert list(store.tmp.iterdir()) == []
 
 
 def test_what_was_finished_first_stays(store: JobStore) -> None:
@@ -37,26 +37,26 @@ def test_what_was_finished_first_stays(store: JobStore) -> None:
         assert (folder.progress().done, folder.progress().failed) == ({1}, frozenset())
     assert [folders[0].finish(), folders[0].end("failed", "x"), folders[0].finish()] == [True, False, False]
     assert [folders[1].end("cancelled"), folders[1].end("failed", "x")] == [True, False]
-    (folders[2].path / "reserve").rename(store.making / "taken")
+    (folders[2].path / "reserve").rename(store.tmp / "taken")
     assert folders[2].end("failed", "y" * 5000)
     ended = [folder.ended for folder in folders]
     assert [end and end.state for end in ended] == ["done", "cancelled", "failed"]
 
 
 @pytest.mark.parametrize(
-    "job", ["", "..", "job_", "job_../../making", "job_" + "g" * 32, "job_" + "0" * 32, "job_" + "0" * 32 + "\n"]
+    "job", ["", "..", "job_", "job_../../tmp", "job_" + "g" * 32, "job_" + "0" * 32, "job_" + "0" * 32 + "\n"]
 )
-def test_an_id_that_was_never_given_is_unknown(store: JobStore, job: str) -> None:
+def test_an_id_that_was_never_issued_is_unknown(store: JobStore, job: str) -> None:
     make(store)
     for act in (store.status, store.result, store.cancel, store.remove):
         with pytest.raises(UnknownJob):
             act(job, "ann")
 
 
-def test_an_id_leads_nowhere_but_to_jobs(store: JobStore) -> None:
+def test_an_id_only_leads_to_jobs(store: JobStore) -> None:
     job = make(store)
-    shutil.copytree(store.jobs / job, store.making / "planted")
-    for strange in ("../making/planted", f"../jobs/{job}", f"{job}/", f"./{job}"):
+    shutil.copytree(store.jobs / job, store.tmp / "planted")
+    for strange in ("../tmp/planted", f"../jobs/{job}", f"{job}/", f"./{job}"):
         with pytest.raises(UnknownJob):
             store.status(strange, "ann")
 
@@ -76,7 +76,7 @@ def test_jobs_expire_and_half_written_ones_are_swept(tmp_path: Path) -> None:
     wall = Clock(time.time() - 99)
     store = JobStore(tmp_path / "store", 100.0, wall_clock=wall)
     job = make(store)
-    old, young = store.making / "job_old", store.making / "job_young"
+    old, young = store.tmp / "job_old", store.tmp / "job_young"
     for draft in (old, young):
         (draft / "targets").mkdir(parents=True)
     os.utime(old, (0, 0))

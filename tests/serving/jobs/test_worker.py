@@ -27,7 +27,7 @@ from tests.support.child_python import ROOT
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., JobWorker]]:
-    """Start runners that are drained at the end."""
+    """Start workers; drain them at the end."""
     runners = []
 
     def begin(store: JobStore, work: Work, **settings: float) -> JobWorker:
@@ -80,7 +80,7 @@ def read_log(log: Path) -> list[int]:
     return [int(line) for line in log.read_text().split()] if log.exists() else []
 
 
-def test_a_job_is_worked_off_and_its_result_holds_every_item(store: JobStore, start: Callable[..., JobWorker]) -> None:
+def test_a_job_is_processed_and_its_result_has_every_item(store: JobStore, start: Callable[..., JobWorker]) -> None:
     items = []
 
     def work(item: JobItem) -> ItemOutcome:
@@ -107,7 +107,7 @@ def test_a_job_is_worked_off_and_its_result_holds_every_item(store: JobStore, st
     }
 
 
-def test_what_was_sent_is_gone_when_the_job_has_ended(store: JobStore, start: Callable[..., JobWorker]) -> None:
+def test_inputs_are_removed_when_the_job_has_ended(store: JobStore, start: Callable[..., JobWorker]) -> None:
     start(store, copy_target)
     job = make(store)
     wait_until_ended(store, job)
@@ -116,10 +116,10 @@ def test_what_was_sent_is_gone_when_the_job_has_ended(store: JobStore, start: Ca
     assert left == ["job.json", "lease-000001", "outcome", "outcome/ended.json", "outcome/result.zip"]
     modes = {path.stat().st_mode & 0o777 for path in store.jobs.parent.rglob("*") if path.is_file()}
     assert modes == {0o600}
-    assert [*store.making.iterdir(), *store.bin.iterdir()] == []
+    assert [*store.tmp.iterdir(), *store.trash.iterdir()] == []
 
 
-def test_a_job_of_a_handle_and_of_files_is_given_both(
+def test_a_job_of_a_handle_and_of_files_gets_both(
     store: JobStore, start: Callable[..., JobWorker], tmp_path: Path
 ) -> None:
     seen = []
@@ -137,7 +137,7 @@ def test_a_job_of_a_handle_and_of_files_is_given_both(
     assert not any(b"id_handle" in path.read_bytes() for path in (store.jobs / job).rglob("*") if path.is_file())
 
 
-def test_another_ends_the_job_of_a_runner_that_was_killed(
+def test_another_worker_ends_the_job_of_a_killed_one(
     store: JobStore,
     start: Callable[..., JobWorker],
     children: list[subprocess.Popen[bytes]],
@@ -156,7 +156,7 @@ def test_another_ends_the_job_of_a_runner_that_was_killed(
         again.append(item.index)
         return ItemOutcome(b"second " + item.target)
 
-    # Of the same machine: nobody waits for its heartbeat.
+    # On the same machine no worker waits for the heartbeat.
     start(store, work, lease_seconds=600.0)
     status = wait_until_ended(store, job)
     assert (status.state, status.done, status.failed) == ("done", 12, 0)
@@ -168,7 +168,7 @@ def test_another_ends_the_job_of_a_runner_that_was_killed(
     }
 
 
-def test_a_runner_that_stood_still_loses_its_job_and_does_no_harm_when_it_wakes(
+def test_a_suspended_worker_loses_its_job_and_does_no_harm_when_it_resumes(
     store: JobStore,
     start: Callable[..., JobWorker],
     children: list[subprocess.Popen[bytes]],
@@ -187,7 +187,7 @@ def test_a_runner_that_stood_still_loses_its_job_and_does_no_harm_when_it_wakes(
     assert len(read_archive(store.result(job, "ann"))[1]) == 12
 
 
-def test_two_runners_share_the_jobs_and_no_item_is_worked_on_twice(
+def test_two_workers_share_the_jobs_and_process_no_item_twice(
     store: JobStore,
     children: list[subprocess.Popen[bytes]],
     tmp_path: Path,
@@ -201,7 +201,7 @@ def test_two_runners_share_the_jobs_and_no_item_is_worked_on_twice(
     assert len(read_log(logs[0]) + read_log(logs[1])) == 20
 
 
-def test_a_picture_that_kills_its_process_again_and_again_fails_alone(
+def test_a_picture_that_always_kills_its_process_fails_alone(
     store: JobStore, children: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     job, log = make(store, num_targets=5), tmp_path / "log"
@@ -214,7 +214,7 @@ def test_a_picture_that_kills_its_process_again_and_again_fails_alone(
     assert read_archive(store.result(job, "ann"))[1][2]["problem"]["status"] == 500  # type: ignore[index]
 
 
-def test_a_job_over_which_two_processes_died_is_not_handed_on_at_once(
+def test_a_job_that_killed_two_processes_is_not_taken_over_at_once(
     store: JobStore, children: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     make(store, num_targets=5)
@@ -228,7 +228,7 @@ def test_a_job_over_which_two_processes_died_is_not_handed_on_at_once(
     runner.drain()
 
 
-def test_work_that_breaks_is_tried_again_and_then_has_failed(
+def test_work_that_raises_is_tried_again_before_it_fails(
     store: JobStore, start: Callable[..., JobWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fusionray.serving.jobs.worker.RETRY_SECONDS", 0.01)
@@ -249,7 +249,7 @@ def test_work_that_breaks_is_tried_again_and_then_has_failed(
 
 
 @pytest.mark.parametrize("act", ["cancel", "remove"])
-def test_running_work_ends_before_the_next_item(store: JobStore, start: Callable[..., JobWorker], act: str) -> None:
+def test_running_work_stops_before_the_next_item(store: JobStore, start: Callable[..., JobWorker], act: str) -> None:
     begun, go_on, worked = threading.Semaphore(0), threading.Event(), []
 
     def work(item: JobItem) -> ItemOutcome:
@@ -281,7 +281,7 @@ def test_running_work_ends_before_the_next_item(store: JobStore, start: Callable
         assert not (store.jobs / job).exists()
 
 
-def test_a_shutdown_gives_jobs_back_at_once(store: JobStore, start: Callable[..., JobWorker]) -> None:
+def test_a_shutdown_releases_jobs_at_once(store: JobStore, start: Callable[..., JobWorker]) -> None:
     begun, go_on, again = threading.Semaphore(0), threading.Event(), []
 
     def work(item: JobItem) -> ItemOutcome:
@@ -308,7 +308,7 @@ def test_a_shutdown_gives_jobs_back_at_once(store: JobStore, start: Callable[...
     assert sorted(again) == list(range(5, 13))
 
 
-def test_of_many_who_take_a_job_exactly_one_gets_it(store: JobStore) -> None:
+def test_exactly_one_of_many_takers_gets_a_job(store: JobStore) -> None:
     runners = [JobWorker(store, copy_target) for _ in range(8)]
     for _ in range(15):
         make(store, num_targets=1)
@@ -325,7 +325,7 @@ def test_of_many_who_take_a_job_exactly_one_gets_it(store: JobStore) -> None:
 
 
 def fill(path: Path) -> None:
-    """Write until nothing more fits."""
+    """Fill the disk."""
     with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
         while True:
             file.write(bytes(4096))
@@ -358,7 +358,7 @@ def test_a_full_disk_fails_the_job_with_one_clear_reason(tmp_path: Path, start: 
         filler.unlink()
         with pytest.raises(StoreFull, match="No space left"):
             store.create("ann", {}, b"source", [bytes(700_000)])
-        assert list(store.making.iterdir()) == []
+        assert list(store.tmp.iterdir()) == []
         assert wait_until_ended(store, make(store, num_targets=2)).state == "done"
         runner.drain()
     finally:

@@ -1,4 +1,4 @@
-"""The page in a real browser, before a stand-in for the service."""
+"""The page in a real browser, served by a fake of the service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def served() -> Iterator[tuple[StandIn, str]]:
 
 @pytest.fixture
 def stand_in(served: tuple[StandIn, str]) -> Iterator[StandIn]:
-    """The API behind the page, as new."""
+    """The fake API, reset."""
     fresh = StandIn()
     served[0].__dict__.update(fresh.__dict__)
     yield served[0]
@@ -32,7 +32,7 @@ def stand_in(served: tuple[StandIn, str]) -> Iterator[StandIn]:
 
 @pytest.fixture
 def base_url(served: tuple[StandIn, str]) -> str:
-    """Where the page and the API are. Give the address of a real service here to try the page with it."""
+    """The address of the page and the API. Return the address of a real service here to try the page with it."""
     return served[1]
 
 
@@ -44,11 +44,11 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any, base_url: str, stand_in: StandIn) -> Iterator[OpenPage]:
-    """Open the page in a context of its own. Whatever it did: no error, nothing asked of others, nothing stored."""
+    """Open the page in a new context; check that it had no error, no request to others, and stored nothing."""
     contexts, complaints, requests = [], [], []
 
     def open_it(**options: Any) -> Page:
-        # Addresses of pictures that are in memory, as the page made them and let them go.
+        # Object URLs of pictures in memory that the page creates and revokes.
         counting = """
             window.addresses = new Set();
             const {createObjectURL, revokeObjectURL} = URL;
@@ -71,7 +71,7 @@ def open_page(browser: Any, base_url: str, stand_in: StandIn) -> Iterator[OpenPa
     faults = [
         (kind, text)
         for kind, text, url in complaints
-        # A browser reports each answer of 400 or above; those are what some tests are about.
+        # A browser reports each answer of 400 or above, which some tests cause on purpose.
         if kind in {"error", "warning"} and not (text.startswith("Failed to load resource") and "/v1/" in url)
     ]
     assert faults == []
@@ -90,7 +90,7 @@ def open_page(browser: Any, base_url: str, stand_in: StandIn) -> Iterator[OpenPa
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Files that somebody may choose."""
+    """Files for a user to choose."""
     folder = tmp_path_factory.mktemp("pictures")
     contents = {
         "ada.png": encode(draw_person(1)),

@@ -14,7 +14,7 @@ from fusionray.serving.http.static_page import FILES, FOLDER, page_headers
 def get(
     address: str, path: str, method: str = "GET", headers: dict[str, str] | None = None
 ) -> tuple[http.client.HTTPResponse, bytes]:
-    """Ask for a path as it is written: other clients tidy `..` away."""
+    """Request a path verbatim: other clients remove `..`."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=10)
     try:
         connection.request(method, path, headers=headers or {})
@@ -44,7 +44,7 @@ def test_every_file_comes_with_strict_headers(base_url: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("known", ["{tag}", 'W/{tag}, "other"', "*"])
-def test_a_file_that_the_browser_has_is_not_sent_again(base_url: str, known: str) -> None:
+def test_a_cached_file_is_not_sent_again(base_url: str, known: str) -> None:
     tag = get(base_url, "/page/page.css")[0].headers["etag"]
     again, content = get(base_url, "/page/page.css", headers={"If-None-Match": known.format(tag=tag)})
     assert (again.status, content) == (304, b"")
@@ -56,11 +56,11 @@ def test_a_file_that_the_browser_has_is_not_sent_again(base_url: str, known: str
     "path",
     ["/page/", "/page/page.py", "/page/../page.py", "/page/%2e%2e/page.py", "/page/..%2fpage.py", "/page//etc/passwd"],
 )
-def test_nothing_else_can_be_asked_for(base_url: str, path: str) -> None:
+def test_other_files_cannot_be_requested(base_url: str, path: str) -> None:
     assert get(base_url, path)[0].status == 404
 
 
-def test_every_file_of_the_folder_is_served_and_names_no_other_place() -> None:
+def test_every_file_of_the_folder_is_served_and_names_no_other_host() -> None:
     served = {name for name, _ in FILES.values()}
     assert served == {path.name for path in FOLDER.iterdir()}
     for name in served:

@@ -1,4 +1,4 @@
-"""Who can use the page: policy, widths, keyboard, ear, eye."""
+"""Accessibility of the page: security policy, widths, keyboard, screen reader, contrast."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.stand_in_api import StandIn
 
 
 def test_the_policy_stops_scripts_styles_and_requests(browser: Any, base_url: str) -> None:
-    # Not by `open_page`: what the browser reports here is wanted.
+    # Without `open_page`, because the browser must report errors here.
     context = browser.new_context()
     page = context.new_page()
     reports: list[str] = []
@@ -46,7 +46,7 @@ def test_the_policy_stops_scripts_styles_and_requests(browser: Any, base_url: st
 
 
 def fill_everything(page: Page, stand_in: StandIn, pictures: dict[str, Path]) -> None:
-    """Bring about a page on which everything can be seen at once: pictures, a kept face, a result, a refusal."""
+    """Open a page that shows everything at once: pictures, a stored face, a result, a refusal."""
     stand_in.provenance = "c2pa; test-key"
     choose(page, pictures)
     keep_face(page)
@@ -66,7 +66,7 @@ def fill_everything(page: Page, stand_in: StandIn, pictures: dict[str, Path]) ->
 
 
 @pytest.mark.parametrize("width", [320, 360, 390, 768, 1024, 1280])
-def test_nothing_sticks_out_sideways(
+def test_nothing_overflows_the_width(
     open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path], width: int
 ) -> None:
     page = open_page(viewport={"width": width, "height": 740})
@@ -126,7 +126,7 @@ def test_every_control_is_reached_by_tab_seen_and_named(
     assert (unnamed, unseen) == ([], [])
 
 
-def test_landmarks_and_headings_tell_the_page_to_the_ear(open_page: OpenPage, pictures: dict[str, Path]) -> None:
+def test_landmarks_and_headings_describe_the_page(open_page: OpenPage, pictures: dict[str, Path]) -> None:
     page = open_page()
     fuse_chosen(page, pictures)
     for role, name in (
@@ -145,7 +145,7 @@ def test_landmarks_and_headings_tell_the_page_to_the_ear(open_page: OpenPage, pi
     page.keyboard.press("Tab")
 
 
-# Contrast as WCAG 2.2 defines it, of every text that can be seen against the first opaque ground below it.
+# Contrast, as WCAG 2.2 defines it, of every visible text against the first opaque background below it.
 MEASURE_CONTRAST = """() => {
     const parse = (text) => {
         const [r, g, b, a = 1] = text.match(/^rgba?\\((.+)\\)$/)[1].split(/[ ,/]+/).map(Number);
@@ -178,7 +178,7 @@ MEASURE_CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_and_edges_stand_out(
+def test_text_and_edges_have_enough_contrast(
     open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path], scheme: str
 ) -> None:
     page = open_page(color_scheme=scheme)
@@ -190,9 +190,7 @@ def test_text_and_edges_stand_out(
     assert [entry for found in measured for entry in found["edges"] if entry[0] < 3] == []
 
 
-def test_nothing_moves_for_those_who_asked_for_rest(
-    open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path]
-) -> None:
+def test_nothing_moves_with_reduced_motion(open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path]) -> None:
     stand_in.go_on.clear()
     page = open_page()
     choose(page, pictures)

@@ -1,4 +1,4 @@
-"""What the page sends, and how it shows what comes back."""
+"""The requests of the page, and how it shows the answers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_picture_can_be_pasted(open_page: OpenPage, pictures: dict[str, Path])
     expect(page.locator("#source-note")).to_have_text("pasted.png, 192 \N{MULTIPLICATION SIGN} 192")
 
 
-def test_what_is_missing_is_said_and_nothing_is_sent(
+def test_missing_input_is_reported_and_nothing_is_sent(
     open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path]
 ) -> None:
     page = open_page()
@@ -197,7 +197,7 @@ def test_faces_are_outlined_where_they_were_found(open_page: OpenPage, pictures:
     expect(page.locator("#boxes")).to_be_hidden()
 
 
-def test_time_by_stage_is_what_the_service_measured(open_page: OpenPage, pictures: dict[str, Path]) -> None:
+def test_time_by_stage_is_as_the_service_measured(open_page: OpenPage, pictures: dict[str, Path]) -> None:
     page = open_page()
     fuse_chosen(page, pictures)
     rows = page.get_by_role("region", name="Time by stage").get_by_role("listitem")

@@ -1,4 +1,4 @@
-"""The page before the real service: a browser sends two pictures, and what comes back is shown and can be kept."""
+"""The page with the real service: a browser sends two pictures, shows the result and saves it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.page_driving import expect
 from tests.support.pictures import draw_group, draw_person
 from tests.support.serving import OpenService, encode
 
-# Where a screenshot of the result is left, if somebody wants to look at it.
+# Folder of a screenshot of the result, if set.
 SCREENSHOT_VARIABLE = "FUSIONRAY_SCREENSHOT"
 
 

@@ -1,4 +1,4 @@
-"""What the page says when the service refuses, and the faces that it keeps."""
+"""The messages of the page about refusals, and its stored faces."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def test_a_file_that_the_browser_cannot_show_is_left_to_the_service(
     expect(page.get_by_role("alert").get_by_role("heading")).to_have_text("Not a picture: the source picture")
 
 
-def test_a_full_service_says_when_to_come_back(
-    open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path]
-) -> None:
+def test_a_busy_service_states_when_to_retry(open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path]) -> None:
     stand_in.problem = Problem(
         503, "busy", "Not available now", "too many requests wait.", headers={"Retry-After": "7"}
     )
@@ -61,7 +59,7 @@ def test_a_full_service_says_when_to_come_back(
     expect(page.get_by_role("alert")).to_contain_text("too many requests wait. Try again in 7 s.")
 
 
-def test_words_of_a_problem_are_text_and_never_markup(
+def test_a_problem_is_shown_as_text_and_never_as_markup(
     open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path]
 ) -> None:
     stand_in.problem = Problem(422, "<b>", "<img src=x onerror=alert(1)>", "<script>alert(1)</script>")
@@ -71,7 +69,7 @@ def test_words_of_a_problem_are_text_and_never_markup(
     expect(page.get_by_role("alert").get_by_role("heading")).to_have_text("<img src=x onerror=alert(1)>")
 
 
-def test_no_answer_is_said(open_page: OpenPage, pictures: dict[str, Path]) -> None:
+def test_a_missing_answer_is_reported(open_page: OpenPage, pictures: dict[str, Path]) -> None:
     page = open_page()
     page.route("**/v1/fuse", lambda route: route.abort())
     choose(page, pictures)
@@ -79,7 +77,7 @@ def test_no_answer_is_said(open_page: OpenPage, pictures: dict[str, Path]) -> No
     expect(page.get_by_role("alert").get_by_role("heading")).to_have_text("No answer from the service")
 
 
-def test_a_service_that_is_not_ready_is_asked_again(open_page: OpenPage, stand_in: StandIn) -> None:
+def test_a_service_that_is_not_ready_is_polled_again(open_page: OpenPage, stand_in: StandIn) -> None:
     stand_in.ready = False
     page = open_page()
     expect(page.locator("#service")).to_have_text("Not ready")
@@ -87,7 +85,7 @@ def test_a_service_that_is_not_ready_is_asked_again(open_page: OpenPage, stand_i
     expect(page.locator("#service")).to_have_text("Ready")
 
 
-def test_a_key_is_asked_for_when_it_is_needed_and_kept_in_memory(
+def test_a_key_is_requested_when_needed_and_kept_in_memory(
     open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path]
 ) -> None:
     page = open_page()
@@ -125,7 +123,7 @@ def test_the_list_of_models_may_need_the_key_too(
     fuse_chosen(page, pictures)
 
 
-def test_a_consent_token_is_asked_for_when_the_service_wants_one(
+def test_a_consent_token_is_requested_when_the_service_needs_one(
     open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path]
 ) -> None:
     stand_in.consent = "token-1"
@@ -162,7 +160,7 @@ def test_a_face_can_be_kept_used_again_and_deleted(
     assert stand_in.kept == {}
 
 
-def test_a_kept_face_that_has_expired_is_said_and_can_be_deleted(
+def test_an_expired_face_is_reported_and_can_be_deleted(
     open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path]
 ) -> None:
     page = open_page()

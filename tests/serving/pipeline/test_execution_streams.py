@@ -12,7 +12,7 @@ def report(provider: str, threads: int) -> EngineReport:
 
 
 @pytest.mark.parametrize(
-    ("threads", "lanes"),
+    ("threads", "streams"),
     [
         (1, ExecutionStreams(1, 1)),
         (2, ExecutionStreams(2, 1, 1)),
@@ -20,15 +20,15 @@ def report(provider: str, threads: int) -> EngineReport:
         (16, ExecutionStreams(4, 1, 4)),
     ],
 )
-def test_lanes_on_a_cpu_share_its_threads(threads: int, lanes: ExecutionStreams) -> None:
-    assert plan_streams(GeneratorStageConfig(), report("CPUExecutionProvider", threads)) == lanes
+def test_streams_on_a_cpu_share_its_threads(threads: int, streams: ExecutionStreams) -> None:
+    assert plan_streams(GeneratorStageConfig(), report("CPUExecutionProvider", threads)) == streams
 
 
 def test_a_gpu_computes_one_batch_at_a_time() -> None:
     assert plan_streams(GeneratorStageConfig(), report("CUDAExecutionProvider", 1)) == ExecutionStreams(1, 8)
 
 
-def test_settings_win() -> None:
-    settings = GeneratorStageConfig(lanes=1, max_batch=3)
+def test_settings_override_the_plan() -> None:
+    settings = GeneratorStageConfig(num_streams=1, max_batch=3)
     assert plan_streams(settings, report("CPUExecutionProvider", 2)) == ExecutionStreams(1, 3)
     assert plan_streams(settings, report("TensorrtExecutionProvider", 1)) == ExecutionStreams(1, 3)

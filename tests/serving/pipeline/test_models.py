@@ -188,8 +188,8 @@ def test_models_stand_side_by_side_and_a_canary_takes_its_share(port: int, tmp_p
             ),
             ModelConfig(name="second", bundle=str(bundles[2].folder)),
         ),
-        faces=FaceStageConfig(apart=True, cpus=0.5),
-        fuser=GeneratorStageConfig(apart=True, cpus=0.5, num_replicas=1),
+        faces=FaceStageConfig(separate_deployment=True, cpus=0.5),
+        fuser=GeneratorStageConfig(separate_deployment=True, cpus=0.5, num_replicas=1),
     )
     run(config, port=port, blocking=False)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:

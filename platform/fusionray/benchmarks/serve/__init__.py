@@ -1,1 +1,1 @@
-"""What the service promises about speed, measured over HTTP beside what others offer at equal work."""
+"""The serving benchmark: the service over HTTP, against other servers that do the same work."""

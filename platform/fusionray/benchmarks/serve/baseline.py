@@ -1,4 +1,4 @@
-"""The models without a server: the generator in a bare loop, and the whole work of a request on one thread."""
+"""Baselines without a server: the generator in a bare loop, and the whole work of a request on one thread."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fusionray.safety.signing_keys import SigningConfig, load_key
 
 
 class BareGenerator:
-    """The generator of a bundle in ONNX Runtime as one opens it in two lines, on the providers that a service has."""
+    """The generator of a bundle in a plain ONNX Runtime session, on the providers of the service."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.session = ort.InferenceSession(str(bundle.generator_path), providers=choose_providers())
         self.length, self.size = bundle.source_length, bundle.description.size
 
     def measure(self, batch: int, seconds: float) -> float:
-        """Run batches for so long; returns faces a second."""
+        """Run batches for `seconds`; return faces a second."""
         random = np.random.default_rng(0)
         inputs = {
             "source": random.standard_normal((batch, self.length), np.float32),
@@ -40,7 +40,7 @@ class BareGenerator:
 
 
 def count_rate(call: Callable[[], object], seconds: float) -> float:
-    """Call for so long, at least once; returns calls a second."""
+    """Call for `seconds`, at least once; return calls a second."""
     calls, started = 0, time.perf_counter()
     while not calls or time.perf_counter() - started < seconds:
         call()
@@ -49,7 +49,7 @@ def count_rate(call: Callable[[], object], seconds: float) -> float:
 
 
 class PlainFuser:
-    """What a request is answered with, in this process: decode, find and read faces, fuse, put back, encode, sign."""
+    """The work of a request in this process: decode, detect and read faces, fuse, paste, encode, sign."""
 
     def __init__(self, bundle: Bundle, source: bytes, target: bytes, picture_format: PictureFormat) -> None:
         cv2.setNumThreads(1)
@@ -61,10 +61,10 @@ class PlainFuser:
         self.signer = Signer(load_key(SigningConfig()))
 
     def fuse(self) -> NDArray[np.uint8]:
-        """Give the pixels."""
+        """Return the pixels of the fused picture."""
         source, target = (decode_image(picture) for picture in self.pictures)
         return self.fuser.fuse(source, target).image
 
     def answer(self) -> bytes:
-        """Give the file that a client would be sent."""
+        """Return the file that a client would receive."""
         return encode_output(self.fuse(), self.provenance, self.picture_format, signer=self.signer)

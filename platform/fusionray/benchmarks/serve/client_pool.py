@@ -1,4 +1,4 @@
-"""Many clients that behave as they are told: refused, they come again when the service says so."""
+"""Many clients at once; a client that is refused repeats its request once, after the time in Retry-After."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fusionray.benchmarks.serve.servers import Server
 
 @dataclass(frozen=True)
 class ClientRequest:
-    """One wish of a client: how its answer came out, how long a refusal before it took, and whether it is right."""
+    """One request with its retry: the last status and seconds, those of a first refusal, and whether it is right."""
 
     status: int
     seconds: float
@@ -22,52 +22,53 @@ class ClientRequest:
 
 
 @dataclass(frozen=True)
-class ClientPool:
-    """What a crowd of clients saw in `seconds`."""
+class ClientResults:
+    """The requests of a pool of clients in `seconds`."""
 
-    asks: tuple[ClientRequest, ...]
+    requests: tuple[ClientRequest, ...]
     seconds: float
 
     @property
     def answered(self) -> list[float]:
         """List the seconds of the requests that were answered with a picture."""
-        return [ask.seconds for ask in self.asks if ask.status == OK]
+        return [request.seconds for request in self.requests if request.status == OK]
 
     @property
     def refused(self) -> list[float]:
-        """List the seconds that refusals took."""
-        late = [ask.seconds for ask in self.asks if ask.status == UNAVAILABLE]
-        return [ask.refused_seconds for ask in self.asks if ask.refused_seconds is not None] + late
+        """List the seconds of the refusals."""
+        final = [request.seconds for request in self.requests if request.status == UNAVAILABLE]
+        first = [request.refused_seconds for request in self.requests if request.refused_seconds is not None]
+        return first + final
 
     @property
     def failed(self) -> int:
-        """Count wishes that came to nothing."""
-        return sum(ask.status != OK for ask in self.asks)
+        """Count requests that failed for good."""
+        return sum(request.status != OK for request in self.requests)
 
     @property
     def wrong(self) -> int:
         """Count answers that were not the right picture."""
-        return sum(ask.status == OK and not ask.right for ask in self.asks)
+        return sum(request.status == OK and not request.right for request in self.requests)
 
 
-def gather(server: Server, checker: Checker, clients: int, seconds: float) -> ClientPool:
-    """Let so many clients ask for so long; each asks again as soon as it has its answer."""
+def run_clients(server: Server, checker: Checker, clients: int, seconds: float) -> ClientResults:
+    """Run a pool of clients; each sends its next request as soon as it has an answer."""
     until = time.monotonic() + seconds
 
-    def ask_on(_: int) -> list[ClientRequest]:
+    def run_client(_: int) -> list[ClientRequest]:
         client, found = server.client(), []
         while time.monotonic() < until:
-            found.append(judge(client.ask_patiently(), checker))
+            found.append(to_request(client.ask_with_retry(), checker))
         client.close()
         return found
 
     with ThreadPoolExecutor(clients, "clients") as threads:
-        asks = [ask for found in threads.map(ask_on, range(clients)) for ask in found]
-    return ClientPool(tuple(asks), seconds)
+        requests = [request for found in threads.map(run_client, range(clients)) for request in found]
+    return ClientResults(tuple(requests), seconds)
 
 
-def judge(answers: list[Answer], checker: Checker) -> ClientRequest:
-    """Say how a wish came out."""
+def to_request(answers: list[Answer], checker: Checker) -> ClientRequest:
+    """Summarise the one or two answers to a request."""
     last = answers[-1]
     refused = answers[0].seconds if len(answers) > 1 else None
     return ClientRequest(last.status, last.seconds, refused, checker.is_right(last))

@@ -1,4 +1,4 @@
-"""Clients that look at what they are answered: right or wrong, refused or not, and how the time went by stage."""
+"""Clients that check their answers: status, pixels, retry time, and milliseconds by stage."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fusionray.faces.decode import decode_image
 TIMEOUT_SECONDS = 120.0
 LOST = -1
 UNAVAILABLE = 503
-# A batch of another size adds up in another order: single values may be rounded another way, and JPEG spreads that.
+# Batches of different sizes add up in a different order, so single values may round differently; JPEG spreads that.
 LARGEST_MEAN_DIFFERENCE = 0.5
 STAGE = re.compile(r"([\w-]+);dur=([\d.]+)")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client got: status (-1: the connection was lost), headers in lower case, body; when, and how soon."""
+    """An answer: status (-1: connection lost), headers in lower case, body, start (seconds since 1970), seconds."""
 
     status: int
     headers: Mapping[str, str]
@@ -37,12 +37,12 @@ class Answer:
 
     @property
     def stages_ms(self) -> dict[str, float]:
-        """Read what the service says of its stages."""
+        """Return the milliseconds by stage that the service reports."""
         return parse_stages(self.headers.get("server-timing", ""))
 
     @property
     def retry_seconds(self) -> float:
-        """Tell when the server wants to be asked again."""
+        """Return the seconds after which the client may retry."""
         return float(self.headers.get("retry-after", "1"))
 
 
@@ -52,7 +52,7 @@ def parse_stages(header: str) -> dict[str, float]:
 
 
 class Client:
-    """One client with one connection, which it opens again where it was closed."""
+    """One client with one connection, which it reopens if it was closed."""
 
     def __init__(self, host: str, port: int, path: str, body: Body) -> None:
         self.connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
@@ -73,8 +73,8 @@ class Client:
         headers = {name.lower(): value for name, value in response.getheaders()}
         return Answer(response.status, headers, data, began, seconds)
 
-    def ask_patiently(self) -> list[Answer]:
-        """Ask, and once more where the service says to come again; a fusion changes nothing, so that this is safe."""
+    def ask_with_retry(self) -> list[Answer]:
+        """Ask, and once more after a 503; a repeated fusion is safe, because it changes nothing."""
         first = self.ask()
         if first.status != UNAVAILABLE:
             return [first]
@@ -87,7 +87,7 @@ class Client:
 
 
 class Checker:
-    """Tell right answers from wrong ones: bytes that are known, or pixels as the runtime computes them itself."""
+    """Check answers: by known bytes, or against the pixels that the runtime computes itself."""
 
     def __init__(self, expected: NDArray[np.uint8]) -> None:
         self.expected = expected.astype(np.float32)
@@ -95,7 +95,7 @@ class Checker:
         self.lock = threading.Lock()
 
     def is_right(self, answer: Answer) -> bool:
-        """Judge an answer; one that was refused is none."""
+        """Tell whether an answer is the right picture; a refusal is not."""
         if answer.status != OK:
             return False
         digest = hashlib.sha256(answer.data).digest()

@@ -1,4 +1,4 @@
-"""The other servers: where they are found, how each is started, and what they are sent."""
+"""The competing servers: where they are installed, how each starts, and its settings."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fusionray.runtime.crop_fuser import MAX_BATCH
 from fusionray_competitors.config import VARIABLE, CompetitorConfig
 
 MODULES = "fusionray_competitors"
-HOW_TO_GET = (
-    "the other servers are not installed; `make bench-competitors` brings them, competitors=DIR says where they are"
+HOW_TO_INSTALL = (
+    "the other servers are not installed; run `make bench-competitors`, or name their environment by competitors=DIR"
 )
-# None of them is to tell anybody that it was measured.
+# Turn off the telemetry of the other servers.
 SILENCE = {"BENTOML_DO_NOT_TRACK": "True", "DO_NOT_TRACK": "1"}
 
 
 @dataclass(frozen=True)
 class Competitor:
-    """A way to serve with another server: whose it is, its module, and for BentoML the class that is served."""
+    """One setup of another server: its name, its module, and for BentoML the service class."""
 
     server: str
     module: str
     service: str = ""
 
 
-# More than one way of the same server: the better one counts.
+# A server may have several setups; the best one counts.
 COMPETITORS = {
     "litserve": Competitor("litserve", "litserve_server"),
     "bentoml-batches": Competitor("bentoml", "bentoml_server", "Pictures"),
@@ -42,23 +42,23 @@ SERVERS = tuple(dict.fromkeys(competitor.server for competitor in COMPETITORS.va
 
 
 def find_environment(config: ServeBenchConfig) -> Path | None:
-    """Find the environment of the competitors; None if it is not there."""
+    """Find the environment of the competitors; None if it does not exist."""
     folder = Path(config.competitors).expanduser().absolute()
     return folder if (folder / "bin" / "python").is_file() else None
 
 
 @contextmanager
-def start_competitor(competitor: Competitor, workers: int, scene: ServeBenchContext) -> Iterator[Server]:
+def start_competitor(competitor: Competitor, workers: int, context: ServeBenchContext) -> Iterator[Server]:
     """Run a competitor for the length of a `with` block.
 
     Raises: ServiceFailed.
     """
-    config = scene.config
+    config = context.config
     environment = find_environment(config)
     assert environment is not None
     port = find_free_port()
     settings = CompetitorConfig(
-        bundle=str(scene.bundle.folder),
+        bundle=str(context.bundle.folder),
         port=port,
         workers=workers,
         threads=len(os.sched_getaffinity(0)) + 1,
@@ -71,6 +71,6 @@ def start_competitor(competitor: Competitor, workers: int, scene: ServeBenchCont
     if competitor.service:
         place = ["--host", HOST, "--port", str(port)]
         command = [python, "-m", "bentoml", "serve", f"{MODULES}.{competitor.module}:{competitor.service}", *place]
-    variables = {**SILENCE, VARIABLE: settings.dump(), "BENTOML_HOME": str(scene.logs / "bentoml")}
-    with start(name, command, scene.form, port, scene.logs, environment=variables) as server:
+    variables = {**SILENCE, VARIABLE: settings.dump(), "BENTOML_HOME": str(context.logs / "bentoml")}
+    with start(name, command, context.form, port, context.logs, environment=variables) as server:
         yield server

@@ -1,4 +1,4 @@
-"""What all parts of the benchmark share: the bundle, the pictures, the bodies, the right answer, and where logs go."""
+"""What all parts of the benchmark share: the bundle, the pictures, the request, the right answer, and the logs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ SOURCE_SEED, TARGET_SEED = 0, 5
 
 @dataclass(frozen=True)
 class ServeBenchContext:
-    """What the parts of one running benchmark share."""
+    """Shared state of one running benchmark."""
 
     config: ServeBenchConfig
     bundle: Bundle
 
     @property
     def logs(self) -> Path:
-        """Locate what the servers say."""
+        """Return the folder of the servers' logs."""
         return Path(self.config.output) / LOGS
 
     @cached_property
     def pictures(self) -> dict[str, bytes]:
-        """Draw who is carried over, and who receives."""
+        """Draw the source and the target person."""
         pixels = self.config.picture_pixels
         return {"source": draw_person(SOURCE_SEED, pixels), "target": draw_person(TARGET_SEED, pixels)}
 
@@ -44,16 +44,16 @@ class ServeBenchContext:
 
     @cached_property
     def plain(self) -> PlainFuser:
-        """Hold the models in this process."""
+        """Load the models into this process."""
         return PlainFuser(self.bundle, self.pictures["source"], self.pictures["target"], self.config.picture_format)
 
     @cached_property
     def checker(self) -> Checker:
-        """Know the right answer, as this process computes it."""
+        """Compute the right answer in this process."""
         return Checker(decode_image(self.plain.answer()))
 
     def check(self, server: Server) -> Answer:
-        """Ask a server once.
+        """Send one request to a server.
 
         Raises: ServiceFailed if the answer is not the right picture.
         """

@@ -1,4 +1,4 @@
-"""What is served and what is sent: a bundle, pictures of people that do not exist, and bodies of requests."""
+"""Inputs of the benchmark: a bundle, pictures of synthetic people, and bodies of requests."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from fusionray.recipes.registry import find_family
 
 BOUNDARY = "fusionray-bench"
 FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
-# A renderer's pictures are smoother than a camera's: with this noise their files are as long as photographs are.
+# Rendered pictures are smoother than photographs; this noise gives their files the same length.
 NOISE = 5.0
 
 
 @dataclass(frozen=True)
 class Body:
-    """The body of a request, and its type."""
+    """Body and media type of a request."""
 
     data: bytes
     media_type: str
 
 
 def find_bundle(location: str | None, preset: str, output: Path) -> Bundle:
-    """Open the bundle that is named; else the one of the preset's shapes, which is made once in the output folder.
+    """Open the named bundle, or one with the preset's shapes, which is made once in the output folder.
 
     Raises: BundleInvalid, ConfigInvalid.
     """
@@ -46,13 +46,13 @@ def find_bundle(location: str | None, preset: str, output: Path) -> Bundle:
 
 
 def make_bundle(preset: str, folder: Path) -> Bundle:
-    """Export the untrained networks of a preset: as fast as trained ones.
+    """Export the untrained networks of a preset, which are as fast as trained ones.
 
     Raises: ConfigInvalid.
     """
-    subject = build_setup(TrainBenchConfig(output=str(folder)), preset, torch.device("cpu"))
-    recipe = subject.build_recipe()
-    delivery = find_family(subject.config.recipe.name).deliver(recipe, subject.config.data.template)
+    setup = build_setup(TrainBenchConfig(output=str(folder)), preset, torch.device("cpu"))
+    recipe = setup.build_recipe()
+    delivery = find_family(setup.config.recipe.name).deliver(recipe, setup.config.data.template)
     with TemporaryDirectory(prefix="fusionray-bench-") as temporary:
         files = write_graphs(delivery.graphs, np.random.default_rng(0), Path(temporary))
         description = BundleDescription(
@@ -67,7 +67,7 @@ def make_bundle(preset: str, folder: Path) -> Bundle:
 
 
 def draw_person(seed: int, pixels: int) -> bytes:
-    """Draw a person who does not exist, facing the viewer; a JPEG file as a camera would write it."""
+    """Draw a synthetic person who faces the viewer; a JPEG file with the noise of a camera."""
     image_N3SS = synthetic.render(synthetic.sample_identities(1, seed), synthetic.neutral_attributes(1), pixels)
     smooth: NDArray[np.float32] = image_N3SS[0].permute(1, 2, 0).numpy() * 255
     noise = np.random.default_rng(seed).normal(0.0, NOISE, smooth.shape)
@@ -77,7 +77,7 @@ def draw_person(seed: int, pixels: int) -> bytes:
 
 
 def write_form(files: dict[str, bytes], fields: dict[str, str]) -> Body:
-    """Write a form as browsers do (RFC 7578)."""
+    """Encode a form as browsers do (RFC 7578)."""
     lines = bytearray()
     for name, data in files.items():
         head = f'Content-Disposition: form-data; name="{name}"; filename="{name}.jpg"\r\nContent-Type: image/jpeg'

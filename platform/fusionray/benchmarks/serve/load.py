@@ -1,4 +1,4 @@
-"""Load from a generator that costs next to nothing: h2load, with its record of every request."""
+"""Load from a cheap generator: h2load, with its log of every request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fusionray.errors import InputMissing, ServiceFailed
 
 GENERATOR = "h2load"
 OK = 200
-# For the connections to come up and the last answers to come in.
+# Extra time for the connections to open and the last answers to arrive.
 GRACE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """How clients ask: so many at the same time, each again as soon as it is answered."""
+    """A load: this many clients at once; each sends its next request as soon as it has an answer."""
 
     clients: int
     seconds: float
@@ -31,7 +31,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Request:
-    """How one request went: when it began (seconds since 1970), its status, and the seconds until its answer."""
+    """One request: its start (seconds since 1970), its status, and the seconds to its answer."""
 
     began: float
     status: int
@@ -39,29 +39,29 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What a load found in its `seconds`. Latencies are of answers with status 200, in ms."""
+class LoadResult:
+    """The requests of a load of `seconds`. Latencies are of answers with status 200, in ms."""
 
     requests: tuple[Request, ...]
     seconds: float
 
     @property
     def answers(self) -> list[float]:
-        """List the seconds of those that were answered."""
+        """List the seconds of the requests that were answered."""
         return [request.seconds for request in self.requests if request.status == OK]
 
     @property
     def rate(self) -> float:
-        """Count answers a second."""
+        """Return answers a second."""
         return len(self.answers) / self.seconds
 
     @property
     def failed(self) -> int:
-        """Count what was not answered with 200."""
+        """Count the requests that were not answered with 200."""
         return len(self.requests) - len(self.answers)
 
     def latency_ms(self, percentile: float) -> float:
-        """Give a percentile of the latency.
+        """Return a percentile of the latency.
 
         Raises: ServiceFailed if nothing was answered.
         """
@@ -69,9 +69,9 @@ class Turn:
 
 
 def percentile_ms(seconds: Sequence[float], percentile: float) -> float:
-    """Give a percentile in ms.
+    """Return a percentile in ms.
 
-    Raises: ServiceFailed if there is nothing to judge.
+    Raises: ServiceFailed if the sequence is empty.
     """
     if not seconds:
         raise ServiceFailed("no request was answered with 200; see the logs of the servers in the output folder")
@@ -89,8 +89,8 @@ def find_generator() -> str:
     return found
 
 
-def apply_load(url: str, body: Body, load: Load) -> Turn:
-    """Send the same request again and again from many clients.
+def apply_load(url: str, body: Body, load: Load) -> LoadResult:
+    """Send the same request repeatedly from many clients.
 
     Raises: InputMissing, ServiceFailed if the server cannot be reached.
     """
@@ -116,14 +116,14 @@ def apply_load(url: str, body: Body, load: Load) -> Turn:
         except subprocess.TimeoutExpired:
             raise ServiceFailed(f"{url}: the load did not end within {limit:g} s") from None
         if done.returncode or not record.is_file():
-            said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
-            raise ServiceFailed(f"{url}: {GENERATOR} failed and said: {said[-1]}")
-        with record.open() as lines:
-            return Turn(tuple(parse_record(lines)), load.seconds)
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+            raise ServiceFailed(f"{url}: {GENERATOR} failed: {lines[-1]}")
+        with record.open() as log:
+            return LoadResult(tuple(parse_record(log)), load.seconds)
 
 
 def parse_record(lines: Iterable[str]) -> list[Request]:
-    """Read the generator's record: microseconds since 1970, status, microseconds, by tabs; -1 is a lost request."""
+    """Parse h2load's log: microseconds since 1970, status (-1: lost), microseconds, separated by tabs."""
     found = []
     for line in lines:
         began, status, microseconds = line.split("\t")[:3]

@@ -1,4 +1,4 @@
-"""`fusionray bench serve`: measure every part that is asked for; figures.json, report.html and report.md."""
+"""`fusionray bench serve`: measure the configured parts, write figures.json, report.html and report.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fusionray.benchmarks.findings import Findings, Key, load_keys
+from fusionray.benchmarks.findings import BenchKey, Findings, load_keys
 from fusionray.benchmarks.results import BenchResult, write_result
 from fusionray.benchmarks.serve.config import Part, ServeBenchConfig
 from fusionray.benchmarks.serve.context import ServeBenchContext
@@ -18,7 +18,7 @@ from fusionray.benchmarks.serve.inputs import find_bundle
 from fusionray.benchmarks.serve.load import find_generator
 from fusionray.benchmarks.serve.overhead import measure_overhead
 from fusionray.benchmarks.serve.overload import measure_overload
-from fusionray.benchmarks.serve.proxy import measure_door
+from fusionray.benchmarks.serve.proxy import measure_proxy
 from fusionray.benchmarks.serve.soak import measure_soak
 from fusionray.benchmarks.serve.throughput import measure_throughput
 from fusionray.benchmarks.serve.warm_start import measure_warm
@@ -28,7 +28,7 @@ from fusionray.errors import ServiceFailed
 MEASURES: dict[Part, Callable[[ServeBenchContext, Callable[[], None]], Findings]] = {
     "throughput": measure_throughput,
     "overhead": measure_overhead,
-    "door": measure_door,
+    "proxy": measure_proxy,
     "start": measure_warm,
     "overload": measure_overload,
     "soak": measure_soak,
@@ -36,7 +36,7 @@ MEASURES: dict[Part, Callable[[ServeBenchContext, Callable[[], None]], Findings]
 
 
 def bench_serve(config: ServeBenchConfig) -> BenchResult:
-    """Measure the parts that `config` names, and write figures.json, report.md and a picture.
+    """Measure the parts that `config` names, and write figures.json, report.html and report.md.
 
     Raises: InputMissing without a load generator; ConfigInvalid, BundleInvalid.
     """
@@ -45,12 +45,12 @@ def bench_serve(config: ServeBenchConfig) -> BenchResult:
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
     keys = {name: key for name, key in load_keys("serve").items() if key.part in config.parts}
-    scene = ServeBenchContext(config, find_bundle(config.bundle, config.preset, output))
+    context = ServeBenchContext(config, find_bundle(config.bundle, config.preset, output))
     until = time.monotonic() + config.seconds
     findings = Findings()
     for part in config.parts:
-        findings.add(run_part(part, scene, keys, until))
-        # What is known stays known, whatever becomes of the next part.
+        findings.add(run_part(part, context, keys, until))
+        # Written after each part, so that a failure later loses nothing.
         result = write_result(output, "serve", keys, findings)
     return result
 
@@ -59,17 +59,17 @@ def advance(bar: Any) -> None:
     bar.update()
 
 
-def run_part(part: Part, scene: ServeBenchContext, keys: dict[str, Key], until: float) -> Findings:
-    """Measure a part; what cannot be measured is left out, with the reason."""
+def run_part(part: Part, context: ServeBenchContext, keys: dict[str, BenchKey], until: float) -> Findings:
+    """Measure a part; if it cannot be measured, record the reason."""
     own = [name for name, key in keys.items() if key.part == part]
     if time.monotonic() > until:
-        reason = f"the limit of {scene.config.seconds:g} s was reached before; raise seconds"
+        reason = f"the limit of {context.config.seconds:g} s was reached before; raise seconds"
         return Findings(missing=dict.fromkeys(own, reason))
     started = time.monotonic()
     tqdm.write(f"bench {part}: begins", file=sys.stderr)
     try:
         with tqdm(desc=f"bench {part}", unit="round", leave=False) as bar:
-            found = MEASURES[part](scene, lambda: advance(bar))
+            found = MEASURES[part](context, lambda: advance(bar))
     except ServiceFailed as error:
         found = Findings(missing=dict.fromkeys(own, str(error)))
     tqdm.write(f"bench {part}: {time.monotonic() - started:.0f} s", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Servers as processes: started, waited for, and taken away with everything that they started."""
+"""Servers as processes: start them, wait for them, and stop them with all their children."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ FUSE_PATH = "/v1/fuse"
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
-# A Ray that has nothing to do uses a tenth of a core.
+# An idle Ray uses a tenth of a core.
 IDLE_CORES = 0.3
-# One quiet look is not enough: on a busy machine it may only have waited for a core.
-SETTLE_POLL_SECONDS, SETTLE_SECONDS, QUIET_LOOKS = 0.5, 30.0, 3
-# Where this package lies: servers are to run the same code, in whichever environment.
+# Several idle samples are needed: on a busy machine, a single one may only show that the server waited for a core.
+SETTLE_POLL_SECONDS, SETTLE_SECONDS, IDLE_SAMPLES = 0.5, 30.0, 3
+# Folder of the packages: all servers run the same code, in whichever environment.
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass
 class Server:
-    """A server that runs: what it is asked, its process, and all that this one started."""
+    """A running server: the body of its requests, its process, and all processes that this one started."""
 
     name: str
     port: int
@@ -50,23 +50,23 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Give the address that a load is applied to."""
+        """Return the URL to load."""
         return f"http://{HOST}:{self.port}{FUSE_PATH}"
 
     def client(self) -> Client:
-        """Make a client of it."""
+        """Make a client of the server."""
         return Client(HOST, self.port, FUSE_PATH, self.body)
 
     def family(self) -> set[int]:
-        """List the processes that belong to it; those that it let go are remembered."""
+        """List the server's processes, including those that it detached."""
         processes = list_processes()
         self.pids = add_descendants({self.process.pid, *self.pids}, processes) & processes.keys()
         return self.pids
 
     def wait(self) -> Answer:
-        """Wait for its first picture.
+        """Wait for the first picture.
 
-        Raises: ServiceFailed with the last line that it said.
+        Raises: ServiceFailed with the last line of the log.
         """
         deadline = time.monotonic() + START_SECONDS
         answered = "nothing"
@@ -80,19 +80,19 @@ class Server:
             answered = f"{answer.status} {answer.data[:200].decode(errors='replace')}"
             time.sleep(POLL_SECONDS)
         lines = self.log.read_text(errors="replace").strip().splitlines() or ["nothing"]
-        raise ServiceFailed(f"{self.name} answered {answered} and said {lines[-1][:300]}; see {self.log}")
+        raise ServiceFailed(f"{self.name} answered {answered}; its last line is: {lines[-1][:300]}; see {self.log}")
 
     def settle(self) -> None:
-        """Wait until it has worked off what it still holds of clients who are gone, 30 s at most."""
+        """Wait until the server is idle, for 30 s at most: it may still work on requests of clients that have left."""
         deadline = time.monotonic() + SETTLE_SECONDS
-        used, quiet = measure_cpu(self.family()), 0
-        while quiet < QUIET_LOOKS and time.monotonic() < deadline:
+        used, idle = measure_cpu(self.family()), 0
+        while idle < IDLE_SAMPLES and time.monotonic() < deadline:
             time.sleep(SETTLE_POLL_SECONDS)
             before, used = used, measure_cpu(self.family())
-            quiet = quiet + 1 if used - before < IDLE_CORES * SETTLE_POLL_SECONDS else 0
+            idle = idle + 1 if used - before < IDLE_CORES * SETTLE_POLL_SECONDS else 0
 
     def stop(self) -> None:
-        """End it, and whatever of it does not end by itself."""
+        """Terminate the server, and kill those of its processes that do not end."""
         family = self.family()
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -114,7 +114,7 @@ def start(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Iterator[Server]:
-    """Run a server for the length of a `with` block, beginning with its first answer.
+    """Run a server for the length of a `with` block, which starts with its first answer.
 
     Raises: ServiceFailed.
     """
@@ -143,7 +143,7 @@ def start_service(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """Run `fusionray serve` with a Ray of its own.
+    """Run `fusionray serve` with a Ray cluster of its own.
 
     Raises: ServiceFailed.
     """
@@ -159,7 +159,7 @@ def start_service(
 
 @contextmanager
 def ray_folder() -> Iterator[dict[str, str]]:
-    """Give a Ray a temporary folder of its own; the path of a socket in it may have 107 characters."""
+    """Make a temporary folder for a Ray cluster; a socket's path in it may have 107 characters."""
     folder = tempfile.mkdtemp(prefix="fr-")
     try:
         yield {"RAY_TMPDIR": folder, "RAY_ADDRESS": ""}
@@ -168,7 +168,7 @@ def ray_folder() -> Iterator[dict[str, str]]:
 
 
 def find_free_port() -> int:
-    """Find a port that nobody listens on now."""
+    """Find a free port."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         port: int = listener.getsockname()[1]

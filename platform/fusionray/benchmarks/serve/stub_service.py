@@ -1,7 +1,7 @@
-"""The service with a stub in place of the work on pictures: what is left is the way in, which the benchmark measures.
+"""The service with a stub in place of the models: the benchmark measures the path of a request up to them.
 
-`python -m fusionray.benchmarks.serve.stub_service BUNDLE PORT` serves until it is ended. It fuses nothing: the answer
-is the target.
+`python -m fusionray.benchmarks.serve.stub_service BUNDLE PORT` serves until it is terminated. The answer to a request
+is its target.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ray import serve
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.environment import apply_defaults
 from fusionray.ray_cluster.connection import cluster
-from fusionray.serving.application import APP_NAME, LET_IN, deploy, wait_until_running
+from fusionray.serving.application import APP_NAME, UNLIMITED_REQUESTS, deploy, wait_until_running
 from fusionray.serving.config import DEFAULT_HOST, load_service
 from fusionray.serving.pipeline.ingress import Ingress
 from fusionray.serving.schema import FuseReply, FuseTask, ModelCard, ModelVersion, Problem
@@ -27,14 +27,14 @@ NO_FACE = ((0.0, 0.0, 1.0, 1.0),)
 
 
 class StubPictures:
-    """Take a millisecond for every picture, as a GPU would, with the CPU free meanwhile."""
+    """Take a millisecond for every picture and leave the CPU free, as a GPU would."""
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Tell that there is nothing to load."""
+        """Return a card; there is nothing to load."""
         return ModelCard(version.name, STUB, 0, STUB, version.bundle, STUB, STUB, (STUB,), 0, STUB)
 
     async def fuse(self, task: FuseTask) -> FuseReply:
-        """Give the target back."""
+        """Return the target."""
         await asyncio.sleep(STUB_SECONDS)
         timing = {"total": 1000 * STUB_SECONDS}
         return FuseReply(
@@ -42,13 +42,13 @@ class StubPictures:
         )
 
     async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> Problem:
-        """Keep nothing."""
+        """Refuse: the stub stores nothing."""
         del source, owner, consent
         return Problem(501, STUB, "Nothing is kept", "this is a stub")
 
 
 class StubIngress(Ingress):
-    """The routes, guards and measures of the service before a stub."""
+    """The routes, middleware and metrics of the service in front of the stub."""
 
     def __init__(self, *settings: object) -> None:
         super().__init__(*settings)  # type: ignore[arg-type]
@@ -58,12 +58,12 @@ class StubIngress(Ingress):
 
 
 def main(bundle: str, port: int) -> None:
-    """Serve the stub on loopback until the process is ended."""
+    """Serve the stub on loopback until the process is terminated."""
     apply_defaults()
     config = load_service(None, [f"bundle={bundle}"]).config
     with cluster():
         serve.start(http_options={"host": DEFAULT_HOST, "port": port})
-        ingress = deploy(serve.ingress()(StubIngress), "Ingress", config.ingress, LET_IN)
+        ingress = deploy(serve.ingress()(StubIngress), "Ingress", config.ingress, UNLIMITED_REQUESTS)
         target = serve.RunTarget(target=ingress.bind(config, None), name=APP_NAME, route_prefix="/")
         serve.run_many([target], wait_for_applications_running=False)
         wait_until_running(APP_NAME, config.start_timeout_seconds)

@@ -1,4 +1,4 @@
-"""How many pictures a second: the service beside the bare generator and beside other servers, in turns."""
+"""Throughput: the service against the bare generator and other servers, interleaved."""
 
 from __future__ import annotations
 
@@ -14,86 +14,93 @@ from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import divide
 from fusionray.benchmarks.serve.baseline import BareGenerator
 from fusionray.benchmarks.serve.clients import Client
-from fusionray.benchmarks.serve.competitors import COMPETITORS, HOW_TO_GET, SERVERS, find_environment, start_competitor
+from fusionray.benchmarks.serve.competitors import (
+    COMPETITORS,
+    HOW_TO_INSTALL,
+    SERVERS,
+    find_environment,
+    start_competitor,
+)
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.inputs import write_form
-from fusionray.benchmarks.serve.load import Load, Turn, apply_load
+from fusionray.benchmarks.serve.load import Load, LoadResult, apply_load
 from fusionray.benchmarks.serve.servers import HOST, Server, start_service
 from fusionray.errors import ServiceFailed
 
 OURS = "service"
-# The same process, asked by clients that had it read their source once: what the bare generator is given, too.
+# The same process, with clients whose source is stored: the bare generator does not read the source either.
 KEPT = "service-kept"
-# In a wave every client is answered once. The first two come all at once; a turn of one would measure where it fell.
+# In a wave, every client is answered once. The first waves arrive in bursts, and a load of one wave would be random.
 WARM_UP_WAVES, WAVES = 2, 4
-Turns = Mapping[str, list[Turn]]
+Results = Mapping[str, list[LoadResult]]
 
 
-def measure_throughput(scene: ServeBenchContext, tick: Callable[[], None]) -> Findings:
-    """Let all servers run side by side and load one after the other, round by round."""
-    config = scene.config
+def measure_throughput(context: ServeBenchContext, tick: Callable[[], None]) -> Findings:
+    """Run all servers at the same time, and load one after the other in each round."""
+    config = context.config
     found = Findings()
-    bare = BareGenerator(scene.bundle)
+    bare = BareGenerator(context.bundle)
     with ExitStack() as stack:
-        servers = start_all(scene, stack, found)
-        # Beside servers that run, if idle: as it will be when it counts.
+        servers = start_all(context, stack, found)
+        # Measured while the idle servers run, as in the rounds.
         load = plan_load(config, bare.measure(1, config.warm_up_seconds))
-        turns: dict[str, list[Turn]] = {name: [] for name in servers}
+        results: dict[str, list[LoadResult]] = {name: [] for name in servers}
         loops: dict[int, list[float]] = {batch: [] for batch in config.batches}
         for number in range(config.rounds):
-            # The order turns round with every round, so that drift favours nobody.
+            # The order is reversed every round, so that drift affects all alike.
             for name in list(servers)[:: 1 if number % 2 == 0 else -1]:
                 try:
-                    turns[name].append(take_turn(scene, servers[name], load))
+                    results[name].append(load_server(context, servers[name], load))
                 except ServiceFailed as error:
                     if name in (OURS, KEPT):
                         raise
-                    # A server that breaks is not compared: what it reached until then goes with it.
+                    # A server that fails is not compared; its earlier results are dropped.
                     leave_out(name, error, found)
-                    del turns[name], servers[name]
+                    del results[name], servers[name]
             for batch in config.batches:
                 loops[batch].append(bare.measure(batch, load.seconds / len(config.batches)))
             tick()
-    best = max(loops, key=lambda batch: statistics.median(loops[batch]))
-    rates = [turn.rate for turn in turns[OURS]]
+    medians = {batch: statistics.median(rates) for batch, rates in loops.items()}
+    best = max(medians, key=lambda batch: medians[batch])
+    rates = [result.rate for result in results[OURS]]
     found.values |= {
         "throughput": rates,
-        "p99_ms": [turn.latency_ms(99) for turn in turns[OURS]],
-        "vs_bare_runtime": divide([turn.rate for turn in turns[KEPT]], loops[best]),
+        "p99_ms": [result.latency_ms(99) for result in results[OURS]],
+        "vs_bare_runtime": divide([result.rate for result in results[KEPT]], loops[best]),
         "vs_bare_runtime_two_pictures": divide(rates, loops[best]),
     }
     for server in SERVERS:
-        compare(server, turns, found)
+        compare(server, results, found)
     found.notes += [
-        f"{config.clients} clients, turns of {load.seconds:.0f} s, pictures of {config.picture_pixels} px as "
-        f"{config.picture_format}; bundle {scene.bundle.description.name}, {scene.bundle.description.size} px",
-        f"bare generator, faces/s by batch: {', '.join(f'{key}: {middle(loops[key]):.1f}' for key in loops)}",
-        *(describe(name, turns[name]) for name in turns),
+        f"{config.clients} clients, loads of {load.seconds:.0f} s, pictures of {config.picture_pixels} px as "
+        f"{config.picture_format}; bundle {context.bundle.description.name}, {context.bundle.description.size} px",
+        f"bare generator, faces/s by batch: {', '.join(f'{batch}: {rate:.1f}' for batch, rate in medians.items())}",
+        *(describe(name, results[name]) for name in results),
     ]
     return found
 
 
 def plan_load(config: ServeBenchConfig, faces_per_second: float) -> Load:
-    """Make turns as long as the settings have it, or longer where answers of a slow machine take longer than that."""
+    """Choose the length of a load: as configured, or longer if a slow machine needs more time for its waves."""
     wave = config.clients / faces_per_second
     return Load(
-        config.clients, max(config.turn_seconds, WAVES * wave), max(config.warm_up_seconds, WARM_UP_WAVES * wave)
+        config.clients, max(config.load_seconds, WAVES * wave), max(config.warm_up_seconds, WARM_UP_WAVES * wave)
     )
 
 
-def start_all(scene: ServeBenchContext, stack: ExitStack, found: Findings) -> dict[str, Server]:
-    """Start the service and every competitor that can be started; why one could not is told."""
-    config = scene.config
-    service = start_service(OURS, scene.bundle.folder, scene.form, scene.logs, config.service)
+def start_all(context: ServeBenchContext, stack: ExitStack, found: Findings) -> dict[str, Server]:
+    """Start the service and every competitor; record why a competitor does not start."""
+    config = context.config
+    service = start_service(OURS, context.bundle.folder, context.form, context.logs, config.service)
     ours = stack.enter_context(service)
-    servers = {OURS: ours, KEPT: keep_source(scene, ours)}
+    servers = {OURS: ours, KEPT: store_source(context, ours)}
     if find_environment(config) is None:
-        found.missing |= {key: HOW_TO_GET for server in SERVERS for key in keys_of(server)}
+        found.missing |= {key: HOW_TO_INSTALL for server in SERVERS for key in keys_of(server)}
         return servers
     for name, competitor in COMPETITORS.items():
         for workers in config.competitor_workers:
-            running = start_competitor(competitor, workers, scene)
+            running = start_competitor(competitor, workers, context)
             try:
                 servers[f"{name}-{workers}"] = stack.enter_context(running)
             except ServiceFailed as error:
@@ -101,39 +108,39 @@ def start_all(scene: ServeBenchContext, stack: ExitStack, found: Findings) -> di
     return servers
 
 
-def keep_source(scene: ServeBenchContext, service: Server) -> Server:
-    """Let the service keep the source; what it is asked from then on names only its handle.
+def store_source(context: ServeBenchContext, service: Server) -> Server:
+    """Store the source in the service; return the server with requests that send only its handle.
 
     Raises: ServiceFailed.
     """
-    body = write_form({"source": scene.pictures["source"]}, {})
+    body = write_form({"source": context.pictures["source"]}, {})
     client = Client(HOST, service.port, "/v1/identities", body)
     answer = client.ask()
     client.close()
     if answer.status != HTTPStatus.CREATED:
-        raise ServiceFailed(f"{service.name} kept no identity (status {answer.status}); see {service.log}")
-    fields = {"identity": json.loads(answer.data)["identity"], "format": scene.config.picture_format}
-    return replace(service, name=KEPT, body=write_form({"target": scene.pictures["target"]}, fields))
+        raise ServiceFailed(f"{service.name} stored no identity (status {answer.status}); see {service.log}")
+    fields = {"identity": json.loads(answer.data)["identity"], "format": context.config.picture_format}
+    return replace(service, name=KEPT, body=write_form({"target": context.pictures["target"]}, fields))
 
 
 def leave_out(name: str, error: ServiceFailed, found: Findings) -> None:
-    """Tell that a competitor's way of serving failed; its server has figures only if another way holds."""
+    """Record that a setup of a competitor failed; its server is compared only if another setup works."""
     found.notes.append(f"{name} is left out: {error}")
     found.missing |= dict.fromkeys(keys_of(server_of(name)), str(error))
 
 
-def take_turn(scene: ServeBenchContext, server: Server, load: Load) -> Turn:
-    """Load a server, and look at one of its answers meanwhile.
+def load_server(context: ServeBenchContext, server: Server, load: Load) -> LoadResult:
+    """Load a server, and check one of its answers meanwhile.
 
     Raises: ServiceFailed if it is wrong.
     """
     try:
         with ThreadPoolExecutor(1, "load") as thread:
-            turn = thread.submit(apply_load, server.url, server.body, load)
-            scene.check(server)
-            return turn.result()
+            result = thread.submit(apply_load, server.url, server.body, load)
+            context.check(server)
+            return result.result()
     finally:
-        # Also of one that failed: the next one needs the cores.
+        # Also after a failure, because the next server needs the cores.
         server.settle()
 
 
@@ -141,44 +148,37 @@ def keys_of(server: str) -> tuple[str, str]:
     return f"vs_{server}_throughput", f"vs_{server}_p99"
 
 
-def compare(server: str, turns: Turns, found: Findings) -> None:
-    """Compare with the best that a server reached in any of its ways that failed none, in rate and in latency."""
-    ways = {name: turns[name] for name, competitor in named_ways(turns) if competitor == server}
-    if not ways:
+def compare(server: str, results: Results, found: Findings) -> None:
+    """Compare with the best setup of a server that failed no request, in rate and in latency."""
+    setups = {name: results[name] for name in results if name not in (OURS, KEPT) and server_of(name) == server}
+    if not setups:
         return
-    faster, sooner = keys_of(server)
-    # A way that drops requests is soon done with those that it answers.
-    ways = {name: way for name, way in ways.items() if not any(turn.failed for turn in way)}
-    if not ways:
-        found.missing |= dict.fromkeys((faster, sooner), f"{server} failed requests, whichever way it was set up")
+    rate_key, latency_key = keys_of(server)
+    # A setup that drops requests answers the others sooner.
+    setups = {name: loads for name, loads in setups.items() if not any(load.failed for load in loads)}
+    if not setups:
+        found.missing |= dict.fromkeys((rate_key, latency_key), f"{server} failed requests in all of its setups")
         return
-    found.missing = {key: reason for key, reason in found.missing.items() if key not in (faster, sooner)}
-    fastest = max(ways.values(), key=lambda way: middle([turn.rate for turn in way]))
-    soonest = min(ways.values(), key=lambda way: middle([turn.latency_ms(99) for turn in way]))
-    found.values[faster] = divide([turn.rate for turn in turns[OURS]], [turn.rate for turn in fastest])
-    found.values[sooner] = divide(
-        [turn.latency_ms(99) for turn in soonest], [turn.latency_ms(99) for turn in turns[OURS]]
+    found.missing = {key: reason for key, reason in found.missing.items() if key not in (rate_key, latency_key)}
+    fastest = max(setups.values(), key=lambda loads: statistics.median(load.rate for load in loads))
+    soonest = min(setups.values(), key=lambda loads: statistics.median(load.latency_ms(99) for load in loads))
+    found.values[rate_key] = divide([load.rate for load in results[OURS]], [load.rate for load in fastest])
+    found.values[latency_key] = divide(
+        [load.latency_ms(99) for load in soonest], [load.latency_ms(99) for load in results[OURS]]
     )
-
-
-def named_ways(turns: Turns) -> list[tuple[str, str]]:
-    return [(name, server_of(name)) for name in turns if name not in (OURS, KEPT)]
 
 
 def server_of(name: str) -> str:
-    """Name the server behind a competitor's way of serving, as in fastapi-2."""
+    """Return the server of a competitor's setup, as in fastapi-2."""
     return COMPETITORS[name.rpartition("-")[0]].server
 
 
-def describe(name: str, turns: list[Turn]) -> str:
-    """Say what a server reached."""
-    failed = sum(turn.failed for turn in turns)
+def describe(name: str, loads: list[LoadResult]) -> str:
+    """Describe the results of a server in one line."""
+    failed = sum(load.failed for load in loads)
     return (
-        f"{name}: {middle([turn.rate for turn in turns]):.2f} pictures/s, p50 "
-        f"{middle([turn.latency_ms(50) for turn in turns]):.0f} ms, p99 "
-        f"{middle([turn.latency_ms(99) for turn in turns]):.0f} ms" + (f", {failed} requests failed" if failed else "")
+        f"{name}: {statistics.median(load.rate for load in loads):.2f} pictures/s, p50 "
+        f"{statistics.median(load.latency_ms(50) for load in loads):.0f} ms, p99 "
+        f"{statistics.median(load.latency_ms(99) for load in loads):.0f} ms"
+        + (f", {failed} requests failed" if failed else "")
     )
-
-
-def middle(values: list[float]) -> float:
-    return statistics.median(values)

@@ -1,4 +1,4 @@
-"""How soon a replica answers whose engines lie compiled in the cache, against one that compiles them."""
+"""Time to a replica's first answer with compiled engines in the cache, against compiling them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.start import measure_start
 
 
-def measure_warm(scene: ServeBenchContext, tick: Callable[[], None]) -> Findings:
-    """Start processes with the cache full and empty."""
-    figures = measure_start(scene.bundle.folder, rounds=scene.config.rounds)
+def measure_warm(context: ServeBenchContext, tick: Callable[[], None]) -> Findings:
+    """Start processes with a full and with an empty cache."""
+    figures = measure_start(context.bundle.folder, rounds=context.config.rounds)
     tick()
     return Findings(
         values={"warm_start_ratio": [figures.warm_start_ratio]},

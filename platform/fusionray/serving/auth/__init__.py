@@ -1,1 +1,1 @@
-"""Who may ask and how much: API keys, callers, rate limits."""
+"""API keys, callers and rate limits."""

@@ -1,9 +1,9 @@
-"""API keys: who may ask, how much, and for which models. Only digests are kept.
+"""API keys: who may send requests, how many, and for which models. Only digests are stored.
 
-A key that is made here is 256 random bits, so its sha256 is as good as a slow hash such as bcrypt: that one slows down
-the guessing of words that people choose, and no search finds 256 random bits however fast a guess is; but it would cost
-every request 0.1 s of a core, which any stranger could make a service spend. A shorter key that an operator brings by
-the environment is held in memory only, where there is no digest to be stolen and searched.
+A key made here has 256 random bits, so its sha256 is as safe as a slow hash such as bcrypt. A slow hash protects
+passwords, which can be guessed; 256 random bits cannot, however fast a guess is. A slow hash would also cost each
+request 0.1 s of a core, which any stranger could make the service spend. An operator may set a shorter key in the
+environment; it is held in memory only, so its digest cannot be stolen.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pydantic import AwareDatetime, Field
 
 from fusionray.config import Section, validate
 from fusionray.errors import ConfigInvalid
-from fusionray.storage.private_files import write_private
+from fusionray.storage.atomic_files import write_private
 
 logger = logging.getLogger("ray.serve")
 
 KEY_PREFIX = "fr_"
 PLAIN_KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]{{43}}")
-# The name of the one key that comes by the environment; it has no limits.
+# Name of the key that comes from the environment; it has no limits.
 OPERATOR = "operator"
 CHECK_SECONDS = 0.5
 FILE_HEAD = (
@@ -47,35 +47,35 @@ class ApiKeyConfig(Section):
     file: str | None = Field(
         default=None, description="YAML file of API keys that `fusionray keys add` writes; null: no keys."
     )
-    spent: str | None = Field(
+    usage_file: str | None = Field(
         default=None, description="File in which the daily image counts survive a restart; null: a restart resets them."
     )
 
 
 class ApiKey(Section):
-    """One key: its owner's name, its digest, and what it is good for."""
+    """One key: the name of its owner, its digest and its limits."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Whose key it is.")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Name of the key's owner.")
     sha256: Digest = Field(description="Digest of the key, in hexadecimal digits.")
-    expires: AwareDatetime | None = Field(default=None, description="Refused from then on; with a time zone.")
+    expires: AwareDatetime | None = Field(default=None, description="Time from which it is refused; with a time zone.")
     requests_per_minute: int | None = Field(default=None, ge=1, description="More are answered 429.")
     images_per_day: int | None = Field(default=None, ge=1, description="More are answered 429, until midnight UTC.")
-    models: tuple[str, ...] | None = Field(default=None, description="Models that it may use; all if left out.")
+    models: tuple[str, ...] | None = Field(default=None, description="Models that it may use; default: all.")
 
     def may_use(self, model: str) -> bool:
-        """Tell whether the key is good for a model."""
+        """Tell whether the key may use a model."""
         return self.models is None or model in self.models
 
 
 class ApiKeyFile(Section):
-    """What stands in a file of keys."""
+    """Content of a file of keys."""
 
-    keys: tuple[ApiKey, ...] = Field(default=(), description="All keys that are let in.")
+    keys: tuple[ApiKey, ...] = Field(default=(), description="Keys that the service accepts.")
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """By what a file is known to be another than the one that was read."""
+    """What changes when a file is replaced or rewritten."""
 
     inode: int = 0
     changed_ns: int = 0
@@ -83,10 +83,10 @@ class Stamp:
 
 
 class ApiKeyStore:
-    """Know all keys: those of a file, which is read again when it changes, and the operator's own.
+    """Hold all keys: those of a file, which is read again when it changes, and the operator's key.
 
-    Raises: ConfigInvalid if the file cannot be understood. One that breaks later is reported, and the keys that were
-    read last go on: a slip of the pen must not shut everybody out.
+    Raises: ConfigInvalid if the file is invalid at the start. If it becomes invalid later, the store logs an error and
+    keeps the keys that it read last, so that a typing error does not lock out all clients.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class ApiKeyStore:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether no key is asked for: neither a file nor a key of the operator is set."""
+        """Tell whether no key is required: neither a file nor an operator's key is set."""
         return self.file is None and self.operator is None
 
     def find(self, presented: str) -> ApiKey | None:
-        """Find the key that a client presents; None if it is none, or no longer one.
+        """Find the key that a client presents; None if it is unknown or expired.
 
-        Compares with every key in constant time: how long it takes tells nothing about any.
+        The key is compared with every other in constant time, so that the duration reveals nothing.
         """
         self.refresh()
         digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).hexdigest().encode()
@@ -127,7 +127,7 @@ class ApiKeyStore:
         return found
 
     def refresh(self) -> None:
-        """Read the file again if it has changed; look at most every half second."""
+        """Read the file again if it has changed; check at most every half second."""
         with self.lock:
             if self.file is None or self.clock() - self.checked_at < CHECK_SECONDS:
                 return
@@ -142,13 +142,13 @@ class ApiKeyStore:
                 logger.error("%s; the keys that were read before stay in force", error)
 
     def collect(self) -> tuple[tuple[bytes, ApiKey], ...]:
-        """Join the keys of file and operator, each with its digest as it is compared."""
+        """Join the keys of the file and of the operator, each with its digest as bytes."""
         keys = [*(read_keys(self.file) if self.file else ()), *([self.operator] if self.operator else ())]
         return tuple((key.sha256.encode(), key) for key in keys)
 
 
 def find_stamp(file: Path | None) -> Stamp:
-    """Look which file lies there now."""
+    """Read what identifies the current version of a file."""
     try:
         found = file.stat() if file else None
     except OSError:
@@ -157,7 +157,7 @@ def find_stamp(file: Path | None) -> Stamp:
 
 
 def read_keys(file: Path) -> tuple[ApiKey, ...]:
-    """Read a file of keys. Nothing of its content is repeated in an error: it could be a key.
+    """Read a file of keys. Errors never repeat its content, which could be a key.
 
     Raises: ConfigInvalid.
     """
@@ -203,7 +203,7 @@ def add_key(
     images_per_day: int | None = None,
     models: tuple[str, ...] | None = None,
 ) -> str:
-    """Make a key and add its digest to a file; give the key, which cannot be had again.
+    """Make a key and add its digest to a file; return the key, which is stored nowhere.
 
     Raises: ConfigInvalid if the name is taken or a limit makes no sense.
     """
@@ -224,9 +224,9 @@ def add_key(
 
 
 def remove_key(file: Path, name: str) -> None:
-    """Take a key out of a file; services follow within a second.
+    """Remove a key from a file; running services follow within a second.
 
-    Raises: ConfigInvalid if there is none of that name.
+    Raises: ConfigInvalid if no key has that name.
     """
     keys = read_keys(file)
     left = tuple(key for key in keys if key.name != name)
@@ -238,7 +238,7 @@ def remove_key(file: Path, name: str) -> None:
 
 
 def read_time(text: str) -> datetime:
-    """Read a date or time as ISO 8601 writes it; without a zone it is UTC.
+    """Parse a date or time in ISO 8601; without a time zone it is UTC.
 
     Raises: ConfigInvalid.
     """
@@ -250,7 +250,7 @@ def read_time(text: str) -> datetime:
 
 
 def describe(key: ApiKey) -> str:
-    """Word what a key is good for, in one line without its digest."""
+    """Describe a key's limits in one line, without its digest."""
     limits = [f"until {key.expires.isoformat()}"] if key.expires else []
     limits += [f"{key.requests_per_minute} requests a minute"] if key.requests_per_minute else []
     limits += [f"{key.images_per_day} images a day"] if key.images_per_day else []

@@ -1,4 +1,4 @@
-"""Who asks: API keys are looked at before anything else of a request."""
+"""The caller of a request, and the middleware that checks the API key before anything else."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fusionray.serving.http.middleware import AsgiApp, Receive, Scope, Send, fin
 from fusionray.serving.http.static_page import FILES
 from fusionray.serving.schema import Problem
 
-# Probes of an orchestrator carry no key, and their answers tell nothing; the page asks for one itself.
+# Health probes carry no key and their answers reveal nothing; the page asks its user for a key.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", *FILES})
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The owner of an API key, or anybody where none is asked for; `request` names the request in logs."""
+    """The owner of an API key, or an anonymous client if no key is required; `request` is the request's ID in logs."""
 
     name: str = ANONYMOUS
     key: ApiKey | None = None
@@ -27,23 +27,23 @@ class Caller:
 
 
 class ApiKeyMiddleware:
-    """Let a request through only with `Authorization: Bearer KEY`, if keys are asked for; say behind whose it is."""
+    """Require `Authorization: Bearer KEY` if any key is set, and put the `Caller` into the state of the request."""
 
-    def __init__(self, app: AsgiApp, ring: ApiKeyStore) -> None:
+    def __init__(self, app: AsgiApp, keys: ApiKeyStore) -> None:
         self.app = app
-        self.ring = ring
+        self.keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            # There are none here; and none that would come in without a key.
+            # No route is a WebSocket, so nobody needs to present a key for one.
             await send({"type": "websocket.close"})
             return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        key = None if self.ring.is_empty else self.find_key(scope)
-        if key is None and not self.ring.is_empty and path not in OPEN_PATHS:
+        key = None if self.keys.is_empty else self.find_key(scope)
+        if key is None and not self.keys.is_empty and path not in OPEN_PATHS:
             detail = "this service wants the header `Authorization: Bearer KEY` with an API key"
             challenge = {"WWW-Authenticate": "Bearer", "Connection": "close"}
             await send_problem(Problem(401, "unauthorized", "API key needed", detail, headers=challenge), send)
@@ -54,10 +54,10 @@ class ApiKeyMiddleware:
 
     def find_key(self, scope: Scope) -> ApiKey | None:
         scheme, _, key = (find_header(scope, b"authorization") or b"").partition(b" ")
-        return self.ring.find(key.strip().decode("utf-8", "surrogateescape")) if scheme.lower() == b"bearer" else None
+        return self.keys.find(key.strip().decode("utf-8", "surrogateescape")) if scheme.lower() == b"bearer" else None
 
 
 def find_request_id(scope: Scope) -> str:
-    """Take the name that a proxy or client gave the request, if it is a sound one."""
+    """Read the request's ID that a proxy or client sent, or make one if it is missing or malformed."""
     given = find_header(scope, b"x-request-id") or b""
     return given.decode() if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

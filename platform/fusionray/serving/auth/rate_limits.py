@@ -1,12 +1,12 @@
-"""How much each key may ask, over all replicas, without asking anybody about each request.
+"""Rate limits of each key over all replicas, without a remote call for each request.
 
-One ledger knows what is left. A replica borrows a few tokens from it at a time and spends them by itself: one token
-while requests are rare, more the faster they come, fewer again where the ledger runs low. What is borrowed counts as
-spent, so all replicas together never spend more than there is; what a dead one held is lost until its window ends.
+One `RateLimiter` counts for all replicas. A replica leases a few tokens at a time and spends them locally: one token
+while requests are rare, more when requests come faster, fewer when few are left. Leased tokens count as spent, so all
+replicas together never exceed a limit. If a replica dies, its tokens are lost until their window ends.
 
     requests  token bucket: in any T seconds at most BURST_SECONDS + T seconds' worth of `requests_per_minute`
-              (and at least one request); a grant of them is good for GRANT_SECONDS
-    images    at most `images_per_day` between two midnights UTC; a grant is good until midnight
+              (and at least one request); a lease of them lasts LEASE_SECONDS
+    images    at most `images_per_day` between two midnights UTC; a lease lasts until midnight
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from typing import Literal
 
 from fusionray.errors import QuotaExceeded
 from fusionray.serving.auth.api_keys import ApiKey
-from fusionray.storage.private_files import write_private
+from fusionray.storage.atomic_files import write_private
 
 Kind = Literal["requests", "images"]
 
 DAY_SECONDS = 86_400.0
 BURST_SECONDS = 10.0
-GRANT_SECONDS = 2.0
-# Of what is left, the share that may be lent beyond what is needed at once.
-SPARE_SHARE = 8
-# A replica that borrows again within the first time borrows twice as much, up to a limit.
-HURRY_SECONDS = 1.0
-MOST_BORROWED = 256
-# A refusal is believed for so long, so that a client that does not stop costs the ledger nothing.
+LEASE_SECONDS = 2.0
+# Beyond what a replica needs at once, a lease takes at most one part in SPARE_DIVISOR of what is left.
+SPARE_DIVISOR = 8
+# A replica that leases again within this time leases twice as much, up to the limit.
+DOUBLING_SECONDS = 1.0
+MAX_LEASED_TOKENS = 256
+# A replica repeats a refusal for this long by itself, so that a client in a loop costs the limiter nothing.
 REFUSAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Of whom and of what something is asked: `limit` a minute (requests) or a day (images)."""
+    """One limit of one key: `limit` requests a minute, or `limit` images a day."""
 
     key: str
     kind: Kind
@@ -49,23 +49,23 @@ class Bucket:
 
 @dataclass(frozen=True)
 class TokenLease:
-    """What a replica may spend, and for how long; or nothing, and when there will be enough."""
+    """Tokens that a replica may spend within `life_seconds`; or none, and the seconds until there are enough."""
 
-    granted: int
+    num_tokens: int
     life_seconds: float
     retry_after_seconds: float = 0.0
 
 
 @dataclass
 class BucketState:
-    """How full a bucket of requests was at a time of the clock."""
+    """Tokens in a bucket of requests at a time of the clock."""
 
     tokens: float
     at: float
 
 
 class RateLimiter:
-    """Know what every key has left; there is one for all replicas. With a file, the day's images outlive it."""
+    """Count the tokens of every key, once for all replicas. With a file, the day's images survive a restart."""
 
     def __init__(
         self,
@@ -78,30 +78,30 @@ class RateLimiter:
         self.clock = clock
         self.wall_clock = wall_clock
         self.lock = threading.Lock()
-        self.levels: dict[str, BucketState] = {}
+        self.buckets: dict[str, BucketState] = {}
         self.day, self.images = self.load()
 
-    def grant(self, bucket: Bucket, needed: int, wanted: int) -> TokenLease:
-        """Lend `needed` tokens or none at all, and with them some of those that are `wanted` beyond."""
+    def lease(self, bucket: Bucket, needed: int, wanted: int) -> TokenLease:
+        """Lease `needed` tokens or none, and some of those that are `wanted` beyond."""
         with self.lock:
-            lend = self.lend_requests if bucket.kind == "requests" else self.lend_images
-            return lend(bucket, needed, wanted)
+            lease = self.lease_requests if bucket.kind == "requests" else self.lease_images
+            return lease(bucket, needed, wanted)
 
-    def lend_requests(self, bucket: Bucket, needed: int, wanted: int) -> TokenLease:
-        """Lend from a bucket that fills evenly."""
+    def lease_requests(self, bucket: Bucket, needed: int, wanted: int) -> TokenLease:
+        """Lease from a bucket that refills evenly."""
         rate, now = bucket.limit / 60.0, self.clock()
         capacity = max(1.0, rate * BURST_SECONDS)
-        level = self.levels.setdefault(bucket.key, BucketState(capacity, now))
-        level.tokens, level.at = min(capacity, level.tokens + rate * (now - level.at)), now
-        # A billionth of a token is a rounding error of waiting for exactly as long as was told.
-        if level.tokens + 1e-9 < needed:
-            return TokenLease(0, 0.0, (needed - level.tokens) / rate)
-        granted = choose_amount(int(level.tokens + 1e-9), needed, wanted)
-        level.tokens -= granted
-        return TokenLease(granted, GRANT_SECONDS)
+        state = self.buckets.setdefault(bucket.key, BucketState(capacity, now))
+        state.tokens, state.at = min(capacity, state.tokens + rate * (now - state.at)), now
+        # A billionth of a token covers the rounding error of a client that waits exactly `retry_after_seconds`.
+        if state.tokens + 1e-9 < needed:
+            return TokenLease(0, 0.0, (needed - state.tokens) / rate)
+        num_tokens = choose_amount(int(state.tokens + 1e-9), needed, wanted)
+        state.tokens -= num_tokens
+        return TokenLease(num_tokens, LEASE_SECONDS)
 
-    def lend_images(self, bucket: Bucket, needed: int, wanted: int) -> TokenLease:
-        """Lend from what is left of the day."""
+    def lease_images(self, bucket: Bucket, needed: int, wanted: int) -> TokenLease:
+        """Lease from what is left of the day's images."""
         now = self.wall_clock()
         left_of_day = DAY_SECONDS - now % DAY_SECONDS
         if (today := int(now // DAY_SECONDS)) > self.day:
@@ -109,36 +109,36 @@ class RateLimiter:
         left = bucket.limit - self.images.get(bucket.key, 0)
         if left < needed:
             return TokenLease(0, 0.0, left_of_day)
-        granted = choose_amount(left, needed, wanted)
-        self.images[bucket.key] = self.images.get(bucket.key, 0) + granted
+        num_tokens = choose_amount(left, needed, wanted)
+        self.images[bucket.key] = self.images.get(bucket.key, 0) + num_tokens
         self.save()
-        return TokenLease(granted, left_of_day)
+        return TokenLease(num_tokens, left_of_day)
 
     def load(self) -> tuple[int, dict[str, int]]:
-        """Read what an earlier ledger had lent of its day."""
+        """Read the day and its images from the file."""
         if self.file is None or not self.file.exists():
             return 0, {}
         stored = json.loads(self.file.read_bytes())
         return stored["day"], stored["images"]
 
     def save(self) -> None:
-        """Write what is lent before it is spent."""
+        """Write the day's images before a replica spends them."""
         if self.file is not None:
             write_private(self.file, json.dumps({"day": self.day, "images": self.images}).encode())
 
 
 def choose_amount(left: int, needed: int, wanted: int) -> int:
-    """Choose how much to lend: near the end hardly more than is needed, so that nothing lies about unspent."""
-    return needed + max(0, min(wanted - needed, (left - needed) // SPARE_SHARE))
+    """Choose the size of a lease: close to `needed` when little is left, so that few tokens stay unspent."""
+    return needed + max(0, min(wanted - needed, (left - needed) // SPARE_DIVISOR))
 
 
 @dataclass
 class LocalTokens:
-    """What a replica holds of one bucket."""
+    """Tokens of one bucket that a replica holds."""
 
     tokens: int = 0
     expires_at: float = 0.0
-    borrowed_at: float = float("-inf")
+    leased_at: float = float("-inf")
     amount: int = 1
     refused_at: float = float("-inf")
     refused_needed: int = 0
@@ -146,7 +146,7 @@ class LocalTokens:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def take(self, needed: int, now: float) -> bool:
-        """Spend tokens that are held, if they suffice and are still good."""
+        """Spend tokens if enough are held and have not expired."""
         if now >= self.expires_at:
             self.tokens = 0
         if self.tokens < needed:
@@ -154,17 +154,17 @@ class LocalTokens:
         self.tokens -= needed
         return True
 
-    def add(self, grant: TokenLease, asked_at: float, now: float) -> None:
-        """Add a grant; what is left of an older window ends with that."""
+    def add(self, lease: TokenLease, asked_at: float, now: float) -> None:
+        """Add a lease; the held tokens that have not expired get its expiry."""
         if now >= self.expires_at:
             self.tokens = 0
-        self.borrowed_at, self.expires_at = asked_at, asked_at + grant.life_seconds
-        self.tokens += grant.granted
+        self.leased_at, self.expires_at = asked_at, asked_at + lease.life_seconds
+        self.tokens += lease.num_tokens
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What was counted for a request, and until when it can be given back."""
+    """What was counted for a request, and until when it can be refunded."""
 
     key: str
     num_images: int
@@ -172,79 +172,79 @@ class Receipt:
 
 
 class RateLimitClient:
-    """Spend for the requests of one replica, in its event loop. `ledger_call` is `RateLimiter.grant`, wherever that is.
+    """Count the requests of one replica, in its event loop. `lease` calls `RateLimiter.lease`, wherever that runs.
 
-    What `ledger_call` raises if the ledger is away comes out of `spend`.
+    `spend` raises what `lease` raises while the limiter is away.
     """
 
     def __init__(
         self,
-        ledger_call: Callable[[Bucket, int, int], Awaitable[TokenLease]],
+        lease: Callable[[Bucket, int, int], Awaitable[TokenLease]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.ledger_call = ledger_call
+        self.lease = lease
         self.clock = clock
-        self.purses: dict[tuple[str, Kind], LocalTokens] = {}
+        self.held: dict[tuple[str, Kind], LocalTokens] = {}
 
     async def spend(self, key: ApiKey, num_images: int) -> Receipt:
-        """Count a request for so many images; return if it may be done.
+        """Count a request for so many images; return if it is allowed.
 
         Raises: QuotaExceeded; nothing is counted then.
         """
         receipt = Receipt(key.name, num_images, 0.0)
         if key.images_per_day is not None and num_images:
-            purse = await self.draw(Bucket(key.name, "images", key.images_per_day), num_images)
-            receipt = Receipt(key.name, num_images, purse.expires_at)
+            held = await self.draw(Bucket(key.name, "images", key.images_per_day), num_images)
+            receipt = Receipt(key.name, num_images, held.expires_at)
         if key.requests_per_minute is not None:
             try:
                 await self.draw(Bucket(key.name, "requests", key.requests_per_minute), 1)
             except QuotaExceeded:
-                self.give_back(receipt, num_images)
+                self.refund(receipt, num_images)
                 raise
         return receipt
 
-    def give_back(self, receipt: Receipt, num_images: int) -> None:
-        """Take back images that were counted and then not made; what is of another day than now is lost."""
-        purse = self.purses.get((receipt.key, "images"))
-        if purse is not None and self.clock() < receipt.expires_at:
-            purse.tokens += min(num_images, receipt.num_images)
+    def refund(self, receipt: Receipt, num_images: int) -> None:
+        """Refund images that were counted and then not made; a receipt of an earlier day refunds nothing."""
+        held = self.held.get((receipt.key, "images"))
+        if held is not None and self.clock() < receipt.expires_at:
+            held.tokens += min(num_images, receipt.num_images)
 
     async def draw(self, bucket: Bucket, needed: int) -> LocalTokens:
-        """Spend from a purse, or borrow and spend; give the purse.
+        """Spend tokens of a bucket, and lease more if too few are held; return those that are held.
 
         Raises: QuotaExceeded.
         """
-        purse = self.purses.setdefault((bucket.key, bucket.kind), LocalTokens())
-        if not purse.take(needed, self.clock()):
-            async with purse.lock:
-                # Again and again: while one borrows what is lacking, others go on spending what the purse held.
-                while not purse.take(needed, self.clock()):
-                    await self.borrow(purse, bucket, needed)
-        return purse
+        held = self.held.setdefault((bucket.key, bucket.kind), LocalTokens())
+        if not held.take(needed, self.clock()):
+            async with held.lock:
+                # Repeat: while this call leases what is missing, other calls spend what was held.
+                while not held.take(needed, self.clock()):
+                    await self.lease_more(held, bucket, needed)
+        return held
 
-    async def borrow(self, purse: LocalTokens, bucket: Bucket, needed: int) -> None:
-        """Borrow at least what a purse lacks; whoever waited for another's refusal gets the same, if it holds for it.
+    async def lease_more(self, held: LocalTokens, bucket: Bucket, needed: int) -> None:
+        """Lease at least the missing tokens. A call that waited while another was refused is refused alike.
 
         Raises: QuotaExceeded.
         """
         asked_at = self.clock()
-        since = asked_at - purse.refused_at
-        if needed >= purse.refused_needed and since < min(REFUSAL_SECONDS, purse.retry_after_seconds):
-            raise refuse(bucket, needed, purse.retry_after_seconds - since)
-        hurried = asked_at - purse.borrowed_at < HURRY_SECONDS
-        purse.amount = min(2 * purse.amount, MOST_BORROWED) if hurried else 1
-        lacking = needed - purse.tokens
-        grant = await self.ledger_call(bucket, lacking, max(lacking, purse.amount))
-        if not grant.granted:
-            purse.refused_at, purse.refused_needed = asked_at, needed
-            purse.retry_after_seconds = grant.retry_after_seconds
-            raise refuse(bucket, needed, grant.retry_after_seconds)
-        # Its life began when it was asked for at the earliest: it never ends late, however slow the answer was.
-        purse.add(grant, asked_at, self.clock())
+        since = asked_at - held.refused_at
+        if needed >= held.refused_needed and since < min(REFUSAL_SECONDS, held.retry_after_seconds):
+            raise refuse(bucket, needed, held.retry_after_seconds - since)
+        is_soon = asked_at - held.leased_at < DOUBLING_SECONDS
+        held.amount = min(2 * held.amount, MAX_LEASED_TOKENS) if is_soon else 1
+        missing = needed - held.tokens
+        lease = await self.lease(bucket, missing, max(missing, held.amount))
+        if not lease.num_tokens:
+            held.refused_at, held.refused_needed = asked_at, needed
+            held.retry_after_seconds = lease.retry_after_seconds
+            raise refuse(bucket, needed, lease.retry_after_seconds)
+        # The lifetime starts with the question, so that the lease never ends too late, however slow the answer was.
+        held.add(lease, asked_at, self.clock())
 
 
 def refuse(bucket: Bucket, needed: int, retry_after_seconds: float) -> QuotaExceeded:
-    """Word a refusal."""
+    """Build the error of a refusal."""
     unit = "minute" if bucket.kind == "requests" else "day"
     asked = f"; {needed} more were asked for" if needed > 1 else ""
     detail = (

@@ -1,4 +1,4 @@
-"""The routes of the service, version 1: what its tasks bring, models, health, metrics."""
+"""The routes of the service, version 1: models, health and metrics; each served task adds its own."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def build_api(ingress: Ingress) -> FastAPI:
     """Build the routes.
 
-    The interactive pages are off: they would load scripts from elsewhere. So are redirects from a path with a slash at
-    its end: they would lead to whatever host a client names.
+    FastAPI's interactive pages are off, because they load scripts from other hosts. Redirects of paths with a final
+    slash are off, because they would lead to whatever host the client names.
     """
     api = FastAPI(title="fusionray", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     api.state.default_format = ingress.config.default_format
@@ -35,7 +35,7 @@ def build_api(ingress: Ingress) -> FastAPI:
 
 
 def add_facts(api: FastAPI, ingress: Ingress) -> None:
-    """Add the routes that tell how the service is."""
+    """Add the routes for health, models and metrics."""
 
     @api.get("/healthz")
     async def healthz() -> dict[str, str]:

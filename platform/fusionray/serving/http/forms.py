@@ -1,6 +1,6 @@
-"""What clients write into forms and queries.
+"""The fields of forms and queries.
 
-What FastAPI calls is `async` even where nothing is awaited: it would hand it to a thread, half a millisecond each.
+FastAPI runs a dependency that is not `async` in a thread, which costs half a millisecond; so all of them are `async`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Source = bytes | str
 
 
 def find_caller(request: Request) -> Caller:
-    """Give the caller whom the guard before the routes found."""
+    """Return the caller that `ApiKeyMiddleware` found."""
     caller: Caller = request.state.caller
     return caller
 
@@ -29,7 +29,7 @@ def find_caller(request: Request) -> Caller:
 async def read_source(
     source: UploadFile | None = None, identity: Annotated[str | None, Form(max_length=100)] = None
 ) -> Source:
-    """Read who shall be seen: a picture, or the handle of an identity, one of the two.
+    """Read the source of a request: either a picture, or the handle of an identity.
 
     Raises: RequestValidationError.
     """
@@ -46,7 +46,7 @@ async def read_model(
     model_in_form: Annotated[str | None, Form(alias="model", pattern=NAME_PATTERN)] = None,
     model_in_query: Annotated[str | None, Query(alias="model", pattern=NAME_PATTERN)] = None,
 ) -> str | None:
-    """Read which model is asked for; the form wins."""
+    """Read the name of the requested model; the form overrides the query."""
     return model_in_form or model_in_query
 
 
@@ -58,7 +58,7 @@ async def read_picture_options(
     mark: Annotated[bool, Form()] = False,
     consent: Annotated[str | None, Form(max_length=4096)] = None,
 ) -> PictureOptions:
-    """Read the choices that every task leaves to a client from the form or the query; the form wins."""
+    """Read the client's options that every task has; the form overrides the query."""
     picture_format = format_in_form or format_in_query or request.app.state.default_format
     return PictureOptions(picture_format, mark, consent)
 
@@ -73,7 +73,7 @@ async def read_options(
     mark: Annotated[bool, Form()] = False,
     consent: Annotated[str | None, Form(max_length=4096)] = None,
 ) -> FuseOptions:
-    """Read the choices of a client from the form or the query; the form wins."""
+    """Read the client's options; the form overrides the query."""
     return FuseOptions(
         faces=faces_in_form or faces_in_query or "largest",
         picture_format=format_in_form or format_in_query or request.app.state.default_format,

@@ -1,7 +1,7 @@
-"""`/metrics`: the series of the service from every node of its Ray, on one page.
+"""`/metrics`: the Prometheus series of the service from every node of its Ray cluster, on one page.
 
-Ray exports what its processes measure on a port of each node that changes with every start; who scrapes this page needs
-to know none of them.
+Each Ray node exports its series on a port that changes with every start. A scraper of this page needs to know none of
+these ports.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable
 
 import ray
 
-# What this service counts, what Ray Serve counts of it, and what the GPUs are loaded with.
+# Series of this service, of Ray Serve, and of the load of the GPUs.
 FAMILIES = ("ray_fusionray_", "ray_serve_", "ray_node_gpus_utilization", "ray_node_gram_")
 TIMEOUT_SECONDS = 3.0
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def collect_metrics() -> str:
-    """Ask every node, and put together what they say; a node that does not answer is left out and counted."""
+    """Fetch the series of every node and merge them; a node that does not answer is left out and counted."""
     loop = asyncio.get_running_loop()
     nodes = await loop.run_in_executor(None, list_exporters)
     pages = await asyncio.gather(*(loop.run_in_executor(None, fetch, node) for node in nodes))
@@ -32,7 +32,7 @@ async def collect_metrics() -> str:
 
 
 def list_exporters() -> list[str]:
-    """List where the nodes export their series."""
+    """List the addresses at which the nodes export their series."""
     return [
         f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
         for node in ray.nodes()
@@ -50,7 +50,7 @@ def fetch(url: str) -> str | None:
 
 
 def merge_pages(pages: Iterable[str]) -> str:
-    """Put pages together, each family described once and its series side by side; other families are left out."""
+    """Merge pages, each family described once and followed by its series; drop other families."""
     described: dict[str, list[str]] = {}
     series: dict[str, list[str]] = {}
     for page in pages:
@@ -61,7 +61,7 @@ def merge_pages(pages: Iterable[str]) -> str:
 
 
 def split_page(page: str) -> dict[str, list[str]]:
-    """Split a page by family: the name in the line that describes it, under which its series stand."""
+    """Split a page by family; a `# HELP` line starts a family."""
     families: dict[str, list[str]] = {}
     current = ""
     for line in page.splitlines():

@@ -1,4 +1,4 @@
-"""What stands before the application: the API key and the limit on bodies, decided before a body is read."""
+"""Middleware before the application: limits on concurrency and bodies, disconnects; and the operator's API key."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 KEY_VARIABLE = "FUSIONRAY_API_KEY"
 SHORTEST_KEY = 16
-# What an orchestrator asks must be answered also when all others are refused.
+# Health probes are answered also while all other requests are refused.
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})
 
 
 def read_key_digest() -> bytes | None:
-    """Read the API key from the environment and keep its sha256 only; None if there is no key.
+    """Read the API key from the environment; return its sha256, or None if there is no key.
 
     Raises: ConfigInvalid if the key is too short to withstand guessing.
     """
@@ -44,7 +44,7 @@ def read_key_digest() -> bytes | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine only."""
+    """Tell whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -66,7 +66,7 @@ def check_exposure(host: str, has_keys: bool) -> None:
 
 
 async def send_problem(problem: Problem, send: Send) -> None:
-    """Answer with a problem document from outside of the application."""
+    """Send a problem document as the whole answer."""
     body = problem.body()
     headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **problem.headers}
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
@@ -79,12 +79,12 @@ def find_header(scope: Scope, name: bytes) -> bytes | None:
 
 
 class ConcurrencyLimitMiddleware:
-    """Let only so many requests in; the others are told at once to come again, before their bodies are read."""
+    """Work on at most `max_requests` requests at once; answer 503 to more, before their bodies are read."""
 
-    def __init__(self, app: AsgiApp, max_requests: int, measures: RequestMetrics) -> None:
+    def __init__(self, app: AsgiApp, max_requests: int, metrics: RequestMetrics) -> None:
         self.app = app
         self.max_requests = max_requests
-        self.measures = measures
+        self.metrics = metrics
         self.num_inside = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,20 +94,20 @@ class ConcurrencyLimitMiddleware:
             return
         if self.num_inside >= self.max_requests:
             problem = unavailable("busy", f"{self.num_inside} requests are being worked on")
-            self.measures.count_end(problem.status, problem.reason, "")
+            self.metrics.count_end(problem.status, problem.reason, "")
             await send_problem(problem, send)
             return
         self.num_inside += 1
-        self.measures.inside.set(self.num_inside)
+        self.metrics.inside.set(self.num_inside)
         try:
             await self.app(scope, receive, send)
         finally:
             self.num_inside -= 1
-            self.measures.inside.set(self.num_inside)
+            self.metrics.inside.set(self.num_inside)
 
 
 class DisconnectMiddleware:
-    """Give up the work on a request whose client has gone: others wait for the model."""
+    """Cancel the work on a request whose client disconnects."""
 
     def __init__(self, app: AsgiApp) -> None:
         self.app = app
@@ -133,7 +133,7 @@ class DisconnectMiddleware:
                 return await asyncio.shield(watcher)
             message = await receive()
             if message["type"] == "http.request" and not message.get("more_body", False):
-                # Behind the whole body comes one thing only: that the client is gone.
+                # After the whole body, only the client's disconnect can follow.
                 watcher = asyncio.create_task(receive())  # type: ignore[arg-type]
                 watcher.add_done_callback(give_up)
             return message
@@ -151,9 +151,9 @@ class DisconnectMiddleware:
 
 
 class BodyLimitMiddleware:
-    """Refuse bodies that are too long: by their stated length at once, else as soon as they have grown too long.
+    """Refuse a body that is too long: by its Content-Length at once, otherwise as soon as it exceeds the limit.
 
-    Those that trickle in are refused as well, after `timeout_seconds`.
+    A body that does not arrive within `timeout_seconds` is answered 408.
     """
 
     def __init__(self, app: AsgiApp, max_body_bytes: int, timeout_seconds: float = 30.0) -> None:
@@ -176,7 +176,7 @@ class BodyLimitMiddleware:
         async def receive_counted() -> Message:
             nonlocal num_bytes, complete
             if complete:
-                # What comes behind the body is the client's going away, for which one may wait long.
+                # After the body only the client's disconnect can follow, which may take long.
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
@@ -187,7 +187,7 @@ class BodyLimitMiddleware:
             complete = not message.get("more_body", False)
             num_bytes += len(message.get("body", b""))
             if num_bytes > self.max_body_bytes:
-                # The one exception that the form parser lets pass; its handler answers with the same problem.
+                # The form parser passes on no other exception; its handler answers with the same problem.
                 refusal = self.refusal()
                 raise HTTPException(refusal.status, refusal.detail, refusal.headers)
             return message
@@ -195,6 +195,6 @@ class BodyLimitMiddleware:
         await self.app(scope, receive_counted, send)
 
     def refusal(self) -> Problem:
-        """Say how long a body may be."""
+        """Build the problem of a body that is too long."""
         detail = f"the request is longer than {self.max_body_bytes} bytes; send smaller pictures"
         return Problem(413, "too_large", "Request too large", detail, headers={"Connection": "close"})

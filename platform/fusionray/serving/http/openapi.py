@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beside the routes: problems as they are, the key, the pictures that are taken."""
+"""Additions to FastAPI's OpenAPI document: problems, the API key, and the kinds of pictures."""
 
 from __future__ import annotations
 
@@ -35,22 +35,23 @@ PROBLEM_SCHEMA: dict[str, Any] = {
         }
     ],
 }
-# What takes pictures may say: no consent, no such model or identity, no picture, not this one, too many, too late.
+# A route that takes pictures may refuse: no consent, unknown model or identity, not a picture, a faulty picture, quota,
+# timeout.
 OF_PICTURES = (403, 404, 415, 422, 429, 504)
-# What stands before the application answers so on every path: a head or a body that cannot be read, comes too slowly
-# or is too long. Open paths need no key, and are never too busy.
-FROM_BEFORE = (400, 408, 413, 500)
-BEHIND_THE_KEY = (401, 503)
+# Middleware and parsers answer with these on every path: a head or body that is unreadable, too slow or too long.
+ON_EVERY_PATH = (400, 408, 413, 500)
+# Open paths need no key and are never too busy.
+ON_KEYED_PATHS = (401, 503)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Declare the problems with which a route of its own accord may answer: `responses=problems(404, 415)`."""
+    """Declare the problems with which a route itself may answer: `responses=problems(404, 415)`."""
     content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
 
 def complete_document(api: FastAPI) -> None:
-    """Add to the OpenAPI document what holds for all routes; call it once all are there."""
+    """Add to the OpenAPI document what holds for all routes; call it after all routes are added."""
     document = api.openapi()
     components = document.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = PROBLEM_SCHEMA
@@ -58,7 +59,7 @@ def complete_document(api: FastAPI) -> None:
     for path, operations in document["paths"].items():
         for operation in operations.values():
             closed = path not in OPEN_PATHS
-            for status, response in problems(*FROM_BEFORE, *(BEHIND_THE_KEY if closed else ())).items():
+            for status, response in problems(*ON_EVERY_PATH, *(ON_KEYED_PATHS if closed else ())).items():
                 operation["responses"].setdefault(str(status), response)
             operation["responses"] = dict(sorted(operation["responses"].items()))
             # A service on loopback may have no key.
@@ -69,7 +70,7 @@ def complete_document(api: FastAPI) -> None:
 
 
 def describe_form(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Say of each file of a form that it is a picture, and which kinds are taken; and that a source is one of two."""
+    """Declare the kinds of pictures that each file of a form takes, and that `source` excludes `identity`."""
     form = operation.get("requestBody", {}).get("content", {}).get("multipart/form-data")
     if form is None:
         return
@@ -81,7 +82,7 @@ def describe_form(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
 
 
 def without_null(field: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the null that stands for a field that is not there: a form cannot hold one."""
+    """Drop the null of an optional field: a form cannot send one."""
     kinds = [kind for kind in field.get("anyOf", []) if kind != {"type": "null"}]
     if len(kinds) != 1:
         return field
@@ -89,5 +90,5 @@ def without_null(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_file(field: dict[str, Any]) -> bool:
-    """Tell whether a field, or each item of it, is a file."""
+    """Tell whether a field, or each of its items, is a file."""
     return "contentMediaType" in field or "contentMediaType" in field.get("items", {})

@@ -1,4 +1,4 @@
-"""What may go wrong with the work on a request, and what its caller is told."""
+"""The problem with which the service answers for each kind of error."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from fusionray.serving.schema import Problem, unavailable
 logger = logging.getLogger("ray.serve")
 
 
-def tell_consent(error: Exception) -> Problem:
+def describe_consent(error: Exception) -> Problem:
     reason = getattr(error, "reason", "refused").removeprefix("consent_")
     return Problem(403, f"consent_{reason}", "Consent is missing", str(error), picture="source")
 
 
-def tell_signing(error: Exception) -> Problem:
+def describe_signing(error: Exception) -> Problem:
     logger.error("signing: %s", error)
     return unavailable("signing_failed", "the picture could not be signed, and none leaves without a signature")
 
 
-def tell_quota(error: Exception) -> Problem:
+def describe_quota(error: Exception) -> Problem:
     assert isinstance(error, QuotaExceeded)
     wait = str(max(1, round(error.retry_after_seconds)))
     return Problem(429, error.quota, "Quota used up", str(error), headers={"Retry-After": wait})
 
 
-def tell_full(error: Exception) -> Problem:
+def describe_full_store(error: Exception) -> Problem:
     return Problem(507, "store_full", "Store full", str(error), headers={"Retry-After": "60"})
 
 
-# Kinds of errors, and how each is told.
-TOLD: tuple[tuple[tuple[type[Exception], ...], Callable[[Exception], Problem]], ...] = (
+# Kinds of errors, and the function that turns each into a problem.
+PROBLEMS: tuple[tuple[tuple[type[Exception], ...], Callable[[Exception], Problem]], ...] = (
     ((BackPressureError, Overloaded), lambda _: unavailable("busy", "too many requests are waiting")),
     (
         (RayActorError, DeploymentUnavailableError),
         lambda _: unavailable("model_lost", "the model was lost while it worked on this request and is coming back"),
     ),
     ((BundleInvalid,), lambda error: unavailable("not_ready", f"the model cannot be loaded now ({error})")),
-    ((ConsentRefused,), tell_consent),
-    ((SigningFailed,), tell_signing),
-    ((QuotaExceeded,), tell_quota),
-    ((StoreFull,), tell_full),
+    ((ConsentRefused,), describe_consent),
+    ((SigningFailed,), describe_signing),
+    ((QuotaExceeded,), describe_quota),
+    ((StoreFull,), describe_full_store),
     ((UnknownIdentity,), lambda error: Problem(404, "unknown_identity", "No such identity", str(error))),
     ((UnknownJob,), lambda error: Problem(404, "unknown_job", "No such job", str(error))),
     (
@@ -62,9 +62,9 @@ TOLD: tuple[tuple[tuple[type[Exception], ...], Callable[[Exception], Problem]], 
         lambda _: Problem(504, "timeout", "Took too long", "no answer came in the time set; try again later"),
     ),
 )
-REFUSALS = tuple(kind for kinds, _ in TOLD for kind in kinds)
+REFUSALS = tuple(kind for kinds, _ in PROBLEMS for kind in kinds)
 
 
 def explain(error: Exception) -> Problem:
     """Turn one of the `REFUSALS` into a problem."""
-    return next(tell(error) for kinds, tell in TOLD if isinstance(error, kinds))
+    return next(describe(error) for kinds, describe in PROBLEMS if isinstance(error, kinds))

@@ -1,4 +1,4 @@
-"""How replies and problems become HTTP responses, and what the OpenAPI document says of them."""
+"""HTTP responses for replies and problems, and their OpenAPI descriptions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def answer_picture(reply: PictureReply) -> Response:
 
 
 def describe_reply(reply: PictureReply) -> dict[str, str]:
-    """Write what is told beside a picture: who made it, where faces were found if any, and what each stage took."""
+    """Build the headers of a picture: model, bundle, boxes of the faces if any, provenance, milliseconds by stage."""
     timing = ", ".join(f"{stage};dur={milliseconds:.2f}" for stage, milliseconds in reply.timing.items())
     faces = describe_faces(reply) if isinstance(reply, FuseReply) else {}
     return {
@@ -50,12 +50,12 @@ def describe_faces(reply: FuseReply) -> dict[str, str]:
 
 
 def write_time(seconds: float) -> str:
-    """Write seconds since 1970 as ISO 8601 has it, in UTC."""
+    """Format seconds since 1970 as ISO 8601, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def add_problem_handlers(api: FastAPI) -> None:
-    """Make every error a problem document."""
+    """Answer every error with a problem document."""
 
     @api.exception_handler(RequestValidationError)
     async def refuse_fields(_: Request, error: RequestValidationError) -> Response:
@@ -76,6 +76,6 @@ def add_problem_handlers(api: FastAPI) -> None:
 
 
 def picture_responses(what: str) -> dict[int | str, dict[str, Any]]:
-    """Describe an answer that is a picture: `what` it shows."""
+    """Describe the response that holds a picture; `what` is its description."""
     kinds: dict[str, Any] = {f"image/{kind}": {} for kind in ("png", "jpeg", "webp")}
     return {200: {"content": kinds, "description": what}}

@@ -1,4 +1,4 @@
-"""Many targets for one source: answered at once as a batch, or later as a job."""
+"""Routes for many targets of one source: a batch is answered at once, a job later."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_many_routes(api: FastAPI, task: FaceFusion) -> None:
 
 
 def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
-    """Add the route that answers a batch at once."""
+    """Add the route of batches."""
 
     @api.post("/v1/batches", response_class=Response, responses=ZIP_RESPONSE | problems(*OF_PICTURES))
     async def batch(
@@ -62,7 +62,7 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
 
 
 def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
-    """Add the routes of long work."""
+    """Add the routes of jobs."""
 
     @api.post("/v1/jobs", status_code=202, response_model=None, responses=problems(*OF_PICTURES, 507))
     async def create(
@@ -83,13 +83,13 @@ def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
         if refused := await requests.admit(caller, len(target)):
             return answer(refused)
         pictures = [await one.read() for one in target]
-        wishes = {"fuse": asdict(options), "model": version.name}
+        job_options = {"fuse": asdict(options), "model": version.name}
         loop = asyncio.get_running_loop()
         try:
-            status = await loop.run_in_executor(None, task.jobs.create, caller.name, wishes, source, pictures)
+            status = await loop.run_in_executor(None, task.jobs.create, caller.name, job_options, source, pictures)
         except (QuotaExceeded, StoreFull) as error:
             return answer(explain(error))
-        task.runner.wake()
+        task.job_worker.wake()
         response.headers["Location"] = f"/v1/jobs/{status.job}"
         return describe_job(status)
 
@@ -123,7 +123,7 @@ def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
 
 
 def check_number(num_targets: int, limit: int, what: str) -> Problem | None:
-    """Refuse more targets than a request may have."""
+    """Refuse a request with too many targets."""
     if num_targets <= limit:
         return None
     detail = f"{num_targets} targets were sent; a {what} may have {limit}: send fewer"
@@ -131,9 +131,9 @@ def check_number(num_targets: int, limit: int, what: str) -> Problem | None:
 
 
 def describe_job(status: JobStatus) -> dict[str, Any]:
-    """Write how a job stands."""
-    told = asdict(status)
-    told["status"] = told.pop("state")
+    """Build the JSON of a job's state."""
+    fields = asdict(status)
+    fields["status"] = fields.pop("state")
     for name in ("created_at", "expires_at"):
-        told[name] = write_time(told[name])
-    return told
+        fields[name] = write_time(fields[name])
+    return fields

@@ -1,4 +1,4 @@
-"""The page for people: a few files, read once, with headers that let it talk to this service and to nothing else."""
+"""The web page: a few files, read once, with headers that let it talk to this service only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 FOLDER = Path(__file__).with_name("page")
-# The whole of what can be asked for. Each file has a route of its own, so no path from a request is ever opened.
+# All files that a client can request. Each has a route of its own, so no path of a request is ever opened.
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -48,7 +48,7 @@ DENIED_FEATURES = (
 
 
 def page_headers() -> dict[str, str]:
-    """Say what a browser may do with the page: run and load its own files, ask this service, nothing else."""
+    """Build the headers that limit the page: it may run and load its own files, and call this service."""
     return {
         "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
         "X-Content-Type-Options": "nosniff",
@@ -56,13 +56,13 @@ def page_headers() -> dict[str, str]:
         "Cross-Origin-Opener-Policy": "same-origin",
         "Cross-Origin-Resource-Policy": "same-origin",
         "Permissions-Policy": ", ".join(f"{name}=()" for name in DENIED_FEATURES),
-        # The names of the files never change, so a browser asks each time; the answer is mostly an empty 304.
+        # The file names never change, so a browser revalidates each time; the answer is mostly an empty 304.
         "Cache-Control": "no-cache",
     }
 
 
 def page_routes() -> list[Route]:
-    """Read the files and give each its route, for GET and HEAD. They need no API key: they hold no secret."""
+    """Read the files and make a route for each, for GET and HEAD. They hold no secret, so they need no API key."""
     return [
         Route(path, answer_with((FOLDER / name).read_bytes(), media_type), name=f"page:{name}")
         for path, (name, media_type) in FILES.items()

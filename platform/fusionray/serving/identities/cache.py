@@ -1,4 +1,4 @@
-"""The faces that a replica holds decrypted: few, not for long, and only while their files are seen to be there."""
+"""The decrypted faces in a replica's memory: a limited number, for a short time, while their files exist."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 from fusionray.serving.identities.encryption import FloatArray, StoredFace
 
-# A deletion by another replica is noticed after at most this time; what is decrypted is forgotten after the second.
+# How soon a replica notices that another one removed a face, and how long it keeps a decrypted face.
 CHECK_SECONDS = 0.5
 MEMORY_SECONDS = 60.0
 
 
 @dataclass
-class Entry:
-    """A face, when it was read, and when its file was last seen."""
+class CachedFace:
+    """A face, when it was read, and when its file was last seen, by the clock of the cache."""
 
     face: StoredFace
     read_at: float
@@ -24,17 +24,17 @@ class Entry:
 
 
 class FaceCache:
-    """Hold the faces that were used last. `is_there(name)` looks for the file of one."""
+    """Hold the most recently used faces. `is_there(name)` checks that the file of a face exists."""
 
     def __init__(self, max_entries: int, is_there: Callable[[str], bool], clock: Callable[[], float]) -> None:
         self.max_entries = max_entries
         self.is_there = is_there
         self.clock = clock
         self.lock = threading.Lock()
-        self.entries: OrderedDict[str, Entry] = OrderedDict()
+        self.entries: OrderedDict[str, CachedFace] = OrderedDict()
 
     def find(self, name: str) -> StoredFace | None:
-        """Give a face whose file was seen just now."""
+        """Return a face if it is cached and its file still exists."""
         now = self.clock()
         with self.lock:
             entry = self.entries.get(name)
@@ -50,25 +50,25 @@ class FaceCache:
         return None
 
     def keep(self, name: str, face: StoredFace, read_at: float) -> None:
-        """Hold a face that was read at a time of the clock, in place of the one that was unused for longest."""
+        """Hold a face that was read at a time of the clock; drop the least recently used one if there is no room."""
         with self.lock:
-            self.entries[name] = Entry(face, read_at, read_at)
+            self.entries[name] = CachedFace(face, read_at, read_at)
             while len(self.entries) > self.max_entries:
                 self.entries.popitem(last=False)
 
     def forget(self, name: str) -> None:
-        """Let go of a face."""
+        """Drop a face."""
         with self.lock:
             self.entries.pop(name, None)
 
     def forget_all(self, is_over: Callable[[StoredFace], bool]) -> None:
-        """Let go of the faces that are over."""
+        """Drop the faces for which `is_over` holds."""
         with self.lock:
             for name in [name for name, entry in self.entries.items() if is_over(entry.face)]:
                 del self.entries[name]
 
     def add_reading(self, name: str, encoder_hash: str, reading: FloatArray) -> None:
-        """Add to a face what a model read from it."""
+        """Add a model's reading to a face, if the face is cached."""
         with self.lock:
             if entry := self.entries.get(name):
                 entry.face = replace(entry.face, readings={**entry.face.readings, encoder_hash: reading})

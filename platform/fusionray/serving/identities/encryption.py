@@ -1,8 +1,8 @@
-"""One face of the vault as bytes: what lies on the disk, sealed under a key that only the handle gives.
+"""The encrypted files of a stored face. The key is derived from the handle, so only a client can decrypt them.
 
-    sealed file = format byte | expiry, ms since 1970, big-endian u64 | nonce [12] | AES-256-GCM(content)
+    encrypted file = format byte | expiry, ms since 1970, big-endian u64 | nonce [12] | AES-256-GCM(content)
 
-Format and expiry are authenticated with the content: whoever changes them gets a file that opens for nobody.
+Format and expiry are authenticated with the content: if either is changed, the file cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEY_BYTES = 32
 KEY_PURPOSE = b"fusionray identity vault 1"
 FACE_PURPOSE = b"face"
 REGION_SIDE = 512
-# The template whose crop reaches furthest around a face, and how much further a region reaches.
+# The template with the largest crop around a face, and by how much a region exceeds it.
 WIDEST_TEMPLATE = "ffhq_512"
 MARGIN = 0.1
 
@@ -44,10 +44,10 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class StoredFace:
-    """A face as it was stored. `region_png` shows it with a margin; `landmarks` lie in the region's pixels.
+    """A stored face. `region_png` shows it with a margin; `landmarks` [5,2] are in the region's pixels.
 
-    `box` is left, top, width, height in the pixels of the picture that the face came from. `readings` is what models
-    read from it, by the hash of their encoder.
+    `box` is left, top, width, height in pixels of the original picture. `readings` holds what models read from the
+    face, by the hash of their encoder.
     """
 
     owner: str
@@ -59,7 +59,7 @@ class StoredFace:
 
     @property
     def face(self) -> Face:
-        """Give the face in the region's pixels; only its landmarks are known there."""
+        """Return the face in the region's pixels, with landmarks but without a box."""
         return Face(np.zeros(4, np.float32), self.landmarks, 1.0)
 
     def decode_region(self) -> Image:
@@ -68,9 +68,9 @@ class StoredFace:
 
 
 def cut_region(image: Image, face: Face, side: int = REGION_SIDE) -> tuple[Image, Points]:
-    """Cut a face with a margin out of a picture, at most `side` pixels a side, and place its landmarks in that.
+    """Cut a face with a margin out of a picture, at most `side` pixels a side; return it and its landmarks in it.
 
-    The region holds what every known template cuts, and the box; it ends where the picture ends.
+    The region contains the crops of all templates, and the box, as far as the picture reaches.
     """
     template = load_template(WIDEST_TEMPLATE)
     corners = np.array([[-0.5, -0.5], [1.0, -0.5], [1.0, 1.0], [-0.5, 1.0]], np.float64)
@@ -93,23 +93,23 @@ def cut_region(image: Image, face: Face, side: int = REGION_SIDE) -> tuple[Image
 
 
 class Cipher:
-    """Seal and open the contents of one handle. Its key is derived from the handle and lies nowhere else."""
+    """Encrypt and decrypt the files of one handle, with a key that is derived from the handle and stored nowhere."""
 
     def __init__(self, handle: str) -> None:
         key = HKDF(SHA256(), KEY_BYTES, salt=None, info=KEY_PURPOSE).derive(handle.encode())
         self.cipher = AESGCM(key)
 
-    def close(self, content: bytes, expires_ms: int, purpose: bytes) -> bytes:
+    def encrypt(self, content: bytes, expires_ms: int, purpose: bytes) -> bytes:
         """Encrypt a content for one purpose."""
         header, nonce = HEADER.pack(FORMAT, expires_ms), os.urandom(NONCE_BYTES)
         return header + nonce + self.cipher.encrypt(nonce, content, header + purpose)
 
-    def open(self, sealed: bytes, purpose: bytes) -> bytes:
-        """Decrypt what was sealed for the same purpose.
+    def decrypt(self, encrypted: bytes, purpose: bytes) -> bytes:
+        """Decrypt a content that was encrypted for the same purpose.
 
-        Raises: UnknownIdentity if a bit of it is not as it was.
+        Raises: UnknownIdentity if a bit of it has changed.
         """
-        header, rest = sealed[: HEADER.size], sealed[HEADER.size :]
+        header, rest = encrypted[: HEADER.size], encrypted[HEADER.size :]
         try:
             return self.cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], header + purpose)
         except (InvalidTag, ValueError):
@@ -117,20 +117,20 @@ class Cipher:
 
 
 def unknown() -> UnknownIdentity:
-    """Word the one answer for every handle that gives nothing, whatever the reason."""
+    """Build the one error for every handle that cannot be used, whatever the reason."""
     return UnknownIdentity("no such identity; it may have expired: store the source picture again")
 
 
 def name_of(handle: str) -> str:
-    """Name what lies under a handle, so that the name does not give the handle."""
+    """Name the folder of a handle; the name does not reveal the handle."""
     return hashlib.sha256(handle.encode()).hexdigest()
 
 
-def read_expiry_ms(sealed: bytes) -> int:
-    """Read when a sealed file ends, without its key; 0 for what is none, which is long over."""
-    if len(sealed) < HEADER.size or sealed[0] != FORMAT:
+def read_expiry_ms(encrypted: bytes) -> int:
+    """Read the expiry of an encrypted file (ms since 1970), without its key; 0 if the file is malformed."""
+    if len(encrypted) < HEADER.size or encrypted[0] != FORMAT:
         return 0
-    return int(HEADER.unpack_from(sealed)[1])
+    return int(HEADER.unpack_from(encrypted)[1])
 
 
 def pack(description: dict[str, Any], payload: bytes) -> bytes:
@@ -139,20 +139,20 @@ def pack(description: dict[str, Any], payload: bytes) -> bytes:
 
 
 def unpack(content: bytes) -> tuple[dict[str, Any], bytes]:
-    """Take apart what `pack` has joined."""
+    """Split what `pack` joined."""
     line, _, payload = content.partition(b"\n")
     description: dict[str, Any] = json.loads(line)
     return description, payload
 
 
 def pack_face(owner: str, region_png: bytes, landmarks: Points, box: Box) -> bytes:
-    """Write a face, which `unpack_face` reads."""
+    """Encode a face for `unpack_face`."""
     points = np.asarray(landmarks, np.float32).reshape(5, 2).tolist()
     return pack({"owner": owner, "landmarks": points, "box": [float(value) for value in box]}, region_png)
 
 
 def unpack_face(content: bytes, expires_at: float, readings: dict[str, FloatArray]) -> StoredFace:
-    """Read a face that was opened."""
+    """Decode a decrypted face."""
     description, region_png = unpack(content)
     left, top, width, height = description["box"]
     landmarks = np.asarray(description["landmarks"], np.float32)
@@ -160,12 +160,12 @@ def unpack_face(content: bytes, expires_at: float, readings: dict[str, FloatArra
 
 
 def pack_reading(reading: FloatArray) -> bytes:
-    """Write an array of float32, which `unpack_reading` reads."""
+    """Encode a float32 array for `unpack_reading`."""
     return pack({"shape": list(reading.shape)}, np.ascontiguousarray(reading, "<f4").tobytes())
 
 
 def unpack_reading(content: bytes) -> FloatArray:
-    """Read an array that was opened; it cannot be written to, since callers share it."""
+    """Decode a decrypted array; it is read-only, because callers share it."""
     description, payload = unpack(content)
     reading: FloatArray = np.frombuffer(payload, "<f4").reshape(description["shape"])
     return reading

@@ -1,15 +1,15 @@
-"""The vault of source faces: a face is analysed once, and used many times by a handle.
+"""The store of source faces: a face is analysed once, then used many times by a handle.
 
-It lies in a folder, which replicas on several nodes may share, so it outlives them. A face is biometric data: what lies
-on the disk is sealed under a key that is derived from the handle, and the handle is kept nowhere. Neither a stolen
-disk nor its operator can read a face without the handle of a client; what a process that serves holds in memory, for a
-minute, it can.
+The store is a folder that replicas on several nodes may share, so it outlives them. A face is biometric data: its files
+are encrypted under a key that is derived from the handle, and the handle is stored nowhere. Neither a stolen disk nor
+the operator of the disk reveals a face without a client's handle. The memory of a serving process does: it holds
+decrypted faces for up to a minute.
 
-    folder/faces/SHA256_OF_HANDLE/face              sealed face (platform/fusionray/serving/identities/encryption.py)
-                                  reading-ENCODER   sealed array that the model with this encoder read from it
-    folder/making/, folder/bin/                     half-written and half-removed ones
+    folder/faces/SHA256_OF_HANDLE/face              encrypted face (platform/fusionray/serving/identities/encryption.py)
+                                  reading-ENCODER   encrypted array that the model with this encoder read from it
+    folder/tmp/, folder/trash/                      partly written and partly removed faces
 
-Assumed of the file system: a rename is atomic, and opening a file asks whether it is still there, as NFS does.
+The file system must rename atomically, and `open` must check that the file still exists, as it does on NFS.
 """
 
 from __future__ import annotations
@@ -48,14 +48,22 @@ from fusionray.serving.identities.encryption import (
     unpack_face,
     unpack_reading,
 )
-from fusionray.storage.private_files import make_private_folder, remove_abandoned, remove_tree, write_new, write_private
+from fusionray.storage.atomic_files import (
+    TMP_NAME,
+    TRASH_NAME,
+    make_private_folder,
+    remove_abandoned,
+    remove_tree,
+    write_new,
+    write_private,
+)
 
 HANDLE = re.compile(r"id_[A-Za-z0-9_-]{43}")
 ENCODER_HASH = re.compile(r"[0-9a-f]{8,128}")
 FACE_NAME = "face"
 READING_PREFIX = "reading-"
-# How often the vault is measured; replicas that share it may exceed a quota by what they add meanwhile.
-CENSUS_SECONDS = 5.0
+# How often a replica measures the store; replicas that share it may exceed a limit by what they add in between.
+MEASURE_SECONDS = 5.0
 
 
 class IdentityConfig(Section):
@@ -78,7 +86,7 @@ class IdentityConfig(Section):
 
 
 class IdentityStore:
-    """Keep faces under handles. All methods block on files, and may be called by many threads at once."""
+    """Store faces under handles. The methods block on files, and may run in many threads at once."""
 
     def __init__(
         self,
@@ -92,7 +100,8 @@ class IdentityStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         make_private_folder(folder)
-        self.faces, self.making, self.bin = (make_private_folder(folder / name) for name in ("faces", "making", "bin"))
+        self.faces = make_private_folder(folder / "faces")
+        self.tmp, self.trash = (make_private_folder(folder / name) for name in (TMP_NAME, TRASH_NAME))
         self.ttl_seconds = ttl_seconds
         self.max_bytes = max_bytes
         self.max_identities = max_identities
@@ -104,18 +113,18 @@ class IdentityStore:
         self.counted_at = float("-inf")
 
     def put(self, owner: str, region: Image, landmarks: Points, box: Box) -> tuple[str, float]:
-        """Store a face that `cut_region` has cut; give its handle, and when it expires (seconds since 1970).
+        """Store a face that `cut_region` has cut; return its handle and its expiry (seconds since 1970).
 
-        Raises: StoreFull if the vault, or its disk, holds as much as it may.
+        Raises: StoreFull if the store or its disk is full.
         """
         handle = f"id_{secrets.token_urlsafe(32)}"
         expires_ms = int((self.wall_clock() + self.ttl_seconds) * 1000)
         content = pack_face(owner, encode_image(region), landmarks, box)
-        sealed = Cipher(handle).close(content, expires_ms, FACE_PURPOSE)
-        self.reserve(len(sealed))
-        draft = make_private_folder(self.making / uuid.uuid4().hex)
+        encrypted = Cipher(handle).encrypt(content, expires_ms, FACE_PURPOSE)
+        self.reserve(len(encrypted))
+        draft = make_private_folder(self.tmp / uuid.uuid4().hex)
         try:
-            write_new(draft / FACE_NAME, sealed)
+            write_new(draft / FACE_NAME, encrypted)
             draft.rename(self.faces / name_of(handle))
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
@@ -123,9 +132,9 @@ class IdentityStore:
         return handle, expires_ms / 1000
 
     def get(self, handle: str, owner: str) -> StoredFace:
-        """Give the face under a handle to its owner.
+        """Return the face of a handle to its owner.
 
-        Raises: UnknownIdentity for a handle that is unknown, expired or another owner's, or whose file is damaged.
+        Raises: UnknownIdentity if the handle is unknown, expired or another owner's, or its file is damaged.
         """
         name = self.name(handle)
         face = self.memory.find(name)
@@ -136,30 +145,30 @@ class IdentityStore:
         return face
 
     def remove(self, handle: str, owner: str) -> None:
-        """Remove a face of an owner; other replicas follow within a second.
+        """Remove an owner's face; other replicas notice within a second.
 
-        Raises: UnknownIdentity as `get`.
+        Raises: UnknownIdentity, as `get` does.
         """
         self.get(handle, owner)
         name = self.name(handle)
-        gone = remove_tree(self.faces / name, self.bin)
+        gone = remove_tree(self.faces / name, self.trash)
         self.memory.forget(name)
         if not gone:
             raise unknown()
 
-    def remember(self, handle: str, encoder_hash: str, reading: FloatArray) -> None:
-        """Keep what the model with this encoder read from a face, beside it; it goes when the face goes.
+    def add_reading(self, handle: str, encoder_hash: str, reading: FloatArray) -> None:
+        """Store what the model with this encoder read from a face; it is removed with the face.
 
-        Raises: UnknownIdentity if the face is gone; ValueError if the hash is none.
+        Raises: UnknownIdentity if the face is removed; ValueError if the hash is malformed.
         """
         if not ENCODER_HASH.fullmatch(encoder_hash):
             raise ValueError(f"encoder_hash: {encoder_hash!r} is not a hash in hexadecimal digits")
         name = self.name(handle)
         try:
             expires_ms = read_expiry_ms(self.read_header(name))
-            sealed = Cipher(handle).close(pack_reading(reading), expires_ms, encoder_hash.encode())
-            # The folder of a face that was removed is not there: a reading cannot bring it back.
-            write_private(self.faces / name / f"{READING_PREFIX}{encoder_hash}", sealed)
+            encrypted = Cipher(handle).encrypt(pack_reading(reading), expires_ms, encoder_hash.encode())
+            # The folder of a removed face does not exist, so a reading cannot restore the face.
+            write_private(self.faces / name / f"{READING_PREFIX}{encoder_hash}", encrypted)
         except FileNotFoundError:
             raise unknown() from None
         kept = np.array(reading, np.float32)
@@ -167,7 +176,7 @@ class IdentityStore:
         self.memory.add_reading(name, encoder_hash, kept)
 
     def sweep(self) -> int:
-        """Remove expired and damaged faces, and what dead processes left half-done; give the number of faces."""
+        """Remove expired and damaged faces, and leftovers of dead processes; return the number of removed faces."""
         num_removed = 0
         for entry in list(os.scandir(self.faces)):
             try:
@@ -175,57 +184,57 @@ class IdentityStore:
             except FileNotFoundError:
                 expires_at = 0.0
             if not self.is_alive(expires_at):
-                num_removed += remove_tree(Path(entry.path), self.bin)
-        remove_abandoned(self.making)
-        remove_abandoned(self.bin)
+                num_removed += remove_tree(Path(entry.path), self.trash)
+        remove_abandoned(self.tmp)
+        remove_abandoned(self.trash)
         with self.lock:
             self.counted_at = float("-inf")
         self.memory.forget_all(lambda face: not self.is_alive(face.expires_at))
         return num_removed
 
     def name(self, handle: str) -> str:
-        """Name the folder of a handle; what cannot be one never reaches the disk."""
+        """Return the folder name of a handle; a malformed handle never reaches the disk."""
         if not HANDLE.fullmatch(handle):
             raise unknown()
         return name_of(handle)
 
     def is_alive(self, expires_at: float) -> bool:
-        """Tell whether an expiry lies ahead. One further ahead than any face can have is a forgery."""
+        """Tell whether an expiry is in the future. An expiry later than any face can have is forged."""
         return 0.0 < expires_at - self.wall_clock() <= self.ttl_seconds + 1.0
 
     def load(self, handle: str, name: str) -> StoredFace:
-        """Read and open a face, and keep it in memory."""
-        seal, read_at, folder = Cipher(handle), self.clock(), self.faces / name
+        """Read and decrypt a face, and cache it."""
+        cipher, read_at, folder = Cipher(handle), self.clock(), self.faces / name
         try:
-            sealed = (folder / FACE_NAME).read_bytes()
-            content = seal.open(sealed, FACE_PURPOSE)
-            readings = load_readings(seal, folder)
+            encrypted = (folder / FACE_NAME).read_bytes()
+            content = cipher.decrypt(encrypted, FACE_PURPOSE)
+            readings = load_readings(cipher, folder)
         except OSError:
             raise unknown() from None
-        face = unpack_face(content, read_expiry_ms(sealed) / 1000, readings)
+        face = unpack_face(content, read_expiry_ms(encrypted) / 1000, readings)
         self.memory.keep(name, face, read_at)
         return face
 
     def is_there(self, name: str) -> bool:
-        """Look for a face by opening its file: that asks the file server, where a stat may be answered by a cache."""
+        """Check that a face exists by opening its file: `open` asks the file server, but a cache may answer `stat`."""
         try:
             return bool(self.read_header(name))
         except OSError:
             return False
 
     def read_header(self, name: str) -> bytes:
-        """Read the part of a sealed face that is not encrypted."""
+        """Read the part of an encrypted file that is in the clear."""
         with open(self.faces / name / FACE_NAME, "rb") as file:
             return file.read(HEADER.size)
 
     def reserve(self, num_bytes: int) -> None:
-        """Count one more face of so many bytes.
+        """Count one more face of `num_bytes` bytes.
 
         Raises: StoreFull.
         """
         with self.lock:
-            if self.clock() - self.counted_at > CENSUS_SECONDS:
-                self.held, self.counted_at = take_census(self.faces), self.clock()
+            if self.clock() - self.counted_at > MEASURE_SECONDS:
+                self.held, self.counted_at = measure_usage(self.faces), self.clock()
             held, held_bytes = self.held
             if held >= self.max_identities or held_bytes + num_bytes > self.max_bytes:
                 raise StoreFull(
@@ -236,7 +245,7 @@ class IdentityStore:
 
 
 def open_store(settings: IdentityConfig) -> IdentityStore:
-    """Open the vault that the settings describe."""
+    """Open the store that the settings describe."""
     return IdentityStore(
         Path(settings.folder),
         settings.ttl_seconds,
@@ -246,18 +255,18 @@ def open_store(settings: IdentityConfig) -> IdentityStore:
     )
 
 
-def load_readings(seal: Cipher, folder: Path) -> dict[str, FloatArray]:
-    """Open what models have read from a face; one that is damaged is read anew."""
+def load_readings(cipher: Cipher, folder: Path) -> dict[str, FloatArray]:
+    """Decrypt the readings of a face; skip a damaged one, which the model then reads again."""
     readings = {}
     for entry in os.scandir(folder):
         encoder_hash = entry.name.removeprefix(READING_PREFIX)
         if entry.name != encoder_hash and ENCODER_HASH.fullmatch(encoder_hash):
             with contextlib.suppress(UnknownIdentity):
-                readings[encoder_hash] = unpack_reading(seal.open(Path(entry).read_bytes(), encoder_hash.encode()))
+                readings[encoder_hash] = unpack_reading(cipher.decrypt(Path(entry).read_bytes(), encoder_hash.encode()))
     return readings
 
 
-def take_census(folder: Path) -> tuple[int, int]:
+def measure_usage(folder: Path) -> tuple[int, int]:
     """Count the faces in a folder and their bytes, readings included."""
     num_faces = num_bytes = 0
     for entry in os.scandir(folder):

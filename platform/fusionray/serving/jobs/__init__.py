@@ -1,1 +1,1 @@
-"""Long work: jobs in a shared folder, and the workers that process them."""
+"""Jobs: long work in a shared folder, and the workers that process it."""

@@ -1,15 +1,15 @@
-"""The files of one job. Each change is one rename, so that it has happened or has not, whoever dies.
+"""The files of one job. Each change is one rename, so it happens completely or not at all, whichever process dies.
 
-    job.json              whose it is and what is asked; never changes
-    source or identity    the picture or the handle that was sent, until the job ends
-    targets/0001          the pictures that were sent, until the job ends
-    results/0001.done     one outcome (platform/fusionray/serving/jobs/items.py); .failed if it is a problem
-    attempts/0001         a byte for each try that may have ended a process
-    lease-000001          who works on it (fusionray/storage/lease.py)
-    reserve/ended.json    blanks: room to say how the job ended on a disk that is full
-    outcome/ended.json    how it ended, with result.zip if all went well: the first outcome that comes stays
+    job.json              owner and options; never changes
+    source or identity    source picture or handle, until the job ends
+    targets/0001          target pictures, until the job ends
+    results/0001.done     outcome of one item (platform/fusionray/serving/jobs/items.py); .failed if it is a problem
+    attempts/0001         one byte for each attempt that may have ended a process
+    lease-000001          worker that holds the job (platform/fusionray/storage/lease.py)
+    reserve/ended.json    spaces: room to write the outcome on a full disk
+    outcome/ended.json    how the job ended, with result.zip if it is done; the first outcome stays
 
-What is done twice is harmless: a result is replaced by its like, and of two outcomes one cannot be renamed into place.
+A repeated step is harmless: a result replaces an equal one, and only one of two outcomes can be renamed into place.
 """
 
 from __future__ import annotations
@@ -26,11 +26,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fusionray.serving.jobs.items import ItemOutcome, JobItem, write_archive
-from fusionray.storage.private_files import FILE_MODE, make_private_folder, sync_folder, write_new, write_private
+from fusionray.storage.atomic_files import (
+    FILE_MODE,
+    TMP_NAME,
+    make_private_folder,
+    sync_folder,
+    write_new,
+    write_private,
+)
 
 EndState = Literal["done", "failed", "cancelled"]
 
-DRAFTS_NAME = "making"
 RECORD_NAME = "job.json"
 SOURCE_NAME = "source"
 IDENTITY_NAME = "identity"
@@ -45,7 +51,7 @@ FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What a job was made with."""
+    """Owner, options and size of a job; they never change."""
 
     job: str
     owner: str
@@ -68,27 +74,27 @@ class JobOutcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """Which items of a job are finished, by index: a picture wins over a problem that came of the same item."""
+    """Indices of the finished items; an item with both a picture and a problem counts as done."""
 
     done: frozenset[int]
     failed: frozenset[int]
 
     @property
     def finished(self) -> frozenset[int]:
-        """Give all indices that need no work any more."""
+        """Return the indices that need no more work."""
         return self.done | self.failed
 
 
 class JobFolder:
-    """Read and write the files of a job that is there.
+    """Read and write the files of a job.
 
-    Raises: FileNotFoundError from any method once it is removed.
+    Raises: FileNotFoundError from any method after the job is removed.
     """
 
     def __init__(self, path: Path, record: JobRecord) -> None:
         self.path = path
         self.record = record
-        self.drafts = path.parents[1] / DRAFTS_NAME
+        self.tmp = path.parents[1] / TMP_NAME
 
     @classmethod
     def read(cls, path: Path) -> JobFolder:
@@ -100,7 +106,7 @@ class JobFolder:
 
     @property
     def ended(self) -> JobOutcome | None:
-        """Tell how the job ended, if it has."""
+        """Return how the job ended; None while it is open."""
         try:
             return JobOutcome(**json.loads((self.path / OUTCOME_NAME / ENDED_NAME).read_bytes()))
         except FileNotFoundError:
@@ -108,7 +114,7 @@ class JobFolder:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the job is there and has not ended."""
+        """Tell whether the job exists and has not ended."""
         return self.ended is None and (self.path / RECORD_NAME).exists()
 
     def read_source(self) -> bytes | str:
@@ -119,13 +125,13 @@ class JobFolder:
             return (self.path / SOURCE_NAME).read_bytes()
 
     def read_item(self, index: int, source: bytes | str) -> JobItem:
-        """Gather what the work on an item needs."""
+        """Read what the work on an item needs."""
         target = (self.path / "targets" / f"{index:04d}").read_bytes()
         picture, identity = (None, source) if isinstance(source, str) else (source, None)
         return JobItem(self.record.job, self.record.owner, index, self.record.options, target, picture, identity)
 
     def progress(self) -> Progress:
-        """Look which items are finished."""
+        """List the finished items."""
         found: dict[str, set[int]] = {"done": set(), "failed": set()}
         for name in os.listdir(self.path / "results"):
             index, _, kind = name.partition(".")
@@ -134,18 +140,18 @@ class JobFolder:
         return Progress(frozenset(found["done"]), frozenset(found["failed"] - found["done"]))
 
     def write_result(self, index: int, outcome: ItemOutcome) -> None:
-        """Finish an item."""
+        """Store the outcome of an item."""
         kind = "done" if outcome.problem is None else "failed"
         write_private(self.path / "results" / f"{index:04d}.{kind}", outcome.pack())
 
     def read_results(self, progress: Progress) -> Iterator[tuple[int, ItemOutcome]]:
-        """Read what came of the items, in their order, one in memory at a time."""
+        """Read the outcomes of the items in their order, one in memory at a time."""
         for index in sorted(progress.finished):
             kind = "done" if index in progress.done else "failed"
             yield index, ItemOutcome.unpack((self.path / "results" / f"{index:04d}.{kind}").read_bytes())
 
-    def note_attempt(self, index: int) -> int:
-        """Note that an item is tried; give how often it was before."""
+    def record_attempt(self, index: int) -> int:
+        """Record an attempt at an item; return the number of earlier attempts."""
         path = make_private_folder(self.path / "attempts") / f"{index:04d}"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE), "ab") as file:
             before = os.fstat(file.fileno()).st_size
@@ -154,25 +160,25 @@ class JobFolder:
             os.fsync(file.fileno())
         return before
 
-    def forget_attempt(self, index: int) -> None:
-        """Forget the tries of an item that a shutdown interrupted."""
+    def clear_attempts(self, index: int) -> None:
+        """Clear the attempts at an item that a shutdown interrupted."""
         (self.path / "attempts" / f"{index:04d}").unlink(missing_ok=True)
 
     def reserve(self) -> None:
-        """Set room aside in which `end` can be written whatever the disk holds by then."""
+        """Allocate the space in which `end` writes on a full disk."""
         write_new(make_private_folder(self.path / RESERVE_NAME) / ENDED_NAME, b" " * RESERVED_BYTES)
 
     def end(self, state: EndState, reason: str | None = None) -> bool:
-        """End the job without a result; tell whether this was how it ended. Needs no room on the disk."""
-        draft = self.drafts / uuid.uuid4().hex
+        """End the job without a result; return whether this call ended it. Needs no free disk space."""
+        draft = self.tmp / uuid.uuid4().hex
         try:
             progress = self.progress()
-            # The reserve is taken first, so that two who end the job never write into the same file.
+            # The reserve is renamed first, so that two processes that end the job never write into the same file.
             (self.path / RESERVE_NAME).rename(draft)
         except FileNotFoundError:
             if not self.is_open:
                 return False
-            # Somebody took the reserve and died.
+            # Another process renamed the reserve and died.
             progress = self.progress()
             make_private_folder(draft)
         counts = len(progress.done), len(progress.failed)
@@ -182,8 +188,8 @@ class JobFolder:
         return self.publish(draft)
 
     def finish(self) -> bool:
-        """End the job with the archive of its results; tell whether this was how it ended."""
-        draft = make_private_folder(self.drafts / uuid.uuid4().hex)
+        """End the job with the archive of its results; return whether this call ended it."""
+        draft = make_private_folder(self.tmp / uuid.uuid4().hex)
         try:
             progress = self.progress()
             write_archive(draft / ARCHIVE_NAME, self.read_results(progress))
@@ -198,9 +204,9 @@ class JobFolder:
         return self.publish(draft)
 
     def publish(self, draft: Path) -> bool:
-        """Make a draft the outcome, unless there is one, and then remove what was sent and made for it."""
+        """Make a draft the outcome, unless there is one; then remove the job's inputs and results."""
         try:
-            # A folder is never renamed over another that holds something.
+            # A rename never replaces a folder that holds files.
             draft.rename(self.path / OUTCOME_NAME)
             sync_folder(self.path)
         except OSError as error:
@@ -212,7 +218,7 @@ class JobFolder:
         return True
 
     def clean(self) -> None:
-        """Remove what was sent for a job that has ended: what is left of it is in the archive."""
+        """Remove the inputs and results of an ended job; the archive holds the results."""
         for name in ("targets", "results", "attempts", RESERVE_NAME):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in (SOURCE_NAME, IDENTITY_NAME):
@@ -220,7 +226,7 @@ class JobFolder:
 
 
 def sync_file(path: Path) -> None:
-    """Make a file private, and safe from a power cut."""
+    """Make a file private and flush it to the disk."""
     with open(path, "rb") as file:
         os.fchmod(file.fileno(), FILE_MODE)
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""One picture of a job: what the work on it is given, what comes of it, and the archive that holds all of them."""
+"""One item of a job: its inputs, its outcome, and the archive of all outcomes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import IO, Any
 
 RESULTS_NAME = "results.json"
-# So that the same results make the same archive.
+# A fixed date makes archives of the same results equal.
 ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class JobItem:
-    """One target of a job with all that is needed for it. `index` counts from 1; a source is bytes or a handle."""
+    """One target of a job and the inputs of its work. `index` counts from 1; `source` or `identity` is set."""
 
     job: str
     owner: str
@@ -29,7 +29,7 @@ class JobItem:
 
 @dataclass(frozen=True)
 class ItemOutcome:
-    """What came of an item: a picture with a few details that go into `results.json`, or a problem document."""
+    """Outcome of an item: a picture with details for `results.json`, or a problem document."""
 
     picture: bytes = b""
     extension: str = "png"
@@ -49,7 +49,7 @@ class ItemOutcome:
 
 
 def write_archive(place: Path | IO[bytes], outcomes: Iterable[tuple[int, ItemOutcome]]) -> None:
-    """Write `0001.png`, ... and `results.json` into a zip; pictures are compressed as they are."""
+    """Write `0001.png`, ... and `results.json` into a zip; the pictures, compressed already, are stored as they are."""
     entries: list[dict[str, Any]] = []
     with zipfile.ZipFile(place, "w") as archive:
         for index, outcome in outcomes:

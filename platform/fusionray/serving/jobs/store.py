@@ -1,11 +1,11 @@
-"""Long work in a folder that replicas share: made by one, worked on by any, asked for by all, and gone after a while.
+"""The store of jobs: a folder that replicas share. Any replica may create, process, report or remove a job.
 
-    folder/jobs/JOB/            one job (platform/fusionray/serving/jobs/folder.py), there as a whole or not at all
-    folder/making/, folder/bin/ half-written and half-removed ones
+    folder/jobs/JOB/            one job (platform/fusionray/serving/jobs/folder.py), complete at any time
+    folder/tmp/, folder/trash/  partly written and partly removed jobs
 
-What clients sent lies there in the clear until the job ends, and its results until it expires: whoever can read the
-folder can see the pictures. Assumed of the file system: renames and exclusive creation are atomic; and of all nodes:
-their clocks agree to within seconds, since jobs expire by them.
+The clients' pictures lie there unencrypted until the job ends, and the results until the job expires: whoever can read
+the folder can see them. The file system must rename, and create files exclusively, in an atomic way. The clocks of all
+nodes must agree to within seconds, because jobs expire by them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from fusionray.config import Section, in_unit
 from fusionray.errors import JobNotFinished, QuotaExceeded, StoreFull, UnknownJob
 from fusionray.serving.jobs.folder import (
     ARCHIVE_NAME,
-    DRAFTS_NAME,
     FULL_ERRORS,
     IDENTITY_NAME,
     OUTCOME_NAME,
@@ -38,12 +37,20 @@ from fusionray.serving.jobs.folder import (
     JobOutcome,
     JobRecord,
 )
+from fusionray.storage.atomic_files import (
+    TMP_NAME,
+    TRASH_NAME,
+    make_private_folder,
+    remove_abandoned,
+    remove_tree,
+    sync_folder,
+    write_new,
+)
 from fusionray.storage.lease import Lease
-from fusionray.storage.private_files import make_private_folder, remove_abandoned, remove_tree, sync_folder, write_new
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
-# Told to who has too many jobs open: when to look again.
+# When a client with too many open jobs may try again.
 OPEN_JOB_SECONDS = 10.0
 JOB_ID = re.compile(r"job_[0-9a-f]{32}")
 
@@ -79,7 +86,7 @@ class JobConfig(Section):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How a job stands: `done` items have a picture, `failed` ones a problem, the others are to come."""
+    """State of a job: `done` items have a picture, `failed` ones a problem; the others are not finished."""
 
     job: str
     state: JobState
@@ -92,7 +99,7 @@ class JobStatus:
 
 
 class JobStore:
-    """Make, find and remove jobs. All methods block on files, and may be called by many threads at once."""
+    """Create, find and remove jobs. The methods block on files, and may run in many threads at once."""
 
     def __init__(
         self,
@@ -105,13 +112,15 @@ class JobStore:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         make_private_folder(folder)
-        self.jobs, self.making, self.bin = (make_private_folder(folder / name) for name in ("jobs", DRAFTS_NAME, "bin"))
+        self.jobs, self.tmp, self.trash = (
+            make_private_folder(folder / name) for name in ("jobs", TMP_NAME, TRASH_NAME)
+        )
         self.ttl_seconds = ttl_seconds
         self.max_jobs = max_jobs
         self.max_open_jobs = max_open_jobs
         self.max_bytes = max_bytes
         self.wall_clock = wall_clock
-        # Neither changes once it is there; names that are gone are dropped by the next scan.
+        # A record and an outcome never change once written; `scan` drops those of removed jobs.
         self.lock = threading.Lock()
         self.known: dict[str, JobFolder] = {}
         self.known_ended: dict[str, JobOutcome] = {}
@@ -119,17 +128,16 @@ class JobStore:
     def create(
         self, owner: str, options: dict[str, Any], source: bytes | str, targets: Sequence[bytes | Path]
     ) -> JobStatus:
-        """Make a job of a source, as bytes or as the handle of an identity, and its targets, as bytes or files to copy.
+        """Create a job. The source is a picture or the handle of an identity; targets are pictures, or files to copy.
 
-        Raises: QuotaExceeded if too many of this owner are not finished; StoreFull if too many are there, or the disk
-            is full.
+        Raises: QuotaExceeded if the owner has too many open jobs; StoreFull if the store or its disk is full.
         """
         num_bytes = sum(target.stat().st_size if isinstance(target, Path) else len(target) for target in targets)
         num_bytes += len(source)
         self.check_room(owner, num_bytes)
         job = f"job_{secrets.token_hex(16)}"
         record = JobRecord(job, owner, options, len(targets), num_bytes, self.wall_clock())
-        draft = make_private_folder(self.making / job)
+        draft = make_private_folder(self.tmp / job)
         try:
             self.fill(draft, record, source, targets)
             draft.rename(self.jobs / job)
@@ -142,7 +150,7 @@ class JobStore:
         return self.status(job, owner)
 
     def fill(self, draft: Path, record: JobRecord, source: bytes | str, targets: Sequence[bytes | Path]) -> None:
-        """Write all that a job begins with."""
+        """Write the initial files of a job."""
         for name in ("targets", "results"):
             make_private_folder(draft / name)
         for index, target in enumerate(targets, 1):
@@ -155,14 +163,14 @@ class JobStore:
         JobFolder(draft, record).reserve()
 
     def status(self, job: str, owner: str) -> JobStatus:
-        """Tell how a job stands.
+        """Return the state of a job.
 
         Raises: UnknownJob.
         """
         return self.describe(self.find(job, owner))
 
     def result(self, job: str, owner: str) -> Path:
-        """Give the archive of a job that is done; whoever has opened it can read it even if it is removed meanwhile.
+        """Return the archive of a job that is done; once opened, it stays readable even if the job is removed.
 
         Raises: UnknownJob; JobNotFinished naming the state.
         """
@@ -175,7 +183,7 @@ class JobStore:
         return folder.path / OUTCOME_NAME / ARCHIVE_NAME
 
     def cancel(self, job: str, owner: str) -> JobStatus:
-        """End a job that has not ended; a runner notices before its next item.
+        """End an open job; its worker notices before the next item.
 
         Raises: UnknownJob.
         """
@@ -184,15 +192,15 @@ class JobStore:
         return self.status(job, owner)
 
     def remove(self, job: str, owner: str) -> None:
-        """Remove a job with all its files; a runner notices before its next item.
+        """Remove a job with all its files; its worker notices before the next item.
 
         Raises: UnknownJob.
         """
-        if not remove_tree(self.find(job, owner).path, self.bin):
+        if not remove_tree(self.find(job, owner).path, self.trash):
             raise unknown()
 
     def list_jobs(self, owner: str) -> list[JobStatus]:
-        """Tell how all jobs of an owner stand, the oldest first."""
+        """Return the states of an owner's jobs, the oldest first."""
         found = []
         for folder in self.scan():
             if folder.record.owner == owner:
@@ -201,23 +209,23 @@ class JobStore:
         return found
 
     def list_open(self) -> list[JobFolder]:
-        """List the jobs that have not ended, the oldest first."""
+        """List the open jobs, the oldest first."""
         return [folder for folder in self.scan() if self.find_ended(folder) is None]
 
     def sweep(self) -> int:
-        """Remove expired jobs, what ended jobs need no more, and what dead processes left; give the number of jobs."""
+        """Remove expired jobs, and leftovers of ended jobs and dead processes; return the number of removed jobs."""
         num_removed = 0
         for folder in self.scan():
             if self.expiry(folder) <= self.wall_clock():
-                num_removed += remove_tree(folder.path, self.bin)
+                num_removed += remove_tree(folder.path, self.trash)
             elif self.find_ended(folder) is not None:
                 folder.clean()
-        remove_abandoned(self.making)
-        remove_abandoned(self.bin)
+        remove_abandoned(self.tmp)
+        remove_abandoned(self.trash)
         return num_removed
 
     def find(self, job: str, owner: str) -> JobFolder:
-        """Find a job of an owner; what cannot be an id never reaches the disk.
+        """Find a job of an owner; a malformed ID never reaches the disk.
 
         Raises: UnknownJob.
         """
@@ -232,9 +240,9 @@ class JobStore:
         return folder
 
     def describe(self, folder: JobFolder) -> JobStatus:
-        """Gather how a job stands. A job of a runner that died is running until another takes it.
+        """Build the state of a job. The job of a dead worker counts as running until another worker takes it.
 
-        Raises: UnknownJob if it is removed meanwhile.
+        Raises: UnknownJob if the job is removed in the meantime.
         """
         record, ended = folder.record, self.find_ended(folder)
         state: JobState = "queued"
@@ -242,7 +250,7 @@ class JobStore:
             try:
                 progress = folder.progress()
                 counts = len(progress.done), len(progress.failed)
-                if Lease(folder.path, timeout_seconds=0.0).look().is_held:
+                if Lease(folder.path, timeout_seconds=0.0).read_state().is_held:
                     state = "running"
             except FileNotFoundError:
                 if self.find_ended(folder) is None:
@@ -254,12 +262,12 @@ class JobStore:
         return JobStatus(record.job, state, record.total, *counts, record.created_at, self.expiry(folder), reason)
 
     def expiry(self, folder: JobFolder) -> float:
-        """Tell when a job is over: a while after it has ended, or was made."""
+        """Return when a job expires (seconds since 1970): `ttl_seconds` after its end, or after its creation."""
         ended = self.find_ended(folder)
         return (ended.ended_at if ended else folder.record.created_at) + self.ttl_seconds
 
     def find_ended(self, folder: JobFolder) -> JobOutcome | None:
-        """Tell how a job ended, if it has; what was read once is not read again."""
+        """Return how a job ended, cached after the first read; None while it is open."""
         name = folder.record.job
         ended = self.known_ended.get(name) or folder.ended
         if ended is not None:
@@ -267,20 +275,20 @@ class JobStore:
         return ended
 
     def scan(self) -> list[JobFolder]:
-        """Look which jobs are there, the oldest first."""
+        """List the stored jobs, the oldest first."""
         with self.lock:
             names = {path.name for path in self.jobs.iterdir()}
             for gone in {*self.known, *self.known_ended} - names:
                 self.known.pop(gone, None)
                 self.known_ended.pop(gone, None)
             for name in names - self.known.keys():
-                # One that was removed a moment ago, or holds no record that can be read.
+                # A job that was just removed, or whose record is unreadable.
                 with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
                     self.known[name] = JobFolder.read(self.jobs / name)
             return sorted(self.known.values(), key=lambda folder: (folder.record.created_at, folder.record.job))
 
     def check_room(self, owner: str, num_bytes: int) -> None:
-        """Refuse a job that is one too many.
+        """Refuse a job that exceeds a limit.
 
         Raises: QuotaExceeded, StoreFull.
         """
@@ -298,5 +306,5 @@ class JobStore:
 
 
 def unknown() -> UnknownJob:
-    """Word the one answer for every job that cannot be had, whatever the reason."""
+    """Build the one error for every job that is not available, whatever the reason."""
     return UnknownJob("no such job; it may have expired")

@@ -1,4 +1,4 @@
-"""The part that works on pictures: decode, find, align and read faces; later put them back and encode."""
+"""The face stage: decode pictures, find, align and read faces; later paste the fused faces and encode the picture."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from fusionray.serving.identities.encryption import cut_region
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
-from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, judge
+from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.schema import FuseReply, FuseTask, IdentityReply, ModelCard, ModelVersion, Problem
 
 
 class PictureService(Protocol):
-    """What makes pictures, in this replica or in another."""
+    """Makes pictures, in this replica or in another one."""
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version, warm it up, and tell what it runs on."""
+        """Load a version, warm it up, and describe what it runs on."""
         ...
 
     async def fuse(self, task: FuseTask) -> FuseReply | Problem:
-        """Make one picture. A picture at fault is an answer, not an exception."""
+        """Make one picture. A faulty picture is returned as a problem, not raised."""
         ...
 
     async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
-        """Keep the largest face of a picture under a handle."""
+        """Store the largest face of a picture under a handle."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """A target picture, its faces, and who shall be seen in them."""
+class PreparedTarget:
+    """A decoded target picture, its faces, and the encoded source identity."""
 
     target: Image
     cut: CutFaces
@@ -57,7 +57,7 @@ class Prepared:
 
 
 class LoadedReader:
-    """What a version wants from pictures: its crops and what it reads of a source."""
+    """The face reader of a version: its crops, and its encoder of source faces."""
 
     def __init__(self, version: ModelVersion, config: ServeConfig, detectors: DetectorPool) -> None:
         bundle = open_bundle(version, config.tracking_uri)
@@ -67,7 +67,7 @@ class LoadedReader:
 
 
 class FaceStage:
-    """Work on pictures in threads; the libraries that do it leave the interpreter to others meanwhile."""
+    """Process pictures in threads; the libraries release the GIL while they work."""
 
     def __init__(self, config: ServeConfig, fuser: GeneratorService) -> None:
         cv2.setNumThreads(1)
@@ -76,27 +76,27 @@ class FaceStage:
         num_threads = config.faces.threads or len(os.sched_getaffinity(0)) + 1
         self.threads = ThreadPoolExecutor(num_threads, "faces")
         self.detectors = DetectorPool(config.detector, num_threads)
-        self.shelf = ModelCache(
+        self.models = ModelCache(
             lambda version: LoadedReader(version, config, self.detectors), config.models_per_replica
         )
         self.policy = build_policy(config.consent)
-        self.vault = open_store(config.identities)
+        self.identities = open_store(config.identities)
         self.codec = PictureCodec(config)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version, here and where crops are fused, and tell what it runs on."""
-        await self.shelf.get(version)
+        """Load a version, here and in the generator stage, and describe what it runs on."""
+        await self.models.get(version)
         return await self.fuser.prepare(version)
 
     async def fuse(self, task: FuseTask) -> FuseReply | Problem:
-        """Make one picture. A picture at fault is an answer, not an exception.
+        """Make one picture. A faulty picture is returned as a problem, not raised.
 
         Raises: Overloaded, ConsentRefused, UnknownIdentity, SigningFailed; TimeoutError if the deadline passed before
-            the work was begun.
+            the work started.
         """
         loop = asyncio.get_running_loop()
         watch = Stopwatch()
-        loaded = await self.shelf.get(task.version)
+        loaded = await self.models.get(task.version)
         with watch.over("total"):
             prepared = await loop.run_in_executor(self.threads, self.analyse, task, loaded, watch)
             if isinstance(prepared, Problem):
@@ -117,10 +117,10 @@ class FaceStage:
             timing=watch.times,
         )
 
-    def analyse(self, task: FuseTask, loaded: LoadedReader, watch: Stopwatch) -> Prepared | Problem:
-        """Decode both pictures and read them, on the calling thread.
+    def analyse(self, task: FuseTask, loaded: LoadedReader, watch: Stopwatch) -> PreparedTarget | Problem:
+        """Decode and read both pictures, on the calling thread.
 
-        Raises: TimeoutError if nobody waits any more.
+        Raises: TimeoutError if the deadline has passed.
         """
         if time.time() > task.deadline:
             raise TimeoutError
@@ -136,11 +136,11 @@ class FaceStage:
                 reason = f"it shows {len(cut.crops)} faces; {self.config.limits.max_faces} are the limit"
                 raise ImageRejected("too_many_faces", reason)
         except ImageRejected as error:
-            return judge(error, role)
-        return Prepared(target_image, cut, source)
+            return describe_fault(error, role)
+        return PreparedTarget(target_image, cut, source)
 
     def read_source(self, task: FuseTask, loaded: LoadedReader, watch: Stopwatch) -> FloatArray:
-        """Read who shall be seen: from a picture, or from an identity that was kept, once for each version.
+        """Encode the source identity: from a picture, or from a stored face, once for each version.
 
         Raises: ImageRejected, ConsentRefused, UnknownIdentity.
         """
@@ -152,15 +152,15 @@ class FaceStage:
             self.policy.check(hash_bytes(task.source), source, task.options.consent, task.owner)
             return source
         with watch.over("read"):
-            kept = self.vault.get(task.source, task.owner)
+            kept = self.identities.get(task.source, task.owner)
             known = kept.readings.get(task.version.bundle)
             if known is None:
                 known = loaded.reader.read_face(kept.decode_region(), kept.face)
-                self.vault.remember(task.source, task.version.bundle, known)
+                self.identities.add_reading(task.source, task.version.bundle, known)
         return known
 
     async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
-        """Keep the largest face of a picture under a handle.
+        """Store the largest face of a picture under a handle.
 
         Raises: ConsentRefused, StoreFull.
         """
@@ -168,22 +168,22 @@ class FaceStage:
         return await loop.run_in_executor(self.threads, self.keep_identity_now, source, owner, consent)
 
     def keep_identity_now(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
-        """Find the face, cut it out with a margin, and seal it, on the calling thread."""
+        """Find the face, cut it out with a margin, and store it, on the calling thread."""
         try:
             image = self.codec.decode(source)
             face = largest_face(find_faces(self.detectors, image, "source"))
         except ImageRejected as error:
-            return judge(error, "source")
+            return describe_fault(error, "source")
         self.policy.check(hash_bytes(source), None, consent, owner)
         box = box_of(face)
         region, landmarks = cut_region(image, face)
-        handle, expires_at = self.vault.put(owner, region, landmarks, box)
+        handle, expires_at = self.identities.put(owner, region, landmarks, box)
         return IdentityReply(handle, expires_at, box)
 
     def finish(
-        self, task: FuseTask, prepared: Prepared, fused: FusedCrops, loaded: LoadedReader, watch: Stopwatch
+        self, task: FuseTask, prepared: PreparedTarget, fused: FusedCrops, loaded: LoadedReader, watch: Stopwatch
     ) -> bytes:
-        """Put fused crops back and encode the picture, on the calling thread."""
+        """Paste the fused crops and encode the picture, on the calling thread."""
         with watch.over("paste"):
             picture = put_back(prepared.target, prepared.cut, fused)
         with watch.over("encode"):
@@ -192,20 +192,20 @@ class FaceStage:
 
 
 class RemotePictures(DeploymentClient):
-    """The same in replicas of their own."""
+    """The face stage in a deployment of its own."""
 
     async def fuse(self, task: FuseTask) -> FuseReply | Problem:
         """Make one picture in one of the replicas.
 
-        Raises: Overloaded, TimeoutError; RayActorError if the replica was lost meanwhile.
+        Raises: Overloaded, TimeoutError; RayActorError if the replica dies in the meantime.
         """
         reply: FuseReply | Problem = await self.find(task.version).fuse.remote(task)
         return reply
 
     async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
-        """Keep the largest face of a picture under a handle.
+        """Store the largest face of a picture under a handle.
 
-        Raises: ConsentRefused, StoreFull; RayActorError if the replica was lost meanwhile.
+        Raises: ConsentRefused, StoreFull; RayActorError if the replica dies in the meantime.
         """
         reply: IdentityReply | Problem = await self.handle.keep_identity.remote(source, owner, consent)
         return reply

@@ -1,6 +1,6 @@
-"""The part that holds the generators: crops of many requests in, fused crops out, in common batches.
+"""The generator stage: it fuses the crops of many requests in common batches.
 
-Models of other tasks than face fusion are held here too: named pictures in, a picture out, one request at a time.
+It also runs the models of other tasks, one request at a time: each makes a picture of named pictures.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from fusionray.serving.metrics import BatchMetrics
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
 from fusionray.serving.schema import ModelCard, ModelVersion, PictureModelCard
 
-# More lanes than this leave too few threads to a face where not all of them are in use.
-MOST_LANES = 4
+# More streams leave too few threads to a face while some of the streams are idle.
+MAX_STREAMS = 4
 
 
 class GeneratorService(Protocol):
-    """What runs generators, in this replica or in another."""
+    """Runs generators, in this replica or in another one."""
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version, warm it up, and tell what it runs on."""
+        """Load a version, warm it up, and describe what it runs on."""
         ...
 
     async def fuse(
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
     ) -> tuple[FusedCrops, float]:
-        """Fuse crops uint8 [N,S,S,3], each with its source; gives them and the seconds that they waited."""
+        """Fuse crops uint8 [N,S,S,3], each with its source; return them and the seconds that they waited."""
         ...
 
     async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
-        """Do as `prepare` does for a version of another task than face fusion."""
+        """Load a version of another task, warm it up, and describe what it runs on."""
         ...
 
     async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
-        """Make a picture of the named ones, of any size; gives it and the seconds that they waited."""
+        """Make a picture of the named pictures, of any size; return it and the seconds that they waited."""
         ...
 
 
 @dataclass(frozen=True)
 class ExecutionStreams:
-    """How many batches are computed side by side, of how many faces; `threads` of each, None: those of the model."""
+    """Batches computed in parallel: their number, their size in faces, and `threads` of each (None: the model's)."""
 
     count: int
     max_batch: int
@@ -63,35 +63,35 @@ class ExecutionStreams:
 
 
 def plan_streams(settings: GeneratorStageConfig, report: EngineReport) -> ExecutionStreams:
-    """Plan by what the generator runs on: a GPU gains by batches, CPUs by single faces side by side.
+    """Plan for the hardware: a GPU gains from large batches, a CPU from single faces in parallel.
 
-    Measured with fast-128 on two cores: 1.2 faces for one in the same time, on one thread each.
+    Measured with fast-128 on two cores: one face per thread gives 1.2 times the throughput of one face on both.
     """
     if report.provider != CPU:
-        return ExecutionStreams(settings.lanes or 1, settings.max_batch or MAX_BATCH)
-    count = settings.lanes or min(MOST_LANES, report.threads)
+        return ExecutionStreams(settings.num_streams or 1, settings.max_batch or MAX_BATCH)
+    count = settings.num_streams or min(MAX_STREAMS, report.threads)
     threads = max(1, report.threads // count)
     return ExecutionStreams(count, settings.max_batch or 1, threads if threads < report.threads else None)
 
 
 class LoadedGenerator:
-    """A generator with its batches."""
+    """A loaded generator and its batcher."""
 
     def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
         bundle = open_bundle(version, config.tracking_uri)
         fuser = CropFuser(bundle, config.runtime, precision=version.precision)
         fuser.warm_up()
-        lanes = plan_streams(config.fuser, fuser.report)
-        fuser.max_batch = lanes.max_batch
-        beside = None
-        if lanes.threads is not None:
-            narrow = config.runtime.model_copy(update={"threads": lanes.threads})
-            beside = CropFuser(bundle, narrow, precision=version.precision, max_batch=lanes.max_batch)
-            beside.warm_up()
+        streams = plan_streams(config.fuser, fuser.report)
+        fuser.max_batch = streams.max_batch
+        narrow_fuser = None
+        if streams.threads is not None:
+            narrow = config.runtime.model_copy(update={"threads": streams.threads})
+            narrow_fuser = CropFuser(bundle, narrow, precision=version.precision, max_batch=streams.max_batch)
+            narrow_fuser.warm_up()
         self.batcher = CropBatcher(
             fuser,
-            beside=beside,
-            num_lanes=lanes.count,
+            beside=narrow_fuser,
+            num_lanes=streams.count,
             max_waiting=config.fuser.max_waiting_faces,
             observer=BatchMetrics(version.name),
         )
@@ -111,13 +111,13 @@ class LoadedGenerator:
         )
 
     def __del__(self) -> None:
-        # Ray Serve calls this when it puts the model away: what waits is finished first.
+        # Ray Serve calls this when it unloads the model; the batcher finishes what waits first.
         if hasattr(self, "batcher"):
             self.batcher.close()
 
 
 class LoadedRunner:
-    """The models of a bundle of another task, and the threads that run them; more than can wait is refused."""
+    """The models of a bundle of another task, and the threads that run them; too many waiting requests are refused."""
 
     def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
         bundle = open_bundle(version, config.tracking_uri)
@@ -125,7 +125,7 @@ class LoadedRunner:
         self.runner.warm_up()
         self.max_waiting = config.fuser.max_waiting_faces
         self.num_waiting = 0
-        self.lanes = ThreadPoolExecutor(config.fuser.lanes or 1, version.name)
+        self.streams = ThreadPoolExecutor(config.fuser.num_streams or 1, version.name)
         described, report = bundle.description, self.runner.report
         self.card = PictureModelCard(
             name=version.name,
@@ -143,9 +143,9 @@ class LoadedRunner:
         )
 
     async def run(self, pictures: dict[str, Image]) -> tuple[Image, float]:
-        """Make a picture on a lane; gives it and the seconds that it waited for one.
+        """Make a picture in one of the threads; return it and the seconds that the request waited.
 
-        Raises: Overloaded if too much waits already.
+        Raises: Overloaded if too many requests wait already.
         """
         if self.num_waiting >= self.max_waiting:
             raise Overloaded(f"{self.num_waiting} pictures wait already; ask again later")
@@ -157,75 +157,75 @@ class LoadedRunner:
 
         self.num_waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.lanes, work)
+            return await asyncio.get_running_loop().run_in_executor(self.streams, work)
         finally:
             self.num_waiting -= 1
 
     def __del__(self) -> None:
-        # Ray Serve calls this when it puts the model away: what runs is finished.
-        if hasattr(self, "lanes"):
-            self.lanes.shutdown(wait=False)
+        # Ray Serve calls this when it unloads the model; requests that run are finished first.
+        if hasattr(self, "streams"):
+            self.streams.shutdown(wait=False)
 
 
 class GeneratorStage:
-    """Hold generators resident, fuse crops with them, and run the models of other tasks."""
+    """Hold generators in memory, fuse crops with them, and run the models of other tasks."""
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        self.shelf = ModelCache(lambda version: LoadedGenerator(version, config), config.models_per_replica)
+        self.models = ModelCache(lambda version: LoadedGenerator(version, config), config.models_per_replica)
         self.runners = ModelCache(lambda version: LoadedRunner(version, config), config.models_per_replica)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version, warm it up, and tell what it runs on."""
-        return (await self.shelf.get(version)).card
+        """Load a version, warm it up, and describe what it runs on."""
+        return (await self.models.get(version)).card
 
     async def fuse(
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
     ) -> tuple[FusedCrops, float]:
-        """Fuse crops uint8 [N,S,S,3], each with its source; gives them and the seconds that they waited.
+        """Fuse crops uint8 [N,S,S,3], each with its source; return them and the seconds that they waited.
 
-        Raises: Overloaded if too much waits already.
+        Raises: Overloaded if too many faces wait already.
         """
-        loaded = await self.shelf.get(version)
+        loaded = await self.models.get(version)
         while loaded.batcher.closed:
-            # It was put away between the two lines.
-            loaded = await self.shelf.get(version)
+            # The model was unloaded between the two lines.
+            loaded = await self.models.get(version)
         return await asyncio.wrap_future(loaded.batcher.submit(sources, crops))
 
     async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
-        """Load a version of another task, warm it up, and tell what it runs on."""
+        """Load a version of another task, warm it up, and describe what it runs on."""
         return (await self.runners.get(version)).card
 
     async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
-        """Make a picture of the named ones; gives it and the seconds that they waited.
+        """Make a picture of the named pictures; return it and the seconds that they waited.
 
-        Raises: Overloaded if too much waits already; ImageRejected if the runner cannot use a picture.
+        Raises: Overloaded if too many requests wait already; ImageRejected if the runner cannot use a picture.
         """
         return await (await self.runners.get(version)).run(pictures)
 
 
 class RemoteFuser(DeploymentClient):
-    """The same in replicas of their own; requests for a model go where it is loaded."""
+    """The generator stage in a deployment of its own; a request goes to a replica that holds its model."""
 
     async def fuse(
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
     ) -> tuple[FusedCrops, float]:
         """Fuse crops in one of the replicas.
 
-        Raises: Overloaded; RayActorError if the replica was lost meanwhile.
+        Raises: Overloaded; RayActorError if the replica dies in the meantime.
         """
         fused: tuple[FusedCrops, float] = await self.find(version).fuse.remote(version, sources, crops)
         return fused
 
     async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
-        """Load a version of another task in one replica, and tell what it runs on."""
+        """Load a version of another task in one of the replicas, and describe what it runs on."""
         card: PictureModelCard = await self.find(version).prepare_pictures.remote(version)
         return card
 
     async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
         """Make a picture in one of the replicas.
 
-        Raises: Overloaded, ImageRejected; RayActorError if the replica was lost meanwhile.
+        Raises: Overloaded, ImageRejected; RayActorError if the replica dies in the meantime.
         """
         made: tuple[Image, float] = await self.find(version).run.remote(version, pictures)
         return made

@@ -1,4 +1,4 @@
-"""The replica that takes requests: it puts the tasks of its models together, and follows the models."""
+"""The ingress replica: it answers requests with the tasks of its models, and follows the model registry."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from fusionray.serving.tasks.registry import Parts, open_task
 logger = logging.getLogger("ray.serve")
 
 HEALTH_TIMEOUT_SECONDS = 2.0
-# Expired identities answer to nobody at once; their files may lie a little longer.
+# Expired identities are refused at once; their files may stay a little longer.
 SWEEP_SECONDS = 60.0
 
 
 class Ingress:
-    """Take requests. Ray Serve calls `__serve_build_asgi_app__` once per replica, and asks for its health.
+    """Answer requests. Ray Serve calls `__serve_build_asgi_app__` once, and `check_health` again and again.
 
-    `fuser` and `faces` are the parts that run in replicas of their own; what is missing runs in here. `quotas` is the
-    ledger that all replicas share.
+    `fuser` and `faces` are the parts with a deployment of their own; a part that is missing runs in this replica.
+    `rate_limiter` is the deployment that all replicas share.
     """
 
     def __init__(
@@ -51,38 +51,37 @@ class Ingress:
         key_digest: bytes | None,
         faces: DeploymentHandle | None = None,
         fuser: DeploymentHandle | None = None,
-        quotas: DeploymentHandle | None = None,
+        rate_limiter: DeploymentHandle | None = None,
     ) -> None:
-        self.ring = ApiKeyStore(Path(config.keys.file) if config.keys.file else None, key_digest)
-        check_exposure(find_address()[0], not self.ring.is_empty)
+        self.keys = ApiKeyStore(Path(config.keys.file) if config.keys.file else None, key_digest)
+        check_exposure(find_address()[0], not self.keys.is_empty)
         self.config = config
-        self.book = ModelRegistry(config)
-        self.requests = RequestService(
-            config, self.book, RateLimitClient(quotas.grant.remote) if quotas is not None else None
-        )
+        self.registry = ModelRegistry(config)
+        limits = RateLimitClient(rate_limiter.lease.remote) if rate_limiter is not None else None
+        self.requests = RequestService(config, self.registry, limits)
         generators: GeneratorService = RemoteFuser(fuser) if fuser is not None else GeneratorStage(config)
         parts = Parts(config, self.requests, generators, faces)
-        self.tasks = {name: open_task(name, inputs, parts) for name, inputs in self.book.tasks.items()}
+        self.tasks = {name: open_task(name, inputs, parts) for name, inputs in self.registry.tasks.items()}
         self.cards: dict[str, AnyModelCard] = {}
-        self.watch: asyncio.Task[None] | None = None
+        self.follower: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> AsgiApp:
         limits = self.config.limits
-        guarded = BodyLimitMiddleware(build_api(self), limits.max_body_bytes, limits.body_timeout_seconds)
+        limited = BodyLimitMiddleware(build_api(self), limits.max_body_bytes, limits.body_timeout_seconds)
         return ApiKeyMiddleware(
-            ConcurrencyLimitMiddleware(DisconnectMiddleware(guarded), limits.max_requests, self.requests.measures),
-            self.ring,
+            ConcurrencyLimitMiddleware(DisconnectMiddleware(limited), limits.max_requests, self.requests.metrics),
+            self.keys,
         )
 
     async def check_health(self) -> None:
-        """Load what is to be served; a replica takes requests only after that. Ray Serve asks again and again.
+        """Load the models; a replica takes requests only after that. Ray Serve calls this again and again.
 
-        Raises: BundleInvalid, ProviderUnavailable; the replica counts as sick then.
+        Raises: BundleInvalid, ProviderUnavailable; the replica then counts as unhealthy.
         """
-        if self.watch is None:
-            for version in self.book.versions():
+        if self.follower is None:
+            for version in self.registry.versions():
                 await self.prepare(version)
-            self.watch = asyncio.create_task(self.follow())
+            self.follower = asyncio.create_task(self.follow())
             for task in self.tasks.values():
                 task.start(asyncio.get_running_loop())
         else:
@@ -90,25 +89,25 @@ class Ingress:
                 task.check()
 
     def __del__(self) -> None:
-        # Ray Serve calls this when it ends a replica: unfinished work goes to others at once.
+        # Ray Serve calls this when it stops a replica; other replicas take its unfinished work at once.
         for task in getattr(self, "tasks", {}).values():
             task.drain()
 
     async def prepare(self, version: ModelVersion) -> None:
         card = await self.tasks[version.task].prepare(version)
-        self.cards[version.id] = replace(card, default=version.name == self.book.default, share=version.share)
+        self.cards[version.id] = replace(card, default=version.name == self.registry.default, share=version.share)
 
     async def follow(self) -> None:
-        """Notice aliases that moved and bundles that were replaced; they answer once they are loaded and warm.
+        """Look for moved aliases and replaced bundles; a new version answers once it is loaded and warm.
 
-        What has expired is cleared away on the way.
+        The loop also removes what has expired.
         """
         loop = asyncio.get_running_loop()
         next_sweep = loop.time()
         while True:
             await asyncio.sleep(self.config.alias_poll_seconds)
             try:
-                changed = await loop.run_in_executor(None, self.book.look)
+                changed = await loop.run_in_executor(None, self.registry.look_up)
                 for found in changed.values():
                     for version in (found.main, found.canary):
                         if version is not None:
@@ -118,27 +117,27 @@ class Ingress:
                         await loop.run_in_executor(None, task.sweep)
                     next_sweep = loop.time() + SWEEP_SECONDS
             except (FusionRayError, OSError, RayActorError) as error:
-                # What answers now goes on answering.
+                # The current versions continue to answer.
                 logger.warning("models: %s; the versions in use stay", error)
                 continue
             for found in changed.values():
                 logger.warning("models: %s answers from now on", found.main.id)
-            self.book.adopt(changed)
+            self.registry.adopt(changed)
 
     def list_models(self) -> list[AnyModelCard]:
-        """Describe what is served, the default first, each with its canary."""
+        """Describe the served models, the default first, each with its canary."""
         cards = []
-        for found in self.book.found.values():
+        for found in self.registry.served.values():
             card = self.cards.get(found.main.id)
             if card is not None:
                 canary = self.cards.get(found.canary.id) if found.canary is not None else None
-                # A canary does the task of its model, so its card is of the same kind.
+                # A canary does the task of its model, so its card has the same type.
                 cards.append(replace(card, canary=canary))  # type: ignore[arg-type]
         return cards
 
     async def find_model(self) -> Problem | None:
-        """Ask the part that holds the default model for it: a problem unless it is loaded and answers."""
-        version = self.book.choose(None)
+        """Check that the default model is loaded and answers; return a problem if not."""
+        version = self.registry.choose(None)
         try:
             await asyncio.wait_for(self.tasks[version.task].prepare(version), HEALTH_TIMEOUT_SECONDS)
         except (TimeoutError, RayActorError, DeploymentUnavailableError, BackPressureError, FusionRayError):
@@ -147,14 +146,14 @@ class Ingress:
 
 
 class FaceReplica(FaceStage):
-    """The faces stage as a deployment of its own."""
+    """The face stage as a deployment of its own."""
 
     def __init__(self, config: ServeConfig, fuser: DeploymentHandle | None = None) -> None:
         super().__init__(config, RemoteFuser(fuser) if fuser is not None else GeneratorStage(config))
 
 
 def find_address() -> tuple[str, int]:
-    """Ask Ray Serve on which host and port it listens: its own settings, not the application's, decide that."""
+    """Return the host and port on which Ray Serve listens; its own settings, not the application's, decide them."""
     from ray.serve.context import _get_global_client
 
     options = _get_global_client().http_config

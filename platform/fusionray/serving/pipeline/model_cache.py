@@ -1,4 +1,4 @@
-"""The models that a replica holds: loaded when first asked for, the least used put away."""
+"""The models in a replica's memory: loaded on first use, the least recently used unloaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Held = TypeVar("Held")
 
 
 class ModelCache(Generic[Held]):
-    """Hold up to `capacity` models. Ray Serve is told which, and sends requests for a model where it is."""
+    """Hold up to `capacity` models. Ray Serve knows which, and routes a request to a replica that holds its model."""
 
     def __init__(self, load: Callable[[ModelVersion], Held], capacity: int) -> None:
         self.load = load
@@ -25,7 +25,7 @@ class ModelCache(Generic[Held]):
         self.held = serve.multiplexed(max_num_models_per_replica=capacity)(self.build_loader())
 
     def build_loader(self) -> Callable[[str], Any]:
-        # Ray Serve keeps its state on the function, so every shelf needs one of its own.
+        # Ray Serve keeps its state on the function, so every cache needs a function of its own.
         async def load_version(model_id: str) -> Held:
             version = self.asked[model_id]
             return await asyncio.get_running_loop().run_in_executor(None, self.load, version)
@@ -33,7 +33,7 @@ class ModelCache(Generic[Held]):
         return load_version
 
     async def get(self, version: ModelVersion) -> Held:
-        """Give a model, loaded and warm.
+        """Return a model, loaded and warm.
 
         Raises: BundleInvalid, ProviderUnavailable.
         """
@@ -43,26 +43,26 @@ class ModelCache(Generic[Held]):
 
 
 class DeploymentClient:
-    """A part of the service in replicas of its own; requests for a model go where it is loaded."""
+    """Client of a part with a deployment of its own; a request goes to a replica that holds its model."""
 
     def __init__(self, handle: DeploymentHandle) -> None:
         self.handle = handle
         self.handles: dict[str, DeploymentHandle] = {}
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version in one replica, and tell what it runs on."""
+        """Load a version in one replica, and describe what it runs on."""
         card: ModelCard = await self.find(version).prepare.remote(version)
         return card
 
     def find(self, version: ModelVersion) -> DeploymentHandle:
-        """Give the handle that prefers replicas which hold the version."""
+        """Return a handle that prefers replicas which hold the version."""
         return self.handles.setdefault(version.id, self.handle.options(multiplexed_model_id=version.id))
 
 
 def open_bundle(version: ModelVersion, tracking_uri: str | None) -> Bundle:
-    """Read the bundle of a version, which may have been replaced in its folder since it was found.
+    """Read the bundle of a version.
 
-    Raises: BundleInvalid.
+    Raises: BundleInvalid if it is damaged, or was replaced since the version was found.
     """
     bundle = read_bundle(version.location, tracking_uri)
     if bundle_hash(bundle) != version.bundle:

@@ -20,7 +20,7 @@ class FailureReporter(ray.train.UserCallback):  # type: ignore[misc, unused-igno
         """Name the failure of the first rank that has one."""
         del run_context
         rank, error = min(worker_exceptions.items())
-        self.board.say(f"train {self.run_name}: worker {rank} failed ({root_cause(error)})")
+        self.board.log(f"train {self.run_name}: worker {rank} failed ({root_cause(error)})")
 
 
 def root_cause(error: Exception) -> str:

@@ -6,9 +6,9 @@ something in those that are to train. A process in wait has its imports behind i
 
 import os
 
-from fusionray.environment import AHEAD_VARIABLE
+from fusionray.environment import WORKER_VARIABLE
 
-if os.environ.get(AHEAD_VARIABLE) == "1":
+if os.environ.get(WORKER_VARIABLE) == "1":
     import fusionray.training.run.worker  # noqa: F401
     from fusionray.recipes.registry import import_families
 

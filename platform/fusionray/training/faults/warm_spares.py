@@ -15,11 +15,11 @@ from typing import Any
 import ray
 import ray.train
 
-from fusionray.environment import AHEAD_VARIABLE
+from fusionray.environment import WORKER_VARIABLE
 
 # What workers report once they are ready to step: the node they are on.
 ARRIVED = "arrived"
-WORKER_ENVIRONMENT = {"env_vars": {AHEAD_VARIABLE: "1"}}
+WORKER_ENVIRONMENT = {"env_vars": {WORKER_VARIABLE: "1"}}
 # A group that ends at once needs no one in wait; one that steps has the cores for its first steps.
 DELAY_SECONDS = 3.0
 # The process is on its way by then, and far from ready to construct the actor.

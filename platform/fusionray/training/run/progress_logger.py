@@ -39,12 +39,12 @@ class ProgressLogger:
         self.logged = False
         self.tracker = RunTracker(task.tracking_uri, task.tracking_run, once=True) if engine.rank == 0 else None
         self.validation = Validation(
-            task.config, task.manifest, decoder, engine.device, board.say, dependencies=task.dependencies
+            task.config, task.manifest, decoder, engine.device, board.log, dependencies=task.dependencies
         )
 
     def say(self, line: str) -> None:
         """Send a line to the user, with the name of the run."""
-        self.board.say(f"train {self.config.run.name}: {line}")
+        self.board.log(f"train {self.config.run.name}: {line}")
 
     def tell_once(self, about: str, line: str | None) -> None:
         """Say a line about something, the first time that there is one."""

@@ -134,7 +134,7 @@ class Worker:
             storage.join(task.run_folder, "profile"),
             config.tracking.profile_steps if self.rank == 0 else 0,
             device=engine.device,
-            say=board.say,
+            say=board.log,
         )
 
     def resume(self) -> None:
@@ -212,7 +212,7 @@ class Worker:
     def enter(self) -> None:
         """Tell the user's side, and Ray Train's, that this worker is ready to step."""
         node = ray.get_runtime_context().get_node_id()
-        self.board.enter(WorkerInfo(self.rank, self.engine.num_ranks, os.getpid(), node, self.engine.images_seen))
+        self.board.add_worker(WorkerInfo(self.rank, self.engine.num_ranks, os.getpid(), node, self.engine.images_seen))
         if self.rank == 0:
             self.board.advance(self.engine.images_seen, {})
         ray.train.report({ARRIVED: node})
@@ -227,7 +227,9 @@ class Worker:
     def ask_for_end(self) -> tuple[bool, bool]:
         """Tell whether to stop stepping, and whether somebody said halt; rank 0 decides, or ranks would part."""
         limit = self.config.budget.max_seconds
-        verdict = torch.tensor([limit is not None and self.spent() >= limit, self.rank == 0 and self.board.is_halted()])
+        verdict = torch.tensor(
+            [limit is not None and self.spent() >= limit, self.rank == 0 and self.board.is_stop_requested()]
+        )
         if self.engine.host_group is not None:
             dist.broadcast(verdict, src=0, group=self.engine.host_group)
         out_of_time, halted = verdict.tolist()

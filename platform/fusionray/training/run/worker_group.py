@@ -65,7 +65,7 @@ def fit_on(task: WorkerTask, board: ProgressHandle) -> None:
             after = count_images(task.run_folder)
             if after <= before or not task.config.workers.max_failures:
                 raise
-            board.say(f"train {task.config.run.name}: {error}; workers start anew after {after} images")
+            board.log(f"train {task.config.run.name}: {error}; workers start anew after {after} images")
             # Workers that a killed controller left behind must not publish any more.
             task = replace(task, owner=take_fencing_token(task.run_folder))
 
