@@ -138,7 +138,7 @@ def test_demo_preset_is_trained_stopped_without_a_process_left_and_goes_on(
     job = (*demo, f"recipe.identity_encoder={encoder}", *SMALL)
     started = submit(head, *job, options=("--no-wait", "--submission-id", "stopped"))
     assert started.returncode == 0, started.stderr
-    wait_until("a checkpoint", lambda: count_images(output) > 0)
+    wait_until("a checkpoint", lambda: count_images(output) > 0, JOB_SECONDS)
     assert (output / "shards" / "manifest.json").is_file()
     assert '"RUNNING"' in read_job(head, "stopped")
     before = count_images(output)
