@@ -78,7 +78,7 @@ ENCODER: dict[str, Any] = {
     "data": {"shuffle_buffer_rows": 32, "validation_images": 16},
     "engine": {"global_batch": 16, "schedule": {"warmup_images": 32}},
     "budget": {"images": 160, "checkpoint_every_images": 160, "log_every_images": 80, "validate_every_images": 160},
-    "workers": {"num_workers": 2, "threads": 1, "standby": False},
+    "workers": {"num_workers": 1, "threads": 1, "standby": False},
 }
 
 

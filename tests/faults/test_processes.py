@@ -83,7 +83,7 @@ def test_a_run_survives_the_end_of_any_of_its_processes(
 def test_a_run_without_restarts_names_the_cause_of_its_end(
     tmp_path: Path, ray_session: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    changes = {"workers": {"max_failures": 0}, "budget": {"images": 100_000}}
+    changes = {"workers": {"max_failures": 0, "num_workers": 1}, "budget": {"images": 100_000}}
     settings = write_run(tmp_path, tmp_path / "runs", **changes)
 
     def kill_a_worker() -> None:

@@ -24,7 +24,7 @@ from fusionray.hardware.processes import find_processes
 from fusionray.tuning.records import Records, repeated_images
 from tests.faults.driver import wait_until
 from tests.support.tiny_fusion import TINY_SOURCE, save_encoder
-from tests.support.tiny_run import CHECKPOINT_IMAGES, LOG_IMAGES, NAME, count_images, read_steps
+from tests.support.tiny_run import NAME, count_images, read_steps
 from tests.support.tiny_world import save_fusion, write_world
 from tests.tuning.tiny_search import write_search
 
@@ -35,6 +35,7 @@ JOB_SECONDS = 280
 # Two jobs a test, each with its own limit, which says more than a time-out of the test does.
 pytestmark = [pytest.mark.starts_ray, pytest.mark.timeout(2 * JOB_SECONDS + START_SECONDS)]
 
+CHECKPOINT_IMAGES, LOG_IMAGES = 32, 16
 # Small enough for a test; with an encoder that is there, everything else of jobs/presets/demo.yaml is done.
 SMALL = [
     "data.shards=synthetic://people=16,images=4,size=96,seed=5",
@@ -129,6 +130,7 @@ def read_job(head: dict[str, str], path: str) -> str:
     return answer.text
 
 
+@pytest.mark.slow(seconds=75)
 def test_demo_preset_is_trained_stopped_without_a_process_left_and_goes_on(
     head: dict[str, str], tmp_path: Path
 ) -> None:
@@ -138,7 +140,7 @@ def test_demo_preset_is_trained_stopped_without_a_process_left_and_goes_on(
     job = (*demo, f"recipe.identity_encoder={encoder}", *SMALL)
     started = submit(head, *job, options=("--no-wait", "--submission-id", "stopped"))
     assert started.returncode == 0, started.stderr
-    wait_until("a checkpoint", lambda: count_images(output) > 0)
+    wait_until("a checkpoint", lambda: count_images(output) > 0, JOB_SECONDS)
     assert (output / "shards" / "manifest.json").is_file()
     assert '"RUNNING"' in read_job(head, "stopped")
     before = count_images(output)
@@ -153,7 +155,7 @@ def test_demo_preset_is_trained_stopped_without_a_process_left_and_goes_on(
     for title in ("ray::RayTrainWorker", "ray::TrainController", "ray::SegmentReader", "jobs/train.py"):
         wait_until(f"the end of {title}", lambda title=title: not find_processes(title, variable=mark), 30)  # type: ignore[misc]
     reached = count_images(output)
-    goal = reached + 80
+    goal = reached + CHECKPOINT_IMAGES
     again = submit(head, *job, f"budget.images={goal}")
     assert again.returncode == 0, again.stdout[-4000:] + again.stderr[-2000:]
     assert count_images(output) == goal
@@ -199,13 +201,16 @@ def test_stopped_search_halts_its_trials_and_the_same_job_goes_on(head: dict[str
     assert stopped.run == last.run
 
 
-@pytest.mark.slow(seconds=30)
-def test_pictures_are_prepared_and_a_bundle_is_exported_as_jobs(head: dict[str, str], tmp_path: Path) -> None:
-    shards, bundle = tmp_path / "shards", tmp_path / "bundle"
-    world = "synthetic://people=6,images=4,size=96,seed=5"
-    prepared = submit(head, "python", "jobs/prepare.py", world, str(shards), "size=64")
+def test_submitted_job_prepares_pictures(head: dict[str, str], tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    prepared = submit(head, "python", "jobs/prepare.py", "synthetic://people=6,images=4,size=96,seed=5", str(shards))
     assert prepared.returncode == 0, prepared.stdout[-4000:] + prepared.stderr[-2000:]
     assert (shards / "manifest.json").is_file()
+
+
+@pytest.mark.slow(seconds=15)
+def test_submitted_job_exports_a_bundle(head: dict[str, str], tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
     save_fusion(tmp_path / "fusion")
     exported = submit(head, "python", "jobs/export.py", str(tmp_path / "fusion"), "--output", str(bundle))
     assert exported.returncode == 0, exported.stdout[-4000:] + exported.stderr[-2000:]

@@ -142,10 +142,10 @@ def test_strategies_shard_what_they_promise_and_no_more(ranks: list[dict[str, An
     assert whole[0] == whole[1]
     assert sum(held("zero")) == whole[0]
     assert sum(held("fsdp")) == pytest.approx(whole[0], rel=0.02)  # step counts are kept by both
-    assert ranks[0]["strategies"]["ddp"]["kinds"] == {"generator": "Averaged", "discriminator": "Averaged"}
-    assert ranks[0]["strategies"]["overlapped"]["kinds"] == {"generator": "Overlapped", "discriminator": "Overlapped"}
+    assert ranks[0]["strategies"]["ddp"]["kinds"] == {"generator": "FlatAllReduce", "discriminator": "FlatAllReduce"}
+    assert ranks[0]["strategies"]["overlapped"]["kinds"] == {"generator": "DDP", "discriminator": "DDP"}
     # A gradient penalty differentiates a gradient: its network stays whole.
-    assert ranks[0]["strategies"]["fsdp"]["kinds"] == {"generator": "Sharded", "discriminator": "Averaged"}
+    assert ranks[0]["strategies"]["fsdp"]["kinds"] == {"generator": "FSDP", "discriminator": "FlatAllReduce"}
 
 
 @pytest.mark.parametrize(
