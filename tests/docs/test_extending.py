@@ -31,6 +31,8 @@ PAGE = "extending.md"
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An empty working folder on the path; what the page registers is forgotten afterwards."""
     folder = tmp_path_factory.mktemp("extending")
+    # The families that are always there register once: they must not be forgotten with those of the page.
+    recipes.import_families()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(folder)
