@@ -47,7 +47,7 @@ SERVE_DEFAULTS = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     # On a busy machine HAProxy is not ready within Ray's five seconds, and the service would not start.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
-    # The routes never hold up the event loop: work on pictures is done in threads. So it can be Ray Serve's own loop.
+    # The routes never block the event loop, because threads process the pictures; so Ray Serve's own loop runs them.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     # If a replica dies, HAProxy sends those of its requests that fit the buffer to another replica.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
@@ -66,8 +66,8 @@ DATA_VARIABLE = "XDG_DATA_HOME"
 RECIPES_VARIABLE = "FUSIONRAY_RECIPES"
 # Where Ray tells the driver of a job how it was submitted.
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-# Set to 1 in processes that will train: they import what that takes before they are given anything to do.
-AHEAD_VARIABLE = "FUSIONRAY_WORKER"
+# Set to 1 in processes that will train, so that they import the modules of training before they get work.
+WORKER_VARIABLE = "FUSIONRAY_WORKER"
 
 
 def apply_defaults(address: str | None = None) -> None:

@@ -159,8 +159,8 @@ class RunTracker:
 
 
 @contextlib.contextmanager
-def telling_failure(remedy: str = "free space or mend the store, then start the same run again") -> Iterator[None]:
-    """Put what the store says of a failure into one line.
+def store_errors(remedy: str = "free some space, or repair the store, then start the same run again") -> Iterator[None]:
+    """Turn an error of the store into one line.
 
     Raises: TrackerFailed.
     """
@@ -170,17 +170,17 @@ def telling_failure(remedy: str = "free space or mend the store, then start the 
     try:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
-        # A database's own words stand in the first line; the rest are statements and links.
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise TrackerFailed(f"tracking: {said}; {remedy}") from None
+        # The first line is the database's own message; SQL statements and links follow.
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise TrackerFailed(f"tracking: {reason}; {remedy}") from None
 
 
 def read_run_metrics(uri: str, experiment: str, name: str, prefix: str) -> dict[str, list[tuple[int, float]]]:
-    """Read the metrics of a run whose names begin so, as (images seen, value) in order; none if there is no such run.
+    """Read the metrics whose names start with `prefix`, as (images seen, value) in order; none if the run is unknown.
 
     Raises: TrackerFailed if the store cannot be read.
     """
-    with telling_failure("mend the store, and evaluate again"):
+    with store_errors("repair the store, then evaluate again"):
         client = make_client(uri)
         found = client.get_experiment_by_name(experiment)
         run_id = None if found is None else find_run(client, found.experiment_id, name)

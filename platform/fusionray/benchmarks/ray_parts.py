@@ -92,10 +92,10 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
             manifest=manifest,
             run_folder=storage.join(folder, RUN["name"]),
             people=list_people(shards, manifest, "train"),
-            dependencies=build_dependencies(subject.config)[0],
+            dependencies=build_dependencies(setup.config)[0],
             tracking_run=run,
             tracking_uri=uri,
-            owner="",
+            fencing_token="",
         )
         fit(LoopTask(task, setup, Pace(pace.rounds, steps, pace.until)), folder)
         found = json.loads((Path(task.run_folder) / FOUND_NAME).read_text())
@@ -156,9 +156,9 @@ def fit(task: LoopTask, folder: str) -> None:
     """
     use_gpu = task.setup.config.workers.device != "cpu" and ray.cluster_resources().get("GPU", 0.0) >= 1
     logging.getLogger("ray.train").setLevel(logging.ERROR)
-    board = ProgressHandle()
+    progress = ProgressHandle()
     trainer = LightTrainer(
-        lambda: loop_worker(task, board),
+        lambda: loop_worker(task, progress),
         backend_config=ProcessGroupConfig("nccl" if use_gpu else "gloo"),
         scaling_config=ray.train.ScalingConfig(num_workers=1, use_gpu=use_gpu),
         run_config=ray.train.RunConfig(name=RUN["name"], storage_path=folder),
@@ -172,16 +172,16 @@ def fit(task: LoopTask, folder: str) -> None:
             progress.close()
 
 
-def loop_worker(told: LoopTask, board: ProgressHandle) -> None:
-    """Run the worker of a training run, timed; entry point of a Ray Train worker."""
+def loop_worker(loop_task: LoopTask, progress: ProgressHandle) -> None:
+    """Run the worker of a training run with a timer; entry point of a Ray Train worker."""
     device = ray.train.torch.get_device()
     workers = loop_task.setup.config.workers
     bind_worker(0, 1, device, threads=workers.threads, bind=workers.bind)
-    subject = BenchSetup(told.subject.config, device)
-    engine = subject.build_engine()
-    worker = Worker(told.task, engine, open_reader(told.task), board=board)
-    timer = BlockTimer(worker.profiler, engine, subject, told.pace)
-    # The loop calls its profiler at the very end of each step: there it can be stopped, unchanged.
+    setup = BenchSetup(loop_task.setup.config, device)
+    engine = setup.build_engine()
+    worker = Worker(loop_task.task, engine, open_reader(loop_task.task), progress=progress)
+    timer = BlockTimer(worker.profiler, engine, setup, loop_task.pace)
+    # The loop calls its profiler at the very end of each step, so the timer can stop the unchanged loop there.
     worker.profiler = timer  # type: ignore[assignment]
     try:
         worker.run()

@@ -144,10 +144,10 @@ def build_task(config: RecoveryBenchConfig, folder: str) -> Any:
         manifest=manifest,
         run_folder=storage.join(folder, "recovery"),
         people=list_people(shards, manifest, "train"),
-        dependencies=build_dependencies(subject.config)[0],
+        dependencies=build_dependencies(setup.config)[0],
         tracking_run=open_run(uri, "bench", "recovery", {}),
         tracking_uri=uri,
-        owner="",
+        fencing_token="",
     )
 
 

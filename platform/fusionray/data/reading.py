@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from fusionray.data.order import Segment
 from fusionray.data.pairs import TRUTH_COLUMNS
 from fusionray.data.shards import GROUP_COLUMNS, REGION_COLUMN, Manifest, Split
+from fusionray.environment import WORKER_VARIABLE
 from fusionray.errors import DataTimeout, ShardCorrupt
 from fusionray.storage import filesystem as storage
 from fusionray.types import ShardTask
@@ -66,7 +67,7 @@ class CorruptionTracker:
         self.rows += len(reading.table) if reading.complaints else 0
         return reading.table
 
-    def take_news(self) -> Iterator[str]:
+    def drain_warnings(self) -> Iterator[str]:
         """Take what was found since the last call."""
         while self.news:
             yield self.news.popleft()

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from fusionray.environment import cluster_address, passed_on
+from fusionray.environment import cluster_address, passed_on, set_proxy_paths
 from fusionray.errors import ClusterUnavailable
 
 # Ray counts logical CPUs: two more than the machine has let its data tasks run beside one worker a core.
