@@ -214,7 +214,7 @@ def test_settings_show_what_a_preset_and_overrides_set_beside_the_default(
         ("train --settings recipe recipe.name=identity", ["margin"], ["recipe.weights"]),
         ("train --preset tiny-64 --settings", ["recipe.weights", "tracking"], ["recipe.encoder"]),
         ("train --settings engine.batch_size", ["batch_size"], ["global_batch"]),
-        ("tune --settings space", ["space.KEY", "loguniform"], ["halving"]),
+        ("tune --settings space", ["space.KEY", "loguniform"], ["asha"]),
         ("serve --settings models.0", ["models.N", "models.N.canary"], ["ingress"]),
         ("serve --config serve/config.yaml --settings models", ["{name: default, bundle:"], ["ingress"]),
         ("evaluate --settings clips", ["frames"], ["evaluator"]),

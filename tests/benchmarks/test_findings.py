@@ -69,25 +69,25 @@ def test_the_table_is_readable_as_text(tmp_path: Path) -> None:
 
 def test_the_report_says_what_the_keys_mean_and_where_the_time_goes(tmp_path: Path) -> None:
     keys = load_keys("train")
-    text = build_page("Benchmarks", judge(tmp_path), FOUND, keys).write_markdown()
+    text = build_page("Benchmarks", write(tmp_path), FOUND, keys).write_markdown()
     assert keys["scaling_2"].what in text
     assert "| gpu_busy | not measured (no GPU) |" in text
-    assert "|  | forward | backward | communication | together |" in text
+    assert "|  | forward | backward | communication | total |" in text
     assert "| another | 10.0 | 0.0 | 2.0 | 12.0 |" in text
-    assert "it was quiet" in text
+    assert "the machine was idle" in text
 
 
-def test_figures_are_drawn_on_their_rounds_and_ledgers_as_shares_of_a_step(tmp_path: Path) -> None:
-    page = build_page("Benchmarks", judge(tmp_path), FOUND, load_keys("train")).write_html()
+def test_figures_are_drawn_on_their_rounds_and_time_breakdowns_as_shares_of_a_step(tmp_path: Path) -> None:
+    page = build_page("Benchmarks", write(tmp_path), FOUND, load_keys("train")).write_html()
     shape = check_page(page)
     assert shape.words_of("scaling_2 1.900 x, rounds 1.700 .. 2.000, goal >= 1.85")
-    marks = [page.count(f'class="mark {verdict}"') for verdict in ("holds", "misses", "open")]
+    marks = [page.count(f'class="mark {outcome}"') for outcome in ("holds", "misses", "open")]
     assert marks == [2, 2, 2], "a figure of each kind, and its sample in the legend"
     assert 'class="part0" x="0.00%" width="60.00%"' in page
     assert 'class="part2" x="83.33%" width="16.67%"' in page
 
 
-def test_a_benchmark_without_ledgers_and_figures_is_a_page_of_reasons(tmp_path: Path) -> None:
+def test_a_benchmark_without_time_breakdowns_and_figures_is_a_page_of_reasons(tmp_path: Path) -> None:
     found = Findings(missing=FOUND.missing)
     figures = write_figures(tmp_path, "bench-train", {}, found.missing)
     page = build_page("Benchmarks", figures, found, load_keys("train")).write_html()

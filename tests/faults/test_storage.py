@@ -83,7 +83,7 @@ def test_a_full_and_a_read_only_disk_are_reported_and_saved_files_are_kept(
 
 
 @pytest.mark.slow(seconds=20)
-def test_a_source_that_hangs_in_mid_run_is_told_after_a_while(
+def test_storage_that_hangs_during_a_run_is_reported_after_the_timeout(
     tmp_path: Path, ray_session: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     changes = {"workers": WORKERS, "data": {"timeout_seconds": 2.0}, "budget": {"images": 100_000}}

@@ -1,4 +1,4 @@
-"""What tests of the service share: one that is open to all, started once for all modules that ask it."""
+"""Fixtures of the service: an open one that all modules share, and room for a module to start its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> JobStore:
 
 
 class OneService:
-    """The place for a service on the Ray of the session, which has room for one."""
+    """The one service that can run on the Ray of the session at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,20 +72,20 @@ def one_service(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def open_service(one_service: OneService) -> OpenService:
-    """The open service, started by the first module that asks it."""
+    """The open service, started by the first module that uses it."""
     return one_service.open()
 
 
 @pytest.fixture(scope="module")
 def no_service(one_service: OneService) -> None:
-    """Room for a service of the module's own, which it stops itself."""
+    """Room for a service that the module starts and stops itself."""
     one_service.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Those who ask the open service come one after the other, so that it is started once.
-    askers = [item for item in items if "open_service" in item.fixturenames]  # type: ignore[attr-defined]
-    if askers:
-        first = items.index(askers[0])
-        others = [item for item in items[first:] if item not in set(askers)]
-        items[first:] = askers + others
+    # The tests of the open service run one after the other, so that it starts once.
+    users = [item for item in items if "open_service" in item.fixturenames]  # type: ignore[attr-defined]
+    if users:
+        first = items.index(users[0])
+        others = [item for item in items[first:] if item not in set(users)]
+        items[first:] = users + others

@@ -184,14 +184,14 @@ def build_registry(*folders: Path) -> ModelRegistry:
 
 def test_the_registry_chooses_by_task(tmp_path: Path) -> None:
     faces, blend = write_tiny_bundle(tmp_path / "faces"), write_blend_bundle(tmp_path / "blend")
-    book = build_registry(faces.folder, blend.folder)
-    assert book.tasks == {"face_fusion": ("source", "target"), "blend": ("content", "style")}
-    assert book.choose(None, "blend").name == "blend"
-    assert book.choose(None, "face_fusion").name == book.choose(None).name == "faces"
+    registry = build_registry(faces.folder, blend.folder)
+    assert registry.tasks == {"face_fusion": ("source", "target"), "blend": ("content", "style")}
+    assert registry.choose(None, "blend").name == "blend"
+    assert registry.choose(None, "face_fusion").name == registry.choose(None).name == "faces"
     with pytest.raises(WrongTask, match="the model blend is for blend, not for face_fusion; ask for faces"):
-        book.choose("blend", "face_fusion")
+        registry.choose("blend", "face_fusion")
     with pytest.raises(UnknownModel):
-        book.choose("nobody", "blend")
+        registry.choose("nobody", "blend")
 
 
 def write_other_inputs(folder: Path) -> None:
@@ -204,12 +204,12 @@ def write_other_inputs(folder: Path) -> None:
 
 def test_a_name_keeps_its_task_and_inputs_while_the_service_runs(tmp_path: Path) -> None:
     folder = write_blend_bundle(tmp_path / "blend").folder
-    book = build_registry(folder)
+    registry = build_registry(folder)
     write_bundle(folder, {"generator.onnx": build_mean()}, describe_blend(licence="MIT"))
-    assert set(book.look()) == {"blend"}
+    assert set(registry.look_up()) == {"blend"}
     write_other_inputs(folder)
     with pytest.raises(BundleInvalid, match="does blend with photo, and the model blend does blend with cont"):
-        book.look()
+        registry.look_up()
 
 
 def test_models_of_one_task_take_the_same_inputs(tmp_path: Path) -> None:
@@ -225,5 +225,7 @@ def test_names_and_settings_that_cannot_be_served_are_refused_at_the_start() -> 
         check_tasks(config, {"jobs": ("photo",)})
     with pytest.raises(BundleInvalid, match="its input 'format' cannot be a field of a form"):
         check_tasks(config, {"blend": ("format",)})
-    with pytest.raises(ConfigInvalid, match=r"faces\.apart: no model of face fusion is served"):
-        check_tasks(config.model_copy(update={"faces": FaceStageConfig(apart=True)}), {"blend": ("photo",)})
+    with pytest.raises(ConfigInvalid, match=r"faces\.separate_deployment: no model of face fusion is served"):
+        check_tasks(
+            config.model_copy(update={"faces": FaceStageConfig(separate_deployment=True)}), {"blend": ("photo",)}
+        )

@@ -1,4 +1,4 @@
-"""A real browser, and what tests do with the page as people would: choose, drop, fuse, download."""
+"""Drive a real browser on the page as a user would: choose, drop, fuse, download."""
 
 from __future__ import annotations
 

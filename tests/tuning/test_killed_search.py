@@ -24,9 +24,9 @@ from tests.tuning.tiny_search import write_search
 VERB = ("-m", "fusionray.cli", "tune", "--config")
 DRIVER = ROOT / "jobs" / "tune_driver.py"
 START_SECONDS = 150
-# Three starts, each with its own limit, which says more than a time-out of the test does.
+# Three starts, each with its own limit, which tells more than a timeout of the test.
 pytestmark = [pytest.mark.starts_ray, pytest.mark.timeout(4 * START_SECONDS)]
-# Its share of the story that four tests look at.
+# Each of the four tests of the story takes its share of the time.
 slow = pytest.mark.slow(seconds=38)
 INTERVAL = 256
 IMAGES = 20 * INTERVAL
@@ -79,9 +79,9 @@ class Story:
     finished_before: list[TrialRecord]
     attempts_before: list[Attempt]
     checkpoint_before: int
-    told_status: int
-    told_errors: str
-    checkpoint_told: int
+    stopped_status: int
+    stopped_errors: str
+    checkpoint_stopped: int
     last_output: str
     search: Search
 
@@ -107,14 +107,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             search.wait(drivers[-1], search.got_on)
             drivers[-1].send_signal(signal.SIGTERM)
             _, errors = drivers[-1].communicate(timeout=START_SECONDS)
-            told = search.newest("tiny-001")
+            stopped = search.newest("tiny-001")
 
             # The script that users copy does the same as the command, so it continues its search.
             drivers.append(search.start(str(DRIVER)))
             output, complaints = drivers[-1].communicate(timeout=START_SECONDS)
             assert drivers[-1].returncode == 0, complaints
             status = drivers[1].returncode
-            yield Story(finished, attempts, before, status, errors, told, output, search)
+            yield Story(finished, attempts, before, status, errors, stopped, output, search)
         finally:
             for driver in drivers:
                 driver.kill()
@@ -136,30 +136,30 @@ def test_finished_trials_are_kept(story: Story) -> None:
 
 @slow
 def test_nothing_is_trained_twice_beyond_one_checkpoint_interval(story: Story) -> None:
-    killed, told, last = story.search.records.attempts("tiny-001")
+    killed, stopped, last = story.search.records.attempts("tiny-001")
     assert killed.first_images == 0
     assert killed.ended == ""
     # Workers of a killed driver train on until Ray notices; their checkpoints count, too.
-    assert told.first_images >= story.checkpoint_before > 0
-    assert last.first_images == story.checkpoint_told
-    repeated = repeated_images([killed, told, last])
+    assert stopped.first_images >= story.checkpoint_before > 0
+    assert last.first_images == story.checkpoint_stopped
+    repeated = repeated_images([killed, stopped, last])
     assert repeated[0] <= INTERVAL + BATCH_IMAGES
     assert repeated[1] == 0
 
 
 @slow
-def test_a_search_that_is_told_to_end_halts_its_trials_with_a_checkpoint(story: Story) -> None:
-    _, told, _ = story.search.records.attempts("tiny-001")
-    assert story.told_status == 128 + signal.SIGTERM
-    assert told.ended == "interrupted"
-    assert told.last_images == story.checkpoint_told
-    assert "Traceback" not in story.told_errors
-    last = story.told_errors.strip().splitlines()[-1]
-    assert last.startswith("fusionray tune: search 'tiny' was told to end (SIGTERM) and did")
+def test_a_stopped_search_stops_its_trials_with_a_checkpoint(story: Story) -> None:
+    _, stopped, _ = story.search.records.attempts("tiny-001")
+    assert story.stopped_status == 128 + signal.SIGTERM
+    assert stopped.ended == "interrupted"
+    assert stopped.last_images == story.checkpoint_stopped
+    assert "Traceback" not in story.stopped_errors
+    last = story.stopped_errors.strip().splitlines()[-1]
+    assert last.startswith("fusionray tune: search 'tiny' stopped on SIGTERM")
 
 
 @slow
-def test_the_search_comes_to_its_end(story: Story) -> None:
+def test_the_search_finishes(story: Story) -> None:
     trial = story.search.records.trials()[1]
     assert read_info(find_checkpoint(story.search.records.attempts("tiny-001")[-1].run)).images_seen == IMAGES
     assert trial.last is not None

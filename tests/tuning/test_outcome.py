@@ -17,7 +17,7 @@ from fusionray.tuning.monitor import changed, write_table
 from fusionray.tuning.outcome import SearchResult, conclude, write_preset
 from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import Attempt, CheckpointTransfer, Records, TrialRecord
-from fusionray.tuning.search import TrialSearcher, build_scheduler
+from fusionray.tuning.search import AshaScheduler, TrialSearcher, build_scheduler
 from tests.page_shape import check_page
 from tests.tuning.tiny_search import BATCH, EVERY, RATE, build_plan, build_record, build_search
 
@@ -97,7 +97,7 @@ def test_followers_of_a_setting_are_in_the_preset(tmp_path: Path) -> None:
 def test_the_report_shows_trials_curves_and_importance(plan: SearchPlan, result: SearchResult) -> None:
     shape = check_page((Path(plan.folder) / "report.html").read_text())
     assert shape.words_of("verification_auc of each trial over the images seen")
-    assert shape.words_of("Settings of 4 trials, and the verification_auc that they led to")
+    assert shape.words_of("Settings of 4 trials, and the verification_auc of each")
     # The best and the default stand out, others do not; the one that was stopped is dotted; the failed one has no line.
     for name, dots in (("parallel", 0), ("learning", 7)):
         svg = (Path(plan.folder) / f"{name}.svg").read_text()

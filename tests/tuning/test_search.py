@@ -163,7 +163,7 @@ def killer() -> Iterator[Any]:
 
 
 @pytest.mark.slow(seconds=75)
-def test_a_trial_whose_process_or_worker_dies_goes_on_from_its_checkpoint(tmp_path: Path, killer: Any) -> None:
+def test_a_trial_whose_process_or_worker_dies_resumes_from_its_checkpoint(tmp_path: Path, killer: Any) -> None:
     interval = 4 * EVERY
     budget = {"images": 8 * interval, "checkpoint_every_images": interval, "validate_every_images": 4 * interval}
     config = build_search(tmp_path, train={"budget": budget})

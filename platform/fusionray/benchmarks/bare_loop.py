@@ -23,7 +23,7 @@ class BareLoop:
     """
 
     def __init__(self, recipe: FusionRecipe, like: Engine) -> None:
-        """Take a recipe of its own, and the settings of an engine that computes its share at once."""
+        """Take a recipe that nothing else uses, and the settings of an engine that computes its local batch at once."""
         assert like.batch_size == like.local_batch_images == like.global_batch
         self.recipe = recipe
         self.config = like.config

@@ -39,7 +39,7 @@ BAR = re.compile(r"train [^\r\n]*?\|\s*(\d+)/\d+ \[")
 
 
 class StartBenchConfig(Section):
-    """What `fusionray bench start` starts, and how often."""
+    """Settings of `fusionray bench start`: what it starts, and how often."""
 
     listed_by: ClassVar[str] = "fusionray bench start --settings"
 
@@ -54,7 +54,7 @@ class StartBenchConfig(Section):
 
 @dataclass(frozen=True)
 class Start:
-    """One start: wall seconds and CPU seconds until the awaited moment."""
+    """One start: wall and CPU seconds until the first step."""
 
     seconds: float
     cpu_seconds: float
@@ -103,7 +103,7 @@ def time_help() -> float:
 
 
 def start_training(config: StartBenchConfig, shards: Path, output: Path) -> Start:
-    """Start a training with a Ray of its own, and end it with SIGTERM once it made a step.
+    """Start a training with a Ray of its own, and end it with SIGTERM after its first step.
 
     Raises: TrainingFailed with the last line that it wrote.
     """
@@ -119,8 +119,10 @@ def has_stepped(log: str) -> bool:
     return any(int(images) > 0 for images in BAR.findall(log))
 
 
-def run_until(command: Sequence[str], environment: dict[str, str], log: Path, has_come: Callable[[str], bool]) -> Start:
-    """Run a command until its log shows the awaited moment, then end it; measure wall and CPU time up to then.
+def run_until(
+    command: Sequence[str], environment: dict[str, str], log: Path, is_reached: Callable[[str], bool]
+) -> Start:
+    """Run a command until `is_reached` holds for its log, then end it; measure wall and CPU time up to then.
 
     Raises: TrainingFailed if the command ends before, or takes longer than `START_SECONDS`.
     """
@@ -128,20 +130,26 @@ def run_until(command: Sequence[str], environment: dict[str, str], log: Path, ha
         begun = time.monotonic()
         process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment, start_new_session=True)  # noqa: S603
     try:
-        while not has_come(log.read_text(errors="replace")):
+        while not is_reached(log.read_text(errors="replace")):
             if process.poll() is not None or time.monotonic() - begun > START_SECONDS:
                 lines = log.read_text(errors="replace").strip().splitlines() or ["nothing"]
-                raise TrainingFailed(f"{' '.join(command[:4])}: no step was made; it said: {lines[-1][:300]}")
+                raise TrainingFailed(f"{' '.join(command[:4])}: it made no step; its last line is: {lines[-1][:300]}")
             time.sleep(POLL_SECONDS)
         seconds = time.monotonic() - begun
-        return Start(seconds, measure_cpu(add_descendants({process.pid}, list_processes())))
+        return Start(seconds, measure_cpu(list_family(process)))
     finally:
         stop(process)
 
 
+def list_family(process: subprocess.Popen[bytes]) -> set[int]:
+    """List the living processes of a session leader, also those that it left behind when it ended."""
+    processes = list_processes()
+    return add_descendants({pid for pid, each in processes.items() if each.session == process.pid}, processes)
+
+
 def stop(process: subprocess.Popen[bytes]) -> None:
     """End a process with SIGTERM, and what is left of its family after a while with SIGKILL."""
-    family = add_descendants({process.pid}, list_processes())
+    family = list_family(process)
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""What a benchmark found, judged by its goals: a table as figures and as text."""
+"""The findings of a benchmark, compared with its goals, as figures and as text."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class PlainRecipe:
     """The public recipe in one process, on one device, with one batch a step."""
 
     def __init__(self, recipe: FusionRecipe, like: Engine, *, amp: bool = False) -> None:
-        """Take a recipe of its own without a gradient penalty; batch, clipping and draws are those of an engine."""
+        """Take a recipe of its own without a gradient penalty; use batch, clipping and random draws of an engine."""
         assert [phase.name for phase in recipe.phases] == ["generator", "discriminator"]
         self.recipe = recipe
         self.clip_norm = like.config.clip_norm

@@ -39,7 +39,7 @@ ENDLESS = 10**9
 
 
 class RecoveryBenchConfig(Section):
-    """Which run `fusionray bench recovery` disturbs, and how often."""
+    """Settings of `fusionray bench recovery`: the run, its kills, and the time between them."""
 
     listed_by: ClassVar[str] = "fusionray bench recovery --settings"
 

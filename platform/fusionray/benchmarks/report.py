@@ -1,10 +1,10 @@
-"""The page of a benchmark: each figure beside its goal, where the time of a step goes, and the tables."""
+"""The page of a benchmark: each figure beside its goal, the time breakdown of a step, and the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fusionray.benchmarks.findings import HEAD, Findings, Key, describe_spread, list_rows
+from fusionray.benchmarks.findings import HEAD, BenchKey, Findings, describe_spread, list_rows
 from fusionray.evaluation.report.figures import Figure, Figures
 from fusionray.reporting.charts import (
     Measured,
@@ -17,22 +17,22 @@ from fusionray.reporting.charts import (
 from fusionray.reporting.page import Block, Listing, Page
 from fusionray.reporting.parts import Legend, Row, Rows
 
-Ledgers = Mapping[str, Mapping[str, float]]
+Breakdowns = Mapping[str, Mapping[str, float]]
 
 
-def build_page(title: str, figures: Figures, findings: Findings, keys: Mapping[str, Key]) -> Page:
-    """Build the page of a benchmark: figures and ledgers as charts, then folded: both as tables, and circumstances."""
+def build_page(title: str, figures: Figures, findings: Findings, keys: Mapping[str, BenchKey]) -> Page:
+    """Build the page of a benchmark: figures and breakdowns as charts, then both as folded tables, then the conditions."""
     rows = [(*row, keys[row[0]].what) for row in list_rows(figures, findings)]
     return Page(
         title,
-        blocks=[*show_figures(figures, findings, keys), *show_ledgers(findings.ledgers)],
-        listings=[Listing("figures", (*HEAD, "what"), rows), *list_ledgers(findings.ledgers)],
+        blocks=[*show_figures(figures, findings, keys), *show_breakdowns(findings.breakdowns)],
+        listings=[Listing("figures", (*HEAD, "what"), rows), *list_breakdowns(findings.breakdowns)],
         origin=f"{figures.machine}; fusionray {figures.code_version}.",
         notes=findings.notes,
     )
 
 
-def show_figures(figures: Figures, findings: Findings, keys: Mapping[str, Key]) -> list[Block]:
+def show_figures(figures: Figures, findings: Findings, keys: Mapping[str, BenchKey]) -> list[Block]:
     """Show each figure as a row: the median over the rounds, on the interval from the lowest round to the highest."""
     rows = [
         show_figure(key, figure, findings.values.get(key, ()), keys[key].what)
@@ -54,35 +54,35 @@ def show_figure(key: str, figure: Figure, rounds: Sequence[float], what: str) ->
     return Row(key, strip, value, what, details, (f"{ends[0]:g}", f"{ends[1]:g}"), figure.holds)
 
 
-def list_parts(ledgers: Ledgers) -> list[str]:
-    """Name the parts of all ledgers, in order."""
-    return list(dict.fromkeys(part for ledger in ledgers.values() for part in ledger))
+def list_parts(breakdowns: Breakdowns) -> list[str]:
+    """Name the parts of all breakdowns, in order."""
+    return list(dict.fromkeys(part for breakdown in breakdowns.values() for part in breakdown))
 
 
-def show_ledgers(ledgers: Ledgers) -> list[Block]:
-    """Show the parts of each step as shares of it."""
-    if not ledgers:
+def show_breakdowns(breakdowns: Breakdowns) -> list[Block]:
+    """Show the parts of each step as shares of its time."""
+    if not breakdowns:
         return []
-    names = list_parts(ledgers)
+    names = list_parts(breakdowns)
     legend = [
         (draw_sample(f'<rect class="part{number % 6}" width="20" height="16"/>'), name)
         for number, name in enumerate(names)
     ]
     rows = []
-    for title, ledger in ledgers.items():
-        parts = ", ".join(f"{name} {value:.1f}" for name, value in ledger.items())
-        strip = draw_stack(ledger, names, title=f"{title}: {parts} ms")
-        rows.append(Row(title, strip, f"{sum(ledger.values()):.0f} ms a step", details=[f"{parts} ms"]))
+    for title, breakdown in breakdowns.items():
+        parts = ", ".join(f"{name} {value:.1f}" for name, value in breakdown.items())
+        strip = draw_stack(breakdown, names, title=f"{title}: {parts} ms")
+        rows.append(Row(title, strip, f"{sum(breakdown.values()):.0f} ms a step", details=[f"{parts} ms"]))
     return [Block("Where the time of a step goes", [Legend(legend), Rows(rows)])]
 
 
-def list_ledgers(ledgers: Ledgers) -> list[Listing]:
+def list_breakdowns(breakdowns: Breakdowns) -> list[Listing]:
     """Make a listing of the parts of each step."""
-    if not ledgers:
+    if not breakdowns:
         return []
-    names = list_parts(ledgers)
+    names = list_parts(breakdowns)
     rows = [
-        (title, *(f"{ledger.get(name, 0.0):.1f}" for name in names), f"{sum(ledger.values()):.1f}")
-        for title, ledger in ledgers.items()
+        (title, *(f"{breakdown.get(name, 0.0):.1f}" for name in names), f"{sum(breakdown.values()):.1f}")
+        for title, breakdown in breakdowns.items()
     ]
-    return [Listing("time ledger, ms a step", ("", *names, "together"), rows)]
+    return [Listing("time breakdown, ms a step", ("", *names, "total"), rows)]

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: figures.json, report.html, report.md, and the table that is printed."""
+"""The output of a benchmark: figures.json, report.html, report.md, and the printed table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusionray.benchmarks.findings import Findings, Key, write_text
+from fusionray.benchmarks.findings import BenchKey, Findings, write_text
 from fusionray.benchmarks.report import build_page
 from fusionray.evaluation.report.figures import Figures, write_figures
 from fusionray.reporting.page import save_page
@@ -20,8 +20,8 @@ class BenchResult:
     table: str
 
 
-def write_result(folder: Path, bench: str, keys: Mapping[str, Key], findings: Findings) -> BenchResult:
-    """Write figures and report of the benchmark of this name."""
+def write_result(folder: Path, bench: str, keys: Mapping[str, BenchKey], findings: Findings) -> BenchResult:
+    """Write figures and report of the benchmark that `bench` names."""
     missing = {key: reason for key, reason in findings.missing.items() if key in keys}
     figures = write_figures(folder, f"bench-{bench}", findings.figures(keys), missing)
     save_page(folder, build_page(f"Benchmark: {bench}", figures, findings, keys))

@@ -25,40 +25,38 @@ NUM_BATCHES = 4
 
 
 class FusionRecipe(Recipe[PairBatch], Protocol):
-    """What the plain loops call of a face fusion beside the contract of every recipe."""
+    """The methods of a face fusion that the plain loops call, beside those of every recipe."""
 
     def generator_loss(self, step: PhaseInput[Any]) -> Losses:
-        """Everything that is asked of the generator."""
+        """Compute the losses of the generator."""
 
     def augment(self, *pictures: Tensor) -> tuple[Tensor, ...]:
-        """Change pictures alike before the discriminator judges them."""
+        """Apply the same augmentation to pictures before the discriminator sees them."""
 
 
 class TrainBenchConfig(Section):
-    """What `fusionray bench train` measures, and for how long."""
+    """Settings of `fusionray bench train`: what it measures, and for how long."""
 
     listed_by: ClassVar[str] = "fusionray bench train --settings"
 
-    output: str = Field(
-        description="Folder for figures.json, report.html, report.md, and the shards that are streamed."
-    )
+    output: str = Field(description="Folder for figures.json, report.html, report.md, and the shards.")
     engine_preset: str = Field("tiny-64", description="Face-fusion preset whose engine is measured.")
     recompute_preset: str = Field("fast-128", description="Preset that activation checkpointing is measured on.")
     gpu_preset: str = Field("fast-128", description="Preset that the GPU is measured on.")
     train: dict[str, Any] = Field(
         {},
         description="Changes of the presets: train.KEY=VALUE, with the keys of `fusionray train --settings`. Every "
-        "contestant steps with adamw.",
+        "candidate steps with adamw.",
     )
     keys: tuple[str, ...] = Field((), description="Keys of the table to measure; empty: all of them.")
-    rounds: int = Field(5, ge=1, description="Rounds in which the contestants take turns; medians are reported.")
-    steps: int = Field(4, ge=1, description="Steps of each contestant in a round.")
+    rounds: int = Field(5, ge=1, description="Rounds of interleaved measurement; medians are reported.")
+    steps: int = Field(4, ge=1, description="Steps of each candidate in a round.")
     loop_steps: int | None = Field(
         None,
         ge=1,
         description="Steps of the Ray Train loop in a round; null: those between two entries in the tracker.",
     )
-    loader_batches: int = Field(60, ge=1, description="Batches of 64 images that each loader makes in a round.")
+    loader_batches: int = Field(60, ge=1, description="Batches of 64 images that each loader yields in a round.")
     seconds: float = Field(600, gt=0, description="No round and no part starts after this time.")
     data_size: int = Field(128, ge=32, description="Side of the streamed crops; the preset's networks take it as well.")
     world: str = Field(
@@ -85,9 +83,9 @@ class BenchSetup:
     device: torch.device
 
     def build_recipe(self) -> FusionRecipe:
-        """Build the recipe; twice built, the networks are equal."""
+        """Build the recipe; each call gives equal networks."""
         torch.manual_seed(self.config.run.seed)
-        # Encoders that a run would train first are as fast and as large untrained.
+        # A run would train some encoders first; untrained ones have the same speed and size.
         dependencies, _ = build_dependencies(self.config)
         recipe = build_recipe(self.config, self.config.state_facts(num_people=2, synthetic=False), dependencies)
         return cast(FusionRecipe, recipe)
@@ -119,8 +117,8 @@ def build_setup(bench: TrainBenchConfig, preset: str, device: torch.device, **ch
     tree = merge_trees(merge_trees(tree, bench.train), changes)
     config = validate(TrainConfig, tree, f"preset {preset} with the changes under `train`")
     if config.recipe.name != "face_fusion":
-        raise ConfigInvalid(f"preset {preset}: is no face fusion; choose another one to be measured")
-    # The plain loops that it is measured against know AdamW.
+        raise ConfigInvalid(f"preset {preset}: is not a face fusion; choose another preset to measure")
+    # The plain loops to compare with only have AdamW.
     plain = {
         name: getattr(config.recipe, name).model_copy(update={"kind": "adamw"})
         for name in ("generator_optimizer", "discriminator_optimizer")

@@ -1,4 +1,4 @@
-"""`fusionray bench train`: measure every key of the table, print it, write figures.json, report.html and report.md.
+"""`fusionray bench train`: measure every key, print the table, write figures.json, report.html and report.md.
 
 The parts that need torch alone run without Ray: `python -m fusionray.benchmarks.train --engine-only --output DIR`.
 """
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark without the other commands; exit 1 with one line if that fails."""
     parser = argparse.ArgumentParser(prog="python -m fusionray.benchmarks.train", description=__doc__)
     parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json and report.html")
-    parser.add_argument("--engine-only", action="store_true", help="leave out what needs Ray, installed or not")
+    parser.add_argument("--engine-only", action="store_true", help="skip the parts that need Ray")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, such as rounds=3")
     options = parser.parse_args(arguments)
     apply_defaults()

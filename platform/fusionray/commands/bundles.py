@@ -66,12 +66,13 @@ def run_export(options: argparse.Namespace) -> None:
 
 def run_facefusion(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import DESCRIPTION_NAME, read_bundle
+    from fusionray.bundle.description import REGISTRY_PREFIX
     from fusionray.export.export import ExportConfig, export
     from fusionray.export.facefusion import write_facefusion
 
     if options.precision:
         raise ValueError("--precision has no effect with --layout facefusion, which writes float32; leave it out")
-    if options.checkpoint.startswith("models:/") or (Path(options.checkpoint) / DESCRIPTION_NAME).is_file():
+    if options.checkpoint.startswith(REGISTRY_PREFIX) or (Path(options.checkpoint) / DESCRIPTION_NAME).is_file():
         if options.config or options.overrides:
             raise ValueError("settings apply to a checkpoint, and CHECKPOINT is a bundle; leave them out")
         written = write_facefusion(read_bundle(options.checkpoint), options.output)

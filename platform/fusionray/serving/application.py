@@ -95,9 +95,9 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     # At INFO, Ray Serve reports each of its steps, also those of other applications.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     config = with_absolute_paths(config)
-    book = ModelRegistry(config)
-    check_tasks(config, book.tasks)
-    for version in book.versions():
+    registry = ModelRegistry(config)
+    check_tasks(config, registry.tasks)
+    for version in registry.versions():
         read_bundle(version.location, config.tracking_uri)
     start_serve(host, port)
     found_host, found_port = find_address()
@@ -115,7 +115,7 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
 def start_serve(host: str, port: int) -> None:
     """Start Ray Serve and its proxies.
 
-    Raises: ServiceFailed where the proxies are not ready in time, as on a machine that is too busy.
+    Raises: ServiceFailed if the proxies are not ready in time, for example on a busy machine.
     """
     try:
         serve.start(http_options={"host": host, "port": port})

@@ -1,4 +1,4 @@
-"""Settings of the service. Ray Serve ignores unknown keys; these settings refuse them."""
+"""Settings of the service. Unknown keys are errors here; Ray Serve itself ignores them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from fusionray.bundle.description import Precision
+from fusionray.bundle.description import REGISTRY_PREFIX, Precision
 from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid
@@ -47,9 +47,9 @@ class CanaryConfig(Section):
 
 
 class ModelConfig(Section):
-    """A model that clients choose by its name."""
+    """A model, which clients request by its name."""
 
-    name: str = Field(default="default", pattern=NAME_PATTERN, description="Name by which clients choose the model.")
+    name: str = Field(default="default", pattern=NAME_PATTERN, description="Name by which clients request the model.")
     bundle: str = Field(description="Folder of the bundle, or models:/name@alias in the registry.")
     canary: CanaryConfig | None = Field(
         default=None, description="A second bundle that answers a share of the requests; null: none."
@@ -91,7 +91,7 @@ class StageConfig(Section):
 class InlineStageConfig(StageConfig):
     """A part that may run inside the replica of its caller, which saves a network hop and a copy of the pictures."""
 
-    apart: bool = Field(
+    separate_deployment: bool = Field(
         default=False, description="Run in replicas of its own; otherwise it runs inside the replicas of its caller."
     )
     max_ongoing_requests: int = Field(
@@ -116,7 +116,7 @@ class GeneratorStageConfig(InlineStageConfig):
         description="Faces per batch; null: 8, or 1 on a CPU.",
         json_schema_extra=in_unit("faces"),
     )
-    lanes: int | None = Field(
+    num_streams: int | None = Field(
         default=None,
         ge=1,
         description="Batches computed at the same time; null: 1 on a GPU, up to 4 that share the CPUs.",
@@ -170,7 +170,7 @@ class ServeConfig(Section):
     )
     tracking_uri: str | None = Field(default=None, description="MLflow server or store that holds the model registry.")
     alias_poll_seconds: float = Field(
-        default=10.0, gt=0, description="Time between two looks for a moved registry alias."
+        default=10.0, gt=0, description="Time between two checks for a moved registry alias."
     )
     detector: str = Field(
         default="default", description="Face detector: 'default', or the path of a YuNet or SCRFD ONNX file."
@@ -186,12 +186,12 @@ class ServeConfig(Section):
     limits: LimitConfig = Field(
         default=LimitConfig(), description="Limits of one request, and of all requests together."
     )
-    signing: SigningConfig = Field(default=SigningConfig(), description="Whose key signs the outputs.")
+    signing: SigningConfig = Field(default=SigningConfig(), description="Key that signs the outputs.")
     consent: ConsentConfig = Field(default=ConsentConfig(), description="What a request needs besides its pictures.")
     audit: AuditConfig = Field(default=AuditConfig(), description="Where requests are recorded.")
     keys: ApiKeyConfig = Field(default=ApiKeyConfig(), description="Who may send requests, and how many.")
     identities: IdentityConfig = Field(default=IdentityConfig(), description="Where source faces are kept.")
-    jobs: JobConfig = Field(default=JobConfig(), description="Where long work is kept.")
+    jobs: JobConfig = Field(default=JobConfig(), description="Where jobs are kept.")
     mark: MarkConfig = Field(default=MarkConfig(), description="A visible mark on every output.")
     start_timeout_seconds: float = Field(
         default=300.0, gt=0, description="Stop with an error if the service is not ready after this time."

@@ -23,9 +23,12 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
-# For the head of a request, and for as much of its body as fits the buffer.
+from fusionray.serving.problem_document import problem_document
+from fusionray.storage.atomic_files import write_private
+
+# Time for the head of a request, and for a body that fits HAProxy's buffer.
 ARRIVAL_SECONDS = 15
-# What starts long work is not sent again: the first copy may have begun it.
+# A request that starts long work is not retried: the first attempt may have started it.
 NOT_REPEATABLE = "/v1/jobs"
 # Status of HAProxy's own answer -> status that the client sees, reason, detail.
 ERRORS = {

@@ -18,9 +18,9 @@ LONGEST_SIDE = 16_383
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """One bundle, found at one time under a model's name, and which of its generators runs.
+    """The bundle to which a model's name resolves, and which of its generators runs.
 
-    `task` is that of the bundle, `inputs` names the pictures that it takes. `id` is the same wherever it is loaded.
+    `task` is that of the bundle, `inputs` names the pictures that it takes.
     """
 
     name: str
@@ -97,7 +97,7 @@ class AnyModelList:
 
 @dataclass(frozen=True)
 class PictureOptions:
-    """What a client may choose for one request, whatever the task."""
+    """Options of one request, the same for every task."""
 
     picture_format: PictureFormat = "png"
     mark: bool = False
@@ -141,7 +141,7 @@ class IdentityReply:
 
 @dataclass(frozen=True)
 class PictureReply:
-    """A finished picture, encoded and signed. `timing` are milliseconds by stage, in the order of the work."""
+    """A finished picture, encoded and signed. `timing` holds milliseconds by stage, in the order of execution."""
 
     data: bytes
     media_type: str
@@ -153,7 +153,7 @@ class PictureReply:
 
 @dataclass(frozen=True)
 class FuseReply(PictureReply):
-    """A picture whose faces were replaced where `boxes` say."""
+    """A fused picture; `boxes` are the faces that were replaced."""
 
     boxes: tuple[Box, ...]
 

@@ -10,8 +10,8 @@ from fusionray.config import Section, in_unit
 from fusionray.tuning.space import Range
 
 
-class HalvingConfig(Section):
-    """ASHA: stop trials early that lag behind the others at the same number of images."""
+class AshaConfig(Section):
+    """ASHA: stop trials that are worse than others after the same number of images."""
 
     grace_images: int = Field(ge=1, description="Images that every trial trains on before it may be stopped.")
     factor: float = Field(
@@ -42,7 +42,7 @@ class PopulationConfig(Section):
 
 
 class TuneConfig(Section):
-    """What a search tries, how it proposes trials, and for how long it runs."""
+    """Settings of a search: what it tries, how it proposes trials, and for how long it runs."""
 
     listed_by: ClassVar[str] = "fusionray tune --settings"
 
@@ -68,12 +68,14 @@ class TuneConfig(Section):
     startup_trials: int = Field(
         4, ge=1, description="Random trials before the TPE sampler starts; only with search=tpe."
     )
-    halving: HalvingConfig | None = Field(
+    asha: AshaConfig | None = Field(
         None, description="Stop poor trials early with ASHA; null: every trial trains to the end of its budget."
     )
     population: PopulationConfig = PopulationConfig()
     trials: int = Field(8, ge=2, description="Total number of trials; the first one is the unchanged training.")
-    at_once: int = Field(1, ge=1, description="Trials that train at once.", json_schema_extra=in_unit("trials"))
+    max_concurrent_trials: int = Field(
+        1, ge=1, description="Trials that train at the same time.", json_schema_extra=in_unit("trials")
+    )
     metric: str = Field(
         "validation_l1_to_truth", description="Metric of the run's validation that decides which trial is best."
     )

@@ -1,4 +1,4 @@
-"""The charts of a search's report. Knows no Ray."""
+"""The charts of a search's report. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fusionray.tuning.space import Space, short_names, write_value
 
 
 def draw_settings(space: Space, metric: str, trials: Sequence[TrialRecord], best: str) -> Chart:
-    """Draw each trial as a line through its settings, an axis each, to the metric at its end."""
+    """Draw each trial as a line over one axis per setting and one for its last metric."""
     shown = [record for record in trials if record.last is not None]
     names = short_names(space)
     values = [record.last.value for record in shown if record.last]
@@ -29,12 +29,12 @@ def draw_settings(space: Space, metric: str, trials: Sequence[TrialRecord], best
         heights = [range_.place(record.settings[key]) for key, range_ in space.items()]
         heights.append((record.last.value - low) / span)
         lines.append(Line(list(enumerate(heights)), **style(record, best)))
-    title = f"Settings of {len(lines)} trials, and the {metric} that they led to"
+    title = f"Settings of {len(lines)} trials, and the {metric} of each"
     return Chart("parallel", title, draw_parallel(axes, lines, title=title), least_pixels=AXIS_WIDTH * len(axes))
 
 
 def draw_learning(metric: str, trials: Sequence[TrialRecord], best: str) -> Chart:
-    """Draw the metric of each trial over the images that it saw."""
+    """Draw the metric of each trial over its images."""
     lines = [
         Line([(report.images, report.value) for report in record.reports], with_dots=True, **style(record, best))
         for record in trials
@@ -45,7 +45,7 @@ def draw_learning(metric: str, trials: Sequence[TrialRecord], best: str) -> Char
 
 
 def style(record: TrialRecord, best: str) -> dict[str, Any]:
-    """Choose how a trial is drawn: the best and the default one stand out, stopped ones are dotted."""
+    """Choose the line style of a trial: the best and the default stand out, stopped trials are dotted."""
     dotted = record.status == "stopped"
     default = " (default)" if record.number == 0 else ""
     if record.name == best:

@@ -127,7 +127,7 @@ def store_or_compare(folder: str, config: TuneConfig, train: TrainConfig) -> Non
 
 
 def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str) -> TrainConfig:
-    """Prepare shards, and train what the trials depend on once, beside the search, so that they find it done."""
+    """Prepare shards and train encoders once for all trials, and return the training that uses them."""
     train = resolve_shards(resolve_output(train))
     for key, place in train.family.dependencies(train).items():
         train = replace_setting(train, key, ensure_trained(train, place))

@@ -159,7 +159,7 @@ def register(plan: SearchPlan, best: TrialRecord, uri: str) -> str:
 
 
 def track(plan: SearchPlan, figures: Figures, uri: str, files: Sequence[Path]) -> None:
-    """Leave figures and report with the search's run, and close it."""
+    """Log figures and report to the search's run, and close the run."""
     tracker = RunTracker(uri, plan.parent_run)
     tracker.log(0, {key: figure.value for key, figure in figures.figures.items()})
     for path in files:

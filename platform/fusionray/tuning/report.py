@@ -38,21 +38,21 @@ def write_search_report(
         Block(
             "Learning curves",
             [draw_learning(config.metric, trials, best.name)],
-            "The metric at each evaluation. A line a trial; dotted ones were stopped early.",
+            "The metric at each evaluation. One line for each trial; dotted lines were stopped early.",
             narrow=True,
         ),
         Block(
-            "Settings and what they led to",
+            "Settings and results",
             [draw_settings(config.space, config.metric, trials, best.name)],
-            "A line a trial; dotted ones were stopped early, and end at the value that they had then.",
+            "One line for each trial; dotted lines were stopped early and end at their last value.",
         ),
     ]
     if importance:
         note = (
-            f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw; from "
-            f"{len(trials)} trials, so coarse."
+            f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw; only "
+            f"{len(trials)} trials, so the shares are rough."
         )
-        blocks.append(Block("What mattered", [draw_importance(config.space, importance)], note))
+        blocks.append(Block("Importance of settings", [draw_importance(config.space, importance)], note))
     report = Report(
         f"Search '{config.name}'",
         figures,

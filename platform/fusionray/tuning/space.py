@@ -25,7 +25,7 @@ Settings = dict[str, Any]
 
 
 class Range(Section):
-    """The values that one setting may take; give exactly one of choice, uniform, loguniform and integer."""
+    """The values that one setting may take; exactly one of choice, uniform, loguniform and integer is set."""
 
     choice: tuple[Any, ...] | None = Field(None, min_length=2, description="A list of values to choose from.")
     uniform: tuple[float, float] | None = Field(

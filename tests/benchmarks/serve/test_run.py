@@ -37,7 +37,7 @@ def build_config(folder: Path, **changes: object) -> ServeBenchConfig:
 @pytest.mark.slow(seconds=115)
 @needs_generator
 def test_a_short_run_finds_every_figure_that_needs_no_competitor(tmp_path: Path) -> None:
-    parts = ("throughput", "overhead", "door", "overload")
+    parts = ("throughput", "overhead", "proxy", "overload")
     result = bench.bench_serve(build_config(tmp_path, parts=parts))
     found, missing = result.figures.figures, result.figures.not_measured
     wanted = {name for name, key in load_keys("serve").items() if key.part in parts}
@@ -72,7 +72,7 @@ def test_without_a_load_generator_nothing_starts(tmp_path: Path, monkeypatch: py
 
 
 @needs_generator
-def test_what_comes_behind_the_limit_is_not_measured(tmp_path: Path) -> None:
+def test_nothing_is_measured_after_the_limit(tmp_path: Path) -> None:
     result = bench.bench_serve(build_config(tmp_path, parts=("overhead",), seconds=1e-9))
     assert result.figures.figures == {}
     assert "raise seconds" in result.figures.not_measured["overhead_ms"]

@@ -40,9 +40,9 @@ class ServeBenchConfig(Section):
         json_schema_extra=in_unit("processes"),
     )
     clients: int = Field(32, ge=1, description="Clients that send requests at the same time.")
-    rounds: int = Field(3, ge=1, description="Rounds in which the servers take turns; medians are reported.")
-    turn_seconds: float = Field(10.0, gt=0, description="Shortest duration of a turn under load.")
-    warm_up_seconds: float = Field(6.0, ge=0, description="Shortest load before each turn, which is not counted.")
+    rounds: int = Field(3, ge=1, description="Rounds of interleaved loads; medians are reported.")
+    load_seconds: float = Field(10.0, gt=0, description="Shortest duration of a load.")
+    warm_up_seconds: float = Field(6.0, ge=0, description="Shortest warm-up before each load, which is not counted.")
     picture_pixels: int = Field(512, ge=64, description="Side of the pictures that clients send.")
     picture_format: PictureFormat = Field("jpeg", description="Picture format of the answers.")
     requests: int = Field(60, ge=2, description="Requests of the single client that measures the overhead.")
@@ -52,11 +52,11 @@ class ServeBenchConfig(Section):
         description="Batch sizes that the bare model is tried with.",
         json_schema_extra=in_unit("images"),
     )
-    door_pixels: int = Field(64, ge=64, description="Side of the pictures that the stub model receives.")
+    proxy_pixels: int = Field(64, ge=64, description="Side of the pictures that the stub service receives.")
     saturation: tuple[int, ...] = Field(
         (2, 4, 8, 16, 32),
         min_length=1,
-        description="Client counts that the stub model is tried with.",
+        description="Client counts that the stub service is tried with.",
         json_schema_extra=in_unit("clients"),
     )
     soak_clients: int = Field(8, ge=1, description="Clients of the soak test; choose as many as keep the machine busy.")

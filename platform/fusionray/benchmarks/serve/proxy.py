@@ -12,8 +12,8 @@ from fusionray.benchmarks.serve.inputs import draw_person, write_form
 from fusionray.benchmarks.serve.load import Load, LoadResult, apply_load
 from fusionray.benchmarks.serve.servers import find_free_port, ray_folder, start
 
-# As `environment.py` sets it, and as Ray Serve is without.
-DOORS = {"haproxy": "1", "python": "0"}
+# Values of RAY_SERVE_ENABLE_HA_PROXY: as `environment.py` sets it, and Ray Serve's default.
+PROXIES = {"haproxy": "1", "python": "0"}
 STUB = "fusionray.benchmarks.serve.stub_service"
 
 

@@ -1,4 +1,4 @@
-"""`fusionray bench serve`: measure every part that is asked for; figures.json, report.html and report.md."""
+"""`fusionray bench serve`: measure the configured parts, write figures.json, report.html and report.md."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEASURES: dict[Part, Callable[[ServeBenchContext, Callable[[], None]], Findings]
 
 
 def bench_serve(config: ServeBenchConfig) -> BenchResult:
-    """Measure the parts that `config` names, and write figures.json, report.md and a picture.
+    """Measure the parts that `config` names, and write figures.json, report.html and report.md.
 
     Raises: InputMissing without a load generator; ConfigInvalid, BundleInvalid.
     """

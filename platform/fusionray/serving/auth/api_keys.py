@@ -47,7 +47,7 @@ class ApiKeyConfig(Section):
     file: str | None = Field(
         default=None, description="YAML file of API keys that `fusionray keys add` writes; null: no keys."
     )
-    spent: str | None = Field(
+    usage_file: str | None = Field(
         default=None, description="File in which the daily image counts survive a restart; null: a restart resets them."
     )
 

@@ -1,4 +1,4 @@
-"""The routes of the service, version 1: what its tasks bring, models, health, metrics."""
+"""The routes of the service, version 1: models, health and metrics; each served task adds its own."""
 
 from __future__ import annotations
 

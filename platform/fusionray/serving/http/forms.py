@@ -58,7 +58,7 @@ async def read_picture_options(
     mark: Annotated[bool, Form()] = False,
     consent: Annotated[str | None, Form(max_length=4096)] = None,
 ) -> PictureOptions:
-    """Read the choices that every task leaves to a client from the form or the query; the form wins."""
+    """Read the client's options that every task has; the form overrides the query."""
     picture_format = format_in_form or format_in_query or request.app.state.default_format
     return PictureOptions(picture_format, mark, consent)
 

@@ -29,7 +29,7 @@ def answer_picture(reply: PictureReply) -> Response:
 
 
 def describe_reply(reply: PictureReply) -> dict[str, str]:
-    """Write what is told beside a picture: who made it, where faces were found if any, and what each stage took."""
+    """Build the headers of a picture: model, bundle, boxes of the faces if any, provenance, milliseconds by stage."""
     timing = ", ".join(f"{stage};dur={milliseconds:.2f}" for stage, milliseconds in reply.timing.items())
     faces = describe_faces(reply) if isinstance(reply, FuseReply) else {}
     return {
@@ -76,6 +76,6 @@ def add_problem_handlers(api: FastAPI) -> None:
 
 
 def picture_responses(what: str) -> dict[int | str, dict[str, Any]]:
-    """Describe an answer that is a picture: `what` it shows."""
+    """Describe the response that holds a picture; `what` is its description."""
     kinds: dict[str, Any] = {f"image/{kind}": {} for kind in ("png", "jpeg", "webp")}
     return {200: {"content": kinds, "description": what}}

@@ -37,7 +37,7 @@ def add_many_routes(api: FastAPI, task: FaceFusion) -> None:
 
 
 def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
-    """Add the route that answers a batch at once."""
+    """Add the route of batches."""
 
     @api.post("/v1/batches", response_class=Response, responses=ZIP_RESPONSE | problems(*OF_PICTURES))
     async def batch(
@@ -62,7 +62,7 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
 
 
 def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
-    """Add the routes of long work."""
+    """Add the routes of jobs."""
 
     @api.post("/v1/jobs", status_code=202, response_model=None, responses=problems(*OF_PICTURES, 507))
     async def create(
@@ -86,10 +86,10 @@ def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
         job_options = {"fuse": asdict(options), "model": version.name}
         loop = asyncio.get_running_loop()
         try:
-            status = await loop.run_in_executor(None, task.jobs.create, caller.name, wishes, source, pictures)
+            status = await loop.run_in_executor(None, task.jobs.create, caller.name, job_options, source, pictures)
         except (QuotaExceeded, StoreFull) as error:
             return answer(explain(error))
-        task.runner.wake()
+        task.job_worker.wake()
         response.headers["Location"] = f"/v1/jobs/{status.job}"
         return describe_job(status)
 

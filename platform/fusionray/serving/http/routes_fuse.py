@@ -1,4 +1,4 @@
-"""One picture with another identity."""
+"""The route that fuses one picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FUSED = picture_responses("The fused picture, signed")
 
 
 def add_fuse_route(api: FastAPI, task: FaceFusion) -> None:
-    """Add the route that fuses one picture."""
+    """Add the route of single pictures."""
 
     @api.post("/v1/fuse", response_class=Response, responses=FUSED | problems(*OF_PICTURES))
     async def fuse(

@@ -46,7 +46,7 @@ def add_identity_routes(api: FastAPI, task: FaceFusion) -> None:
     async def look(request: Request, identity: str) -> Response | dict[str, Any]:
         loop = asyncio.get_running_loop()
         try:
-            kept = await loop.run_in_executor(None, task.vault.get, identity, find_caller(request).name)
+            kept = await loop.run_in_executor(None, task.identities.get, identity, find_caller(request).name)
         except UnknownIdentity as error:
             return answer(explain(error))
         return {"identity": identity, "expires_at": write_time(kept.expires_at)}
@@ -55,7 +55,7 @@ def add_identity_routes(api: FastAPI, task: FaceFusion) -> None:
     async def forget(request: Request, identity: str) -> Response:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, task.vault.remove, identity, find_caller(request).name)
+            await loop.run_in_executor(None, task.identities.remove, identity, find_caller(request).name)
         except UnknownIdentity as error:
             return answer(explain(error))
         return Response(status_code=204)

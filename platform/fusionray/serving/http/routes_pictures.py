@@ -1,4 +1,4 @@
-"""One picture made of named pictures: the route of a task that brings none of its own."""
+"""The route of a task that adds none of its own: it makes one picture of named pictures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from fusionray.serving.tasks.pictures import PictureTask
 
 MADE = picture_responses("The picture that was made, signed")
-# What forms hold beside pictures, and what is served beside tasks.
+# Fields of forms that are not pictures, and routes that no task may take.
 OPTION_FIELDS = frozenset({"model", "format", "mark", "consent"})
 OTHER_ROUTES = frozenset({"batches", "fuse", "identities", "jobs", "models"})
 
 
 def check_names(task: str, inputs: Sequence[str]) -> None:
-    """Refuse names that the service uses otherwise.
+    """Refuse a task or an input whose name the service already uses.
 
     Raises: BundleInvalid.
     """
@@ -48,7 +48,7 @@ def add_picture_route(api: FastAPI, task: PictureTask) -> None:
         request: Request,
         options: Annotated[PictureOptions, Depends(read_picture_options)],
         model: Annotated[str | None, Depends(read_model)],
-        # A default, for an annotation is a string that could not name a local function.
+        # A default value, because annotations are strings here and could not name a local function.
         pictures: dict[str, bytes] = Depends(read_pictures),  # noqa: B008
     ) -> Response:
         caller = find_caller(request)
@@ -59,7 +59,7 @@ def add_picture_route(api: FastAPI, task: PictureTask) -> None:
 
 
 def build_reader(inputs: Sequence[str]) -> Callable[..., Awaitable[dict[str, bytes]]]:
-    """Build what reads a file for each input out of a form; FastAPI finds the names in its signature."""
+    """Build the dependency that reads one file of a form for each input; FastAPI takes the names from its signature."""
 
     async def read(**uploads: UploadFile) -> dict[str, bytes]:
         return {name: await upload.read() for name, upload in uploads.items()}

@@ -27,7 +27,7 @@ from fusionray.serving.identities.encryption import cut_region
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
-from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch
+from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.schema import FuseReply, FuseTask, IdentityReply, ModelCard, ModelVersion, Problem
 
 
@@ -80,7 +80,7 @@ class FaceStage:
             lambda version: LoadedReader(version, config, self.detectors), config.models_per_replica
         )
         self.policy = build_policy(config.consent)
-        self.vault = open_store(config.identities)
+        self.identities = open_store(config.identities)
         self.codec = PictureCodec(config)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:

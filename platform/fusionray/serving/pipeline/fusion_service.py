@@ -1,4 +1,4 @@
-"""What face fusion does for a caller, whichever route it came by."""
+"""Face fusion for a caller, the same on every route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fusionray.serving.schema import FuseOptions, FuseReply, FuseTask, IdentityR
 
 @dataclass(frozen=True)
 class FuseRequest:
-    """What a caller asks for: a source (a picture, or the handle of an identity), a target, and how."""
+    """One request of a caller: a source (a picture, or the handle of an identity), a target, and options."""
 
     caller: Caller
     source: bytes | str
@@ -25,7 +25,7 @@ class FuseRequest:
     asked_at: float = field(default_factory=time.perf_counter)
 
     def write_entry(self, reply: Any, common: dict[str, Any]) -> AuditEntry:
-        """Name both pictures by their hashes. A handle is a secret: its hash tells only which is which."""
+        """Build the entry with the hashes of both pictures. A handle is a secret, so it is hashed too."""
         source = self.source.encode() if isinstance(self.source, str) else self.source
         return AuditEntry(
             **common,
@@ -36,28 +36,28 @@ class FuseRequest:
 
 
 class FusionService:
-    """Fuse pictures and keep identities. Whatever goes wrong is an answer, a `Problem`."""
+    """Fuse pictures and store identities. A request that fails is answered with a `Problem`."""
 
     def __init__(self, requests: RequestService, pictures: PictureService) -> None:
         self.requests = requests
         self.pictures = pictures
 
-    async def fuse(self, wish: FuseRequest) -> FuseReply | Problem:
+    async def fuse(self, request: FuseRequest) -> FuseReply | Problem:
         """Make one picture."""
         requests = self.requests
-        version = requests.choose(wish.caller, wish.model)
+        version = requests.choose(request.caller, request.model)
         if isinstance(version, Problem):
-            return await requests.close(wish, version, "")
+            return await requests.close(request, version, "")
         deadline = time.time() + requests.config.limits.request_timeout_seconds
-        task = FuseTask(wish.source, wish.target, version, wish.options, deadline, wish.caller.name)
-        reply = await requests.close(wish, await requests.guarded(self.pictures.fuse(task)), version.name)
+        task = FuseTask(request.source, request.target, version, request.options, deadline, request.caller.name)
+        reply = await requests.close(request, await requests.wait_for(self.pictures.fuse(task)), version.name)
         if isinstance(reply, FuseReply):
-            requests.measures.faces.inc(len(reply.boxes), {"model": version.name})
+            requests.metrics.faces.inc(len(reply.boxes), {"model": version.name})
         return reply
 
     async def keep_identity(self, caller: Caller, source: bytes, consent: str | None) -> IdentityReply | Problem:
-        """Keep the largest face of a picture under a handle."""
-        reply = await self.requests.guarded(self.pictures.keep_identity(source, caller.name, consent))
+        """Store the largest face of a picture under a handle."""
+        reply = await self.requests.wait_for(self.pictures.keep_identity(source, caller.name, consent))
         ended = (reply.status, reply.reason) if isinstance(reply, Problem) else (201, "")
-        self.requests.measures.count_end(*ended, "")
+        self.requests.metrics.count_end(*ended, "")
         return reply

@@ -1,6 +1,6 @@
-"""The part that holds the generators: crops of many requests in, fused crops out, in common batches.
+"""The generator stage: it fuses the crops of many requests in common batches.
 
-Models of other tasks than face fusion are held here too: named pictures in, a picture out, one request at a time.
+It also runs the models of other tasks, one request at a time: each makes a picture of named pictures.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_STREAMS = 4
 
 
 class GeneratorService(Protocol):
-    """What runs generators, in this replica or in another."""
+    """Runs generators, in this replica or in another one."""
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, warm it up, and describe what it runs on."""
@@ -45,11 +45,11 @@ class GeneratorService(Protocol):
         ...
 
     async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
-        """Do as `prepare` does for a version of another task than face fusion."""
+        """Load a version of another task, warm it up, and describe what it runs on."""
         ...
 
     async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
-        """Make a picture of the named ones, of any size; gives it and the seconds that they waited."""
+        """Make a picture of the named pictures, of any size; return it and the seconds that they waited."""
         ...
 
 
@@ -117,7 +117,7 @@ class LoadedGenerator:
 
 
 class LoadedRunner:
-    """The models of a bundle of another task, and the threads that run them; more than can wait is refused."""
+    """The models of a bundle of another task, and the threads that run them; too many waiting requests are refused."""
 
     def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
         bundle = open_bundle(version, config.tracking_uri)
@@ -125,7 +125,7 @@ class LoadedRunner:
         self.runner.warm_up()
         self.max_waiting = config.fuser.max_waiting_faces
         self.num_waiting = 0
-        self.lanes = ThreadPoolExecutor(config.fuser.lanes or 1, version.name)
+        self.streams = ThreadPoolExecutor(config.fuser.num_streams or 1, version.name)
         described, report = bundle.description, self.runner.report
         self.card = PictureModelCard(
             name=version.name,
@@ -143,9 +143,9 @@ class LoadedRunner:
         )
 
     async def run(self, pictures: dict[str, Image]) -> tuple[Image, float]:
-        """Make a picture on a lane; gives it and the seconds that it waited for one.
+        """Make a picture in one of the threads; return it and the seconds that the request waited.
 
-        Raises: Overloaded if too much waits already.
+        Raises: Overloaded if too many requests wait already.
         """
         if self.num_waiting >= self.max_waiting:
             raise Overloaded(f"{self.num_waiting} pictures wait already; ask again later")
@@ -157,22 +157,22 @@ class LoadedRunner:
 
         self.num_waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.lanes, work)
+            return await asyncio.get_running_loop().run_in_executor(self.streams, work)
         finally:
             self.num_waiting -= 1
 
     def __del__(self) -> None:
-        # Ray Serve calls this when it puts the model away: what runs is finished.
-        if hasattr(self, "lanes"):
-            self.lanes.shutdown(wait=False)
+        # Ray Serve calls this when it unloads the model; requests that run are finished first.
+        if hasattr(self, "streams"):
+            self.streams.shutdown(wait=False)
 
 
 class GeneratorStage:
-    """Hold generators resident, fuse crops with them, and run the models of other tasks."""
+    """Hold generators in memory, fuse crops with them, and run the models of other tasks."""
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        self.shelf = ModelCache(lambda version: LoadedGenerator(version, config), config.models_per_replica)
+        self.models = ModelCache(lambda version: LoadedGenerator(version, config), config.models_per_replica)
         self.runners = ModelCache(lambda version: LoadedRunner(version, config), config.models_per_replica)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
@@ -193,13 +193,13 @@ class GeneratorStage:
         return await asyncio.wrap_future(loaded.batcher.submit(sources, crops))
 
     async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
-        """Load a version of another task, warm it up, and tell what it runs on."""
+        """Load a version of another task, warm it up, and describe what it runs on."""
         return (await self.runners.get(version)).card
 
     async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
-        """Make a picture of the named ones; gives it and the seconds that they waited.
+        """Make a picture of the named pictures; return it and the seconds that they waited.
 
-        Raises: Overloaded if too much waits already; ImageRejected if the runner cannot use a picture.
+        Raises: Overloaded if too many requests wait already; ImageRejected if the runner cannot use a picture.
         """
         return await (await self.runners.get(version)).run(pictures)
 
@@ -218,14 +218,14 @@ class RemoteFuser(DeploymentClient):
         return fused
 
     async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
-        """Load a version of another task in one replica, and tell what it runs on."""
+        """Load a version of another task in one of the replicas, and describe what it runs on."""
         card: PictureModelCard = await self.find(version).prepare_pictures.remote(version)
         return card
 
     async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
         """Make a picture in one of the replicas.
 
-        Raises: Overloaded, ImageRejected; RayActorError if the replica was lost meanwhile.
+        Raises: Overloaded, ImageRejected; RayActorError if the replica dies in the meantime.
         """
         made: tuple[Image, float] = await self.find(version).run.remote(version, pictures)
         return made

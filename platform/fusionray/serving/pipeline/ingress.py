@@ -1,4 +1,4 @@
-"""The replica that takes requests: it puts the tasks of its models together, and follows the models."""
+"""The ingress replica: it answers requests with the tasks of its models, and follows the model registry."""
 
 from __future__ import annotations
 
@@ -56,22 +56,21 @@ class Ingress:
         self.keys = ApiKeyStore(Path(config.keys.file) if config.keys.file else None, key_digest)
         check_exposure(find_address()[0], not self.keys.is_empty)
         self.config = config
-        self.book = ModelRegistry(config)
-        self.requests = RequestService(
-            config, self.book, RateLimitClient(quotas.grant.remote) if quotas is not None else None
-        )
+        self.registry = ModelRegistry(config)
+        limits = RateLimitClient(rate_limiter.lease.remote) if rate_limiter is not None else None
+        self.requests = RequestService(config, self.registry, limits)
         generators: GeneratorService = RemoteFuser(fuser) if fuser is not None else GeneratorStage(config)
         parts = Parts(config, self.requests, generators, faces)
-        self.tasks = {name: open_task(name, inputs, parts) for name, inputs in self.book.tasks.items()}
+        self.tasks = {name: open_task(name, inputs, parts) for name, inputs in self.registry.tasks.items()}
         self.cards: dict[str, AnyModelCard] = {}
-        self.watch: asyncio.Task[None] | None = None
+        self.follower: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> AsgiApp:
         limits = self.config.limits
         limited = BodyLimitMiddleware(build_api(self), limits.max_body_bytes, limits.body_timeout_seconds)
         return ApiKeyMiddleware(
-            ConcurrencyLimitMiddleware(DisconnectMiddleware(guarded), limits.max_requests, self.requests.measures),
-            self.ring,
+            ConcurrencyLimitMiddleware(DisconnectMiddleware(limited), limits.max_requests, self.requests.metrics),
+            self.keys,
         )
 
     async def check_health(self) -> None:
@@ -82,7 +81,7 @@ class Ingress:
         if self.follower is None:
             for version in self.registry.versions():
                 await self.prepare(version)
-            self.watch = asyncio.create_task(self.follow())
+            self.follower = asyncio.create_task(self.follow())
             for task in self.tasks.values():
                 task.start(asyncio.get_running_loop())
         else:
@@ -90,18 +89,18 @@ class Ingress:
                 task.check()
 
     def __del__(self) -> None:
-        # Ray Serve calls this when it ends a replica: unfinished work goes to others at once.
+        # Ray Serve calls this when it stops a replica; other replicas take its unfinished work at once.
         for task in getattr(self, "tasks", {}).values():
             task.drain()
 
     async def prepare(self, version: ModelVersion) -> None:
         card = await self.tasks[version.task].prepare(version)
-        self.cards[version.id] = replace(card, default=version.name == self.book.default, share=version.share)
+        self.cards[version.id] = replace(card, default=version.name == self.registry.default, share=version.share)
 
     async def follow(self) -> None:
         """Look for moved aliases and replaced bundles; a new version answers once it is loaded and warm.
 
-        What has expired is cleared away on the way.
+        The loop also removes what has expired.
         """
         loop = asyncio.get_running_loop()
         next_sweep = loop.time()
@@ -126,13 +125,13 @@ class Ingress:
             self.registry.adopt(changed)
 
     def list_models(self) -> list[AnyModelCard]:
-        """Describe what is served, the default first, each with its canary."""
+        """Describe the served models, the default first, each with its canary."""
         cards = []
         for found in self.registry.served.values():
             card = self.cards.get(found.main.id)
             if card is not None:
                 canary = self.cards.get(found.canary.id) if found.canary is not None else None
-                # A canary does the task of its model, so its card is of the same kind.
+                # A canary does the task of its model, so its card has the same type.
                 cards.append(replace(card, canary=canary))  # type: ignore[arg-type]
         return cards
 

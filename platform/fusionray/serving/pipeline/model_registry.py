@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusionray.bundle.bundle import Bundle, bundle_hash, read_description
-from fusionray.bundle.description import FACE_FUSION
+from fusionray.bundle.description import FACE_FUSION, REGISTRY_PREFIX
 from fusionray.errors import BundleInvalid, FusionRayError
 from fusionray.serving.config import ModelConfig, ServeConfig
 from fusionray.serving.schema import ModelVersion
@@ -18,7 +18,7 @@ class UnknownModel(FusionRayError):
 
 
 class WrongTask(FusionRayError):
-    """A client asked a model for something that it does not do."""
+    """A client requests a model for a task that it does not do."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class ServedVersions:
 class ModelRegistry:
     """Hold the versions of the configured models; `look_up` resolves their names again.
 
-    Raises: BundleInvalid if a name means nothing at the start, or models of one task take different inputs.
+    Raises: BundleInvalid if a name cannot be resolved at the start, or models of one task take different inputs.
     """
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.pinned: dict[tuple[str, str], ModelVersion] = {}
-        self.found = {model.name: self.find(model) for model in config.models}
+        self.served = {model.name: self.find(model) for model in config.models}
         self.tasks = self.list_tasks()
 
     @property
@@ -51,14 +51,14 @@ class ModelRegistry:
         return [version for served in self.served.values() for version in (served.main, served.canary) if version]
 
     def list_tasks(self) -> dict[str, tuple[str, ...]]:
-        """List the tasks that are served, and the inputs that each takes.
+        """List the served tasks, each with the inputs that it takes.
 
         Raises: BundleInvalid.
         """
         tasks: dict[str, tuple[str, ...]] = {}
-        for name, found in self.found.items():
-            task, inputs = found.main.task, found.main.inputs
-            # Face fusion names its inputs itself, whatever the ports of a model are called.
+        for name, served in self.served.items():
+            task, inputs = served.main.task, served.main.inputs
+            # Face fusion has its own names for the inputs, whatever those of the model are.
             if tasks.setdefault(task, inputs) != inputs and task != FACE_FUSION:
                 raise BundleInvalid(
                     f"model {name}: takes {', '.join(inputs)}, and another model of the task {task} takes "
@@ -67,31 +67,33 @@ class ModelRegistry:
         return tasks
 
     def choose(self, name: str | None, task: str | None = None) -> ModelVersion:
-        """Choose who answers a request for a name; a canary takes its share at random.
+        """Choose the version that answers a request for a name; a canary gets its share at random.
 
-        Without a name it is the first model of the task, or of all.
+        Without a name, the first model of the task answers, or the first of all.
 
-        Raises: UnknownModel naming those there are; WrongTask naming those of the task.
+        Raises: UnknownModel listing the names that are served; WrongTask listing those of the task.
         """
-        able = [known for known, found in self.found.items() if task in (None, found.main.task)]
-        chosen = name or able[0]
-        found = self.found.get(chosen)
-        if found is None:
-            raise UnknownModel(f"no model '{name}' is served here; there are: {', '.join(self.found)}")
-        if chosen not in able:
-            raise WrongTask(f"the model {chosen} is for {found.main.task}, not for {task}; ask for {', '.join(able)}")
-        on_trial = found.canary is not None and random.random() < found.canary.share  # noqa: S311 - no secret
-        return found.canary if on_trial and found.canary is not None else found.main
+        of_task = [known for known, served in self.served.items() if task in (None, served.main.task)]
+        chosen = name or of_task[0]
+        served = self.served.get(chosen)
+        if served is None:
+            raise UnknownModel(f"no model '{name}' is served here; there are: {', '.join(self.served)}")
+        if chosen not in of_task:
+            raise WrongTask(
+                f"the model {chosen} is for {served.main.task}, not for {task}; ask for {', '.join(of_task)}"
+            )
+        use_canary = served.canary is not None and random.random() < served.canary.share  # noqa: S311 - no secret
+        return served.canary if use_canary and served.canary is not None else served.main
 
     def look_up(self) -> dict[str, ServedVersions]:
         """Resolve every name again; return those that have changed. `adopt` makes them answer.
 
-        Raises: BundleInvalid if a name means nothing any more, or does another task; what was found before stays.
+        Raises: BundleInvalid if a name cannot be resolved, or now names another task; the versions in use stay.
         """
         now = {model.name: self.find(model) for model in self.config.models}
-        for name, found in now.items():
-            check_same_task(self.found[name].main, found.main)
-        return {name: found for name, found in now.items() if found != self.found[name]}
+        for name, versions in now.items():
+            check_same_task(self.served[name].main, versions.main)
+        return {name: versions for name, versions in now.items() if versions != self.served[name]}
 
     def adopt(self, changed: dict[str, ServedVersions]) -> None:
         """Let the new versions answer from now on."""
@@ -109,7 +111,7 @@ class ModelRegistry:
         """Find the bundle at a location; a version of the registry is fetched once."""
         if not location.startswith(REGISTRY_PREFIX):
             return describe_version(model, location, Path(location), share)
-        # Only a registry location needs the tracker.
+        # MLflow is imported only for a location in the registry.
         from fusionray.tracking import pin_bundle, resolve_bundle
 
         pinned = pin_bundle(location, self.config.tracking_uri)
@@ -123,7 +125,7 @@ class ModelRegistry:
 
 
 def describe_version(model: ModelConfig, location: str, folder: Path, share: float) -> ModelVersion:
-    """Identify the bundle in a folder by the hash of its description, which holds the hash of every file.
+    """Identify the bundle in a folder by the hash of its description, which contains the hash of every file.
 
     Raises: BundleInvalid.
     """
@@ -136,7 +138,7 @@ def describe_version(model: ModelConfig, location: str, folder: Path, share: flo
 
 
 def check_same_task(known: ModelVersion, other: ModelVersion) -> None:
-    """Refuse a version that would change what a name can be asked for: its routes are there from the start.
+    """Refuse a version that would change the task or the inputs of a name: its routes exist from the start.
 
     Raises: BundleInvalid.
     """

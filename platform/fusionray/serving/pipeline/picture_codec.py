@@ -1,4 +1,4 @@
-"""Pictures as clients send and get them: decoded within limits, encoded with mark and signature."""
+"""Decode the pictures that clients send, within limits, and encode those that they get, with mark and signature."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fusionray.safety.signing import build_signer
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.schema import LONGEST_SIDE, Problem
 
-# What is wrong with a picture -> status and title.
-VERDICTS: dict[str, tuple[int, str]] = {
+# Reason why a picture is refused -> status and title.
+PICTURE_PROBLEMS: dict[str, tuple[int, str]] = {
     "not_an_image": (415, "Not a picture"),
     "damaged": (422, "Damaged picture"),
     "too_large": (413, "Picture too large"),
@@ -79,8 +79,8 @@ class PictureCodec:
         )
 
 
-def judge(error: ImageRejected, role: str) -> Problem:
-    """Turn what is wrong with a picture into a problem that names the picture."""
-    status, title = VERDICTS.get(error.reason, (422, "Picture refused"))
+def describe_fault(error: ImageRejected, role: str) -> Problem:
+    """Turn the fault of a picture into a problem that names the picture."""
+    status, title = PICTURE_PROBLEMS.get(error.reason, (422, "Picture refused"))
     detail = str(error) if role in str(error) else f"{role} picture: {error}"
     return Problem(status, error.reason, title, detail, picture=role)

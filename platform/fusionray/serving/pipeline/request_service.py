@@ -1,4 +1,4 @@
-"""What every request goes through, whatever its task: permission, quota, model, time limit, count, record."""
+"""The work for a caller, the same for every task: permission, rate limit, model, timeout, audit log and metrics."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ class AuditedRequest(Protocol):
 
     @property
     def caller(self) -> Caller:
-        """Name who asks."""
+        """The caller."""
         ...
 
     @property
     def asked_at(self) -> float:
-        """Give the time of `time.perf_counter()` at which it came."""
+        """The time of `time.perf_counter()` at which the request arrived."""
         ...
 
     def write_entry(self, reply: Any, common: dict[str, Any]) -> AuditEntry:
-        """Add to what all entries have what was sent: hashes, no picture."""
+        """Build the entry: the `common` fields, and hashes of what was sent, no pictures."""
         ...
 
 
 @dataclass(frozen=True)
 class PictureRequest:
-    """What a caller asks of a task that makes a picture of named pictures, which are encoded."""
+    """One request of a caller to a task that makes a picture of named pictures, which are encoded."""
 
     task: str
     caller: Caller
@@ -67,20 +67,22 @@ class PictureRequest:
     asked_at: float = field(default_factory=time.perf_counter)
 
     def write_entry(self, reply: Any, common: dict[str, Any]) -> TaskAuditEntry:
-        """Name the task, and every picture by its hash."""
+        """Build the entry: the `common` fields, the task, and the hash of every picture."""
         del reply
         hashes = {name: hash_bytes(data) for name, data in self.pictures.items()}
         return TaskAuditEntry(**common, task=self.task, inputs_sha256=hashes)
 
 
 class RequestService:
-    """Serve callers. Whatever goes wrong with a request is an answer, a `Problem`, and is counted and recorded."""
+    """Serve callers. A request that fails is answered with a `Problem`, counted and logged."""
 
-    def __init__(self, config: ServeConfig, book: ModelRegistry, quotas: RateLimitClient | None = None) -> None:
+    def __init__(
+        self, config: ServeConfig, registry: ModelRegistry, rate_limits: RateLimitClient | None = None
+    ) -> None:
         self.config = config
-        self.book = book
-        self.quotas = quotas
-        self.measures = RequestMetrics()
+        self.registry = registry
+        self.rate_limits = rate_limits
+        self.metrics = RequestMetrics()
         self.audit = AuditLog(config.audit) if config.audit.path else None
 
     async def admit(self, caller: Caller, num_images: int) -> Problem | None:
@@ -100,9 +102,9 @@ class RequestService:
         return None
 
     def choose(self, caller: Caller, model: str | None, task: str = FACE_FUSION) -> ModelVersion | Problem:
-        """Choose who answers, if it does the task and the caller's key is good for it."""
+        """Choose the version that answers, if it does the task and the caller's key may use its model."""
         try:
-            version = self.book.choose(model, task)
+            version = self.registry.choose(model, task)
         except WrongTask as error:
             return Problem(422, "wrong_task", "Model of another task", str(error))
         except UnknownModel as error:
@@ -120,22 +122,22 @@ class RequestService:
             return explain(error)
 
     async def close(self, request: AuditedRequest, reply: Picture | Problem, model: str) -> Picture | Problem:
-        """Count how a request ended, and write it down."""
+        """Count and log a finished request."""
         if self.audit is not None:
             try:
-                await asyncio.get_running_loop().run_in_executor(None, self.write_down, request, reply, model)
+                await asyncio.get_running_loop().run_in_executor(None, self.log_request, request, reply, model)
             except AuditFailed as error:
                 logger.error("audit: %s", error)
                 reply = unavailable("audit_failed", "the request could not be written down, and none is done without")
         if isinstance(reply, Problem):
             self.metrics.count_end(reply.status, reply.reason, model)
         else:
-            self.measures.count_end(200, "", model)
-            self.measures.count_stages(reply.timing, model)
+            self.metrics.count_end(200, "", model)
+            self.metrics.count_stages(reply.timing, model)
         return reply
 
-    def write_down(self, request: AuditedRequest, reply: Picture | Problem, model: str) -> None:
-        """Write the line of a request.
+    def log_request(self, request: AuditedRequest, reply: Picture | Problem, model: str) -> None:
+        """Write a request into the audit log.
 
         Raises: AuditFailed.
         """

@@ -1,1 +1,1 @@
-"""What a bundle can be asked for, by its task: the work on a request, and the routes that lead to it."""
+"""Served tasks: the work on a request and its routes, by the task of the bundle."""

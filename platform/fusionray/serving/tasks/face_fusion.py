@@ -1,9 +1,8 @@
-"""Face fusion as it is served: single pictures, batches, jobs, and identities that are kept."""
+"""The served task of face fusion: single pictures, batches, jobs and stored identities."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -26,12 +25,12 @@ from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.schema import FuseOptions, ModelCard, ModelVersion, Problem
 
-# An item of a job that meets a full house waits so long, so often, before it counts as tried.
-PATIENCE_SECONDS, MOST_WAITS = 1.0, 60
+# If the service is busy, an item of a job waits so long, so often, before it counts as an attempt.
+BUSY_WAIT_SECONDS, MAX_BUSY_WAITS = 1.0, 60
 
 
 class FaceFusion:
-    """Fuse faces. `faces` are replicas that work on pictures, if they have their own; `generators` fuses the crops."""
+    """Fuse faces. `faces` is the face stage if it has a deployment of its own; `generators` fuses the crops."""
 
     def __init__(
         self,
@@ -44,83 +43,83 @@ class FaceFusion:
         self.requests = requests
         self.pictures: PictureService = RemotePictures(faces) if faces is not None else FaceStage(config, generators)
         self.service = FusionService(requests, self.pictures)
-        self.vault = open_store(config.identities)
-        self.jobs, self.runner = self.open_jobs()
+        self.identities = open_store(config.identities)
+        self.jobs, self.job_worker = self.open_jobs()
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version, warm it up, and tell what it runs on."""
+        """Load a version, warm it up, and describe what it runs on."""
         return await self.pictures.prepare(version)
 
     def add_routes(self, api: FastAPI) -> None:
-        """Add the routes that fuse and keep faces, and the page for people."""
+        """Add the routes that fuse pictures and store identities, and the web page."""
         add_fuse_route(api, self)
         add_identity_routes(api, self)
         add_many_routes(api, self)
         api.router.routes.extend(page_routes())
 
     def open_jobs(self) -> tuple[JobStore, JobWorker]:
-        """Open the folder of the jobs, and prepare to work on them."""
-        wished = self.config.jobs
+        """Open the store of jobs, and make the worker."""
+        settings = self.config.jobs
         store = JobStore(
-            Path(wished.folder),
-            wished.ttl_seconds,
-            wished.max_jobs,
-            max_open_jobs=wished.max_open_jobs,
-            max_bytes=wished.max_bytes,
+            Path(settings.folder),
+            settings.ttl_seconds,
+            settings.max_jobs,
+            max_open_jobs=settings.max_open_jobs,
+            max_bytes=settings.max_bytes,
         )
-        runner = JobWorker(
+        worker = JobWorker(
             store,
             self.work_on,
-            parallel_jobs=wished.parallel_jobs,
-            parallel_items=wished.parallel_items,
-            lease_seconds=wished.lease_seconds,
-            poll_seconds=wished.poll_seconds,
-            max_attempts=wished.max_attempts,
+            parallel_jobs=settings.parallel_jobs,
+            parallel_items=settings.parallel_items,
+            lease_seconds=settings.lease_seconds,
+            poll_seconds=settings.poll_seconds,
+            max_attempts=settings.max_attempts,
         )
-        return store, runner
+        return store, worker
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to work on jobs."""
+        """Start to process jobs."""
         self.loop = loop
-        self.runner.start()
+        self.job_worker.start()
 
     def check(self) -> None:
-        """Find out whether jobs are still worked on.
+        """Check that jobs are still processed.
 
         Raises: RuntimeError.
         """
-        if not self.runner.is_alive:
-            raise RuntimeError("the threads that work on jobs have ended")
+        if not self.job_worker.is_alive:
+            raise RuntimeError("the threads that process jobs have ended")
 
     def sweep(self) -> None:
-        """Clear away expired identities."""
-        self.vault.sweep()
+        """Remove expired identities."""
+        self.identities.sweep()
 
     def drain(self) -> None:
-        """Give jobs to other replicas at once."""
-        self.runner.drain()
+        """Let other replicas take the jobs at once."""
+        self.job_worker.drain()
 
-    async def make_outcome(self, wish: FuseRequest) -> ItemOutcome:
-        """Make one picture of many."""
-        reply = await self.service.fuse(wish)
+    async def make_outcome(self, request: FuseRequest) -> ItemOutcome:
+        """Make one picture of a batch or job."""
+        reply = await self.service.fuse(request)
         if isinstance(reply, Problem):
-            return ItemOutcome(problem=json.loads(reply.body()))
+            return ItemOutcome(problem=reply.document())
         boxes = [[round(value) for value in box] for box in reply.boxes]
         extension = reply.media_type.removeprefix("image/").replace("jpeg", "jpg")
         return ItemOutcome(reply.data, extension, {"boxes": boxes, "model": reply.model, "bundle": reply.bundle})
 
     def work_on(self, item: JobItem) -> ItemOutcome:
-        """Make one picture of a job, on the calling thread; a house that is full now is waited for.
+        """Make one picture of a job, on the calling thread; wait while the service is busy.
 
-        Raises: Overloaded if it stays full.
+        Raises: Overloaded if it stays busy.
         """
         source = item.source if item.source is not None else str(item.identity)
         caller = Caller(item.owner, request=f"{item.job}-{item.index}")
-        wish = FuseRequest(caller, source, item.target, FuseOptions(**item.options["fuse"]), item.options["model"])
-        for _ in range(MOST_WAITS):
-            outcome = asyncio.run_coroutine_threadsafe(self.make_outcome(wish), self.loop).result()
+        request = FuseRequest(caller, source, item.target, FuseOptions(**item.options["fuse"]), item.options["model"])
+        for _ in range(MAX_BUSY_WAITS):
+            outcome = asyncio.run_coroutine_threadsafe(self.make_outcome(request), self.loop).result()
             if outcome.problem is None or outcome.problem["status"] != 503:
                 return outcome
-            if self.runner.stop.wait(PATIENCE_SECONDS):
+            if self.job_worker.stop.wait(BUSY_WAIT_SECONDS):
                 break
-        raise Overloaded("the service stayed full")
+        raise Overloaded("the service stayed busy")

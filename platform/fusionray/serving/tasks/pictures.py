@@ -1,4 +1,4 @@
-"""Any task from named pictures to a picture, as it is served: `POST /v1/TASK` with a form field for each input."""
+"""The served task of any bundle that makes a picture of named pictures: `POST /v1/TASK`, a form field per input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fusionray.safety.provenance import Provenance
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.routes_pictures import add_picture_route
 from fusionray.serving.pipeline.generator_stage import GeneratorService
-from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, judge
+from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.pipeline.request_service import PictureRequest, RequestService
 from fusionray.serving.schema import ModelVersion, PictureModelCard, PictureOptions, PictureReply, Problem
 
@@ -47,7 +47,7 @@ class PictureTask:
         self.cards: dict[str, PictureModelCard] = {}
 
     async def prepare(self, version: ModelVersion) -> PictureModelCard:
-        """Load a version, warm it up, and tell what it runs on."""
+        """Load a version, warm it up, and describe what it runs on."""
         card = await self.generators.prepare_pictures(version)
         self.cards[version.id] = card
         return card
@@ -57,13 +57,13 @@ class PictureTask:
         add_picture_route(api, self)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin nothing: there is no background work."""
+        """Do nothing: the task has no background work."""
 
     def check(self) -> None:
-        """Find nothing: there is no background work."""
+        """Do nothing: the task has no background work."""
 
     def sweep(self) -> None:
-        """Clear nothing away: nothing is kept."""
+        """Do nothing: the task stores nothing."""
 
     def drain(self) -> None:
         """End the threads once they are idle."""
@@ -74,10 +74,11 @@ class PictureTask:
         version = self.requests.choose(request.caller, request.model, request.task)
         if isinstance(version, Problem):
             return await self.requests.close(request, version, "")
-        return await self.requests.close(request, await self.requests.guarded(self.run(request, version)), version.name)
+        reply = await self.requests.wait_for(self.run(request, version))
+        return await self.requests.close(request, reply, version.name)
 
     async def run(self, request: PictureRequest, version: ModelVersion) -> PictureReply | Problem:
-        """Decode, let the model work, encode. A picture at fault is an answer, not an exception.
+        """Decode the pictures, run the model, encode. A faulty picture is returned as a problem, not raised.
 
         Raises: Overloaded, ConsentRefused, SigningFailed, BundleInvalid.
         """
@@ -104,7 +105,7 @@ class PictureTask:
         )
 
     def decode(self, request: PictureRequest, watch: Stopwatch) -> dict[str, Image] | Problem:
-        """Decode every picture and ask whether it may be used, on the calling thread.
+        """Decode every picture and check the consent for it, on the calling thread.
 
         Raises: ConsentRefused.
         """
@@ -114,12 +115,12 @@ class PictureTask:
                 try:
                     decoded[name] = self.codec.decode(data)
                 except ImageRejected as error:
-                    return judge(error, name)
+                    return describe_fault(error, name)
             self.policy.check(hash_bytes(data), None, request.options.consent, request.caller.name)
         return decoded
 
     def encode(self, made: Image, provenance: Provenance, options: PictureOptions, watch: Stopwatch) -> bytes:
-        """Encode and sign what was made, on the calling thread.
+        """Encode and sign the picture, on the calling thread.
 
         Raises: SigningFailed.
         """

@@ -1,4 +1,4 @@
-"""Which tasks bring routes of their own; all others take named pictures and give one."""
+"""The tasks that have their own routes; every other task makes a picture of named pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fusionray.serving.tasks.served_task import ServedTask
 
 @dataclass(frozen=True)
 class Parts:
-    """What a replica that takes requests has for its tasks; `faces` are replicas that work on pictures, if any."""
+    """The parts of an ingress replica that tasks use; `faces` is the face stage if it has a deployment of its own."""
 
     config: ServeConfig
     requests: RequestService
@@ -36,9 +36,9 @@ TASKS: dict[str, OpenTask] = {
 
 
 def open_task(name: str, inputs: tuple[str, ...], parts: Parts) -> ServedTask:
-    """Open a task for the models of a replica, which take the named inputs.
+    """Open the task of models that take the named inputs.
 
-    Raises: BundleInvalid if the names cannot be those of a route and its fields.
+    Raises: BundleInvalid if the names cannot name a route and its fields.
     """
     if name in TASKS:
         return TASKS[name](parts)
@@ -47,12 +47,14 @@ def open_task(name: str, inputs: tuple[str, ...], parts: Parts) -> ServedTask:
 
 
 def check_tasks(config: ServeConfig, tasks: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse what could not be served, before anything is started.
+    """Refuse tasks and settings that cannot be served, before anything starts.
 
     Raises: BundleInvalid as `open_task` does; ConfigInvalid for a setting that would have no effect.
     """
     for name, inputs in tasks.items():
         if name not in TASKS:
             check_names(name, inputs)
-    if config.faces.apart and FACE_FUSION not in tasks:
-        raise ConfigInvalid("faces.apart: no model of face fusion is served, which alone uses it; leave it out")
+    if config.faces.separate_deployment and FACE_FUSION not in tasks:
+        raise ConfigInvalid(
+            "faces.separate_deployment: no model of face fusion is served, which alone uses it; leave it out"
+        )

@@ -1,4 +1,4 @@
-"""What every task brings to a replica that takes requests."""
+"""The interface of a served task, as the ingress replica uses it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from fusionray.serving.schema import AnyModelCard, ModelVersion
 
 
 class ServedTask(Protocol):
-    """A task that bundles in use have: its models, its routes, and what runs in the background for it."""
+    """A task of the served bundles: its models, its routes and its background work."""
 
     async def prepare(self, version: ModelVersion) -> AnyModelCard:
-        """Load a version, warm it up, and tell what it runs on."""
+        """Load a version, warm it up, and describe what it runs on."""
         ...
 
     def add_routes(self, api: FastAPI) -> None:
-        """Add the routes by which clients ask for it."""
+        """Add the routes of the task."""
         ...
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin what runs in the background; called once, after the models are loaded."""
+        """Start the background work; called once, after the models are loaded."""
         ...
 
     def check(self) -> None:
-        """Find out whether what runs in the background still does.
+        """Check that the background work still runs.
 
         Raises: RuntimeError.
         """
         ...
 
     def sweep(self) -> None:
-        """Clear away what has expired, on the calling thread."""
+        """Remove what has expired, on the calling thread."""
         ...
 
     def drain(self) -> None:
-        """Give unfinished work to other replicas; called once, before the replica ends."""
+        """Let other replicas take unfinished work; called once, before the replica stops."""
         ...
