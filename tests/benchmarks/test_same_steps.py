@@ -24,7 +24,7 @@ def test_the_bare_loop_learns_what_the_engine_learns(tmp_path: Path, precision: 
     for name, network in engine.networks.items():
         for key, value in network.state_dict().items():
             assert torch.equal(bare.networks[name].state_dict()[key], value), f"{name}.{key}"
-    for key, value in engine.averages["generator"].state_dict().items():
+    for key, value in engine.ema_networks["generator"].state_dict().items():
         assert torch.equal(bare.averages["generator"].state_dict()[key], value), key
 
 

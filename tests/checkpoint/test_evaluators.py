@@ -35,11 +35,11 @@ def test_judges_are_built_from_their_places(tmp_path: Path) -> None:
     save_encoder(tmp_path / "judge")
     save_reader(tmp_path / "reader")
     places = EvaluatorPaths(str(tmp_path / "judge"), str(tmp_path / "reader"), None, with_landmarks=True)
-    judges = places.build(CPU, template=TEMPLATE, size=SIZE)
-    assert not judges.encoder.training
-    assert judges.reader is not None
-    assert judges.reader.names == READINGS
-    assert judges.landmarks is not None
+    evaluators = places.build(CPU, template=TEMPLATE, size=SIZE)
+    assert not evaluators.encoder.training
+    assert evaluators.reader is not None
+    assert evaluators.reader.names == READINGS
+    assert evaluators.landmarks is not None
     alone = EvaluatorPaths(str(tmp_path / "judge"), None, None, with_landmarks=False).build(
         CPU, template=TEMPLATE, size=9
     )

@@ -89,7 +89,7 @@ def save_untrained(run: Path, config: TrainConfig) -> Engine:
     """Save an identity or attributes run with averages that differ from the weights: a test sees which are taken."""
     recipe = build(config, 4)
     engine = Engine(recipe, EngineConfig(global_batch=2, precision="fp32"), total_images=8, device=CPU)
-    for average in engine.averages.values():
+    for average in engine.ema_networks.values():
         for value in average.parameters():
             value.add_(0.01)
     save(run, engine, config)
@@ -136,7 +136,7 @@ def test_the_face_of_each_template_lies_where_its_points_say() -> None:
 def test_a_fusion_checkpoint_gives_back_the_averaged_generator_and_its_encoder(tmp_path: Path) -> None:
     engine, encoder = save_fusion(tmp_path)
     loaded = load_fusion(tmp_path)
-    averaged = engine.averages["generator"].state_dict()
+    averaged = engine.ema_networks["generator"].state_dict()
     torch.testing.assert_close(dict(loaded.network.state_dict()), dict(averaged), rtol=0, atol=0)
     torch.testing.assert_close(dict(loaded.encoder.state_dict()), dict(encoder.weights), rtol=0, atol=0)
     config = fusion_config()
@@ -166,11 +166,11 @@ def test_a_new_run_starts_from_the_averages_of_another_and_the_rest_of_its_netwo
     recipe = build(fusion_config(seed=5), 4, encoder)
     start_from(recipe, str(tmp_path))
     for name, wanted in (
-        ("generator", engine.averages["generator"]),
+        ("generator", engine.ema_networks["generator"]),
         ("discriminator", engine.networks["discriminator"]),
     ):
         torch.testing.assert_close(dict(recipe.networks[name].state_dict()), dict(wanted.state_dict()), rtol=0, atol=0)
-    averaged, trained = (networks["generator"].state_dict() for networks in (engine.averages, engine.networks))
+    averaged, trained = (networks["generator"].state_dict() for networks in (engine.ema_networks, engine.networks))
     assert any(not torch.equal(averaged[name], trained[name]) for name in averaged)
     save_untrained(tmp_path / "encoder", identity_config())
     with pytest.raises(CheckpointMissing, match=r"holds no tensor named averages\.generator"):
@@ -180,7 +180,7 @@ def test_a_new_run_starts_from_the_averages_of_another_and_the_rest_of_its_netwo
 def test_an_identity_checkpoint_gives_back_the_averaged_encoder_without_its_head(tmp_path: Path) -> None:
     engine = save_untrained(tmp_path, identity_config())
     encoder = load_encoder(str(tmp_path)).build()
-    averaged = engine.averages["classifier"].encoder
+    averaged = engine.ema_networks["classifier"].encoder
     assert isinstance(averaged, IdentityEncoder)
     torch.testing.assert_close(dict(encoder.state_dict()), dict(averaged.state_dict()), rtol=0, atol=0)
 
@@ -194,7 +194,7 @@ def test_an_identity_checkpoint_is_refused_where_a_fusion_is_wanted(tmp_path: Pa
 def test_an_attributes_checkpoint_gives_back_a_reader_that_reads_the_same_in_the_same_units(tmp_path: Path) -> None:
     engine = save_untrained(tmp_path, attributes_config())
     reader = load_reader(str(tmp_path))
-    averaged = engine.averages["reader"].eval()
+    averaged = engine.ema_networks["reader"].eval()
     assert isinstance(averaged, AttributeReader)
     face = torch.rand(3, 3, 112, 112, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with torch.no_grad():

@@ -60,7 +60,7 @@ def test_a_save_waits_for_the_one_before_it_and_uses_its_memory_again(tmp_path: 
 
 
 def test_after_another_start_of_the_run_the_former_one_publishes_nothing(tmp_path: Path) -> None:
-    writer = CheckpointWriter(str(tmp_path), keep=9, owner=take_fencing_token(str(tmp_path)))
+    writer = CheckpointWriter(str(tmp_path), keep=9, fencing_token=take_fencing_token(str(tmp_path)))
     writer.begin(plain_state(1), describe(1))
     assert writer.wait() == str(tmp_path / checkpoint_name(1))
     take_fencing_token(str(tmp_path))

@@ -118,9 +118,9 @@ def test_rows_of_others_stand_in_for_a_damaged_file_up_to_a_limit(
     assert tables[2].equals(sound[files.names[0]]), "the file behind the last is the first"
     assert list(damage.complaints) == [files.names[2]]
     assert damage.rows == len(tables[2]) == 8
-    (complaint,) = damage.take_news()
+    (complaint,) = damage.drain_warnings()
     assert files.names[2] in complaint
-    assert list(damage.take_news()) == []
+    assert list(damage.drain_warnings()) == []
     damage_file(tmp_path / files.names[0], how)
     with pytest.raises(ShardCorrupt, match=rf"{files.names[0]}: .*max_damaged_files=1 are damaged"):
         read_all(kind(files, damage))

@@ -69,7 +69,7 @@ TINY: dict[str, Any] = {
         "log_every_images": 32,
         "validate_every_images": IMAGES,
     },
-    "workers": {"num_workers": 2, "threads": 1, "standby": False},
+    "workers": {"num_workers": 2, "threads": 1, "warm_spares": False},
 }
 ENCODER: dict[str, Any] = {
     "preset": "identity-small",
@@ -78,7 +78,7 @@ ENCODER: dict[str, Any] = {
     "data": {"shuffle_buffer_rows": 32, "validation_images": 16},
     "engine": {"global_batch": 16, "schedule": {"warmup_images": 32}},
     "budget": {"images": 160, "checkpoint_every_images": 160, "log_every_images": 80, "validate_every_images": 160},
-    "workers": {"num_workers": 1, "threads": 1, "standby": False},
+    "workers": {"num_workers": 1, "threads": 1, "warm_spares": False},
 }
 
 
@@ -202,7 +202,7 @@ def interrupted(world: World) -> Interrupted:
 
     with meanwhile(kill_both):
         # Processes in wait, as users have them: one of them takes the place of the worker.
-        assert main(fusion_arguments(world, "workers.standby=true")) == 0
+        assert main(fusion_arguments(world, "workers.warm_spares=true")) == 0
     return Interrupted(found, status, told.getvalue())
 
 

@@ -24,7 +24,7 @@ PAIRS = 20
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards with every split, a fusion run, and the runs of two judges."""
+    """Shards with every split, a fusion run, and the runs of two evaluators."""
     folder = tmp_path_factory.mktemp("evaluate")
     write_world(folder / "shards")
     save_fusion(folder / "fusion")
@@ -38,10 +38,10 @@ def configure(world: Path, **changes: Any) -> EvaluateConfig:
         "model": str(world / "fusion"),
         "data": str(world / "shards"),
         "output": str(world / "out"),
-        "judge": str(world / "judge"),
+        "evaluator": str(world / "judge"),
         "attributes": str(world / "reader"),
         "pairs": PAIRS,
-        "enrolled": 2,
+        "gallery_images": 2,
         "clips": {"number": 1, "frames": 3},
         "bootstrap_rounds": 10,
         "batch": 8,
@@ -53,7 +53,7 @@ def configure(world: Path, **changes: Any) -> EvaluateConfig:
 
 @pytest.fixture(scope="module")
 def result(world: Path, ray_session: None) -> EvaluateResult:
-    """The evaluation of an untrained model by untrained judges, on two workers."""
+    """The evaluation of an untrained model by untrained evaluators, on two workers."""
     return evaluate(configure(world))
 
 
@@ -75,7 +75,7 @@ def test_every_key_is_measured_or_says_why_not(result: EvaluateResult) -> None:
 def test_the_list_of_pairs_names_their_rows_and_bears_their_scores(world: Path, result: EvaluateResult) -> None:
     with (result.folder / "pairs.csv").open() as file:
         rows = list(csv.DictReader(file))
-    with (result.folder / "enrolled.csv").open() as file:
+    with (result.folder / "gallery.csv").open() as file:
         enrolled = {(row["file"], row["row"]) for row in csv.DictReader(file)}
     assert len(rows) == PAIRS
     assert {row["source_file"] for row in rows} == {"shard-test.parquet"}
@@ -153,11 +153,11 @@ def test_what_a_worker_refuses_is_told_in_one_line(world: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [
-        ({"judge": "{fusion}"}, ValueError, "is the encoder that supervised"),
+        ({"evaluator": "{fusion}"}, ValueError, "is the encoder that supervised"),
         ({"model": "{none}"}, CheckpointMissing, "no such checkpoint"),
         ({"data": "{small}"}, ShardMismatch, "16 px crops"),
         ({"data": "{old}"}, ShardMismatch, "test split has 0 people"),
-        ({"judge": "{reader}"}, FusionRayError, "holds no identity encoder"),
+        ({"evaluator": "{reader}"}, FusionRayError, "holds no identity encoder"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_in_one_line(

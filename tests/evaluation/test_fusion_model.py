@@ -41,8 +41,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure(models: Path, subject: FusionModel) -> Columns:
-    judges = Evaluators(load_encoder(str(models / "judge")).build())
-    return Meter(judges, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU).measure(subject, build_pairs(4))
+    evaluators = Evaluators(load_encoder(str(models / "judge")).build())
+    return Meter(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU).measure(subject, build_pairs(4))
 
 
 def test_bundle_and_checkpoint_of_a_model_measure_alike(models: Path) -> None:

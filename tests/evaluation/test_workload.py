@@ -18,7 +18,7 @@ from tests.support.tiny_shards import write_tiny_shards
 
 
 def load(folder: Path, **changes: object) -> EvalDataset:
-    settings = {"model": "m", "data": str(folder), "output": "o", "split": "train", "pairs": 40, "enrolled": 2}
+    settings = {"model": "m", "data": str(folder), "output": "o", "split": "train", "pairs": 40, "gallery_images": 2}
     return load_dataset(EvaluateConfig.model_validate({**settings, **changes}), read_manifest(str(folder)))
 
 
@@ -38,7 +38,7 @@ def test_material_is_what_its_places_name_and_nothing_else(folder: Path) -> None
         written = pq.read_table(folder / file).slice(row, 1).to_pylist()[0]
         assert bytes(material.crops.images[crop]) == written["image"]
         assert person == written["identity"]
-    used = set(material.plan.pairs.ravel()) | set(material.plan.enrolled)
+    used = set(material.plan.pairs.ravel()) | set(material.plan.gallery)
     assert used == set(range(len(material.crops)))
 
 
@@ -61,7 +61,7 @@ def test_pieces_hold_every_pair_and_enrolled_crop_once(folder: Path) -> None:
     (film,) = (piece for piece in pieces if isinstance(piece, ClipPiece))
     assert np.concatenate([piece.numbers for piece in pairs]).tolist() == list(range(40))
     assert max(len(piece.numbers) for piece in pairs) == 7
-    assert np.concatenate([piece.numbers for piece in crops]).tolist() == material.plan.enrolled.tolist()
+    assert np.concatenate([piece.numbers for piece in crops]).tolist() == material.plan.gallery.tolist()
     assert film.source == material.crops.select(np.array([5]))[0]
     for piece in pairs:
         for number, (source, target) in zip(piece.numbers, piece.draws.indices, strict=True):

@@ -39,7 +39,7 @@ class NodeRun:
 
     def __init__(self, nodes: LocalNodes, folder: Path) -> None:
         changes = {
-            "workers": {"num_workers": 3, "min_workers": 1, "cpus_per_worker": 1, "standby": True},
+            "workers": {"num_workers": 3, "min_workers": 1, "cpus_per_worker": 1, "warm_spares": True},
             "budget": {"images": IMAGES},
         }
         settings = write_run(folder, folder / "runs", **changes)

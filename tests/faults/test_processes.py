@@ -60,7 +60,7 @@ def test_a_run_survives_the_end_of_any_of_its_processes(
     calm = write_run(tmp_path, tmp_path / "calm", budget=budget)
     assert main(["train", "--config", str(calm)]) == 0
 
-    driver = Driver(write_run(tmp_path, tmp_path / "shaken", budget=budget, workers={"standby": True}), ray_folder)
+    driver = Driver(write_run(tmp_path, tmp_path / "shaken", budget=budget, workers={"warm_spares": True}), ray_folder)
     driver.start()
     try:
         for number, fault in enumerate(faults):

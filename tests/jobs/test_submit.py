@@ -50,7 +50,7 @@ SMALL = [
     f"budget.checkpoint_every_images={CHECKPOINT_IMAGES}",
     f"budget.log_every_images={LOG_IMAGES}",
     "budget.validate_every_images=1000000",
-    "workers.standby=false",
+    "workers.warm_spares=false",
     f"run.name={NAME}",
 ]
 
@@ -168,7 +168,7 @@ def test_submitted_job_evaluates_a_run(head: dict[str, str], tmp_path: Path) -> 
     write_world(tmp_path / "shards")
     save_fusion(tmp_path / "fusion")
     save_encoder(tmp_path / "judge")
-    places = ("--data", str(tmp_path / "shards"), "--output", str(tmp_path / "out"), f"judge={tmp_path / 'judge'}")
+    places = ("--data", str(tmp_path / "shards"), "--output", str(tmp_path / "out"), f"evaluator={tmp_path / 'judge'}")
     small = ("attributes=null", "pairs=8", "clips.number=0", "bootstrap_rounds=0", "workers.cpus_per_worker=0.5")
     done = submit(head, "python", "jobs/evaluate.py", str(tmp_path / "fusion"), *places, *small)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -56,36 +56,36 @@ class Setting:
 
     def __init__(self, folder: Path, *, photographs: bool = False) -> None:
         write_world(folder / "shards", photographs=photographs)
-        for name, save in (("judge", save_encoder), ("reader", save_reader)):
+        for name, save in (("evaluator", save_encoder), ("reader", save_reader)):
             save(folder / name)
         config = EvaluateConfig(
-            model="m", data=str(folder / "shards"), output="o", pairs=PAIRS, enrolled=2, bootstrap_rounds=20
+            model="m", data=str(folder / "shards"), output="o", pairs=PAIRS, gallery_images=2, bootstrap_rounds=20
         )
         self.material: EvalDataset = load_dataset(config, read_manifest(config.data))
         decoder = CropDecoder(SIZE, threads=1)
         self.batch: PairBatch = collate_pairs([SampledPairs(self.material.crops, self.material.plan.pairs)], decoder)
-        self.enrolled = decoder.decode(self.material.crops.select(self.material.plan.enrolled))
+        self.gallery = decoder.decode(self.material.crops.select(self.material.plan.gallery))
         decoder.close()
-        judges = Evaluators(
+        evaluators = Evaluators(
             load_encoder(str(folder / "judge")).build(),
             load_reader(str(folder / "reader")),
             Means(),
             CropLandmarks(load_template(TEMPLATE), SIZE),
         )
-        self.meter = Meter(judges, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU)
+        self.meter = Meter(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU)
 
     def measure(self, subject: FusionModel) -> Columns:
         return self.meter.measure(subject, self.batch)
 
     def judge(self, answer: Tensor, *, with_features: bool = True) -> EvalSummary:
-        numbers = np.argsort(self.material.plan.enrolled)
-        described = self.meter.measure_crops(self.enrolled[numbers])
+        numbers = np.argsort(self.material.plan.gallery)
+        described = self.meter.measure_crops(self.gallery[numbers])
         pairs = self.measure(Answering(answer))
         return sum_up(
             self.material,
             {
                 "pairs": (np.arange(PAIRS), pairs),
-                "crops": (self.material.plan.enrolled[numbers], described),
+                "crops": (self.material.plan.gallery[numbers], described),
                 "clips": (np.empty(0, np.int64), {}),
             },
             with_features=with_features,

@@ -13,15 +13,15 @@ NAMES = [f"p{person}" for number in range(6) for person in range(6) if number <=
 
 
 def plan(names: list[str] = NAMES, **changes: int) -> PairPlan:
-    return plan_pairs(names, **{"pairs": 24, "people": 100, "enrolled": 2, "seed": 3, **changes})
+    return plan_pairs(names, **{"pairs": 24, "people": 100, "gallery_images": 2, "seed": 3, **changes})
 
 
 def test_equal_seeds_give_equal_lists_and_other_seeds_other_ones() -> None:
     first, again, other = plan(), plan(), plan(seed=4)
     assert (first.pairs == again.pairs).all()
-    assert (first.enrolled == again.enrolled).all()
+    assert (first.gallery == again.gallery).all()
     assert not np.array_equal(first.pairs, other.pairs)
-    assert not np.array_equal(first.enrolled, other.enrolled)
+    assert not np.array_equal(first.gallery, other.gallery)
 
 
 def test_pairs_are_of_different_people_and_none_comes_twice() -> None:
@@ -32,7 +32,7 @@ def test_pairs_are_of_different_people_and_none_comes_twice() -> None:
 
 def test_enrolled_pictures_are_never_fused_where_the_person_has_others() -> None:
     chosen = plan(pairs=100)
-    enrolled, fused = set(chosen.enrolled.tolist()), set(chosen.pairs.ravel().tolist())
+    enrolled, fused = set(chosen.gallery.tolist()), set(chosen.pairs.ravel().tolist())
     assert {NAMES[row] for row in enrolled & fused} == {"p0"}  # one picture has to do for both
     assert chosen.num_single == 1
     assert Counter(NAMES[row] for row in enrolled) == {"p0": 1, "p1": 1, "p2": 2, "p3": 2, "p4": 2, "p5": 2}
@@ -49,8 +49,8 @@ def test_every_person_is_source_and_target_equally_often() -> None:
 
 def test_a_small_split_gives_each_of_its_pairs_once() -> None:
     names = ["a"] * 3 + ["b"] * 2 + ["c"] * 2
-    chosen = plan(names, pairs=1000, enrolled=1)
-    rows = {name: [row for row in range(7) if names[row] == name and row not in chosen.enrolled] for name in "abc"}
+    chosen = plan(names, pairs=1000, gallery_images=1)
+    rows = {name: [row for row in range(7) if names[row] == name and row not in chosen.gallery] for name in "abc"}
     wanted = {(s, t) for first, second in permutations("abc", 2) for s in rows[first] for t in rows[second]}
     assert {tuple(pair) for pair in chosen.pairs.tolist()} == wanted
     assert len(chosen.pairs) == len(wanted)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fusionray.config import read_preset
-from fusionray.nets.blocks import EncoderBlock, FusionBlock, RecomputableUnit, recompute_activations
+from fusionray.nets.blocks import ActivationCheckpointedBlock, EncoderBlock, FusionBlock, set_activation_checkpointing
 from fusionray.nets.discriminator import Discriminator, DiscriminatorConfig
 from fusionray.nets.generator import Generator, GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
@@ -20,7 +20,7 @@ from tests.support.tiny_fusion import ENCODER
 SMALL = GeneratorConfig(size=32, channels=(8, 16, 24), bottleneck_blocks=1, style_length=32)
 
 
-class Forgetful(RecomputableUnit):
+class Forgetful(ActivationCheckpointedBlock):
     """A unit with dropout: computed again, it must drop the same features."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ def count_saved_bytes(network: nn.Module, inputs: tuple[Tensor, ...]) -> int:
 def test_gradients_and_statistics_are_those_without_recomputation_bit_for_bit(build: Any, half: bool) -> None:
     network, inputs = build()
     other = copy.deepcopy(network)
-    assert recompute_activations(other, True) > 0
+    assert set_activation_checkpointing(other, True) > 0
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
         kept, recomputed = learn(network, inputs), learn(other, inputs)
     assert kept.keys() == recomputed.keys()
@@ -89,7 +89,7 @@ def test_gradients_and_statistics_are_those_without_recomputation_bit_for_bit(bu
 
 def test_batch_statistics_are_noted_once_in_the_buffers_that_were_there() -> None:
     network, inputs = build_encoder()
-    recompute_activations(network, True)
+    set_activation_checkpointing(network, True)
     before = dict(network.named_buffers())
     learn(network, inputs)
     after = dict(network.named_buffers())
@@ -103,7 +103,7 @@ def test_a_frozen_encoder_hands_the_same_gradient_to_the_picture() -> None:
     encoder.eval().requires_grad_(False)
     gradients = []
     for enabled in (False, True):
-        recompute_activations(encoder, enabled)
+        set_activation_checkpointing(encoder, enabled)
         picture = face.clone().requires_grad_(True)
         encoder(picture)[:, 0].sum().backward()
         gradients.append(picture.grad)
@@ -114,7 +114,7 @@ def test_nothing_is_computed_twice_where_nothing_is_differentiated() -> None:
     unit, inputs = build_forgetful()
     calls = []
     unit.linear.register_forward_hook(lambda *_: calls.append(1))
-    recompute_activations(unit, True)
+    set_activation_checkpointing(unit, True)
     with torch.no_grad():
         unit(*inputs)
     unit.requires_grad_(False)
@@ -129,15 +129,19 @@ def test_the_switch_counts_the_units_and_travels_with_copies_but_not_with_the_st
     generator, _ = build_generator()
     names = list(generator.state_dict())
     blocks = [module for module in generator.modules() if isinstance(module, EncoderBlock | FusionBlock)]
-    assert recompute_activations(generator, True) == len(blocks) == 5
-    assert all(unit.recompute for unit in copy.deepcopy(generator).modules() if isinstance(unit, RecomputableUnit))
+    assert set_activation_checkpointing(generator, True) == len(blocks) == 5
+    assert all(
+        unit.activation_checkpointing
+        for unit in copy.deepcopy(generator).modules()
+        if isinstance(unit, ActivationCheckpointedBlock)
+    )
     assert list(generator.state_dict()) == names
-    recompute_activations(generator, False)
-    assert not any(unit.recompute for unit in blocks)
+    set_activation_checkpointing(generator, False)
+    assert not any(unit.activation_checkpointing for unit in blocks)
     encoder = IdentityEncoder(IdentityEncoderConfig(channels=(8, 8), blocks=(1, 2)))
-    assert recompute_activations(encoder, True) == 3
+    assert set_activation_checkpointing(encoder, True) == 3
     # The gradient penalty differentiates the discriminator twice: it keeps its activations.
-    assert recompute_activations(Discriminator(DiscriminatorConfig()), True) == 0
+    assert set_activation_checkpointing(Discriminator(DiscriminatorConfig()), True) == 0
 
 
 @pytest.mark.parametrize("trained", [False, True])
@@ -147,7 +151,7 @@ def test_an_exported_graph_is_the_same(trained: bool) -> None:
     batch = {0: torch.export.Dim("N", min=1, max=64)}
     graphs = []
     for enabled in (False, True):
-        recompute_activations(generator, enabled)
+        set_activation_checkpointing(generator, enabled)
         program = torch.export.export(generator, inputs, dynamic_shapes=(batch, batch))
         graphs.append([(node.op, str(node.target)) for node in program.graph.nodes])
     assert graphs[0] == graphs[1]
@@ -159,7 +163,7 @@ def test_the_activations_of_fast_128_fall_to_less_than_a_quarter() -> None:
     generator = Generator(config)
     inputs = torch.rand(1, config.source_length) * 2 - 1, torch.rand(1, 3, 128, 128) * 2 - 1
     kept = count_saved_bytes(generator, inputs)
-    recompute_activations(generator, True)
+    set_activation_checkpointing(generator, True)
     recomputed = count_saved_bytes(generator, inputs)
     # Measured: 94.9 MiB and 21.8 MiB for one picture; what looks at the source keeps its own.
     assert recomputed < 0.25 * kept

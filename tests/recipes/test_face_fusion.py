@@ -194,13 +194,13 @@ def test_structure_is_learned_where_the_answer_is_known(same: list[bool]) -> Non
 FUSED_ALONE = IdentityPerturbationConfig(fused=True, brightness=0, contrast=0, saturation=0, hue=0, warp=0)
 
 
-def disguised_step(disguise: IdentityPerturbationConfig = FUSED_ALONE) -> tuple[FaceFusionRecipe, PhaseInput]:
-    recipe = build_recipe(build_config({**NO_LOSS, "reconstruction": 1.0}, disguise=disguise))
+def perturbed_step(config: IdentityPerturbationConfig = FUSED_ALONE) -> tuple[FaceFusionRecipe, PhaseInput]:
+    recipe = build_recipe(build_config({**NO_LOSS, "reconstruction": 1.0}, identity_perturbation=config))
     return recipe, PhaseInput(recipe.networks, recipe.frozen, build_still_input([True, False, True]))
 
 
 def test_a_disguised_target_is_the_target_as_fused_with_somebody_else() -> None:
-    recipe, step = disguised_step()
+    recipe, step = perturbed_step()
     shown: list[Tensor] = []
     recipe.networks["generator"].register_forward_pre_hook(lambda _, inputs: shown.append(inputs[2]))
     recipe.generator_loss(step)
@@ -214,7 +214,7 @@ def test_a_disguised_target_is_the_target_as_fused_with_somebody_else() -> None:
 
 
 def test_a_disguise_without_fusion_changes_faces_of_one_person_alone() -> None:
-    recipe, step = disguised_step(IdentityPerturbationConfig(fused=False))
+    recipe, step = perturbed_step(IdentityPerturbationConfig(fused=False))
     shown: list[Tensor] = []
     recipe.networks["generator"].register_forward_pre_hook(lambda _, inputs: shown.append(inputs[2]))
     recipe.generator_loss(step)
@@ -225,14 +225,14 @@ def test_a_disguise_without_fusion_changes_faces_of_one_person_alone() -> None:
 
 
 def test_the_answer_to_a_disguised_target_is_the_target_itself() -> None:
-    recipe, step = disguised_step()
+    recipe, step = perturbed_step()
     losses = recipe.generator_loss(step)
     per_row = (step.shared["fused"] - step.batch.target).abs().mean(dim=(1, 2, 3))
     torch.testing.assert_close(losses.parts["reconstruction"], (per_row[0] + per_row[2]) / 3)
 
 
 def test_rendered_answers_need_no_disguise() -> None:
-    recipe = build_recipe(build_config(disguise=IdentityPerturbationConfig()))
+    recipe = build_recipe(build_config(identity_perturbation=IdentityPerturbationConfig()))
     calls: list[int] = []
     recipe.networks["generator"].register_forward_hook(lambda *_: calls.append(1))
     step = PhaseInput(recipe.networks, recipe.frozen, recipe.prepare(build_pairs(2)))

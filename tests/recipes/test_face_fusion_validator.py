@@ -21,28 +21,28 @@ CPU = torch.device("cpu")
 
 
 class Place:
-    """A world, its judges, and the settings of a fusion that learns from it."""
+    """A world, its evaluators, and the settings of a fusion that learns from it."""
 
     def __init__(self, folder: Path, *, photographs: bool = False) -> None:
         self.manifest: Manifest = write_world(folder / "shards", photographs=photographs)
         save_encoder(folder / "judge")
         save_reader(folder / "reader")
         self.config = TrainConfig(data=DataConfig(shards=str(folder / "shards"), size=SIZE), recipe=build_config())
-        self.judge, self.reader = find_checkpoint(str(folder / "judge")), str(folder / "reader")
+        self.evaluator, self.reader = find_checkpoint(str(folder / "judge")), str(folder / "reader")
         self.decoder = CropDecoder(SIZE, threads=1)
 
     def open_validator(self) -> PairValidator:
         held_out = HeldOutCrops(
             self.config.data.shards, self.manifest, 512, self.decoder, self.config.family.collate, with_regions=False
         )
-        return PairValidator(self.config, EvaluatorPaths(self.judge, self.reader, None, False), held_out, CPU)
+        return PairValidator(self.config, EvaluatorPaths(self.evaluator, self.reader, None, False), held_out, CPU)
 
     def look(self, *, judged: bool = True) -> dict[str, float]:
         recipe = build_recipe(seed=3)
-        dependencies = {"validation.judge": self.judge, "validation.attributes": self.reader} if judged else {}
+        dependencies = {"validation.evaluator": self.evaluator, "validation.attributes": self.reader} if judged else {}
         said: list[str] = []
         validation = Validation(self.config, self.manifest, self.decoder, CPU, said.append, dependencies=dependencies)
-        metrics, picture = validation.look(recipe, {"generator": recipe.networks["generator"].eval()})
+        metrics, picture = validation.evaluate(recipe, {"generator": recipe.networks["generator"].eval()})
         assert picture is not None
         assert said == []
         return metrics

@@ -91,7 +91,7 @@ def build_tree(shards: Path, output: Path) -> dict[str, Any]:
             "log_every_images": IMAGES // 2,
             "validate_every_images": IMAGES // 2,
         },
-        "workers": {"cpus_per_worker": 0.5, "threads": 1, "bind": False, "standby": False},
+        "workers": {"cpus_per_worker": 0.5, "threads": 1, "bind": False, "warm_spares": False},
     }
 
 

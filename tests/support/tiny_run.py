@@ -35,7 +35,7 @@ def write_run(folder: Path, output: Path, **changes: Any) -> Path:
             "log_every_images": LOG_IMAGES,
             "validate_every_images": 10**9,
         },
-        "workers": {"num_workers": 2, "cpus_per_worker": 0.5, "threads": 1, "bind": False, "standby": False},
+        "workers": {"num_workers": 2, "cpus_per_worker": 0.5, "threads": 1, "bind": False, "warm_spares": False},
     }
     output.mkdir(parents=True, exist_ok=True)
     path = output / "settings.yaml"

@@ -78,7 +78,7 @@ class Painter(nn.Module):
 class ColourTransferRecipe:
     """Learn the transfer by its result."""
 
-    averaged = frozenset({"painter"})
+    ema_names = frozenset({"painter"})
 
     def __init__(self, config: ColourTransferConfig) -> None:
         self.config = config

@@ -36,7 +36,7 @@ def split(batch: Numbers, parts: int) -> list[Numbers]:
 class ToyRecipe:
     """Two networks, each fitted to its own numbers; the second one every other step."""
 
-    averaged = frozenset({"first"})
+    ema_names = frozenset({"first"})
 
     def __init__(self, kind: str = "sgd", seed: int = 0) -> None:
         torch.manual_seed(seed)

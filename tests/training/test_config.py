@@ -37,8 +37,12 @@ def test_stages_of_an_encoder_without_a_depth_are_refused() -> None:
 @pytest.mark.parametrize(
     ("preset", "override", "words"),
     [
-        ("tiny-64", "validation.attributes=there", "has no effect without validation.judge"),
-        ("identity-small", "validation.judge=there", "validation.judge judges fusions, and recipe.name=identity"),
+        ("tiny-64", "validation.attributes=there", "has no effect without validation.evaluator"),
+        (
+            "identity-small",
+            "validation.evaluator=there",
+            "validation.evaluator judges fusions, and recipe.name=identity",
+        ),
     ],
 )
 def test_judges_without_anything_to_judge_are_refused(preset: str, override: str, words: str) -> None:

@@ -39,12 +39,12 @@ def test_the_encoder_that_supervises_is_no_judge(tmp_path: Path) -> None:
         run=RunConfig(output=str(tmp_path / "runs")),
         data=DataConfig(shards=str(tmp_path / "shards"), size=FUSION_SIZE),
         recipe=build_config(identity_encoder=str(tmp_path / "encoder")),
-        validation=ValidationConfig(judge=str(tmp_path / "encoder")),
+        validation=ValidationConfig(evaluator=str(tmp_path / "encoder")),
     )
     with pytest.raises(ValueError, match="is the encoder that supervises this run"):
         train(config)
-    judged = config.model_copy(update={"validation": ValidationConfig(judge=str(tmp_path / "other"))})
-    assert load_dependencies(judged)["validation.judge"] == find_checkpoint(str(tmp_path / "other"))
+    judged = config.model_copy(update={"validation": ValidationConfig(evaluator=str(tmp_path / "other"))})
+    assert load_dependencies(judged)["validation.evaluator"] == find_checkpoint(str(tmp_path / "other"))
     assert set(load_dependencies(config.model_copy(update={"validation": ValidationConfig()}))) == {
         "recipe.identity_encoder"
     }

@@ -126,7 +126,7 @@ def test_a_valid_space_is_accepted(train: TrainConfig) -> None:
         ("workers.num_workers", {"choice": [1, 2]}, "differ in workers"),
         (GENERATOR, {"loguniform": [1e-3, 1e-2], "also": [GENERATOR]}, "named twice"),
         (GENERATOR, {"loguniform": [1e-3, 1e-2], "also": ["recipe.weights.truth"]}, "must equal"),
-        ("recipe.disguise.blur", {"uniform": [0, 1]}, "disguise"),
+        ("recipe.identity_perturbation.blur", {"uniform": [0, 1]}, "identity_perturbation"),
     ],
 )
 def test_a_space_that_the_training_does_not_accept_is_refused_in_one_line(

@@ -41,7 +41,7 @@ def tiny_tree(folder: Path, **changes: Any) -> dict[str, Any]:
             "log_every_images": EVERY,
             "validate_every_images": EVERY,
         },
-        "workers": {"cpus_per_worker": 0.5, "threads": 1, "bind": False, "standby": False},
+        "workers": {"cpus_per_worker": 0.5, "threads": 1, "bind": False, "warm_spares": False},
     }
     tree = {
         "name": "tiny",

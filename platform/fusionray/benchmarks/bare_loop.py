@@ -12,7 +12,7 @@ from fusionray.benchmarks.setup import FusionRecipe
 from fusionray.recipes.recipe import PhaseInput
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.rng import seed_part
-from fusionray.training.engine.schedule import average_decay, learning_rate, scale_lr
+from fusionray.training.engine.schedule import ema_decay, learning_rate, scale_lr
 from fusionray.types import PairBatch
 
 
@@ -23,8 +23,8 @@ class BareLoop:
     """
 
     def __init__(self, recipe: FusionRecipe, like: Engine) -> None:
-        """Take a recipe that nothing else uses, and the settings of an engine that computes its share at once."""
-        assert like.batch_size == like.share_images == like.global_batch
+        """Take a recipe that nothing else uses, and the settings of an engine that computes its local batch at once."""
+        assert like.batch_size == like.local_batch_images == like.global_batch
         self.recipe = recipe
         self.config = like.config
         self.precision = like.precision
@@ -39,7 +39,7 @@ class BareLoop:
                 self.networks[name] = network
             else:
                 network.eval().requires_grad_(False)
-        self.averages = {name: copy.deepcopy(self.networks[name]).eval() for name in recipe.averaged}
+        self.ema_networks = {name: copy.deepcopy(self.networks[name]).eval() for name in recipe.ema_names}
         self.compiled = like.chosen.compile
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         for name, network in self.networks.items():
@@ -92,8 +92,8 @@ class BareLoop:
     @torch.no_grad()
     def average(self) -> None:
         """Update the averages."""
-        decay = average_decay(self.config.ema_half_life_images, self.batch, self.images_seen)
-        for name, average in self.averages.items():
+        decay = ema_decay(self.config.ema_half_life_images, self.batch, self.images_seen)
+        for name, average in self.ema_networks.items():
             network = self.networks[name]
             torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)
             for kept, new in zip(average.buffers(), network.buffers(), strict=True):

@@ -24,7 +24,7 @@ class BlockTimer:
         self.engine = engine
         self.pace = pace
         loop = BareLoop(setup.build_recipe(), engine)
-        batches = itertools.cycle(setup.draw_batches(engine.share_images))
+        batches = itertools.cycle(setup.draw_batches(engine.local_batch_images))
         self.bare_step = lambda: loop.step(next(batches))
         self.real: list[float] = []
         self.bare: list[float] = []
@@ -38,7 +38,7 @@ class BlockTimer:
         self.num_steps += 1
         if self.num_steps % self.pace.steps:
             return
-        with self.engine.ledger.paused():
+        with self.engine.step_timer.paused():
             wait_for(self.engine.device)
             real = time.perf_counter() - self.started
             bare = time_steps(self.bare_step, self.pace.steps, self.engine.device)

@@ -37,9 +37,9 @@ def stepper(engine: Engine, shares: Sequence[Batch]) -> Callable[[], object]:
     endless = itertools.cycle(shares)
 
     def step() -> None:
-        engine.ledger.restart()  # exclude the time of the other candidates
+        engine.step_timer.restart()  # exclude the time of the other candidates
         engine.step(next(endless))
-        engine.ledger.end_step(engine.share_images)
+        engine.step_timer.end_step(engine.local_batch_images)
 
     return step
 
@@ -53,7 +53,7 @@ def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tic
     """Compare the engine with the plain recipe, in float32 and in the engine's precision."""
     setup = build_setup(bench, bench.engine_preset, device, recipe=PUBLIC)
     engine = setup.build_engine()
-    images = engine.share_images
+    images = engine.local_batch_images
     ours = stepper(engine, setup.draw_batches(images))
     plain, plain_amp = (PlainRecipe(setup.build_recipe(), engine, amp=amp) for amp in (False, True))
 
@@ -72,7 +72,7 @@ def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tic
             "vs_plain_recipe": divide(seconds["plain"], seconds["ours"]),
             "vs_plain_recipe_amp": divide(seconds["plain_amp"], seconds["ours"]),
         },
-        breakdowns={"one worker, batches in memory": parts_in_ms(engine.ledger.take())},
+        breakdowns={"one worker, batches in memory": parts_in_ms(engine.step_timer.take())},
         notes=[
             f"plain recipe: {bench.engine_preset}, {images} images a step, {torch.get_num_threads()} threads, "
             f"{device.type}; images/s: ours in {engine.precision.name} "
@@ -103,7 +103,7 @@ def measure_saving(bench: TrainBenchConfig, device: torch.device, pace: Pace, ti
     """Compare the step that starts a save, a whole iteration of the loop, with steps without a save."""
     setup = build_setup(bench, bench.engine_preset, device, recipe=WITHOUT_PENALTY)
     engine = setup.build_engine()
-    step = stepper(engine, setup.draw_batches(engine.share_images))
+    step = stepper(engine, setup.draw_batches(engine.local_batch_images))
     time_steps(step, 2, device)
     ratios: list[float] = []
     after: list[float] = []
@@ -161,10 +161,15 @@ def measure_recompute(bench: TrainBenchConfig, device: torch.device, pace: Pace,
     """Compare memory and time of steps that recompute activations and of steps that keep them."""
     setup = build_setup(bench, bench.recompute_preset, device)
     images = bench.recompute_images
-    memory = {recompute: measure_memory(setup, images, recompute=recompute) for recompute in (False, True)}
+    memory = {
+        activation_checkpointing: measure_memory(setup, images, activation_checkpointing=activation_checkpointing)
+        for activation_checkpointing in (False, True)
+    }
     steps: dict[str, Callable[[], object]] = {}
-    for name, recompute in (("kept", False), ("recomputed", True)):
-        engine = setup.build_engine(global_batch=images, batch_size=None, recompute=recompute)
+    for name, activation_checkpointing in (("kept", False), ("recomputed", True)):
+        engine = setup.build_engine(
+            global_batch=images, batch_size=None, activation_checkpointing=activation_checkpointing
+        )
         steps[name] = stepper(engine, setup.draw_batches(images))
     # A step of this preset is long, so a round is one step.
     seconds = interleave(steps, Pace(pace.rounds, 1, pace.until), device=device, warm_up=1, tick=tick)
@@ -181,12 +186,12 @@ def measure_recompute(bench: TrainBenchConfig, device: torch.device, pace: Pace,
     )
 
 
-def measure_memory(setup: BenchSetup, images: int, *, recompute: bool) -> dict[str, float]:
+def measure_memory(setup: BenchSetup, images: int, *, activation_checkpointing: bool) -> dict[str, float]:
     """Return bytes an image: `peak` of a step beyond networks and their states, `kept` for the backward pass.
 
     The tensors are counted one by one, alike on every device: a CPU's allocator does not report what is in use.
     """
-    engine = setup.build_engine(global_batch=images, batch_size=None, recompute=recompute)
+    engine = setup.build_engine(global_batch=images, batch_size=None, activation_checkpointing=activation_checkpointing)
     batch: Any = setup.draw_batches(images, 1)[0].to(setup.device)
-    footprint = measure_step(engine.recipe, batch, engine.precision, recompute=recompute)
+    footprint = measure_step(engine.recipe, batch, engine.precision, activation_checkpointing=activation_checkpointing)
     return {"peak": max(phase.peak_bytes for phase in footprint.phases), "kept": footprint.activation_bytes}

@@ -32,7 +32,7 @@ def measure_gpu(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick:
     setup = build_setup(bench, bench.gpu_preset, device)
     engine = setup.build_engine()
     note = f"GPU: {describe_profile(engine.profile.model_copy(update=engine.choices()), device)}; {bench.gpu_preset}"
-    found = Findings(notes=[f"{note}, {engine.share_images} images a step"])
+    found = Findings(notes=[f"{note}, {engine.local_batch_images} images a step"])
     if engine.precision.name in ("fp32", "tf32"):
         found.missing["gpu_amp_speedup"] = f"the profile {engine.profile.name} computes in {engine.precision.name}"
     else:
@@ -46,12 +46,12 @@ def measure_gpu(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick:
 
 def feed_steps(engine: Engine, setup: BenchSetup) -> Callable[[], object]:
     """Return a function that takes a step as a run does: from page-locked memory, with one batch prefetched."""
-    feed = DevicePrefetcher(itertools.cycle(setup.draw_batches(engine.share_images)), engine.device)
+    feed = DevicePrefetcher(itertools.cycle(setup.draw_batches(engine.local_batch_images)), engine.device)
 
     def step() -> None:
         engine.precision.set_matmul_mode()  # the mode is the process's own
         engine.step(next(feed))
-        engine.ledger.end_step(engine.share_images)
+        engine.step_timer.end_step(engine.local_batch_images)
 
     return step
 
@@ -94,7 +94,7 @@ def fill_memory(setup: BenchSetup, notes: list[str]) -> float:
     engine = setup.build_engine(batch_size="auto", global_batch="auto")
     sample = setup.draw_batches(SAMPLE_IMAGES, 1)[0]
     fit_batch(engine, sample)
-    index = torch.arange(engine.share_images) % SAMPLE_IMAGES
+    index = torch.arange(engine.local_batch_images) % SAMPLE_IMAGES
     batch = sample.map(lambda value: value[index])
     torch.cuda.reset_peak_memory_stats(setup.device)
     time_steps(lambda: engine.step(batch), AUTO_STEPS, setup.device)

@@ -95,7 +95,7 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
             dependencies=build_dependencies(setup.config)[0],
             tracking_run=run,
             tracking_uri=uri,
-            owner="",
+            fencing_token="",
         )
         fit(LoopTask(task, setup, Pace(pace.rounds, steps, pace.until)), folder)
         found = json.loads((Path(task.run_folder) / FOUND_NAME).read_text())
@@ -179,7 +179,7 @@ def loop_worker(loop_task: LoopTask, progress: ProgressHandle) -> None:
     bind_worker(0, 1, device, threads=workers.threads, bind=workers.bind)
     setup = BenchSetup(loop_task.setup.config, device)
     engine = setup.build_engine()
-    worker = Worker(loop_task.task, engine, open_reader(loop_task.task), board=progress)
+    worker = Worker(loop_task.task, engine, open_reader(loop_task.task), progress=progress)
     timer = BlockTimer(worker.profiler, engine, setup, loop_task.pace)
     # The loop calls its profiler at the very end of each step, so the timer can stop the unchanged loop there.
     worker.profiler = timer  # type: ignore[assignment]

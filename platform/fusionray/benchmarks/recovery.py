@@ -147,7 +147,7 @@ def build_task(config: RecoveryBenchConfig, folder: str) -> Any:
         dependencies=build_dependencies(setup.config)[0],
         tracking_run=open_run(uri, "bench", "recovery", {}),
         tracking_uri=uri,
-        owner="",
+        fencing_token="",
     )
 
 

@@ -21,7 +21,7 @@ Breakdowns = Mapping[str, Mapping[str, float]]
 
 
 def build_page(title: str, figures: Figures, findings: Findings, keys: Mapping[str, BenchKey]) -> Page:
-    """Build the page of a benchmark: charts of figures and breakdowns, then both as folded tables, then the conditions."""
+    """Build the page of a benchmark: charts of figures and breakdowns, folded tables of both, then the conditions."""
     rows = [(*row, keys[row[0]].what) for row in list_rows(figures, findings)]
     return Page(
         title,

@@ -71,11 +71,11 @@ def run_rank(rank: int, setup: BenchSetup, images: int, pace: Pace, folder: str)
             "independent": stepper(independent, share),
         }
         seconds = interleave_ranks(candidates, pace)
-        summary = combined.ledger.take()
+        summary = combined.step_timer.take()
         if rank == 0:
             found = {
                 "seconds": seconds,
-                "communication_share": summary.communication_share,
+                "communication_share": summary.total_communication_share,
                 "ledger": parts_in_ms(summary),
                 "placement": f"worker 0 on {placement.reason}",
             }

@@ -1,4 +1,4 @@
-"""Who judges: networks by their places, small enough to travel, and built where they judge."""
+"""The paths of the evaluator networks: small enough to send to a worker, which builds the networks from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fusionray.metrics.measure import Evaluators
 
 @dataclass(frozen=True)
 class EvaluatorPaths:
-    """Where the judges lie: checkpoint or run folders that every worker can read."""
+    """Checkpoint or run folders of the evaluators; every worker must be able to read them."""
 
     encoder: str
     reader: str | None
@@ -23,7 +23,7 @@ class EvaluatorPaths:
     with_landmarks: bool
 
     def build(self, device: torch.device, *, template: str, size: int) -> Evaluators:
-        """Build the judges of crops of a template and size.
+        """Build the evaluators on `device`, for crops of `size` px that are aligned to `template`.
 
         Raises: CheckpointMissing, InputMissing.
         """

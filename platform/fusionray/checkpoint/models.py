@@ -86,7 +86,7 @@ class TrainedNetworks(Protocol):
     def networks(self) -> Mapping[str, nn.Module]: ...
 
     @property
-    def averaged(self) -> frozenset[str]: ...
+    def ema_names(self) -> frozenset[str]: ...
 
 
 def start_from(recipe: TrainedNetworks, location: str) -> None:
@@ -96,7 +96,7 @@ def start_from(recipe: TrainedNetworks, location: str) -> None:
     """
     folder = find_checkpoint(location)
     for name, network in recipe.networks.items():
-        kind = "averages" if name in recipe.averaged else "networks"
+        kind = "averages" if name in recipe.ema_names else "networks"
         load_weights(network, load_tensors(folder, f"{kind}.{name}."), folder)
 
 

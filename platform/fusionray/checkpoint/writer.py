@@ -33,7 +33,7 @@ class CheckpointWriter:
     """Save the state of all ranks, one checkpoint at a time; every rank has one and calls it at the same points.
 
     `keep` newest checkpoints are kept, and beside them the best one by `best_metric` of `CheckpointInfo.metrics`.
-    `owner`: what `take_over` returned to whoever started the run; after another start nothing is published any more.
+    `fencing_token`: from `take_fencing_token` at the start of the run; after a later start nothing is published.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class CheckpointWriter:
         keep: int,
         best_metric: str | None = None,
         best_mode: Literal["highest", "lowest"] = "highest",
-        owner: str = "",
+        fencing_token: str = "",
     ) -> None:
         self.run_folder = run_folder
         self.rank = rank
@@ -53,7 +53,7 @@ class CheckpointWriter:
         self.keep = keep
         self.best_metric = best_metric
         self.best_mode = best_mode
-        self.owner = owner
+        self.fencing_token = fencing_token
         # A group of its own: collectives of the writing thread must not meet those of the training thread.
         self.group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT) if num_ranks > 1 else None
         self.thread = ThreadPoolExecutor(1, "checkpoint", initializer=yield_to_training)
@@ -154,7 +154,7 @@ class CheckpointWriter:
         fault = next((share.fault for share in shares if share.fault), "")
         if fault:
             return fault, False
-        if self.owner and not is_owner(self.run_folder, self.owner):
+        if self.fencing_token and not is_owner(self.run_folder, self.fencing_token):
             return "the run was started again since, and goes on elsewhere", False
         table_name = f"{save_name}.tensors.json"
         table = json.dumps({"tensors": merge_entries(shares)}).encode()

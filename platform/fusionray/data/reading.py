@@ -67,7 +67,7 @@ class CorruptionTracker:
         self.rows += len(reading.table) if reading.complaints else 0
         return reading.table
 
-    def take_news(self) -> Iterator[str]:
+    def drain_warnings(self) -> Iterator[str]:
         """Take what was found since the last call."""
         while self.news:
             yield self.news.popleft()

@@ -26,7 +26,7 @@ class ClipsConfig(Section):
 
 
 class EvaluateConfig(Section):
-    """Which model is evaluated, on which pictures, by which judges."""
+    """Which model is evaluated, on which pictures, by which evaluators."""
 
     listed_by: ClassVar[str] = "fusionray evaluate --settings"
 
@@ -42,7 +42,7 @@ class EvaluateConfig(Section):
     )
     pairs: int = Field(500, ge=2, description="Pairs of different people to fuse.")
     people: int = Field(100, ge=2, description="Largest number of people to draw from the split.")
-    enrolled: int = Field(
+    gallery_images: int = Field(
         4,
         ge=1,
         description="Gallery pictures of each person, averaged into a template; none of them is a source or a target.",
@@ -51,7 +51,7 @@ class EvaluateConfig(Section):
     seed: int = Field(
         0, ge=0, description="Seed of the drawn people and pairs; the same seed and shards give the same pairs."
     )
-    judge: str = Field(
+    evaluator: str = Field(
         "preset:identity-judge",
         description="Encoder that measures identity: a checkpoint or run folder, or preset:NAME to train it first on "
         "the train split of these shards. It must not be the encoder that supervised the model.",

@@ -45,7 +45,9 @@ def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
     """
     check_split(config.data, manifest, config.split)
     names = read_split(config.data, manifest, config.split, ["identity"]).column("identity").to_pylist()
-    plan = plan_pairs(names, pairs=config.pairs, people=config.people, enrolled=config.enrolled, seed=config.seed)
+    plan = plan_pairs(
+        names, pairs=config.pairs, people=config.people, gallery_images=config.gallery_images, seed=config.seed
+    )
     files = list_files(config.data, manifest, config.split)
     used = plan.used_rows()
     ends = np.cumsum(files.rows, dtype=np.int64)
@@ -55,7 +57,7 @@ def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
     return EvalDataset(
         crops,
         PairPlan(
-            np.searchsorted(used, plan.pairs), np.searchsorted(used, plan.enrolled), plan.num_people, plan.num_single
+            np.searchsorted(used, plan.pairs), np.searchsorted(used, plan.gallery), plan.num_people, plan.num_single
         ),
         files.names,
         file,

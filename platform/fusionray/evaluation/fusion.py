@@ -55,16 +55,16 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
     check_shards(config.data, manifest, size=facts.size, template=facts.template)
     check_split(config.data, manifest, config.split)
     beside = describe_run(config, manifest, uri)
-    config = train_judges(config, manifest, beside)
-    judges, no_landmarks = place_judges(config, manifest)
-    check_judges(config, judges, facts, subject)
+    config = train_evaluators(config, manifest, beside)
+    evaluators, no_landmarks = resolve_evaluators(config, manifest)
+    check_evaluators(config, evaluators, facts, subject)
     case = EvalRun(config, uri, facts, manifest, load_dataset(config, manifest), subject)
     clips = list(plan_clips(config.clips, case.material))
-    verdict = measure(case, judges, clips, use_gpu=choose_gpu(beside))
+    verdict = measure(case, evaluators, clips, use_gpu=choose_gpu(beside))
     found = MissingContext(
         synthetic=manifest.synthetic,
-        with_reader=judges.reader is not None,
-        with_features=judges.features is not None,
+        with_reader=evaluators.reader is not None,
+        with_features=evaluators.features is not None,
         landmarks=no_landmarks,
         num_clips=len(clips),
     )
@@ -79,13 +79,13 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
     return EvaluateResult(figures, Path(config.output), write_text(figures), report)
 
 
-def measure(case: EvalRun, judges: EvaluatorPaths, clips: list[tuple[Clip, int]], *, use_gpu: bool) -> EvalSummary:
+def measure(case: EvalRun, evaluators: EvaluatorPaths, clips: list[tuple[Clip, int]], *, use_gpu: bool) -> EvalSummary:
     """Let workers fuse and measure everything, and sum up what they found."""
     config = case.config
     order = EvalSpec(
         model=config.model,
         tracking_uri=case.tracking_uri,
-        judges=judges,
+        evaluators=evaluators,
         template=case.facts.template,
         size=case.facts.size,
         batch=config.batch,
@@ -97,7 +97,7 @@ def measure(case: EvalRun, judges: EvaluatorPaths, clips: list[tuple[Clip, int]]
     return sum_up(
         case.material,
         measure_pieces(order, pieces, config.workers),
-        with_features=judges.features is not None,
+        with_features=evaluators.features is not None,
         rounds=config.bootstrap_rounds,
         seed=config.seed,
     )
@@ -135,24 +135,26 @@ def describe_run(config: EvaluateConfig, manifest: Manifest, uri: str) -> TrainC
     )
 
 
-def train_judges(config: EvaluateConfig, manifest: Manifest, beside: TrainConfig) -> EvaluateConfig:
+def train_evaluators(config: EvaluateConfig, manifest: Manifest, beside: TrainConfig) -> EvaluateConfig:
     """Name every judge by its checkpoint; those that are named by a preset are trained first, or found trained."""
     # Photographs come without the attributes that readings are compared with.
     attributes = ensure_trained(beside, config.attributes) if config.attributes and manifest.synthetic else None
-    return config.model_copy(update={"judge": ensure_trained(beside, config.judge), "attributes": attributes})
+    return config.model_copy(update={"evaluator": ensure_trained(beside, config.evaluator), "attributes": attributes})
 
 
-def place_judges(config: EvaluateConfig, manifest: Manifest) -> tuple[EvaluatorPaths, str]:
+def resolve_evaluators(config: EvaluateConfig, manifest: Manifest) -> tuple[EvaluatorPaths, str]:
     """Say where the judges lie; and why the face mesh is not among them, empty if it is."""
     no_landmarks = ""
     try:
         CropLandmarks(load_template(manifest.template), manifest.size)
     except DetectorUnavailable as error:
         no_landmarks = str(error)
-    return EvaluatorPaths(config.judge, config.attributes, config.features, not no_landmarks), no_landmarks
+    return EvaluatorPaths(config.evaluator, config.attributes, config.features, not no_landmarks), no_landmarks
 
 
-def check_judges(config: EvaluateConfig, places: EvaluatorPaths, facts: FusionModelInfo, subject: FusionModel) -> None:
+def check_evaluators(
+    config: EvaluateConfig, places: EvaluatorPaths, facts: FusionModelInfo, subject: FusionModel
+) -> None:
     """Refuse judges that cannot be used, before any worker starts; and an encoder that judges its own work.
 
     Raises: ValueError for a judge that supervised the model; CheckpointMissing, InputMissing.
@@ -164,8 +166,8 @@ def check_judges(config: EvaluateConfig, places: EvaluatorPaths, facts: FusionMo
         known.append(load_encoder(config.model).build())
     if is_same(judge, known):
         raise ValueError(
-            f"judge={config.judge}: is the encoder that supervised {config.model}, which learned to please it; judge "
-            "by another one, such as judge=preset:identity-judge"
+            f"evaluator={config.evaluator}: is the encoder that supervised {config.model}, so its scores are not "
+            "independent; use another one, such as evaluator=preset:identity-judge"
         )
 
 

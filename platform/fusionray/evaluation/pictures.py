@@ -51,7 +51,7 @@ NAME = "evaluate"
 LEVELS = 127.5
 DECODE_THREADS = 2
 # Settings of the other protocol, which judges faces.
-ABOUT_FACES = ("judge", "attributes", "features", "clips", "people", "enrolled", "workers")
+ABOUT_FACES = ("evaluator", "attributes", "features", "clips", "people", "enrolled", "workers")
 
 
 def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> EvaluateResult:

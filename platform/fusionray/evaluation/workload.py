@@ -32,11 +32,11 @@ LEVELS = 255.0
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """What a worker sets up once: which model, which judges, of which crops, on what."""
+    """What a worker sets up once: which model, which evaluators, of which crops, on what."""
 
     model: str
     tracking_uri: str | None
-    judges: EvaluatorPaths
+    evaluators: EvaluatorPaths
     template: str
     size: int
     batch: int
@@ -46,7 +46,7 @@ class EvalSpec:
 
 
 class EvalContext:
-    """A model and its judges, loaded, on the device of this process."""
+    """A model and its evaluators, loaded, on the device of this process."""
 
     def __init__(self, order: EvalSpec) -> None:
         threads = order.threads or max(1, len(os.sched_getaffinity(0)) // order.num_workers)
@@ -58,8 +58,8 @@ class EvalContext:
             order.model, tracking_uri=order.tracking_uri, device=self.device, threads=threads
         )
         window = ArcFaceCrop(crop_to_arcface_affine(order.template)).to(self.device)
-        judges = order.judges.build(self.device, template=order.template, size=order.size)
-        self.meter = Meter(judges, window, self.device)
+        evaluators = order.evaluators.build(self.device, template=order.template, size=order.size)
+        self.meter = Meter(evaluators, window, self.device)
         self.decoder = CropDecoder(order.size, threads)
 
 
@@ -149,8 +149,8 @@ def divide(material: EvalDataset, clips: Iterable[tuple[Clip, int]], batch: int)
     for start in range(0, len(plan.pairs), batch):
         numbers = np.arange(start, min(start + batch, len(plan.pairs)))
         yield PairPiece(numbers, compact(SampledPairs(crops, plan.pairs[numbers])))
-    for start in range(0, len(plan.enrolled), batch):
-        numbers = plan.enrolled[start : start + batch]
+    for start in range(0, len(plan.gallery), batch):
+        numbers = plan.gallery[start : start + batch]
         yield CropPiece(numbers, compact(SampledPairs(crops, numbers[:, None])))
 
 

@@ -1,4 +1,4 @@
-"""Measure fused pairs: every judge looks at the fused picture, and at what it is to be compared with.
+"""Measure fused pairs: each evaluator reads the fused picture and the pictures that it is compared with.
 
 A pair's measurements are *columns*, arrays whose first axis counts the pairs, named `<what>_<of which picture>`.
 
@@ -27,7 +27,7 @@ from fusionray.types import PairBatch
 
 Columns = dict[str, NDArray[np.float32]]
 
-# What rounding to eight bits alone leaves, 10 log10(12 x 255^2): equal pictures would be infinitely alike.
+# PSNR of rounding to eight bits alone, 10 log10(12 x 255^2): that of equal pictures would be infinite.
 EIGHT_BITS_PSNR = 58.9
 # Crops are reduced from larger pictures; rendered in their own size, the truth would be sharper than any of them.
 TRUTH_OVERSAMPLING = 2
@@ -39,7 +39,7 @@ class FusionModel(Protocol):
     """A model under test."""
 
     def fuse(self, source: Tensor, target: Tensor) -> Tensor:
-        """Fuse crops, uint8 [N,3,S,S] RGB in and out: what is judged is what would be delivered."""
+        """Fuse crops, uint8 [N,3,S,S] RGB in and out: the evaluators measure what a service would deliver."""
         ...
 
     def embed(self, face: Tensor) -> Tensor:
@@ -49,9 +49,9 @@ class FusionModel(Protocol):
 
 @dataclass(frozen=True)
 class Evaluators:
-    """Who measures, all frozen: `encoder` identity, `reader` attributes of synthetic faces, `features` realism.
+    """The networks that measure, all frozen: `encoder` for identity, `reader` for attributes, `features` for realism.
 
-    `features` maps pictures in [-1,1] to [N,F]; without it the encoder's embeddings tell crowds apart.
+    `features` maps pictures in [-1,1] to [N,F]; without it, FID and KID use the encoder's embeddings.
     """
 
     encoder: IdentityEncoder
@@ -61,59 +61,59 @@ class Evaluators:
 
 
 class Meter:
-    """Measure pairs of one template; `window` cuts the face out of its crops. Judges and window are on `device`."""
+    """Measure pairs of one template; `window` cuts the face out of its crops. Evaluators and window are on `device`."""
 
-    def __init__(self, judges: Evaluators, window: nn.Module, device: torch.device) -> None:
-        self.judges = judges
+    def __init__(self, evaluators: Evaluators, window: nn.Module, device: torch.device) -> None:
+        self.evaluators = evaluators
         self.window = window
         self.device = device
 
     @torch.no_grad()
     def measure(self, subject: FusionModel, batch: PairBatch) -> Columns:
-        """Fuse a batch and measure it; what needs the true fusion is left out where there is none."""
+        """Fuse a batch and measure it; without a true fusion, columns that need it are left out."""
         batch = batch.to(self.device)
         fused = subject.fuse(batch.source, batch.target)
         pictures = {"fused": to_float(fused), "source": to_float(batch.source), "target": to_float(batch.target)}
         columns: dict[str, Tensor] = {}
         if batch.truth is not None:
             truth, region = render_truth(batch, TRUTH_OVERSAMPLING)
-            # What is judged is what is delivered, and the ruler is no finer: eight bits a channel.
+            # A service delivers eight bits a channel, so the truth is rounded to eight bits too.
             pictures["truth"] = to_float(to_uint8(truth))
             columns |= self.compare_to_truth(pictures, region)
             columns |= {name: batch.truth.source_identity[:, IDENTITY_NAMES.index(name)] for name in GROUPED_BY}
-            if self.judges.reader is not None:
+            if self.evaluators.reader is not None:
                 seen_NA = attributes_in_crop(batch.truth.target_attributes, batch.truth.view)
-                columns |= self.read_attributes(self.judges.reader, pictures, seen_NA)
+                columns |= self.read_attributes(self.evaluators.reader, pictures, seen_NA)
         for name, picture in pictures.items():
             columns |= {f"{what}_{name}": value for what, value in self.describe(picture).items()}
         measured = {name: value.float().cpu().numpy() for name, value in columns.items()}
-        if self.judges.landmarks is not None:
-            measured |= measure_landmarks(self.judges.landmarks, fused, batch.target)
+        if self.evaluators.landmarks is not None:
+            measured |= measure_landmarks(self.evaluators.landmarks, fused, batch.target)
         return measured
 
     @torch.no_grad()
     def measure_crops(self, image_N3HW: Tensor) -> Columns:
-        """Measure real crops, uint8: what they are compared by as people and as a crowd."""
+        """Describe real crops, uint8 [N,3,H,W]: their embeddings, and their features if a network gives others."""
         described = self.describe(to_float(image_N3HW.to(self.device)))
         return {what: value.float().cpu().numpy() for what, value in described.items()}
 
     def describe(self, picture: Tensor) -> dict[str, Tensor]:
         """Give the `embedding` [N,E] of pictures, and their `features` [N,F] where a network gives others."""
-        described: dict[str, Tensor] = {"embedding": self.judges.encoder(self.window(picture))}
-        if self.judges.features is not None:
-            described["features"] = self.judges.features(picture)
+        described: dict[str, Tensor] = {"embedding": self.evaluators.encoder(self.window(picture))}
+        if self.evaluators.features is not None:
+            described["features"] = self.evaluators.features(picture)
         return described
 
     def compare_to_truth(self, pictures: Mapping[str, Tensor], region_N1HW: Tensor) -> dict[str, Tensor]:
-        """Compare the fused picture and what anybody can do without a model with the true fusion, [N] each."""
+        """Compare the fused picture, and baselines that need no model, with the true fusion: [N] each."""
         truth = pictures["truth"]
         candidates = {"fused": pictures["fused"], **build_baselines(pictures["source"], pictures["target"])}
-        truth_features = self.judges.encoder.features(self.window(truth))
+        truth_features = self.evaluators.encoder.features(self.window(truth))
         compared: dict[str, Tensor] = {}
         for name, picture in candidates.items():
             compared[f"ssim_{name}"] = region_ssim(picture, truth, region_N1HW)
             compared[f"psnr_{name}"] = region_psnr(picture, truth, region_N1HW).clamp(max=EIGHT_BITS_PSNR)
-            features = self.judges.encoder.features(self.window(picture))
+            features = self.evaluators.encoder.features(self.window(picture))
             compared[f"feature_distance_{name}"] = feature_distance(features, truth_features)
         for name in ("fused", "truth"):
             compared[f"gradient_energy_{name}"] = gradient_energy(pictures[name], region_N1HW)
@@ -122,7 +122,7 @@ class Meter:
     def read_attributes(
         self, reader: AttributeReader, pictures: Mapping[str, Tensor], wanted_NA: Tensor
     ) -> dict[str, Tensor]:
-        """Read the target's attributes off the fused pictures, and off those that show them rightly: errors [N]."""
+        """Measure errors [N] of the attributes read from fused pictures, and from true fusions and targets."""
         wanted_NK = reader.select(wanted_NA)
         return {
             f"{group}_error_{name}": error_N
@@ -132,7 +132,7 @@ class Meter:
 
 
 def measure_landmarks(landmarks: CropLandmarks, fused: Tensor, target: Tensor) -> Columns:
-    """Compare where the face mesh sees the faces, uint8 pictures: nan where a target shows it no face."""
+    """Compare the landmarks of faces in uint8 pictures; nan where the face mesh finds no face in the target."""
     fused_N52, target_N52 = (landmarks.locate(image.permute(0, 2, 3, 1).cpu().numpy()) for image in (fused, target))
     missing_N = np.isnan(fused_N52[:, 0, 0]).astype(np.float32)
     missing_N[np.isnan(target_N52[:, 0, 0])] = np.nan

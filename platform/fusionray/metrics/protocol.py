@@ -26,13 +26,13 @@ class PairPlan:
     """
 
     pairs: Rows
-    enrolled: Rows
+    gallery: Rows
     num_people: int
     num_single: int
 
     def used_rows(self) -> Rows:
         """List every row that takes part, ascending."""
-        return np.unique(np.concatenate([self.pairs.ravel(), self.enrolled]))
+        return np.unique(np.concatenate([self.pairs.ravel(), self.gallery]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class PairPool:
     count: Rows
 
 
-def plan_pairs(names: Sequence[str], *, pairs: int, people: int, enrolled: int, seed: int) -> PairPlan:
+def plan_pairs(names: Sequence[str], *, pairs: int, people: int, gallery_images: int, seed: int) -> PairPlan:
     """Choose people, the pictures that enrol them, and pairs of their other pictures.
 
     `names` [N] tells whose each row is. Fewer pairs than asked for are given only where there are no more different
@@ -58,12 +58,12 @@ def plan_pairs(names: Sequence[str], *, pairs: int, people: int, enrolled: int, 
     random = np.random.default_rng([seed, PEOPLE])
     chosen = random.permutation(len(every))[:people]
     own = [random.permutation(np.flatnonzero(person_N == person)) for person in chosen]
-    others = [rows[min(enrolled, len(rows) - 1) :] for rows in own]
+    others = [rows[min(gallery_images, len(rows) - 1) :] for rows in own]
     count = np.array([len(rows) for rows in others])
     cast = PairPool(np.concatenate(others), np.cumsum(count) - count, count)
     return PairPlan(
         pairs=draw_pairs(cast, pairs, seed),
-        enrolled=np.concatenate([rows[: max(1, min(enrolled, len(rows) - 1))] for rows in own]),
+        gallery=np.concatenate([rows[: max(1, min(gallery_images, len(rows) - 1))] for rows in own]),
         num_people=len(chosen),
         num_single=sum(len(rows) == 1 for rows in own),
     )

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fusionray.config import Section, in_unit
-from fusionray.nets.blocks import RecomputableUnit
+from fusionray.nets.blocks import ActivationCheckpointedBlock
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.prelu import PReLU
 
@@ -44,7 +44,7 @@ class IdentityEncoderConfig(Section):
         return self
 
 
-class ResidualUnit(RecomputableUnit):
+class ResidualUnit(ActivationCheckpointedBlock):
     """The improved residual unit of ArcFace."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:

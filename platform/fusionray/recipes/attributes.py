@@ -73,7 +73,7 @@ class KnownFaces(Batch):
 class AttributesRecipe(NothingToShow):
     """Learn to read what the synthetic world drew."""
 
-    averaged = frozenset({"reader"})
+    ema_names = frozenset({"reader"})
 
     def __init__(self, config: AttributesRecipeConfig, *, face_view_23: Tensor) -> None:
         self.config = config

@@ -59,7 +59,7 @@ class FusionInput(Batch):
 class FaceFusionRecipe:
     """Fuse the identity of a source into a target."""
 
-    averaged = frozenset({"generator"})
+    ema_names = frozenset({"generator"})
 
     def __init__(self, config: FaceFusionConfig, *, identity_encoder: IdentityEncoder, face_view_23: Tensor) -> None:
         self.config = config
@@ -73,7 +73,11 @@ class FaceFusionRecipe:
             "window": ArcFaceCrop(face_view_23),
             "augmentation": Augmentation(config.augmentation),
             "source_augmentation": Augmentation(upright),
-            **({"disguise": IdentityPerturbation(config.disguise)} if config.disguise else {}),
+            **(
+                {"identity_perturbation": IdentityPerturbation(config.identity_perturbation)}
+                if config.identity_perturbation
+                else {}
+            ),
         }
         # Left out altogether when it is off: a probability of 0 would still cost a warp.
         chosen = config.adaptive_augmentation
@@ -90,7 +94,7 @@ class FaceFusionRecipe:
             phases.append(
                 Phase("gradient_penalty", "discriminator", self.gradient_penalty_loss, interval, second_order=True)
             )
-            discriminator_optimizer = discriminator_optimizer.beside_lazy(interval)
+            discriminator_optimizer = discriminator_optimizer.adjust_for_lazy_penalty(interval)
         self.phases = tuple(phases)
         self.optimizers = {"generator": config.generator_optimizer, "discriminator": discriminator_optimizer}
 
@@ -114,8 +118,8 @@ class FaceFusionRecipe:
         """Everything that is asked of the generator; leaves the fused pictures for the discriminator."""
         weights, batch = self.config.weights, step.batch
         source_NE = embed_source(step)
-        disguise = None if batch.paired else self.config.disguise
-        shown = self.disguise(step, source_NE, disguise) if disguise else batch.target
+        perturbation = None if batch.paired else self.config.identity_perturbation
+        shown = self.perturb_identity(step, source_NE, perturbation) if perturbation else batch.target
         fused: Fused = step.networks["generator"](batch.source_face, source_NE, shown)
         step.shared["fused"] = fused.output.detach()
         parts: dict[str, Tensor] = {}
@@ -151,16 +155,18 @@ class FaceFusionRecipe:
         return Losses(total, parts)
 
     @torch.no_grad()
-    def disguise(self, step: PhaseInput[FusionInput], source_NE: Tensor, config: IdentityPerturbationConfig) -> Tensor:
-        """Hide who same-person targets show; the others are as they are: [N,3,S,S].
+    def perturb_identity(
+        self, step: PhaseInput[FusionInput], source_NE: Tensor, config: IdentityPerturbationConfig
+    ) -> Tensor:
+        """Return the targets [N,3,S,S] in [-1,1], with the identity of same-person targets perturbed.
 
-        No gradient reaches the disguise, or the generator would learn to hide the answer in it.
+        The perturbation has no gradient: with one, the generator would learn to hide the answer in the picture.
         """
         batch, shown = step.batch, step.batch.target
         if config.fused:
             others = (batch.source_face.roll(1, dims=0), source_NE.roll(1, dims=0))
             shown = step.networks["generator"](*others, shown).output
-        shown = step.frozen["disguise"](shown, batch.face_region)
+        shown = step.frozen["identity_perturbation"](shown, batch.face_region)
         return torch.where(batch.same_identity[:, None, None, None], shown, batch.target)
 
     def discriminator_loss(self, step: PhaseInput[FusionInput]) -> Losses:

@@ -52,7 +52,7 @@ class FaceFusionConfig(RecipeConfig):
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
     weights: FusionLossWeights = FusionLossWeights()
     paired: bool = Field(True, description="Train on the rendered true fusion if the shards are synthetic.")
-    disguise: IdentityPerturbationConfig | None = Field(
+    identity_perturbation: IdentityPerturbationConfig | None = Field(
         None,
         description="Unpaired training: hide the identity of same-person targets and train to restore the picture; "
         "null: leave targets as they are.",

@@ -26,7 +26,7 @@ from fusionray.recipes.single_faces import draw_crops
 from fusionray.types import PairBatch, Rows
 
 # Keys of the settings that name the networks which a fusion needs.
-ENCODER, JUDGE, READER = "recipe.identity_encoder", "validation.judge", "validation.attributes"
+ENCODER, EVALUATOR, READER = "recipe.identity_encoder", "validation.evaluator", "validation.attributes"
 
 
 class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
@@ -47,9 +47,9 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
             )
 
     def dependencies(self, config: TrainSettings) -> dict[str, str]:
-        """Name the encoder that supervises, and who judges, if anybody is to."""
+        """Name the encoder that supervises, and who evaluators, if anybody is to."""
         chosen = config.validation
-        named = {ENCODER: settings_of(config).identity_encoder, JUDGE: chosen.judge, READER: chosen.attributes}
+        named = {ENCODER: settings_of(config).identity_encoder, EVALUATOR: chosen.evaluator, READER: chosen.attributes}
         return {key: place for key, place in named.items() if place is not None}
 
     def load_dependency(self, key: str, checkpoint: str) -> EncoderState | str:
@@ -72,9 +72,9 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
 
         Raises: ValueError for a judge that is the encoder which supervises.
         """
-        if JUDGE in loaded and is_same(load_encoder(loaded[JUDGE]).build(), [loaded[ENCODER].build()]):
+        if EVALUATOR in loaded and is_same(load_encoder(loaded[EVALUATOR]).build(), [loaded[ENCODER].build()]):
             raise ValueError(
-                f"{JUDGE}={config.validation.judge}: is the encoder that supervises this run ({ENCODER}), "
+                f"{EVALUATOR}={config.validation.evaluator}: is the encoder that supervises this run ({ENCODER}), "
                 "which learns to please it; judge by another one, such as preset:identity-judge"
             )
 
@@ -101,11 +101,13 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
     def build_validator(
         self, config: TrainSettings, dependencies: Mapping[str, Any], held_out: HeldOutRows, device: torch.device
     ) -> PairValidator | None:
-        """Build the judges of `fusionray evaluate` if `validation.judge` names one."""
-        if JUDGE not in dependencies:
+        """Build the judges of `fusionray evaluate` if `validation.evaluator` names one."""
+        if EVALUATOR not in dependencies:
             return None
-        judges = EvaluatorPaths(dependencies[JUDGE], dependencies.get(READER), features=None, with_landmarks=False)
-        return PairValidator(config, judges, held_out, device)
+        evaluators = EvaluatorPaths(
+            dependencies[EVALUATOR], dependencies.get(READER), features=None, with_landmarks=False
+        )
+        return PairValidator(config, evaluators, held_out, device)
 
     def draw_batch(self, config: TrainSettings, count: int) -> PairBatch:
         """Draw noise for pairs, one row of the same person: every loss has something to say."""

@@ -44,7 +44,7 @@ class PairValidator:
     """The judges of a run and the pairs that they always look at; templates are made once."""
 
     def __init__(
-        self, config: TrainSettings, judges: EvaluatorPaths, held_out: HeldOutRows, device: torch.device
+        self, config: TrainSettings, evaluators: EvaluatorPaths, held_out: HeldOutRows, device: torch.device
     ) -> None:
         data = config.data
         self.held_out = held_out
@@ -53,16 +53,16 @@ class PairValidator:
             names.tolist(),
             pairs=len(names),
             people=len(np.unique(names)),
-            enrolled=GALLERY_IMAGES,
+            gallery_images=GALLERY_IMAGES,
             seed=config.run.seed,
         )
         self.pairs = plan.pairs
         self.source_N = names[plan.pairs[:, 0]]
         window = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
-        self.meter = Meter(judges.build(device, template=data.template, size=data.size), window, device)
-        enrolled = held_out.decode(plan.enrolled)
+        self.meter = Meter(evaluators.build(device, template=data.template, size=data.size), window, device)
+        enrolled = held_out.decode(plan.gallery)
         described = join(self.meter.measure_crops(part) for part in torch.split(enrolled, BATCH))
-        self.templates = build_templates(described["embedding"], names[plan.enrolled])
+        self.templates = build_templates(described["embedding"], names[plan.gallery])
 
     def validate(self, recipe: FaceFusionRecipe, networks: Mapping[str, nn.Module]) -> dict[str, float]:
         """Fuse the pairs and sum up, as metrics `validation_<key>` by the keys of an evaluation."""

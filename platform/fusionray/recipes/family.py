@@ -67,7 +67,7 @@ class ValidationSettings(Protocol):
     """The part of `validation` in a training configuration that a family may read."""
 
     @property
-    def judge(self) -> str | None: ...
+    def evaluator(self) -> str | None: ...
 
     @property
     def attributes(self) -> str | None: ...
@@ -209,8 +209,8 @@ class RecipeFamily(ABC, Generic[ConfigT]):
 
         Raises: ValueError naming the keys.
         """
-        if config.validation.judge is not None:
-            raise ValueError(f"validation.judge judges fusions, and recipe.name={self.name} makes none")
+        if config.validation.evaluator is not None:
+            raise ValueError(f"validation.evaluator judges fusions, and recipe.name={self.name} makes none")
 
     def dependencies(self, config: TrainSettings) -> dict[str, str]:
         """Name the trained networks that a run needs, by the dotted key of the setting that says where each lies.

@@ -84,7 +84,7 @@ class IdentityRecipe(NothingToShow):
     person's parameters are known, and reading them off the embedding says what to look at.
     """
 
-    averaged = frozenset({"classifier"})
+    ema_names = frozenset({"classifier"})
 
     def __init__(
         self, config: IdentityRecipeConfig, *, num_people: int, face_view_23: Tensor, synthetic_faces: bool = False

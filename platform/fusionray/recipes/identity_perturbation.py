@@ -1,7 +1,7 @@
-"""Hiding who a target shows, so that the target itself is the answer to a fusion with another picture of that person.
+"""Identity perturbation: changes a face so that the original picture can supervise its fusion.
 
-Between two pictures of one person the target is its own answer, and copying it is enough. Disguised first, the picture
-is the input and the photograph the answer: a true pair of the kind that otherwise only rendering gives.
+If source and target show the same person, the target is the correct output, and a generator that copies it has no loss.
+If the target is perturbed first, the generator must restore the original: a supervised pair without rendering.
 
 Source: ReliableSwap (Yuan et al. 2023), section 3, for fused pictures as input and photographs as answers, with the
 generator itself in place of an older swapper; Face X-ray (Li et al. 2020), section 3.2, for colours and warps within
@@ -21,7 +21,7 @@ from fusionray.config import Section, in_unit
 from fusionray.recipes.affine import build_grid
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig
 
-# Places of a warp that are drawn, each way: features as large as an eye move as one.
+# Control points of a warp along each axis: features as large as an eye move as one.
 WARP_KNOTS = 6
 
 
@@ -48,7 +48,7 @@ class IdentityPerturbationConfig(Section):
 
 
 class IdentityPerturbation(nn.Module):
-    """Change colours and shapes of faces at random; each row gets a draw of its own."""
+    """Change colours and shapes of faces at random; each row is drawn independently."""
 
     def __init__(self, config: IdentityPerturbationConfig) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class IdentityPerturbation(nn.Module):
         )
 
     def forward(self, image: Tensor, face_region: Tensor) -> Tensor:
-        """Disguise `image` [N,3,S,S] in [-1,1] where `face_region` [N,1,S,S] is 1, and not at all where it is 0."""
+        """Perturb `image` [N,3,S,S] in [-1,1] in proportion to `face_region` [N,1,S,S]: fully at 1, not at all at 0."""
         (coloured,) = self.colours.colour([self.warp(image, face_region)])
         return torch.lerp(image, coloured, face_region)
 

@@ -40,7 +40,7 @@ class OptimizerConfig(Section):
         0.0, ge=0, description="Weight decay: decoupled for adamw and muon, L2 for sgd.", json_schema_extra=in_unit("")
     )
 
-    def beside_lazy(self, interval: int) -> OptimizerConfig:
+    def adjust_for_lazy_penalty(self, interval: int) -> OptimizerConfig:
         """Make up for a lazy second phase of the same network, which steps once more every `interval` steps.
 
         lr' = c lr, beta' = beta^c with c = k / (k + 1): k + 1 steps then move and forget as much as k did.
@@ -113,7 +113,7 @@ class Recipe(Protocol[BatchT]):
         """How each network is optimised."""
 
     @property
-    def averaged(self) -> frozenset[str]:
+    def ema_names(self) -> frozenset[str]:
         """Names of the networks of which a moving average is kept."""
 
     @property

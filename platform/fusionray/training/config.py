@@ -11,13 +11,13 @@ from fusionray.recipes.family import DataFacts, RecipeFamily
 from fusionray.recipes.registry import AnyRecipeConfig, find_family
 from fusionray.training.engine.schedule import ScheduleConfig
 
-# What may stand in place of a path: a preset that is trained first, a world that is rendered first.
+# Prefixes of values that replace a path: a preset that is trained first, a synthetic dataset that is prepared first.
 PRESET_PREFIX = "preset:"
 SYNTHETIC_PREFIX = "synthetic://"
 
 
 class RunConfig(Section):
-    """Where a run is stored, and from what it starts."""
+    """Where a run is stored, and from which weights it starts."""
 
     name: str = Field(
         "train",
@@ -37,7 +37,7 @@ class RunConfig(Section):
 
 
 class DataConfig(Section):
-    """What a run trains on."""
+    """The data of a run."""
 
     shards: str = Field(
         description="Folder or URI that `fusionray prepare` wrote, or synthetic://... to prepare a synthetic dataset "
@@ -45,7 +45,8 @@ class DataConfig(Section):
     )
     size: int = Field(64, description="Side of the crops; must equal the size that the shards were prepared with.")
     template: str = Field(
-        "arcface_128", description="Alignment template of the crops; must equal that of the shards. Pictures have none."
+        "arcface_128",
+        description="Alignment template of the crops; must equal that of the shards. Not used for shards of pictures.",
     )
     same_identity_ratio: float = Field(
         0.2, ge=0, le=1, description="Share of training pairs whose two pictures show the same person."
@@ -66,7 +67,7 @@ class DataConfig(Section):
     max_damaged_files: int = Field(
         2,
         ge=0,
-        description="Damaged files that each worker may skip during the run; rows of other files replace theirs.",
+        description="Damaged files that each worker may skip during the run; rows of other files replace their rows.",
     )
     validation_images: int = Field(512, ge=0, description="Held-out crops in each validation.")
 
@@ -129,8 +130,8 @@ class EngineConfig(Section):
     )
     batch_size: int | Literal["auto"] | None = Field(
         None,
-        description="Images that a worker computes at once; gradients of the rest of its share are accumulated. auto: "
-        "the most that fit; null: the whole share.",
+        description="Images that a worker computes at once; gradients are accumulated over its local batch. auto: "
+        "the most that fit; null: the whole local batch.",
         json_schema_extra=in_unit("images"),
         union_mode="left_to_right",
     )
@@ -146,7 +147,7 @@ class EngineConfig(Section):
     compile: Literal["auto"] | bool = Field(
         "auto", description="Compile the networks with torch.compile; auto takes the choice of the hardware profile."
     )
-    recompute: bool = Field(
+    activation_checkpointing: bool = Field(
         False,
         description="Activation checkpointing: recompute the activations of blocks in the backward pass, which saves "
         "memory and costs time.",
@@ -184,28 +185,28 @@ class BudgetConfig(Section):
 class ValidationConfig(Section):
     """Which models score a fusion run during training.
 
-    Without a judge, only the encoder that supervises the run scores it.
+    Without an evaluator, only the encoder that supervises the run scores it.
     """
 
-    judge: str | None = Field(
+    evaluator: str | None = Field(
         None,
         description="Identity encoder that scores held-out pairs at each validation, as `fusionray evaluate` does: a "
         "checkpoint or run folder, or preset:NAME to train it first on these shards. It must not be the "
         "encoder that supervises the run.",
     )
     attributes: str | None = Field(
-        None, description="Model that reads pose, expression and light, named in the same way; needs judge."
+        None, description="Model that reads pose, expression and light, named in the same way; needs an evaluator."
     )
 
     @model_validator(mode="after")
-    def check_judge(self) -> ValidationConfig:
-        if self.attributes is not None and self.judge is None:
-            raise ValueError("validation.attributes has no effect without validation.judge")
+    def check_evaluator(self) -> ValidationConfig:
+        if self.attributes is not None and self.evaluator is None:
+            raise ValueError("validation.attributes has no effect without validation.evaluator")
         return self
 
 
 class WorkersConfig(Section):
-    """The processes that train."""
+    """The training processes."""
 
     num_workers: int = Field(1, ge=1, description="Training processes; one per GPU.")
     min_workers: int | None = Field(
@@ -227,7 +228,7 @@ class WorkersConfig(Section):
     max_failures: int = Field(
         3, ge=0, description="Worker failures that a run survives between two checkpoints; 0: none."
     )
-    standby: bool = Field(
+    warm_spares: bool = Field(
         True,
         description="Keep a warm spare process for each worker (0.5 GiB), which makes restarts faster.",
     )
@@ -263,11 +264,11 @@ class TrainConfig(Section):
 
     @property
     def family(self) -> RecipeFamily[Any]:
-        """Give the family that `recipe.name` names."""
+        """The recipe family of `recipe.name`."""
         return find_family(self.recipe.name)
 
     def state_facts(self, *, num_people: int, synthetic: bool) -> DataFacts:
-        """Put what is known of the shards together with what the configuration says of them."""
+        """Combine facts of the shards with the data settings."""
         return DataFacts(self.data.size, self.data.template, num_people, synthetic)
 
     @model_validator(mode="after")
@@ -275,5 +276,5 @@ class TrainConfig(Section):
         self.family.check(self)
         batch, ranks = self.engine.global_batch, self.workers.num_workers
         if isinstance(batch, int) and batch < ranks:
-            raise ValueError(f"engine.global_batch={batch} is less than an image for each of {ranks} workers")
+            raise ValueError(f"engine.global_batch={batch} is less than one image for each of {ranks} workers")
         return self

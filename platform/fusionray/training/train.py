@@ -1,4 +1,4 @@
-"""The train stage: resolve what a run needs, then hand it to Ray Train. The same call goes on where a run stopped."""
+"""The train stage: resolve the dependencies of a run, then run it on Ray Train. The same call resumes a stopped run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fusionray.types import GROUP_NAMES
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Where a finished run lies; `metrics` are those of its last checkpoint."""
+    """The result of a finished run; `metrics` are those of its last checkpoint."""
 
     run_folder: str
     checkpoint: str
@@ -38,11 +38,11 @@ class TrainResult:
     tracking_run: str
 
 
-def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_run: str | None = None) -> TrainResult:
+def train(config: TrainConfig, *, progress: ProgressHandle | None = None, parent_run: str | None = None) -> TrainResult:
     """Train a recipe on the connected Ray cluster, from the last checkpoint of the same run if there is one.
 
-    `board`: where progress and the figures of evaluations are told in place of a bar; once it says halt, the run ends
-    with a checkpoint before its budget is used up. `parent_run`: the MLflow run that this one is part of.
+    `progress`: receives progress and validation metrics; without it, a progress bar is drawn. If a stop is requested on
+    it, the run ends early with a checkpoint. `parent_run`: ID of the MLflow run that contains this one.
 
     Raises: any FusionRayError of its parts; TrainingFailed when workers fail for good, RunStopped after a SIGTERM.
     """
@@ -50,7 +50,7 @@ def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_ru
     run_folder = storage.join(config.run.output, config.run.name)
     former = read_run_record(run_folder)
     manifest, family = read_manifest(config.data.shards), config.family
-    # A run begins with all of its files; one that goes on does without what was lost since.
+    # A new run needs all of its files; a resumed run tolerates files that were damaged since.
     for complaint in check_shards(
         config.data.shards,
         manifest,
@@ -60,13 +60,13 @@ def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_ru
         with_parameters=family.needs_parameters(config.recipe),
         max_damaged=config.data.max_damaged_files if former else 0,
     ):
-        tqdm.write(f"train {config.run.name}: {complaint}; goes on without it", file=sys.stderr)
+        tqdm.write(f"train {config.run.name}: {complaint}; continuing without it", file=sys.stderr)
     known = former and former.get("people")
     people = known or list_people(config.data.shards, manifest, "train")
     count = manifest.splits["train"].identities if family.task == "pictures" else len(people)
     if count < 2:
         shown = GROUP_NAMES[family.task]
-        raise ShardMismatch(f"{config.data.shards}: has {count} {shown} to learn from; training needs at least 2")
+        raise ShardMismatch(f"{config.data.shards}: has {count} {shown} in the train split; training needs at least 2")
     dependencies = load_dependencies(config)
     guard_resume(run_folder, config, manifest, people)
     uri = tracking_uri(config.tracking.uri, config.run.output)
@@ -77,8 +77,10 @@ def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_ru
         if is_complete(run_folder, config.budget):
             tqdm.write(f"train {config.run.name}: {run_folder} is complete; nothing to do", file=sys.stderr)
         else:
-            owner = take_fencing_token(run_folder)
-            run_workers(WorkerTask(config, manifest, run_folder, people, dependencies, run_id, uri, owner), board)
+            fencing_token = take_fencing_token(run_folder)
+            run_workers(
+                WorkerTask(config, manifest, run_folder, people, dependencies, run_id, uri, fencing_token), progress
+            )
         failed = False
     finally:
         close_run(uri, run_id, failed=failed)
@@ -88,12 +90,15 @@ def train(config: TrainConfig, *, board: ProgressHandle | None = None, parent_ru
 
 
 def resolve_output(config: TrainConfig) -> TrainConfig:
-    """Make the places of a run absolute: workers have other working folders."""
+    """Make the paths of a run absolute: workers have other working folders.
+
+    Raises: CheckpointMissing if `run.start_from` has no checkpoint.
+    """
     output = resolve_location(config.run.output)
     start = config.run.start_from
     if start is not None:
         start = resolve_location(start)
-        find_checkpoint(start)  # one that holds nothing is told before any worker starts
+        find_checkpoint(start)  # fail before any worker starts
     shards = config.data.shards
     if not shards.startswith(SYNTHETIC_PREFIX):
         shards = resolve_location(shards)
@@ -106,7 +111,7 @@ def resolve_output(config: TrainConfig) -> TrainConfig:
 
 
 def resolve_shards(config: TrainConfig) -> TrainConfig:
-    """Prepare a synthetic world that is named in place of shards; a second call finds it done."""
+    """Prepare the synthetic dataset if `data.shards` is `synthetic://...`; a second call finds it prepared."""
     if not config.data.shards.startswith(SYNTHETIC_PREFIX):
         return config
     folder = storage.join(config.run.output, "shards")
@@ -118,9 +123,9 @@ def resolve_shards(config: TrainConfig) -> TrainConfig:
 
 
 def load_dependencies(config: TrainConfig) -> dict[str, Any]:
-    """Load the trained networks that a recipe needs, by the key that names each; presets are trained first.
+    """Load the trained networks that a recipe needs, by the key of the setting that names each; train presets first.
 
-    Raises: CheckpointMissing, ValueError for networks that do not go together, and as `train`.
+    Raises: CheckpointMissing, ValueError for networks that do not fit together, and as `train`.
     """
     family = config.family
     loaded = {
@@ -132,7 +137,7 @@ def load_dependencies(config: TrainConfig) -> dict[str, Any]:
 
 
 def ensure_trained(config: TrainConfig, location: str) -> str:
-    """Find the checkpoint of a network that a run needs; `preset:NAME` trains it first, as a run beside this one.
+    """Return the checkpoint of a network that a run needs; `preset:NAME` is trained first, in the same output folder.
 
     Raises: CheckpointMissing, and as `train`.
     """
@@ -142,7 +147,7 @@ def ensure_trained(config: TrainConfig, location: str) -> str:
 
 
 def train_dependency(config: TrainConfig, preset: str) -> TrainResult:
-    """Train a preset beside a run: an encoder that watches or judges it, or a reader of attributes.
+    """Train a preset that a run depends on: an identity encoder or an attribute reader.
 
     Raises: as `train`.
     """
@@ -150,12 +155,12 @@ def train_dependency(config: TrainConfig, preset: str) -> TrainResult:
 
 
 def configure_dependency(config: TrainConfig, preset: str) -> TrainConfig:
-    """Configure a preset for the data and the workers of another run, as a run of the preset's name beside it.
+    """Configure a preset for the data, output and workers of another run; the new run has the preset's name.
 
     Raises: ConfigInvalid.
     """
     tree = read_preset(preset)
-    # How pairs are drawn says nothing to a run that learns from single faces; it would only be another run for it.
+    # A run on single faces draws no pairs; a different same_identity_ratio must not make it a different run.
     tree["data"] = {**config.data.model_dump(exclude={"same_identity_ratio"}), **tree.get("data", {})}
     tree["run"] = {"name": preset, "output": config.run.output, "seed": config.run.seed, **tree.get("run", {})}
     tree["workers"] = config.workers.model_dump()

@@ -168,7 +168,7 @@ class TrainingThread:
     def run(self) -> None:
         """Train; keep an error for the thread that calls `finish`."""
         try:
-            self.result = train(self.config, board=self.progress, parent_run=self.parent_run)
+            self.result = train(self.config, progress=self.progress, parent_run=self.parent_run)
         except BaseException as error:  # noqa: BLE001 - raised again by finish()
             self.error = error
 

@@ -36,7 +36,7 @@ def main() -> None:
     estimate = estimate_memory(
         footprint,
         batch_size=IMAGES,
-        share_images=IMAGES,
+        local_batch_images=IMAGES,
         strategy="ddp",
         num_ranks=1,
         parallel=ParallelConfig(),

@@ -16,8 +16,13 @@ FP32 = Precision("fp32", CPU)
 
 def measure(batch: int = 2, precision: Precision = FP32, **settings: Any) -> Footprint:
     torch.manual_seed(0)
-    recompute = settings.pop("recompute", False)
-    return measure_step(build_recipe(build_config(**settings)), build_pairs(batch), precision, recompute=recompute)
+    activation_checkpointing = settings.pop("activation_checkpointing", False)
+    return measure_step(
+        build_recipe(build_config(**settings)),
+        build_pairs(batch),
+        precision,
+        activation_checkpointing=activation_checkpointing,
+    )
 
 
 def test_bytes_and_operations_a_sample_do_not_depend_on_the_batch() -> None:
@@ -37,7 +42,7 @@ def test_lazy_phases_count_by_how_often_they_run() -> None:
 
 
 def test_recomputing_keeps_less_and_computes_more() -> None:
-    kept, recomputed = measure(), measure(recompute=True)
+    kept, recomputed = measure(), measure(activation_checkpointing=True)
     assert recomputed.phases[0].kept_bytes < 0.8 * kept.phases[0].kept_bytes
     assert recomputed.flops > 1.1 * kept.flops
 
@@ -61,8 +66,8 @@ def test_networks_are_described_with_what_hangs_on_them() -> None:
     recipe = build_recipe()
     assert generator.parameters == sum(value.numel() for value in recipe.networks["generator"].parameters())
     assert footprint.trained_parameters == generator.parameters + discriminator.parameters
-    assert generator.averaged
-    assert not discriminator.averaged
+    assert generator.with_ema
+    assert not discriminator.with_ema
     assert discriminator.stays_whole  # its gradient penalty differentiates a gradient
     assert generator.largest_unit < generator.parameters
     assert set(footprint.frozen) == {"identity"}

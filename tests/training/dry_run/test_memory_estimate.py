@@ -15,10 +15,10 @@ def build_footprint() -> Footprint:
     return Footprint(
         networks={
             "generator": NetworkFootprint(
-                100 * MILLION, 2, averaged=True, largest_unit=20 * MILLION, stays_whole=False
+                100 * MILLION, 2, with_ema=True, largest_unit=20 * MILLION, stays_whole=False
             ),
             "discriminator": NetworkFootprint(
-                10 * MILLION, 2, averaged=False, largest_unit=10 * MILLION, stays_whole=True
+                10 * MILLION, 2, with_ema=False, largest_unit=10 * MILLION, stays_whole=True
             ),
         },
         frozen={"identity": MILLION},
@@ -35,7 +35,7 @@ def estimate(strategy: Any, ranks: int, batch: int = 4, share: int = 8, **parall
     return estimate_memory(
         build_footprint(),
         batch_size=batch,
-        share_images=share,
+        local_batch_images=share,
         strategy=strategy,
         num_ranks=ranks,
         parallel=ParallelConfig(**parallel),
@@ -46,7 +46,7 @@ def test_one_worker_holds_everything_once() -> None:
     found = estimate("ddp", 1)
     assert found.parameters == found.gradients == 440 * MILLION
     assert found.optimizer == 880 * MILLION
-    assert found.averages == 400 * MILLION
+    assert found.ema == 400 * MILLION
     assert found.frozen == 4 * MILLION
     assert found.exchange == 0
     # The hungriest phase, at the images computed at once; the whole share stays prepared.
@@ -58,14 +58,14 @@ def test_one_worker_holds_everything_once() -> None:
 def test_zero_divides_the_optimizer_alone() -> None:
     whole, zero = estimate("ddp", 4), estimate("zero", 4)
     assert zero.optimizer == whole.optimizer // 4
-    assert (zero.parameters, zero.gradients, zero.averages) == (whole.parameters, whole.gradients, whole.averages)
+    assert (zero.parameters, zero.gradients, zero.ema) == (whole.parameters, whole.gradients, whole.ema)
 
 
 def test_fsdp_divides_what_may_be_divided() -> None:
     sharded = estimate("fsdp", 4)
     assert sharded.parameters == sharded.gradients == 100 * MILLION + 40 * MILLION
     assert sharded.optimizer == 200 * MILLION + 80 * MILLION
-    assert sharded.averages == 100 * MILLION
+    assert sharded.ema == 100 * MILLION
     assert estimate("fsdp", 4, shard_from_parameters=200 * MILLION).parameters == 440 * MILLION
 
 
@@ -77,7 +77,7 @@ def test_compression_has_its_price() -> None:
 
 
 def fit(limit: int, **changes: Any) -> int:
-    settings: dict[str, Any] = {"most": 32, "share_images": 32, "strategy": "ddp", "num_ranks": 1, **changes}
+    settings: dict[str, Any] = {"most": 32, "local_batch_images": 32, "strategy": "ddp", "num_ranks": 1, **changes}
     return largest_fit(build_footprint(), limit_bytes=limit, parallel=ParallelConfig(), **settings)
 
 
@@ -90,7 +90,7 @@ def test_the_largest_batch_is_the_last_that_fits() -> None:
 
 
 def test_where_the_share_is_one_batch_its_inputs_grow_with_it() -> None:
-    assert fit(estimate("ddp", 1, batch=7, share=7).total, share_images=None) == 7
+    assert fit(estimate("ddp", 1, batch=7, share=7).total, local_batch_images=None) == 7
 
 
 def test_the_estimate_is_near_what_a_process_takes() -> None:

@@ -14,7 +14,7 @@ from fusionray.hardware.profiles import detect_profile
 from fusionray.recipes.recipe import Losses, Phase, PhaseInput
 from fusionray.training.config import EngineConfig
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.schedule import average_decay
+from fusionray.training.engine.schedule import ema_decay
 from fusionray.training.engine.state import counters, restore, state_tensors
 from tests.support.tiny_fusion import build_config, build_pairs, build_recipe
 from tests.support.toy_recipe import Numbers, ToyRecipe, draw_numbers
@@ -97,10 +97,10 @@ def test_a_non_finite_gradient_leaves_its_network_as_it_was(field: str, phase: s
     assert report.skipped == (phase,)
     torch.testing.assert_close(weights(engine, field), before[field], rtol=0, atol=0)
     assert not torch.equal(weights(engine, other)["0.weight"], before[other]["0.weight"])
-    assert engine.bad_steps.in_a_row == 1
+    assert engine.nonfinite_steps.in_a_row == 1
     # Nothing of it is left: the next step is sound.
     assert engine.step(draw_numbers(16)).skipped == ()
-    assert engine.bad_steps.in_a_row == 0
+    assert engine.nonfinite_steps.in_a_row == 0
     assert all(value.isfinite().all() for name in engine.networks for value in weights(engine, name).values())
 
 
@@ -118,7 +118,7 @@ def test_the_average_follows_the_weights_with_its_half_life() -> None:
     expected = weights(engine, "first")
     for step in range(30):
         engine.step(draw_numbers(16, seed=step))
-        decay = average_decay(64, 16, 16 * (step + 1))
+        decay = ema_decay(64, 16, 16 * (step + 1))
         expected = {key: decay * expected[key] + (1 - decay) * value for key, value in weights(engine, "first").items()}
     average = engine.inference_networks()["first"]
     torch.testing.assert_close(dict(average.state_dict()), expected, rtol=1e-4, atol=1e-6)
@@ -130,7 +130,7 @@ def test_the_average_follows_the_weights_with_its_half_life() -> None:
 def test_without_a_half_life_the_average_is_the_network() -> None:
     engine = build_engine(ema_half_life_images=0)
     engine.step(draw_numbers(16))
-    torch.testing.assert_close(dict(engine.averages["first"].state_dict()), weights(engine, "first"))
+    torch.testing.assert_close(dict(engine.ema_networks["first"].state_dict()), weights(engine, "first"))
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 7, 16])
@@ -196,7 +196,7 @@ def test_the_state_names_networks_averages_optimisers_and_what_has_weights_only(
 
 def test_counters_of_another_version_are_refused() -> None:
     engine = build_engine()
-    with pytest.raises(CheckpointMissing, match="does not know its images_seen"):
+    with pytest.raises(CheckpointMissing, match="has no counter images_seen"):
         restore(engine, lambda tensors: {name: 0 for name in counters(engine) if name != "images_seen"})
 
 
@@ -228,7 +228,7 @@ def test_the_state_waits_for_the_verdict_on_the_newest_step() -> None:
     engine = build_engine()
     report = engine.step(spoil(draw_numbers(16), "first"))
     # As on a GPU, where the host looks at a step when it has given the next one.
-    engine.bad_steps.add(report)
+    engine.nonfinite_steps.add(report)
     assert (counters(engine)["bad_steps"], counters(engine)["skipped_steps"]) == (2, 2)
 
 
@@ -274,7 +274,7 @@ def test_memory_that_runs_out_within_a_phase_takes_its_statistics_back() -> None
 def test_an_average_has_the_statistics_of_its_network() -> None:
     engine = build_normed_engine()
     engine.step(draw_numbers(16))
-    average = engine.averages["first"].state_dict()
+    average = engine.ema_networks["first"].state_dict()
     assert int(average["3.num_batches_tracked"]) == 2
     for name in ("3.running_mean", "3.running_var", "3.num_batches_tracked"):
         assert torch.equal(average[name], weights(engine, "first")[name]), name
@@ -324,12 +324,12 @@ def test_compiled_networks_learn_the_same_with_the_penalty_left_eager(
 
 
 def test_recomputed_activations_change_nothing_but_memory() -> None:
-    def run(recompute: bool) -> dict[str, float]:
-        config = EngineConfig(global_batch=2, precision="fp32", recompute=recompute)
+    def run(activation_checkpointing: bool) -> dict[str, float]:
+        config = EngineConfig(global_batch=2, precision="fp32", activation_checkpointing=activation_checkpointing)
         engine = Engine(build_recipe(), config, total_images=64, device=CPU)
         return [engine.step(build_pairs(2, seed=seed)).losses for seed in (0, 1)][1]
 
-    assert run(recompute=True) == run(recompute=False)
+    assert run(activation_checkpointing=True) == run(activation_checkpointing=False)
 
 
 def test_the_fusion_recipe_learns_in_bf16_with_finite_float32_weights() -> None:

@@ -26,7 +26,7 @@ def test_memory_that_really_runs_out_halves_the_batch_and_loses_no_step() -> Non
     found = json.loads(run_python("-m", "tests.training.engine.limited_memory", str(700 * MIB)))
     # 32 rows of 40 MiB do not fit into 700 MiB; 16 or 8 do.
     assert found["batch_size"] in (8, 16)
-    assert found["notes"][0].startswith("memory ran out in 'fit_first' with 32 images at once: going on with 16")
+    assert found["notes"][0].startswith("out of memory in 'fit_first' with 32 images at once: continuing with 16")
     assert found["images"] == NUM_STEPS * BATCH
     assert found["losses"] == pytest.approx(train(None)["losses"], rel=1e-5)
 
@@ -40,7 +40,7 @@ def test_the_batch_that_fits_is_found_and_the_share_is_cut_evenly() -> None:
     engine.memory_bytes = resident_bytes() + 700 * MIB
     fit_batch(engine, draw_numbers(3))
     assert 10 <= engine.batch_size <= 18
-    assert engine.share_images == 64
+    assert engine.local_batch_images == 64
     engine.step(draw_numbers(64))
     assert engine.images_seen == 64
 
@@ -64,14 +64,16 @@ def test_an_automatic_global_batch_fills_the_memory_and_scales_the_rate() -> Non
 def test_a_single_image_that_does_not_fit_is_told_with_its_remedies() -> None:
     engine = build(global_batch=4, batch_size="auto")
     engine.memory_bytes = 1
-    with pytest.raises(TrainingFailed, match=r"1 image\(s\) at a time do not fit .*engine\.recompute=true"):
+    with pytest.raises(
+        TrainingFailed, match=r"1 image\(s\) at a time do not fit .*engine\.activation_checkpointing=true"
+    ):
         fit_batch(engine, draw_numbers(2))
 
 
 def test_memory_that_runs_out_with_one_image_ends_the_training() -> None:
     engine = build(global_batch=2)
     engine.recipe.phases = (dataclasses.replace(engine.recipe.phases[0], loss=run_out),)
-    with pytest.raises(TrainingFailed, match=r"memory ran out in 'fit_first' with 1 image\(s\) at a time"):
+    with pytest.raises(TrainingFailed, match=r"out of memory in 'fit_first' with 1 image\(s\) at a time"):
         engine.step(draw_numbers(2))
 
 
@@ -94,7 +96,7 @@ def test_such_networks_are_never_left_with_one_image() -> None:
     assert all(math.isfinite(value) for value in engine.step(draw_numbers(16)).losses.values())
     fail = dataclasses.replace(engine.recipe.phases[0], loss=run_out)
     engine.recipe.phases = (fail,)
-    with pytest.raises(TrainingFailed, match=r"memory ran out in 'fit_first' with 2 image\(s\) at a time"):
+    with pytest.raises(TrainingFailed, match=r"out of memory in 'fit_first' with 2 image\(s\) at a time"):
         engine.step(draw_numbers(16))
 
 

@@ -17,11 +17,11 @@ def test_statistics_are_taken_back_to_what_was_kept_last() -> None:
     norm = build_norm(3)
     statistics = RunningStatistics([nn.Linear(2, 2), norm])
     norm(torch.randn(5, 2))
-    statistics.keep()
+    statistics.snapshot()
     wanted = {name: value.clone() for name, value in norm.named_buffers()}
     norm(torch.randn(5, 2))
     assert not torch.equal(norm.running_mean, wanted["running_mean"])
-    statistics.take_back()
+    statistics.restore()
     torch.testing.assert_close(dict(norm.named_buffers()), wanted, rtol=0, atol=0)
 
 
@@ -31,16 +31,16 @@ def test_they_are_taken_back_only_where_the_device_says_so() -> None:
     kept = norm.running_mean.clone()
     norm(torch.randn(5, 2))
     new = norm.running_mean.clone()
-    statistics.take_back(where=torch.tensor(False))
+    statistics.restore(where=torch.tensor(False))
     assert torch.equal(norm.running_mean, new)
-    statistics.take_back(where=torch.tensor(True))
+    statistics.restore(where=torch.tensor(True))
     assert torch.equal(norm.running_mean, kept)
 
 
 def test_networks_without_statistics_have_nothing_to_keep() -> None:
     statistics = RunningStatistics([nn.Linear(2, 2)])
-    statistics.keep()
-    statistics.take_back()
+    statistics.snapshot()
+    statistics.restore()
     assert statistics.buffers == []
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fusionray.training.engine.schedule import ScheduleConfig, average_decay, learning_rate, scale_lr
+from fusionray.training.engine.schedule import ScheduleConfig, ema_decay, learning_rate, scale_lr
 
 WARM = ScheduleConfig(warmup_images=1000, warmup_factor=0.1, final_lr=1e-6)
 
@@ -53,10 +53,10 @@ def test_the_final_rate_never_exceeds_the_peak() -> None:
 
 def test_half_of_the_average_is_forgotten_in_a_half_life_whatever_the_batch() -> None:
     for batch in (8, 32, 128):
-        decay = average_decay(1024, batch, images_seen=10**9)
+        decay = ema_decay(1024, batch, images_seen=10**9)
         assert decay ** (1024 / batch) == pytest.approx(0.5)
 
 
 def test_the_average_follows_closely_at_the_start() -> None:
-    assert average_decay(10_000, 32, 32) < 1e-3 < average_decay(10_000, 32, 10_000) < average_decay(10_000, 32, 10**6)
-    assert average_decay(0, 32, 1000) == 0
+    assert ema_decay(10_000, 32, 32) < 1e-3 < ema_decay(10_000, 32, 10_000) < ema_decay(10_000, 32, 10**6)
+    assert ema_decay(0, 32, 1000) == 0

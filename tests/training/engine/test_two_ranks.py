@@ -183,7 +183,7 @@ def test_a_norm_that_overflows_lowers_the_loss_scale_of_sharded_optimisers(ranks
 def test_memory_that_runs_out_on_one_rank_halves_its_batch_without_a_lost_step(
     ranks: list[dict[str, Any]],
 ) -> None:
-    note = "memory ran out in 'fit_second' with 8 images at once: going on with 4, the same global batch"
+    note = "out of memory in 'fit_second' with 8 images at once: continuing with 4; the global batch is unchanged"
     assert [rank["exhausted"]["batch_size"] for rank in ranks] == [8, 4]
     assert [rank["exhausted"]["notes"] for rank in ranks] == [[], [note]]
     for rank in ranks:

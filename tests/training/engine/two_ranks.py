@@ -121,7 +121,7 @@ def train_fusion(rank: int) -> dict[str, Any]:
     return {
         "before": before,
         "parameters": parameters(engine),
-        "averages": dict(engine.averages["generator"].state_dict()),
+        "averages": dict(engine.ema_networks["generator"].state_dict()),
         "reports": reports,
     }
 
@@ -144,7 +144,7 @@ def train_identity(rank: int, parallel: ParallelConfig) -> dict[str, Any]:
     return {
         "before": before,
         "parameters": parameters(engine),
-        "averages": dict(engine.averages["classifier"].state_dict()),
+        "averages": dict(engine.ema_networks["classifier"].state_dict()),
         "losses": report.losses,
     }
 
@@ -166,7 +166,7 @@ def train_with(rank: int, parallel: ParallelConfig, kind: str = "adamw") -> dict
     networks = engine.inference_networks()
     tensors = state_tensors(engine)
     errors = [count_errors(engine)]
-    engine.bad_steps.add(StepReport({}, {"generator": torch.tensor(torch.nan)}, {}))
+    engine.nonfinite_steps.add(StepReport({}, {"generator": torch.tensor(torch.nan)}, {}))
     engine.settle()
     errors.append(count_errors(engine))
     return {

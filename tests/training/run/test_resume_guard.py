@@ -17,7 +17,7 @@ def stored(**changes: object) -> dict[str, object]:
     "changes",
     [
         {"engine": {"batch_size": 4}},
-        {"engine": {"precision": "fp32", "compile": True, "recompute": True}},
+        {"engine": {"precision": "fp32", "compile": True, "activation_checkpointing": True}},
         {"engine": {"parallel": {"strategy": "zero"}}},
         {"workers": {"num_workers": 4}},
         {"budget": {"images": 7}},

@@ -25,7 +25,7 @@ def look_at(folder: Path, validation_people: int) -> tuple[list[FaceBatch], dict
     said: list[str] = []
     validation = Validation(config, manifest, decoder, torch.device("cpu"), said.append, dependencies={})
     try:
-        metrics, picture = validation.look(recipe, {"reader": recipe.networks["reader"].eval()})
+        metrics, picture = validation.evaluate(recipe, {"reader": recipe.networks["reader"].eval()})
         held_out = validation.open_held_out()
         batches = [] if held_out is None else list(validation.batches(held_out))
     finally:

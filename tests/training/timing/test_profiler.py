@@ -22,7 +22,7 @@ def run_steps(profiler: StepProfiler, count: int) -> None:
 
 def test_trace_and_summary_lie_in_the_folder_and_the_place_is_said_once(tmp_path: Path) -> None:
     said: list[str] = []
-    profiler = StepProfiler(str(tmp_path / "profile"), 2, device=CPU, say=said.append)
+    profiler = StepProfiler(str(tmp_path / "profile"), 2, device=CPU, log_line=said.append)
     run_steps(profiler, WARM_UP_STEPS + 5)
     profiler.close()
     events = json.loads((tmp_path / "profile" / "trace.json").read_text())["traceEvents"]
@@ -35,14 +35,14 @@ def test_trace_and_summary_lie_in_the_folder_and_the_place_is_said_once(tmp_path
 
 def test_a_large_trace_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiling, "LARGEST_PLAIN_BYTES", 100)
-    profiler = StepProfiler(str(tmp_path), 1, device=CPU, say=lambda line: None)
+    profiler = StepProfiler(str(tmp_path), 1, device=CPU, log_line=lambda line: None)
     run_steps(profiler, WARM_UP_STEPS + 1)
     assert {path.name for path in tmp_path.iterdir()} == {"trace.json.gz", "summary.txt"}
 
 
 def test_a_run_that_ends_early_leaves_what_was_recorded(tmp_path: Path) -> None:
     said: list[str] = []
-    profiler = StepProfiler(str(tmp_path), 5, device=CPU, say=said.append)
+    profiler = StepProfiler(str(tmp_path), 5, device=CPU, log_line=said.append)
     run_steps(profiler, WARM_UP_STEPS + 2)
     profiler.close()
     assert (tmp_path / "trace.json").exists()
@@ -51,7 +51,7 @@ def test_a_run_that_ends_early_leaves_what_was_recorded(tmp_path: Path) -> None:
 
 def test_a_run_that_ends_within_the_warm_up_says_so(tmp_path: Path) -> None:
     said: list[str] = []
-    profiler = StepProfiler(str(tmp_path), 5, device=CPU, say=said.append)
+    profiler = StepProfiler(str(tmp_path), 5, device=CPU, log_line=said.append)
     run_steps(profiler, 1)
     profiler.close()
     assert list(tmp_path.iterdir()) == []

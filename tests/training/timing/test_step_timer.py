@@ -12,19 +12,19 @@ CPU = torch.device("cpu")
 
 
 def test_the_parts_sum_to_the_wall_time_and_each_gets_its_own() -> None:
-    ledger = StepTimer(CPU)
-    ledger.end_step(0)
-    ledger.take()
+    timer = StepTimer(CPU)
+    timer.end_step(0)
+    timer.take()
     started = time.perf_counter()
     for _ in range(2):
-        with ledger.part("forward"):
+        with timer.part("forward"):
             time.sleep(0.02)
         time.sleep(0.01)
-        with ledger.part("optimizer"):
+        with timer.part("optimizer"):
             time.sleep(0.005)
-        ledger.end_step(8)
+        timer.end_step(8)
     wall = time.perf_counter() - started
-    summary = ledger.take()
+    summary = timer.take()
     assert summary.num_steps == 2
     assert sum(summary.seconds.values()) * 2 == pytest.approx(wall, abs=2e-3)
     assert summary.seconds["forward"] >= 0.02
@@ -36,106 +36,106 @@ def test_the_parts_sum_to_the_wall_time_and_each_gets_its_own() -> None:
 
 
 def test_the_time_of_an_inner_part_is_taken_from_the_outer_one() -> None:
-    ledger = StepTimer(CPU)
-    with ledger.part("backward"):
-        with ledger.part("communication"):
+    timer = StepTimer(CPU)
+    with timer.part("backward"):
+        with timer.part("communication"):
             time.sleep(0.03)
         time.sleep(0.01)
-    ledger.end_step(1)
-    seconds = ledger.take().seconds
+    timer.end_step(1)
+    seconds = timer.take().seconds
     assert seconds["communication"] >= 0.03
     assert 0.01 <= seconds["backward"] < 0.03
 
 
 def test_a_part_ends_where_an_error_leaves_it() -> None:
-    ledger = StepTimer(CPU)
-    with pytest.raises(RuntimeError, match="memory"), ledger.part("forward"):
+    timer = StepTimer(CPU)
+    with pytest.raises(RuntimeError, match="memory"), timer.part("forward"):
         raise RuntimeError("out of memory")
-    assert ledger.stack == [OTHER]
+    assert timer.stack == [OTHER]
 
 
 def test_what_is_paused_belongs_to_no_step() -> None:
-    ledger = StepTimer(CPU)
-    with ledger.part("forward"):
+    timer = StepTimer(CPU)
+    with timer.part("forward"):
         time.sleep(0.005)
-    with ledger.paused():
+    with timer.paused():
         time.sleep(0.05)
-    ledger.end_step(4)
-    summary = ledger.take()
+    timer.end_step(4)
+    summary = timer.take()
     assert summary.step_seconds < 0.03
     assert "paused" not in summary.seconds
 
 
 def test_what_came_before_a_restart_belongs_to_no_step() -> None:
-    ledger = StepTimer(CPU)
-    with ledger.part("forward"):
+    timer = StepTimer(CPU)
+    with timer.part("forward"):
         time.sleep(0.05)
-    ledger.restart()
-    ledger.end_step(1)
-    assert ledger.take().step_seconds < 0.03
+    timer.restart()
+    timer.end_step(1)
+    assert timer.take().step_seconds < 0.03
 
 
 def test_overlapping_communication_is_counted_apart_and_once() -> None:
-    ledger = StepTimer(CPU)
-    with ledger.part("backward"):
-        first, second = ledger.beside("communication"), ledger.beside("communication")
+    timer = StepTimer(CPU)
+    with timer.part("backward"):
+        first, second = timer.overlapped_span("communication"), timer.overlapped_span("communication")
         time.sleep(0.02)
         first()
         second()
         time.sleep(0.02)
-    ledger.end_step(1)
-    summary = ledger.take()
+    timer.end_step(1)
+    summary = timer.take()
     assert summary.seconds["communication"] == 0
     assert 0.02 <= summary.overlapped["communication"] < 0.035
     assert sum(summary.seconds.values()) == pytest.approx(summary.step_seconds)
-    assert 0.3 < summary.communication_share < 0.7
+    assert 0.3 < summary.total_communication_share < 0.7
 
 
 def test_seconds_reported_by_others_are_added_to_the_step_they_fall_into() -> None:
-    ledger = StepTimer(CPU)
+    timer = StepTimer(CPU)
     for _ in range(2):
-        ledger.add("communication", 0.5)
-        ledger.end_step(1)
-    summary = ledger.take()
+        timer.add("communication", 0.5)
+        timer.end_step(1)
+    summary = timer.take()
     assert summary.overlapped == {"communication": pytest.approx(0.5)}
-    assert summary.communication_share == 1  # more than there is does not become more than all
+    assert summary.total_communication_share == 1  # more than there is does not become more than all
     assert summary.metrics()["time_overlapped_communication_ms"] == pytest.approx(500)
 
 
 def test_taking_begins_anew_and_an_empty_ledger_says_so() -> None:
-    ledger = StepTimer(CPU)
-    ledger.end_step(1)
-    ledger.take()
+    timer = StepTimer(CPU)
+    timer.end_step(1)
+    timer.take()
     with pytest.raises(ValueError, match="no finished step"):
-        ledger.take()
+        timer.take()
 
 
 def test_the_metrics_name_every_part() -> None:
-    ledger = StepTimer(CPU)
-    ledger.end_step(1)
-    metrics = ledger.take().metrics()
+    timer = StepTimer(CPU)
+    timer.end_step(1)
+    metrics = timer.take().metrics()
     for name in (*PARTS, OTHER):
         assert {f"time_{name}_ms", f"share_{name}"} <= metrics.keys()
     assert metrics["device_memory_gib"] > 0.01
-    assert {"images_per_second", "communication_share", "time_step_ms"} <= metrics.keys()
+    assert {"images_per_second", "total_communication_share", "time_step_ms"} <= metrics.keys()
 
 
 def test_a_part_costs_less_than_twenty_microseconds() -> None:
-    ledger = StepTimer(CPU)
+    timer = StepTimer(CPU)
     best = float("inf")
     for _ in range(5):
         started = time.perf_counter()
         for _ in range(1000):
-            with ledger.part("forward"):
+            with timer.part("forward"):
                 pass
-        ledger.end_step(1)
+        timer.end_step(1)
         best = min(best, (time.perf_counter() - started) / 1000)
     assert best < 20e-6
 
 
 def test_annotated_parts_appear_in_a_profile() -> None:
-    ledger = StepTimer(CPU, annotate=True)
-    with torch.profiler.profile() as recorded, ledger.part("forward"):
+    timer = StepTimer(CPU, annotate=True)
+    with torch.profiler.profile() as recorded, timer.part("forward"):
         torch.ones(2) + 1
     assert "step.forward" in {event.key for event in recorded.key_averages()}
 
@@ -148,20 +148,20 @@ def test_the_union_of_spans_counts_every_moment_once() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_the_parts_sum_to_the_time_line_of_the_device() -> None:
     device = torch.device("cuda")
-    ledger = StepTimer(device)
+    timer = StepTimer(device)
     square = torch.randn(2048, 2048, device=device)
-    ledger.end_step(0)
-    ledger.take()
+    timer.end_step(0)
+    timer.take()
     for _ in range(3):
-        with ledger.part("forward"):
+        with timer.part("forward"):
             for _ in range(20):
                 square = square @ square / 100
-        end = ledger.beside("communication")
-        with ledger.part("data_wait"):
+        end = timer.overlapped_span("communication")
+        with timer.part("data_wait"):
             time.sleep(0.01)  # on the device's time line only what is left of it when the products are done
         end()
-        ledger.end_step(4)
-    summary = ledger.take()
+        timer.end_step(4)
+    summary = timer.take()
     assert summary.num_steps == 3
     assert summary.seconds["forward"] > 0
     assert sum(summary.seconds.values()) == pytest.approx(summary.step_seconds)

@@ -45,7 +45,7 @@ def draw_operating_curve(result: VerificationResult) -> Chart:
     lines = [Line(rates), Line([place], words, "second", with_dots=True)]
     title = "Same people accepted over strangers accepted"
     svg = draw_lines(lines, title=title, x_label="share of strangers accepted", by_powers=True)
-    return Chart("judge", title, svg, "Held-out crops, every one against every other one.")
+    return Chart("evaluator", title, svg, "Held-out crops, every one against every other one.")
 
 
 def seen_rates(result: VerificationResult) -> tuple[Sequence[float], Sequence[float]]:

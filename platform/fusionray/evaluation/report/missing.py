@@ -34,7 +34,7 @@ def explain(key: str, theme: str, found: MissingContext) -> str:
         (theme == "motion", "recorded clips have no true fusion, or motion that cannot be followed"),
         (key in LANDMARK_KEYS, found.landmarks or "the face mesh sees no face in the targets"),
         (theme == "realism" and ("_judge" in key) == found.with_features, f"measured {elsewhere}"),
-        (theme == "judge", "nobody has two pictures"),
+        (theme == "evaluator", "nobody has two pictures"),
         (not found.synthetic, "photographs: nobody knows their true fusion, or what they show"),
         (theme == "attributes" and not found.with_reader, "attributes=null"),
         (theme == "fairness", "there are not two groups with enough pairs"),

@@ -39,7 +39,7 @@ from fusionray.storage import filesystem as storage
 from fusionray.tracking import RunTracker, close_run, open_run
 
 PAIRS_NAME = "pairs.csv"
-ENROLLED_NAME = "enrolled.csv"
+GALLERY_NAME = "gallery.csv"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +58,9 @@ def write_outcome(case: EvalRun, verdict: EvalSummary, figures: Figures, table: 
     """Write the lists and the report into the output, and file all of it in the tracker."""
     folder = Path(case.config.output)
     storage.write_atomic(str(folder / PAIRS_NAME), list_pairs(case.material, verdict).encode())
-    storage.write_atomic(str(folder / ENROLLED_NAME), list_enrolled(case.material).encode())
+    storage.write_atomic(str(folder / GALLERY_NAME), list_gallery(case.material).encode())
     report = build_report(case, verdict, figures, table)
-    files = [FIGURES_NAME, PAIRS_NAME, ENROLLED_NAME, *write_report(folder, report)]
+    files = [FIGURES_NAME, PAIRS_NAME, GALLERY_NAME, *write_report(folder, report)]
     track(case.config, case.tracking_uri, case.facts, case.manifest, figures=figures, files=files)
     return report
 
@@ -98,11 +98,9 @@ def list_pairs(material: EvalDataset, verdict: EvalSummary) -> str:
     return write_csv([*places, *verdict.scores], rows)
 
 
-def list_enrolled(material: EvalDataset) -> str:
+def list_gallery(material: EvalDataset) -> str:
     """List the pictures that enrolled each person, as CSV."""
-    return write_csv(
-        ["file", "row", "person"], (list(material.place(crop)) for crop in material.plan.enrolled.tolist())
-    )
+    return write_csv(["file", "row", "person"], (list(material.place(crop)) for crop in material.plan.gallery.tolist()))
 
 
 def write_csv(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -146,11 +144,11 @@ def describe_case(case: EvalRun) -> Iterator[str]:
     yield (
         f"Model {facts.name} ({facts.digest[:12]}), {facts.size} px, aligned to {facts.template}. Judged on the "
         f"{config.split} split of {config.data} ({case.manifest.digest()[:12]}): {len(plan.pairs)} pairs of "
-        f"{plan.num_people} people, whom {len(plan.enrolled)} other pictures enrol; seed {config.seed}."
+        f"{plan.num_people} people, whom {len(plan.gallery)} other pictures enrol; seed {config.seed}."
     )
     if config.split != "test":
         yield "These are not the people of the test: models may have learned from them, or been chosen by them."
-    learned = {"model": facts.data_digest, "judge": read_info(config.judge).data_digest}
+    learned = {"model": facts.data_digest, "evaluator": read_info(config.evaluator).data_digest}
     for who, digest in learned.items():
         if digest != case.manifest.digest():
             yield f"The {who} learned from other shards: whether it met these people cannot be told from here."
@@ -158,7 +156,7 @@ def describe_case(case: EvalRun) -> Iterator[str]:
         yield f"{config.pairs} pairs were asked for; there are no more different ones."
     if plan.num_single:
         yield f"{plan.num_single} of the people have one picture: it enrols them and is fused as well."
-    yield f"Judge: {config.judge}. Attributes read by: {config.attributes or 'nobody'}."
+    yield f"Judge: {config.evaluator}. Attributes read by: {config.attributes or 'nobody'}."
     if config.features is not None:
         content = storage.read_bytes(config.features.file)
         yield f"Features: {Path(config.features.file).name}, sha256 {storage.sha256_hex(content)}."

@@ -1,4 +1,4 @@
-"""All that an evaluation measured, summed up: over the pairs, the crops they were made from, and the clips."""
+"""The summary of an evaluation: over the pairs, the crops they are made from, and the clips."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_PICTURES = 4
 
 @dataclass(frozen=True, eq=False)
 class EvalSummary:
-    """Figures by key, scores of each pair, and how well the judge itself tells real crops apart."""
+    """Figures by key, scores of each pair, and how well the evaluator itself verifies real crops."""
 
     summary: Summary
     scores: Columns
@@ -38,13 +38,13 @@ def sum_up(
 ) -> EvalSummary:
     """Sum up what workers measured; `with_features`: pictures were described by the user's network as well."""
     _, pairs = answers["pairs"]
-    enrolled, enrolled_columns = answers["crops"]
+    gallery, gallery_columns = answers["crops"]
     names = np.array(material.crops.people)[material.crops.person]
     source_N = names[material.plan.pairs[:, 0]]
-    templates = build_templates(enrolled_columns["embedding"], names[enrolled])
+    templates = build_templates(gallery_columns["embedding"], names[gallery])
     scores = score_pairs(pairs, templates, source_N)
     summary = summarise(scores, source_N, rounds=rounds, seed=seed)
-    real, real_columns = describe_real(material.plan.pairs, pairs, enrolled, enrolled_columns)
+    real, real_columns = describe_real(material.plan.pairs, pairs, gallery, gallery_columns)
     verification = verify_real(real_columns["embedding"], material.crops.person[real])
     if verification is not None:
         summary.add(
@@ -63,25 +63,25 @@ def sum_up(
     return EvalSummary(summary, scores, verification)
 
 
-def describe_real(pairs_M2: Rows, pairs: Columns, enrolled: Rows, enrolled_columns: Columns) -> tuple[Rows, Columns]:
-    """Gather how the judges describe every real crop that took part, once each: their numbers and columns."""
-    numbers = np.concatenate([enrolled, pairs_M2[:, 0], pairs_M2[:, 1]])
+def describe_real(pairs_M2: Rows, pairs: Columns, gallery: Rows, gallery_columns: Columns) -> tuple[Rows, Columns]:
+    """Gather the evaluators' columns of every real crop in use, once each; return crop numbers and columns."""
+    numbers = np.concatenate([gallery, pairs_M2[:, 0], pairs_M2[:, 1]])
     unique, first = np.unique(numbers, return_index=True)
     return unique, {
         what: np.concatenate([values, pairs[f"{what}_source"], pairs[f"{what}_target"]])[first]
-        for what, values in enrolled_columns.items()
+        for what, values in gallery_columns.items()
     }
 
 
 def verify_real(embedding_NE: NDArray[np.float32], person_N: Rows) -> VerificationResult | None:
-    """Let the judge tell real crops apart; None where nobody has two of them."""
+    """Verify real crops with the evaluator; None if no person has two of them."""
     if len(np.unique(person_N)) == len(person_N):
         return None
     return verify(embedding_NE, person_N)
 
 
 def compare_distributions(pairs: Columns, real: Columns, *, with_features: bool, seed: int) -> dict[str, float]:
-    """Measure how far fused pictures, as a crowd, lie from the real ones; and how far the true fusions do."""
+    """Measure the distance of the distribution of fused pictures from the real ones; and that of true fusions."""
     what, suffix = ("features", "") if with_features else ("embedding", "_judge")
     # Entries of a unit vector are small; the distances are made for features whose entries vary by about 1.
     scale = 1.0 if with_features else math.sqrt(real[what].shape[1])

@@ -1,1 +1,1 @@
-"""What a run would be: operations, memory, batch and strategy, found out by one step on this machine."""
+"""Dry run: operations, memory, batch and strategy of a run, from one step on this machine."""

@@ -1,4 +1,4 @@
-"""What a run would be, found out on this machine without a cluster and without data: sizes, costs, one real step."""
+"""The dry run: sizes and costs of a run, and one real step, on this machine, without a cluster and without data."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from fusionray.training.engine.precision import Precision
 from fusionray.types import Batch
 
 NO_SHARDS = "none"
-# Without shards nobody knows how many people there will be; the margin head is sized for as many.
+# Without shards the number of people is unknown; the margin head is built for this many.
 ASSUMED_PEOPLE = 1000
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What was found: footprint, plan, losses and seconds of the one real step."""
+    """The result: footprint, plan, and losses and seconds of the real step."""
 
     footprint: Footprint
     plan: MemoryPlan
@@ -48,7 +48,7 @@ class DryRun:
 
 
 def load_dry_config(file: str | None, overrides: Sequence[str], preset: str | None) -> TrainConfig:
-    """Build the configuration as `load_config` does, but let `data.shards` be missing.
+    """Load the configuration as `load_config` does, but allow `data.shards` to be missing.
 
     Raises: ConfigInvalid.
     """
@@ -62,20 +62,20 @@ def load_dry_config(file: str | None, overrides: Sequence[str], preset: str | No
     return validate(TrainConfig, tree, file or (f"preset {named}" if named else "the command line"))
 
 
-def dry_run(config: TrainConfig, say: Callable[[str], None] = print) -> DryRun:
-    """Resolve, measure, estimate, and take one step with every phase due; `say` hears each finding as it is made.
+def dry_run(config: TrainConfig, log_line: Callable[[str], None] = print) -> DryRun:
+    """Resolve, measure, estimate, and take one step with every phase due; `log_line` receives each result at once.
 
-    Raises: ConfigInvalid, ShardMismatch, CheckpointMissing: what the run itself would stumble over first;
-    TrainingFailed if a step of the fewest images does not fit into this machine.
+    Raises: ConfigInvalid, ShardMismatch, CheckpointMissing, as the run itself would; TrainingFailed if a step of the
+    fewest images does not fit into this machine.
     """
     check_data(config)
-    say(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=120))
+    log_line(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=120))
     device = choose_device(config)
     profile = detect_profile(device)
-    say(describe_profile(resolve_profile(profile, config), device))
+    log_line(describe_profile(resolve_profile(profile, config), device))
     recipe, notes = build_dry_recipe(config)
     for note in notes:
-        say(note)
+        log_line(note)
     for network in (*recipe.networks.values(), *recipe.frozen.values(), *recipe.adaptive.values()):
         network.to(device)
     family = config.family
@@ -83,34 +83,36 @@ def dry_run(config: TrainConfig, say: Callable[[str], None] = print) -> DryRun:
     precision = Precision(resolve_profile(profile, config).precision, device)
     try:
         batch = family.draw_batch(config, few)
-        footprint = measure_step(recipe, batch.to(device), precision, recompute=config.engine.recompute)
+        footprint = measure_step(
+            recipe, batch.to(device), precision, activation_checkpointing=config.engine.activation_checkpointing
+        )
         for line in describe_networks(footprint, count_inference(*family.trace_inference(recipe))):
-            say(line)
+            log_line(line)
         plan = make_plan(config, footprint, device)
         for line in describe_plan(config, plan):
-            say(line)
-        say(describe_rates(recipe.optimizers, plan.global_batch))
+            log_line(line)
+        log_line(describe_rates(recipe.optimizers, plan.global_batch))
         losses, seconds = take_step(config, recipe, batch, profile, device)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         raise TrainingFailed(
-            f"a step of {few} image(s) does not fit into the memory of this machine; set engine.recompute=true, take a "
-            "smaller preset, or try the dry run on the machine that is to train"
+            f"a step of {few} image(s) does not fit into the memory of this machine; set "
+            "engine.activation_checkpointing=true, use a smaller preset, or run this on the machine that will train"
         ) from None
-    say(describe_step(losses, seconds, few))
+    log_line(describe_step(losses, seconds, few))
     return DryRun(footprint, plan, losses, seconds)
 
 
 def resolve_profile(profile: HardwareProfile, config: TrainConfig) -> HardwareProfile:
-    """Put the settings that are not `auto` over a hardware profile."""
+    """Override a hardware profile with the settings that are not `auto`."""
     engine = config.engine
     chosen = {"precision": engine.precision, "channels_last": engine.channels_last, "compile": engine.compile}
     return profile.model_copy(update={name: value for name, value in chosen.items() if value != "auto"})
 
 
 def check_data(config: TrainConfig) -> None:
-    """Check the shards as the run would, if there are any."""
+    """Check the shards as the run would, if they exist."""
     if has_shards(config):
         data = config.data
         check_shards(
@@ -124,7 +126,7 @@ def check_data(config: TrainConfig) -> None:
 
 
 def has_shards(config: TrainConfig) -> bool:
-    """Tell whether there are shards to look at; `synthetic://...` would be prepared by the run."""
+    """Return whether the shards exist; the run would prepare `synthetic://...` first."""
     shards = config.data.shards
     if shards == NO_SHARDS or shards.startswith(SYNTHETIC_PREFIX):
         return False
@@ -132,7 +134,10 @@ def has_shards(config: TrainConfig) -> bool:
 
 
 def choose_device(config: TrainConfig) -> torch.device:
-    """Take a GPU of this machine where the run would."""
+    """Return the device that the run would use, on this machine.
+
+    Raises: ConfigInvalid if `workers.device` is cuda and there is no GPU.
+    """
     wanted = config.workers.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigInvalid(
@@ -142,21 +147,21 @@ def choose_device(config: TrainConfig) -> torch.device:
 
 
 def build_dry_recipe(config: TrainConfig) -> tuple[Recipe[Any], list[str]]:
-    """Build the recipe, with untrained networks where the run would train those that it depends on first."""
+    """Build the recipe, with untrained dependencies where the run would train them first; return notes as well."""
     num_people, is_synthetic = ASSUMED_PEOPLE, config.data.shards.startswith(SYNTHETIC_PREFIX)
     notes = []
     if has_shards(config):
         manifest = read_manifest(config.data.shards)
         num_people, is_synthetic = manifest.splits["train"].identities, manifest.synthetic
     elif config.family.counts_people:
-        notes.append(f"no shards yet: the margin head is sized for {ASSUMED_PEOPLE} people")
+        notes.append(f"no shards yet: the margin head is built for {ASSUMED_PEOPLE} people")
     dependencies, more = build_dependencies(config)
     facts = config.state_facts(num_people=num_people, synthetic=is_synthetic)
     return build_recipe(config, facts, dependencies), notes + more
 
 
 def build_dependencies(config: TrainConfig) -> tuple[dict[str, Any], list[str]]:
-    """Load the networks that a recipe depends on, untrained ones for presets; and say of each which it is.
+    """Load the networks that a recipe depends on, or build untrained ones for presets; return a note about each.
 
     Raises: CheckpointMissing, ConfigInvalid.
     """
@@ -174,9 +179,9 @@ def build_dependencies(config: TrainConfig) -> tuple[dict[str, Any], list[str]]:
 
 
 def build_untrained(family: RecipeFamily[Any], key: str, preset: str) -> Any:
-    """Build a network that a preset would train.
+    """Build the untrained network that a preset would train.
 
-    Raises: ConfigInvalid for a preset that trains nothing of the kind.
+    Raises: ConfigInvalid if the preset trains another kind of network.
     """
     return family.build_untrained(key, parse_recipe(read_preset(preset)["recipe"]))
 
@@ -188,7 +193,7 @@ def take_step(
     profile: HardwareProfile,
     device: torch.device,
 ) -> tuple[dict[str, float], float]:
-    """Take one real step; returns losses and seconds. Not compiled: that takes longer than the step."""
+    """Run one real step; return losses and seconds. Not compiled: compiling takes longer than the step."""
     settings = config.engine.model_copy(update={"global_batch": len(batch), "batch_size": None, "compile": False})
     engine = Engine(
         recipe, settings, total_images=config.budget.images, device=device, seed=config.run.seed, profile=profile
@@ -199,7 +204,7 @@ def take_step(
 
 
 def count_inference(network: nn.Module, inputs: tuple[Tensor, ...]) -> int:
-    """Count the operations of a network on an input."""
+    """Count the operations of a network in eval mode on an input."""
     device = next(network.parameters()).device
     training = network.training
     try:

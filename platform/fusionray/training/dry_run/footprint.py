@@ -1,4 +1,4 @@
-"""What a training step needs: parameters, operations, memory. Measured on one small step, not guessed."""
+"""The footprint of a training step: parameters, operations, memory, measured on one small step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fusionray.nets.blocks import RecomputableUnit, recompute_activations
+from fusionray.nets.blocks import ActivationCheckpointedBlock, set_activation_checkpointing
 from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
 from fusionray.training.dry_run.operation_tracker import OperationTracker, count_bytes
 from fusionray.training.engine.optimizers import count_states
@@ -22,8 +22,9 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class PhaseFootprint:
-    """One phase, a sample: `flops` of one run, forward and backward; bytes kept at the end of the forward pass, most
-    bytes at any time; `fixed_bytes`: the most that does not grow with the batch, gradients apart.
+    """One phase, per sample: `flops` forward and backward, `kept_bytes` at the end of the forward pass, `peak_bytes`.
+
+    `fixed_bytes`: the peak of tensors that do not grow with the batch, without gradients; not per sample.
     """
 
     name: str
@@ -37,22 +38,22 @@ class PhaseFootprint:
 
 @dataclass(frozen=True)
 class NetworkFootprint:
-    """Parameters of a trained network, and what hangs on them; `largest_unit` is what is gathered at once if sharded.
+    """Parameters of a trained network; `largest_unit`: the parameters that FSDP gathers at once.
 
-    `states`: values that the optimiser keeps for each parameter, on average. `stays_whole`: a phase differentiates its
-    gradients, which sharded parameters cannot follow.
+    `states`: values that the optimiser keeps for each parameter, on average. `with_ema`: it has an EMA network.
+    `stays_whole`: a phase differentiates its gradients, which sharded parameters do not support.
     """
 
     parameters: int
     states: float
-    averaged: bool
+    with_ema: bool
     largest_unit: int
     stays_whole: bool
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one training step of a recipe needs; bytes and operations a sample unless a field says otherwise."""
+    """Costs of one training step of a recipe; bytes and operations per sample unless a field says otherwise."""
 
     networks: Mapping[str, NetworkFootprint]
     frozen: Mapping[str, int]
@@ -67,7 +68,7 @@ class Footprint:
 
     @property
     def flops(self) -> float:
-        """Operations of a training step, lazy phases counted by how often they run."""
+        """Operations of a training step; a phase with an interval counts in proportion."""
         return sum(phase.flops / phase.interval for phase in self.phases)
 
     @property
@@ -76,11 +77,13 @@ class Footprint:
         return max(phase.kept_bytes for phase in self.phases)
 
 
-def measure_step(recipe: Recipe[Any], batch: Batch, precision: Precision, *, recompute: bool = False) -> Footprint:
-    """Run every phase of a recipe once, without changing its networks, and see what it needs.
+def measure_step(
+    recipe: Recipe[Any], batch: Batch, precision: Precision, *, activation_checkpointing: bool = False
+) -> Footprint:
+    """Run every phase of a recipe once, without changing its networks, and measure its costs.
 
-    `batch`: uint8 crops on the device of the networks; few images suffice, since everything that is counted a sample
-    grows by a straight line. Gradients are dropped afterwards.
+    `batch`: uint8 crops on the device of the networks; a few images suffice, since all costs per sample grow linearly.
+    Gradients are cleared afterwards.
     """
     size = len(batch)
     given = [
@@ -91,17 +94,17 @@ def measure_step(recipe: Recipe[Any], batch: Batch, precision: Precision, *, rec
     for network in recipe.frozen.values():
         network.eval().requires_grad_(False)
     for network in (*recipe.networks.values(), *recipe.frozen.values()):
-        recompute_activations(network, recompute)
+        set_activation_checkpointing(network, activation_checkpointing)
     with torch.no_grad():
         prepared = recipe.prepare(batch)
     shared: dict[str, Tensor] = {}
     phases = []
-    with keep_statistics(recipe.networks.values()):
+    with preserve_statistics(recipe.networks.values()):
         for phase in recipe.phases:
             for name, network in recipe.networks.items():
                 network.requires_grad_(name == phase.trains)
             seen = PhaseInput(recipe.networks, recipe.frozen, prepared, shared)
-            phases.append(watch_phase(phase, seen, OperationTracker(given), precision, size))
+            phases.append(measure_phase(phase, seen, OperationTracker(given), precision, size))
     for network in recipe.networks.values():
         network.requires_grad_(True)
     second_order = {phase.trains for phase in recipe.phases if phase.second_order}
@@ -110,7 +113,7 @@ def measure_step(recipe: Recipe[Any], batch: Batch, precision: Precision, *, rec
             name: describe_network(
                 network,
                 states=count_states(network, recipe.optimizers[name]),
-                averaged=name in recipe.averaged,
+                with_ema=name in recipe.ema_names,
                 stays_whole=name in second_order,
             )
             for name, network in recipe.networks.items()
@@ -130,20 +133,20 @@ def measure_step(recipe: Recipe[Any], batch: Batch, precision: Precision, *, rec
     )
 
 
-def watch_phase(
-    phase: Phase[Any], seen: PhaseInput[Any], watcher: OperationTracker, precision: Precision, size: int
+def measure_phase(
+    phase: Phase[Any], seen: PhaseInput[Any], tracker: OperationTracker, precision: Precision, size: int
 ) -> PhaseFootprint:
-    """Run one phase forward and backward under the eyes of a watcher."""
+    """Run one phase forward and backward, and measure it with `tracker`."""
     trained = seen.networks[phase.trains]
     hooks = [
-        parameter.register_post_accumulate_grad_hook(watcher.forget_gradient)  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(tracker.release_gradient)  # type: ignore[no-untyped-call]
         for parameter in trained.parameters()
     ]
     try:
-        with watcher:
+        with tracker:
             with precision.autocast():
                 losses = phase.loss(seen)
-            kept = watcher.bytes
+            kept = tracker.bytes
             losses.total.backward()  # type: ignore[no-untyped-call]
     finally:
         for hook in hooks:
@@ -153,16 +156,16 @@ def watch_phase(
         name=phase.name,
         trains=phase.trains,
         interval=phase.interval,
-        flops=watcher.flops / size,
+        flops=tracker.flops / size,
         kept_bytes=kept / size,
-        peak_bytes=watcher.peak_bytes / size,
-        fixed_bytes=watcher.peak_fixed_bytes,
+        peak_bytes=tracker.peak_bytes / size,
+        fixed_bytes=tracker.peak_fixed_bytes,
     )
 
 
 @contextlib.contextmanager
-def keep_statistics(networks: Iterable[nn.Module]) -> Iterator[None]:
-    """Give running statistics back as they were."""
+def preserve_statistics(networks: Iterable[nn.Module]) -> Iterator[None]:
+    """Restore the running statistics of networks after the block."""
     buffers = [buffer for network in networks for buffer in network.buffers()]
     kept = [buffer.clone() for buffer in buffers]
     try:
@@ -172,13 +175,13 @@ def keep_statistics(networks: Iterable[nn.Module]) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def describe_network(network: nn.Module, *, states: float, averaged: bool, stays_whole: bool) -> NetworkFootprint:
+def describe_network(network: nn.Module, *, states: float, with_ema: bool, stays_whole: bool) -> NetworkFootprint:
     """Count the parameters of a network and of its largest unit."""
     total = sum(parameter.numel() for parameter in network.parameters())
     units = [
         sum(parameter.numel() for parameter in module.parameters())
         for module in network.modules()
-        if isinstance(module, RecomputableUnit)
+        if isinstance(module, ActivationCheckpointedBlock)
     ]
     # What lies in no unit is gathered with the network as a whole.
-    return NetworkFootprint(total, states, averaged, max([total - sum(units), *units]), stays_whole)
+    return NetworkFootprint(total, states, with_ema, max([total - sum(units), *units]), stays_whole)

@@ -1,8 +1,8 @@
-"""Watching a computation: every operation as it is dispatched, every storage until it is freed.
+"""Track a computation: every operation when it is dispatched, every storage until it is freed.
 
-Operations are counted by torch's own formulas, a multiplication and an addition as two. What is made of parameters
-alone (weights cast to bf16, sums of squared weights) does not grow with the batch and is kept apart, as are parameters'
-gradients.
+Operations are counted by torch's own formulas: a multiplication and an addition are two. Tensors that follow from
+parameters alone (weights cast to bf16, sums of squared weights) do not grow with the batch and are counted separately,
+as are gradients of parameters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OperationTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count operations and follow the bytes of new tensors, while active."""
 
     def __init__(self, given: Iterable[Tensor]) -> None:
-        """`given`: parameters and buffers, which are there already and are not counted."""
+        """Start to track; `given`: existing parameters and buffers, which are not counted."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.fixed = {tensor.untyped_storage()._cdata for tensor in given}
         self.live: dict[int, int] = {}
@@ -47,7 +47,7 @@ class OperationTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def follow(self, storage: torch.UntypedStorage, *, fixed: bool) -> None:
-        """Count a storage until it is freed, unless it is known."""
+        """Count a new storage until it is freed."""
         key = storage._cdata
         if key in self.live or key in self.fixed:
             return
@@ -59,10 +59,10 @@ class OperationTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             self.bytes += storage.nbytes()
             self.peak_bytes = max(self.peak_bytes, self.bytes)
-        weakref.finalize(storage, self.forget, key)
+        weakref.finalize(storage, self.release, key)
 
-    def forget(self, key: int) -> None:
-        """Count a storage no longer."""
+    def release(self, key: int) -> None:
+        """Stop counting a storage."""
         size = self.live.pop(key, 0)
         if key in self.fixed:
             self.fixed.discard(key)
@@ -70,31 +70,31 @@ class OperationTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             self.bytes -= size
 
-    def forget_gradient(self, parameter: Tensor) -> None:
-        """Count a parameter's gradient no longer: it does not grow with the batch."""
+    def release_gradient(self, parameter: Tensor) -> None:
+        """Stop counting a parameter's gradient: it does not grow with the batch."""
         assert parameter.grad is not None
-        self.forget(parameter.grad.untyped_storage()._cdata)
+        self.release(parameter.grad.untyped_storage()._cdata)
 
 
 def count_bytes(values: Iterable[Batch | Tensor]) -> int:
-    """Add up the storages behind batches and tensors, each once."""
+    """Return the bytes of all storages of batches and tensors, each counted once."""
     storages: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def add(tensor: Tensor) -> Tensor:
         storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
         return tensor
 
     for value in values:
         if isinstance(value, Batch):
-            value.map(note)
+            value.map(add)
         else:
-            note(value)
+            add(value)
     return sum(storages.values())
 
 
 def count_flops(run: Callable[[], object]) -> int:
-    """Count the operations of anything, without gradients."""
-    watcher = OperationTracker([])
-    with torch.no_grad(), watcher:
+    """Count the operations of `run()`, without gradients."""
+    tracker = OperationTracker([])
+    with torch.no_grad(), tracker:
         run()
-    return watcher.flops
+    return tracker.flops

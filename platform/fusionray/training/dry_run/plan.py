@@ -1,4 +1,4 @@
-"""How many images each worker would compute and by which strategy, reckoned from a footprint instead of tried out."""
+"""The memory plan: strategy and batch size of each worker, estimated from a footprint instead of trials."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fusionray.training.engine.memory import even_chunks, memory_limit
 from fusionray.training.engine.parallel import StrategyName, choose_strategy
 
 STRATEGIES: tuple[StrategyName, ...] = ("ddp", "zero", "fsdp")
-# What a process takes beyond its tensors: the heap that glibc does not give back, kernels' work space. Measured on a
-# CPU at 1.3 to 1.5 (1.0 to 1.1 with MALLOC_MMAP_THRESHOLD_=65536); on GPUs it is a guess.
+# Memory of a process relative to its tensors: heap that glibc does not return, work space of kernels. Measured on a
+# CPU as 1.3 to 1.5 (1.0 to 1.1 with MALLOC_MMAP_THRESHOLD_=65536); assumed for GPUs.
 MEMORY_FACTOR = {"cpu": 1.5, "cuda": 1.1}
-# One worker has nothing to share: strategies are compared for a node of as many GPUs.
+# With one worker all strategies are equal: they are compared for a node with this many GPUs.
 COMPARED_RANKS = 8
-# A batch that is to fill the memory is sought no further.
+# Limit of the batch-size search.
 MOST_IMAGES = 1024
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What `auto` would come to; `batch_size` 0: not even one image is estimated to fit.
+    """The resolved plan; `batch_size` 0: not even one image is estimated to fit.
 
-    `by_strategy`: what a worker would take if there were `compared_ranks` of them.
+    `by_strategy`: memory of each of `compared_ranks` workers.
     """
 
     num_ranks: int
@@ -34,7 +34,7 @@ class MemoryPlan:
     strategy: StrategyName
     reason: str
     global_batch: int
-    share_images: int
+    local_batch_images: int
     batch_size: int
     estimate: MemoryEstimate
     compared_ranks: int
@@ -48,30 +48,30 @@ def make_plan(config: TrainConfig, footprint: Footprint, device: torch.device) -
     strategy, reason = choose_strategy(engine.parallel, footprint.trained_parameters, num_ranks, limit)
     room = int(limit / MEMORY_FACTOR[device.type])
     global_batch = engine.global_batch if isinstance(engine.global_batch, int) else 0
-    share_images = -(-global_batch // num_ranks)
+    local_batch_images = -(-global_batch // num_ranks)
     if isinstance(engine.batch_size, int):
-        batch_size = min(engine.batch_size, share_images or engine.batch_size)
-    elif engine.batch_size == "auto" or not share_images:
+        batch_size = min(engine.batch_size, local_batch_images or engine.batch_size)
+    elif engine.batch_size == "auto" or not local_batch_images:
         batch_size = largest_fit(
             footprint,
             limit_bytes=room,
-            most=share_images or MOST_IMAGES,
-            share_images=share_images or None,
+            most=local_batch_images or MOST_IMAGES,
+            local_batch_images=local_batch_images or None,
             strategy=strategy,
             num_ranks=num_ranks,
             parallel=engine.parallel,
         )
     else:
-        batch_size = share_images
-    share_images = share_images or max(1, batch_size)
-    # As the engine does: the fewest, most equal parts of a share.
-    batch_size = even_chunks(share_images, batch_size) if batch_size else 0
+        batch_size = local_batch_images
+    local_batch_images = local_batch_images or max(1, batch_size)
+    # As in the engine: the fewest, most equal parts of a local batch.
+    batch_size = even_chunks(local_batch_images, batch_size) if batch_size else 0
 
     def estimate(name: StrategyName, ranks: int) -> MemoryEstimate:
         return estimate_memory(
             footprint,
             batch_size=max(1, batch_size),
-            share_images=share_images,
+            local_batch_images=local_batch_images,
             strategy=name,
             num_ranks=ranks,
             parallel=engine.parallel,
@@ -83,8 +83,8 @@ def make_plan(config: TrainConfig, footprint: Footprint, device: torch.device) -
         limit_bytes=limit,
         strategy=strategy,
         reason=reason,
-        global_batch=global_batch or share_images * num_ranks,
-        share_images=share_images,
+        global_batch=global_batch or local_batch_images * num_ranks,
+        local_batch_images=local_batch_images,
         batch_size=batch_size,
         estimate=estimate(strategy, num_ranks),
         compared_ranks=compared,

@@ -1,4 +1,4 @@
-"""The lines that a dry run shows."""
+"""The lines that a dry run prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 def describe_networks(footprint: Footprint, inference_flops: int) -> list[str]:
-    """Say what is trained, what looks on, and what a sample costs."""
+    """Describe trained and frozen networks and the cost of a sample."""
     trained = ", ".join(f"{name} {count(network.parameters)}" for name, network in footprint.networks.items())
     frozen = ", ".join(f"{name} {count(number)}" for name, number in footprint.frozen.items()) or "none"
     phases = ", ".join(
@@ -29,11 +29,11 @@ def describe_networks(footprint: Footprint, inference_flops: int) -> list[str]:
 
 
 def describe_plan(config: TrainConfig, plan: MemoryPlan) -> list[str]:
-    """Say which strategy and batch, and what every strategy would take."""
+    """Describe strategy and batch, and the memory of every strategy."""
     parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in vars(plan.estimate).items() if size)
     others = ", ".join(f"{name} {estimate.total / GIB:.2f}" for name, estimate in plan.by_strategy.items())
     automatic = "auto" in (config.engine.batch_size, config.engine.global_batch)
-    how = "by the estimate; the run tries it out" if automatic else "as set"
+    how = "estimated; the run measures it" if automatic else "as set"
     batch = (
         f"{plan.batch_size} a worker at once ({how})" if plan.batch_size else "not even one image is estimated to fit"
     )
@@ -41,13 +41,13 @@ def describe_plan(config: TrainConfig, plan: MemoryPlan) -> list[str]:
         f"strategy: {plan.strategy} ({plan.reason})",
         f"images a step: {plan.global_batch} over {plan.num_ranks} worker(s), {batch}",
         f"tensors a worker: {plan.estimate.total / GIB:.2f} GiB ({parts}), of {plan.limit_bytes / GIB:.1f} GiB that it "
-        "may use; allocator and work space come on top",
+        "may use; allocator and work space come in addition",
         f"tensors a worker by strategy, {plan.compared_ranks} workers, GiB: {others}",
     ]
 
 
 def describe_rates(optimizers: Mapping[str, OptimizerConfig], global_batch: int) -> str:
-    """Say the peak learning rates after the linear rule."""
+    """Describe the peak learning rates after linear scaling."""
     rates = ", ".join(
         f"{name} {scale_lr(optimizer.base_lr, global_batch):.3g}" for name, optimizer in optimizers.items()
     )
@@ -55,16 +55,16 @@ def describe_rates(optimizers: Mapping[str, OptimizerConfig], global_batch: int)
 
 
 def describe_step(losses: Mapping[str, float], seconds: float, images: int) -> str:
-    """Say what the real step gave."""
+    """Describe the result of the real step."""
     shown = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
     return f"one step of {images} random image(s), all phases due: {seconds:.1f} s; {shown}"
 
 
 def count(number: float) -> str:
-    """Write a count of parameters shortly."""
+    """Format a number of parameters."""
     return f"{number / 1e6:.2f} M"
 
 
 def flops(number: float) -> str:
-    """Write a count of operations shortly."""
+    """Format a number of operations."""
     return f"{number / 1e12:.2f} TFLOP" if number >= 1e12 else f"{number / 1e9:.2f} GFLOP"

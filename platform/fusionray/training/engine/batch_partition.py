@@ -1,6 +1,6 @@
-"""How the images of a step are divided: shares of the ranks, nearly equal, and parts of a share computed at once.
+"""The partition of a step's images: nearly equal local batches, one for each rank, each cut into micro-batches.
 
-Where memory runs out the parts are halved and what was interrupted is computed again, so that no step is lost.
+After an out-of-memory error the micro-batches are halved and the interrupted computation is repeated: no step is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ResultT = TypeVar("ResultT")
 
 
 class BatchPartition:
-    """Own the sizes of one rank, all in images; 0 while they are still to be found (`auto`)."""
+    """Own the batch sizes of one rank, in images; 0 until the batch-size search has set them (`auto`)."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class BatchPartition:
         num_ranks: int,
         fewest: int,
     ) -> None:
-        """Divide as the settings say, down to `fewest` images at once.
+        """Partition as the settings say, down to `fewest` images at once.
 
-        `statistics`: what is taken back where memory runs out.
+        `statistics`: the running statistics that are restored after an out-of-memory error.
         """
         self.config = config
         self.statistics = statistics
@@ -44,21 +44,21 @@ class BatchPartition:
         self.rank = rank
         self.num_ranks = num_ranks
         self.fewest = fewest
-        # What the user is to hear.
+        # Messages for the user.
         self.notes: list[str] = []
         self.global_batch = self.batch_size = 0
         if isinstance(config.global_batch, int):
             self.set_global_batch(config.global_batch)
 
     @property
-    def share_images(self) -> int:
-        """Most images of a step that this rank computes; one less in some steps where ranks take turns."""
+    def local_batch_images(self) -> int:
+        """Largest local batch of this rank; one image less in some steps if the global batch is not divisible."""
         return -(-self.global_batch // self.num_ranks)
 
     def set_global_batch(self, images: int) -> None:
         """Fix the images of a step over all ranks.
 
-        Raises: ValueError if they are too few for the ranks.
+        Raises: ValueError if there are too few images for the ranks.
         """
         if images < self.num_ranks * self.fewest:
             raise ValueError(
@@ -66,19 +66,20 @@ class BatchPartition:
             )
         self.global_batch = images
         wanted = self.config.batch_size
-        self.set_batch_size(wanted if isinstance(wanted, int) else self.share_images)
+        self.set_batch_size(wanted if isinstance(wanted, int) else self.local_batch_images)
 
     def set_batch_size(self, images: int) -> None:
-        """Fix the images that this rank computes at once; its share is cut into equal parts of at most so many."""
-        self.batch_size = even_chunks(self.share_images, images)
+        """Fix the images that this rank computes at once, at most; the local batch is cut into equal parts."""
+        self.batch_size = even_chunks(self.local_batch_images, images)
 
     def retry(self, name: str, given: Any, compute: Callable[[Any], ResultT], *, together: bool = False) -> ResultT:
-        """Compute something; where memory runs out, halve this rank's batch size and compute it again.
+        """Run `compute(given)`; after an out-of-memory error, halve this rank's batch size and run it again.
 
-        Ranks may differ in it: parts weigh by their rows. Micro-batches that are `given` are
-        cut anew. `together`: the computation exchanges data with other ranks, which wait where this one cannot go on.
+        Batch sizes may differ between ranks: micro-batches are weighted by their rows. If `given` is a list of
+        micro-batches, it is cut again. `together`: the computation exchanges data with other ranks, which would wait
+        for this one for ever, so it cannot be repeated.
 
-        Raises: TrainingFailed if the fewest images do not fit, or memory ran out in mid-exchange.
+        Raises: TrainingFailed if the fewest images do not fit, or if memory runs out during an exchange.
         """
         while True:
             failure: BaseException
@@ -87,35 +88,36 @@ class BatchPartition:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                failure = error.with_traceback(None)  # its frames hold the tensors that filled the memory
+                failure = error.with_traceback(None)  # the frames hold the tensors that fill the memory
             if together and self.num_ranks > 1:
                 raise TrainingFailed(
-                    f"memory ran out in '{name}' on rank {self.rank} while gradients were exchanged; the run goes on "
+                    f"out of memory in '{name}' on rank {self.rank} while gradients were exchanged; the run continues "
                     f"from its last checkpoint: set engine.batch_size={max(self.fewest, self.batch_size // 2)}, or auto"
                 ) from failure
             self.halve(name, failure)
-            self.statistics.take_back()
+            self.statistics.restore()
             if isinstance(given, list):
                 given = recut(given, self.batch_size)
 
     def halve(self, name: str, failure: BaseException) -> None:
-        """Go on with half as many images at once."""
+        """Continue with half as many images at once."""
         former = self.batch_size
         if former <= self.fewest:
             raise TrainingFailed(
-                f"memory ran out in '{name}' with {former} image(s) at a time; set engine.recompute=true, use "
-                "engine.parallel.strategy=fsdp with more workers, or a smaller preset"
+                f"out of memory in '{name}' with {former} image(s) at a time; set "
+                "engine.activation_checkpointing=true, use engine.parallel.strategy=fsdp with more workers, or use a "
+                "smaller preset"
             ) from failure
         self.set_batch_size(max(self.fewest, former // 2))
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self.notes.append(
-            f"memory ran out in '{name}' with {former} images at once: going on with {self.batch_size}, the same "
-            "global batch"
+            f"out of memory in '{name}' with {former} images at once: continuing with {self.batch_size}; the global "
+            "batch is unchanged"
         )
 
 
 def fewest_images(networks: Iterable[nn.Module]) -> int:
-    """Return the fewest images that networks can be trained with at once: a batch norm finds no variance in one."""
+    """Return the fewest images per forward pass: 2 with a batch norm, which needs a variance, else 1."""
     modules = (module for network in networks for module in network.modules())
     return 2 if any(isinstance(module, _BatchNorm) for module in modules) else 1

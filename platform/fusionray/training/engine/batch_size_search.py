@@ -1,4 +1,4 @@
-"""Finding the batch: the most images that a worker can compute at once."""
+"""Batch-size search: the most images that a worker can compute at once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MOST_IMAGES = 1024
 def fit_batch(engine: Engine, sample: Batch) -> None:
     """Set an engine's batch size, and global batch, where they are `auto`; all ranks call it before the first step.
 
-    `sample`: some images as the stream gives them; their rows are repeated. Every phase is run without an update, so
-    networks stay as they are.
+    `sample`: a few images of the stream (uint8 on the CPU); the search repeats their rows. Every phase runs without an
+    update, so the networks do not change.
 
     Raises: TrainingFailed if the fewest images do not fit.
     """
@@ -31,42 +31,43 @@ def fit_batch(engine: Engine, sample: Batch) -> None:
     if config.batch_size != "auto" and not grows:
         return
     if isinstance(config.batch_size, int) and grows:
-        engine.division.set_global_batch(config.batch_size * engine.num_ranks)
+        engine.batch_partition.set_global_batch(config.batch_size * engine.num_ranks)
         return
     for optimizer in engine.optimizers.values():
         create_states(optimizer)
-    most, fewest = MOST_IMAGES if grows else engine.share_images, engine.division.fewest
+    most, fewest = MOST_IMAGES if grows else engine.local_batch_images, engine.batch_partition.fewest
     size = largest_batch(lambda images: try_batch(engine, sample, images), most=most, fewest=fewest)
     if not size:
         raise TrainingFailed(
             f"{fewest} image(s) at a time do not fit into {engine.memory_bytes / 2**30:.2f} GiB; set "
-            "engine.recompute=true, give more memory (engine.memory_gib on a CPU), or take a smaller preset"
+            "engine.activation_checkpointing=true, allow more memory (engine.memory_gib on a CPU), or use a smaller "
+            "preset"
         )
     if grows:
         # Kernels are fastest on multiples of 8.
-        engine.division.set_global_batch((size - size % 8 if size >= 8 else size) * engine.num_ranks)
+        engine.batch_partition.set_global_batch((size - size % 8 if size >= 8 else size) * engine.num_ranks)
     else:
-        engine.division.set_batch_size(size)
+        engine.batch_partition.set_batch_size(size)
 
 
 def try_batch(engine: Engine, sample: Batch, images: int) -> float:
-    """Return what `images` images at once need of a rank's limit, the largest share of all; infinite if it ran out.
+    """Return the memory that `images` images need, as a fraction of the limit; infinite if memory runs out.
 
-    Shares, not bytes: ranks may have different memories, and must all decide alike.
+    The largest fraction over all ranks: ranks may have different limits, and must make the same decision.
     """
     index = torch.arange(images) % len(sample)
-    share = sample.map(lambda value: value[index])
+    local_batch = sample.map(lambda value: value[index])
     before = RunningStatistics(engine.networks.values())
-    former, engine.division.batch_size = engine.batch_size, images
+    former, engine.batch_partition.batch_size = engine.batch_size, images
     try:
-        need = peak_bytes(engine.device, lambda: compute_once(engine, share)) / engine.memory_bytes
+        need = peak_bytes(engine.device, lambda: compute_once(engine, local_batch)) / engine.memory_bytes
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         need = math.inf
     finally:
-        engine.division.batch_size = former
-    before.take_back()
+        engine.batch_partition.batch_size = former
+    before.restore()
     for optimizer in engine.optimizers.values():
         optimizer.zero_grad(set_to_none=True)
     if engine.device.type == "cuda":
@@ -78,8 +79,8 @@ def try_batch(engine: Engine, sample: Batch, images: int) -> float:
     return need
 
 
-def compute_once(engine: Engine, share: Batch) -> None:
-    """Run every phase forward and backward on a share as one batch; nothing is exchanged or updated."""
-    micros = engine.prepare(share)
+def compute_once(engine: Engine, local_batch: Batch) -> None:
+    """Run every phase forward and backward on a local batch at once; nothing is exchanged or updated."""
+    micros = engine.prepare(local_batch)
     for phase in engine.recipe.phases:
         micros, _ = engine.accumulate(phase, micros)

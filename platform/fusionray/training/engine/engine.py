@@ -19,26 +19,26 @@ from fusionray.training.config import EngineConfig
 from fusionray.training.engine.batch_partition import BatchPartition, fewest_images
 from fusionray.training.engine.memory import memory_limit
 from fusionray.training.engine.microbatching import MicroBatch, cut
-from fusionray.training.engine.network_setup import place_networks, share_networks
+from fusionray.training.engine.network_setup import place_networks, wrap_networks
 from fusionray.training.engine.nonfinite_steps import NonfiniteSteps
 from fusionray.training.engine.optimizers import build_optimizer, step_if
 from fusionray.training.engine.precision import Precision
 from fusionray.training.engine.resolve import check_optimizers, resolve
 from fusionray.training.engine.rng import seed_part
 from fusionray.training.engine.running_statistics import RunningStatistics, copy_statistics
-from fusionray.training.engine.schedule import average_decay, learning_rate, scale_lr
+from fusionray.training.engine.schedule import ema_decay, learning_rate, scale_lr
 from fusionray.training.engine.step_report import StepReport
 from fusionray.training.timing.step_timer import StepTimer
 from fusionray.types import Batch
 
-# Runs of a phase, at one batch size, after which its memory is taken to be known: the second one has optimiser states.
-REHEARSALS = 2
+# Dry passes of a phase at one batch size before gradients are exchanged; the second one includes optimiser states.
+DRY_PASSES = 2
 
 
 class Engine:
-    """Own networks, optimisers and averages; turn shares of global batches into optimisation steps.
+    """Own networks, optimisers and EMA networks; turn local batches into optimisation steps.
 
-    Randomness of a step is drawn from (seed, images seen, rank) alone: a resumed run needs no generator state.
+    Random numbers of a step follow from (seed, images seen, rank) alone: a resumed run needs no generator state.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Engine:
         self.device = device
         self.seed = seed
         self.profile = profile or detect_profile(device)
-        self.ledger = StepTimer(device)
+        self.step_timer = StepTimer(device)
         self.images_seen = self.num_steps = 0
-        self.bad_steps = NonfiniteSteps(config.max_nonfinite_steps)
+        self.nonfinite_steps = NonfiniteSteps(config.max_nonfinite_steps)
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.num_ranks = dist.get_world_size() if dist.is_initialized() else 1
         self.host_group = find_host_group()
@@ -76,9 +76,9 @@ class Engine:
         check_optimizers({name: settings.kind for name, settings in recipe.optimizers.items()}, self.chosen)
         self.precision = Precision(self.chosen.precision, device)
         self.precision.set_matmul_mode()
-        self.networks, self.averages = place_networks(recipe, config=config, chosen=self.chosen, device=device)
-        self.wrapped = share_networks(
-            recipe, self.networks, self.averages, config=config, chosen=self.chosen, device=device
+        self.networks, self.ema_networks = place_networks(recipe, config=config, chosen=self.chosen, device=device)
+        self.wrapped = wrap_networks(
+            recipe, self.networks, self.ema_networks, config=config, chosen=self.chosen, device=device
         )
         self.optimizers = {
             name: build_optimizer(
@@ -91,7 +91,7 @@ class Engine:
         }
         self.scalers = {phase.name: self.precision.build_scaler() for phase in recipe.phases}
         self.statistics = RunningStatistics(self.networks.values())
-        self.division = BatchPartition(
+        self.batch_partition = BatchPartition(
             config,
             self.statistics,
             device,
@@ -99,45 +99,46 @@ class Engine:
             num_ranks=self.num_ranks,
             fewest=fewest_images(self.networks.values()),
         )
-        self.rehearsed: dict[tuple[str, int], int] = {}
+        self.dry_passes: dict[tuple[str, int], int] = {}
 
     @property
     def global_batch(self) -> int:
-        """Images of a step over all ranks; 0 while they are still to be found."""
-        return self.division.global_batch
+        """Images of a step over all ranks; 0 until the batch-size search has set it."""
+        return self.batch_partition.global_batch
 
     @property
-    def share_images(self) -> int:
+    def local_batch_images(self) -> int:
         """Most images of a step that this rank computes."""
-        return self.division.share_images
+        return self.batch_partition.local_batch_images
 
     @property
     def batch_size(self) -> int:
         """Images that this rank computes at once."""
-        return self.division.batch_size
+        return self.batch_partition.batch_size
 
     @property
     def skipped_steps(self) -> int:
-        """Steps that were left out since the run began."""
-        return self.bad_steps.total
+        """Steps with non-finite gradients since the run began; each was skipped."""
+        return self.nonfinite_steps.total
 
     @property
     def notes(self) -> list[str]:
-        """Lines that whoever runs the engine is to say, and to clear."""
-        return self.division.notes
+        """Messages for the user. The caller shows and clears them."""
+        return self.batch_partition.notes
 
-    def step(self, share: Batch) -> StepReport:
-        """Run every phase that is due once over this rank's share of a global batch (uint8 crops on the CPU).
+    def step(self, local_batch: Batch) -> StepReport:
+        """Run every phase that is due once on this rank's part of a global batch (uint8 crops on the CPU).
 
-        An out-of-memory halves `batch_size` and the interrupted phase is computed again.
+        After an out-of-memory error the engine halves `batch_size` and computes the interrupted phase again.
 
         Raises: TrainingFailed after more than `max_nonfinite_steps` non-finite steps in a row, or if memory runs out.
         """
-        assert 0 <= self.share_images - len(share) <= 1, f"a share has {self.share_images} images, not {len(share)}"
+        expected = self.local_batch_images
+        assert 0 <= expected - len(local_batch) <= 1, f"a local batch has {expected} images, not {len(local_batch)}"
         losses: dict[str, Tensor] = {}
         norms: dict[str, Tensor] = {}
         rates = self.set_learning_rates()
-        micros = self.division.retry("prepare", share, self.prepare)
+        micros = self.batch_partition.retry("prepare", local_batch, self.prepare)
         for phase in self.recipe.phases:
             if self.num_steps % phase.interval == 0:
                 micros, parts = self.compute_gradients(phase, micros)
@@ -145,66 +146,66 @@ class Engine:
                 norms[phase.name] = self.update(phase)
         self.images_seen += self.global_batch
         self.num_steps += 1
-        with self.ledger.part("optimizer"):
-            self.update_averages()
+        with self.step_timer.part("optimizer"):
+            self.update_ema()
         losses = self.mean_over_ranks(losses)
         self.recipe.adapt(losses, self.global_batch)
         report = StepReport(losses, norms, rates)
-        self.bad_steps.add(report)
-        # A GPU is given the next step before the host looks at this one.
+        self.nonfinite_steps.add(report)
+        # On a GPU, the next step is queued before the host reads the report of this one.
         self.settle(lag=1 if self.device.type == "cuda" else 0)
         return report
 
-    def prepare(self, share: Batch) -> list[MicroBatch]:
-        """Move the share to the device and make of it what the phases see."""
+    def prepare(self, local_batch: Batch) -> list[MicroBatch]:
+        """Cut the local batch, move it to the device, and let the recipe prepare it."""
         self.reseed("prepare")
-        # What memory that runs out here would take back must not be the former step.
-        self.statistics.keep()
-        with self.ledger.part("host_to_device"):
-            parts = [part.to(self.device) for part in cut(share, self.batch_size)]
-        with self.ledger.part("forward"), torch.no_grad():
-            # Of the mean over ranks, so that images weigh alike where shares are not equal.
-            mean_share = self.global_batch / self.num_ranks or len(share)
-            return [MicroBatch(self.recipe.prepare(part), len(part) / mean_share) for part in parts]
+        # Snapshot the statistics first: an out-of-memory error here must not restore those of the previous step.
+        self.statistics.snapshot()
+        with self.step_timer.part("host_to_device"):
+            parts = [part.to(self.device) for part in cut(local_batch, self.batch_size)]
+        with self.step_timer.part("forward"), torch.no_grad():
+            # Relative to the mean over ranks, so that images have equal weight if local batches differ in size.
+            mean_images = self.global_batch / self.num_ranks or len(local_batch)
+            return [MicroBatch(self.recipe.prepare(part), len(part) / mean_images) for part in parts]
 
     def compute_gradients(
         self, phase: Phase[Any], micros: list[MicroBatch]
     ) -> tuple[list[MicroBatch], dict[str, Tensor]]:
-        """Leave a phase's gradients in its network, averaged over ranks; returns the micro-batches and mean losses."""
+        """Compute a phase's gradients, averaged over ranks, in its network; return micro-batches and mean losses."""
         wrapped = self.wrapped[phase.trains]
-        if wrapped.rehearses:
-            # A rank that runs out of memory in mid-exchange leaves the others waiting: rehearse until it suffices.
-            while self.rehearsed.get((phase.name, self.batch_size), 0) < REHEARSALS:
-                micros, _ = self.division.retry(phase.name, micros, partial(self.accumulate, phase))
+        if wrapped.needs_dry_pass:
+            # A rank that runs out of memory during the exchange blocks the others: first run passes without exchange.
+            while self.dry_passes.get((phase.name, self.batch_size), 0) < DRY_PASSES:
+                micros, _ = self.batch_partition.retry(phase.name, micros, partial(self.accumulate, phase))
                 key = (phase.name, self.batch_size)
-                self.rehearsed[key] = self.rehearsed.get(key, 0) + 1
-                self.statistics.take_back()
+                self.dry_passes[key] = self.dry_passes.get(key, 0) + 1
+                self.statistics.restore()
         accumulate = partial(self.accumulate, phase, exchanging=wrapped.overlaps)
-        result = self.division.retry(phase.name, micros, accumulate, together=wrapped.overlaps)
+        result = self.batch_partition.retry(phase.name, micros, accumulate, together=wrapped.overlaps)
         if not wrapped.overlaps:
-            with self.ledger.part("communication"):
+            with self.step_timer.part("communication"):
                 wrapped.exchange()
         return result
 
     def accumulate(
         self, phase: Phase[Any], micros: list[MicroBatch], *, exchanging: bool = False
     ) -> tuple[list[MicroBatch], dict[str, Tensor]]:
-        """Add up a phase's gradients over the micro-batches; `exchanging` them during the last one's backward pass."""
+        """Accumulate a phase's gradients; `exchanging`: exchange them in the backward pass of the last micro-batch."""
         self.reseed(phase.name)
         wrapped = self.wrapped[phase.trains]
         self.select(phase.trains)
-        self.statistics.keep()
+        self.statistics.snapshot()
         self.optimizers[phase.trains].zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
         for index, micro in enumerate(micros):
             now = exchanging and index == len(micros) - 1
-            wrapped.beside = self.ledger.beside if now else None
+            wrapped.overlapped_span = self.step_timer.overlapped_span if now else None
             networks = {**self.networks, phase.trains: wrapped.module if now else wrapped.network}
-            # The forward pass belongs inside: the wrapper decides there whether to synchronise.
+            # The forward pass must be inside: there the wrapper decides whether to synchronise.
             with contextlib.nullcontext() if now else wrapped.accumulating():
-                with self.ledger.part("forward"), self.precision.autocast(), self.eager(phase):
+                with self.step_timer.part("forward"), self.precision.autocast(), self.eager(phase):
                     losses = phase.loss(PhaseInput(networks, self.recipe.frozen, micro.batch, micro.shared))
-                with self.ledger.part("backward"):
+                with self.step_timer.part("backward"):
                     total = self.scalers[phase.name].scale(losses.total * micro.weight)
                     total.backward()  # type: ignore[no-untyped-call]
             for name, value in losses.parts.items():
@@ -213,31 +214,31 @@ class Engine:
         return micros, sums
 
     def update(self, phase: Phase[Any]) -> Tensor:
-        """Clip and apply a phase's gradients, unless one is not finite; returns their norm."""
+        """Clip and apply a phase's gradients, or skip them if one is not finite; return their norm, a scalar."""
         optimizer, scaler = self.optimizers[phase.trains], self.scalers[phase.name]
-        with self.ledger.part("optimizer"):
+        with self.step_timer.part("optimizer"):
             if scaler.is_enabled():
                 scaler.unscale_(optimizer)
-            # Gradients are equal on all ranks after the exchange, so all ranks decide alike.
+            # Gradients are equal on all ranks after the exchange, so all ranks make the same decision.
             norm = whole(nn.utils.clip_grad_norm_(self.networks[phase.trains].parameters(), self.config.clip_norm))
             bad = ~torch.isfinite(norm)
             step_if(optimizer, scaler, bad.float())
-            self.statistics.take_back(where=bad)
+            self.statistics.restore(where=bad)
             if scaler.is_enabled():
                 scaler.update()
         return norm
 
     def select(self, name: str) -> None:
-        """Let gradients flow to one network's parameters only: the others would be paid for and thrown away."""
+        """Compute gradients only for one network's parameters: those of the others would be discarded."""
         for other, network in self.networks.items():
             network.requires_grad_(other == name)
 
     def reseed(self, part: str) -> None:
-        """Draw what follows from the position alone, the same when a part is computed again."""
+        """Seed torch for a part of the step, so that a repeated part draws the same numbers."""
         seed_part(self.seed, self.images_seen, self.rank, part)
 
     def eager(self, phase: Phase[Any]) -> contextlib.AbstractContextManager[Any]:
-        """Leave compiled graphs aside where a gradient is differentiated: they cannot follow."""
+        """Run without compiled graphs if the phase differentiates a gradient: they do not support that."""
         if self.chosen.compile and phase.second_order:
             stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
             return stance
@@ -254,57 +255,57 @@ class Engine:
         return rates
 
     def settle(self, *, lag: int = 0) -> None:
-        """Count the bad steps among all but the newest `lag` ones.
+        """Count the non-finite steps among all but the newest `lag` ones.
 
         Raises: TrainingFailed after more than `max_nonfinite_steps` in a row.
         """
-        if self.bad_steps.settle(self.images_seen, lag=lag):
+        if self.nonfinite_steps.settle(self.images_seen, lag=lag):
             for wrapped in self.wrapped.values():
-                wrapped.forget()
+                wrapped.reset()
 
     @torch.no_grad()
-    def update_averages(self) -> None:
-        """Let the averages follow their networks; statistics are copied."""
-        decay = average_decay(self.config.ema_half_life_images, self.global_batch, self.images_seen)
-        for name, average in self.averages.items():
+    def update_ema(self) -> None:
+        """Update the EMA networks; running statistics are copied."""
+        decay = ema_decay(self.config.ema_half_life_images, self.global_batch, self.images_seen)
+        for name, ema_network in self.ema_networks.items():
             network = self.networks[name]
-            torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)
-            copy_statistics(network, to=average)
+            torch._foreach_lerp_(list(ema_network.parameters()), list(network.parameters()), 1 - decay)
+            copy_statistics(network, to=ema_network)
 
     def mean_over_ranks(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Average loss parts over ranks; they stay on the device."""
+        """Average loss parts over ranks; the results stay on the device."""
         if not losses or self.num_ranks == 1:
             return dict(losses)
         values = torch.stack(list(losses.values()))
-        with self.ledger.part("communication"):
+        with self.step_timer.part("communication"):
             dist.all_reduce(values)
         return dict(zip(losses, (values / self.num_ranks).unbind(), strict=True))
 
     def inference_networks(self) -> dict[str, nn.Module]:
-        """Return the networks as they leave training: the average in eval mode where one is kept, each in one piece.
+        """Return the networks for inference: the EMA network in eval mode if there is one, with unsharded parameters.
 
-        All ranks call it; afterwards one rank can use them alone.
+        All ranks must call it; afterwards one rank can use them alone.
         """
         return {
-            name: self.wrapped[name].gathered(self.averages.get(name, network))
+            name: self.wrapped[name].gathered(self.ema_networks.get(name, network))
             for name, network in self.networks.items()
         }
 
     def describe(self) -> str:
         """Say in one line how the steps are computed."""
-        parts = [f"{self.num_ranks} worker(s) x {self.share_images} images a step"]
-        if self.batch_size < self.share_images:
+        parts = [f"{self.num_ranks} worker(s) x {self.local_batch_images} images a step"]
+        if self.batch_size < self.local_batch_images:
             parts.append(f"{self.batch_size} at once")
         if self.num_ranks > 1:
             parts.append(f"{self.chosen.strategy} ({self.chosen.strategy_reason})")
             moments = {"during" if wrapped.overlaps else "after" for wrapped in self.wrapped.values()}
             parts.append(f"gradients exchanged {' and '.join(sorted(moments, reverse=True))} the backward pass")
-        if self.config.recompute:
-            parts.append("activations recomputed")
+        if self.config.activation_checkpointing:
+            parts.append("activation checkpointing")
         return ", ".join(parts)
 
     def choices(self) -> dict[str, Any]:
-        """Return what the settings made of the hardware profile, by its names."""
+        """Return the resolved settings under the names of the hardware profile."""
         return {
             "precision": self.chosen.precision,
             "tf32": self.profile.tf32 and self.chosen.precision != "fp32",
@@ -314,14 +315,14 @@ class Engine:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Gather a scalar that is kept in parts."""
+    """Return a scalar as a plain tensor, also if it is a DTensor."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def find_host_group() -> dist.ProcessGroup | None:
-    """Return the group in which ranks agree on decisions of the host; None where there is nobody to agree with.
+    """Return the process group for decisions of the host; None for a single rank.
 
-    Beside NCCL it is one of its own: such decisions must not wait for what the device still has to do.
+    With NCCL it is a separate gloo group: such decisions must not wait for queued work of the device.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return None

@@ -1,4 +1,4 @@
-"""How much memory a device has for training, what a step took of it, and which batch fits."""
+"""The memory limit of a device, the peak memory of a step, and the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 CGROUP = Path("/sys/fs/cgroup")
-# What the allocators of CPU and oneDNN say where CUDA has an exception of its own.
+# Messages of the CPU and oneDNN allocators; CUDA has an exception type for it.
 CPU_MESSAGES = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "could not create a memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error means that memory ran out."""
+    """Return whether an error is an out-of-memory error."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(message in str(error) for message in CPU_MESSAGES)
@@ -59,9 +59,9 @@ def peak_bytes(device: torch.device, run: Callable[[], None]) -> int:
         torch.cuda.reset_peak_memory_stats(device)
         run()
         torch.cuda.synchronize(device)
-        # Reserved, not allocated: what the caching allocator keeps is gone for everybody else.
+        # Reserved, not allocated: no other process can use what the caching allocator holds.
         return torch.cuda.max_memory_reserved(device)
-    with contextlib.suppress(OSError):  # a sandbox may forbid it: then the peak so far stands, which errs to safety
+    with contextlib.suppress(OSError):  # a sandbox may forbid it: then the peak includes earlier work, which is safe
         Path("/proc/self/clear_refs").write_text("5")
     run()
     return status_bytes("VmHWM")
@@ -71,7 +71,7 @@ def largest_batch(measure: Callable[[int], float], *, most: int, fewest: int = 1
     """Find the largest batch from `fewest` up to `most` images whose step fits; 0 if not even the fewest do.
 
     `measure` runs a step of that many images and returns the share of the limit that it needed, above 1 if it did not
-    fit. Memory grows by a straight line in the batch: small steps foretell the largest, and that one is then tried.
+    fit. Memory grows linearly with the batch: the size is extrapolated from small steps, then tried.
     """
     sizes = [size for size in (fewest, 2 * fewest, 4 * fewest) if size <= most]
     needs: dict[int, float] = {}
@@ -91,11 +91,11 @@ def largest_batch(measure: Callable[[int], float], *, most: int, fewest: int = 1
         need = measure(size)
         if need <= 1:
             return size
-        # Allocators round up and kernels need work space: step down until it holds.
+        # Allocators round up and kernels need work space: reduce until it fits.
         size = max(high, size // 2 if math.isinf(need) else int(size * 0.9))
     return high
 
 
-def even_chunks(share: int, largest: int) -> int:
-    """Return the batch size that cuts a share into the fewest, most equal parts of at most `largest`."""
-    return math.ceil(share / math.ceil(share / largest))
+def even_chunks(images: int, largest: int) -> int:
+    """Return the batch size that cuts `images` into the fewest, most equal parts of at most `largest`."""
+    return math.ceil(images / math.ceil(images / largest))

@@ -1,4 +1,4 @@
-"""A share of a global batch, cut into the parts that are computed at once."""
+"""Micro-batches: the parts of a local batch that are computed at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fusionray.types import Batch
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A prepared part of a share; `weight` is its part of a mean share, so that unequal parts add up rightly.
+    """A prepared part of a local batch; `weight` is its fraction of the mean local batch, by which its loss counts.
 
-    `shared`: what phases leave for later ones; tensors that have a row an image are cut along with the batch.
+    `shared`: tensors that a phase leaves for later phases; those with one row per image are cut with the batch.
     """
 
     batch: Batch
@@ -29,13 +29,13 @@ def cut(batch: Batch, size: int) -> list[Batch]:
 
 
 def spans(count: int, size: int) -> list[tuple[int, int]]:
-    """Divide `count` rows as `cut` does; a single row that is left over would stop a batch norm: it has no variance."""
+    """Divide `count` rows as `cut` does, without a single row left over: a batch norm needs a variance."""
     num_parts = -(-count // size)
     return list(pairwise(count * part // num_parts for part in range(num_parts + 1)))
 
 
 def rows(batch: Batch, start: int, stop: int) -> Batch:
-    """Take some rows of every tensor."""
+    """Return rows [start, stop) of every tensor."""
     return batch.map(lambda value: value[start:stop])
 
 

@@ -1,4 +1,4 @@
-"""Putting a recipe's networks to work on one rank: placed on its device, shared with the others."""
+"""Set up a recipe's networks on one rank: move them to its device and wrap them for the process group."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from typing import Any
 import torch
 from torch import nn
 
-from fusionray.nets.blocks import recompute_activations
+from fusionray.nets.blocks import set_activation_checkpointing
 from fusionray.recipes.recipe import Recipe
 from fusionray.training.config import EngineConfig
-from fusionray.training.engine.parallel import SingleRank, share_network
+from fusionray.training.engine.parallel import SingleRank, wrap_network
 from fusionray.training.engine.resolve import ResolvedEngine
 
 
 def place_networks(
     recipe: Recipe[Any], *, config: EngineConfig, chosen: ResolvedEngine, device: torch.device
 ) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
-    """Move all modules of a recipe to a device; returns the networks to train, and copies to average some of them."""
+    """Move all modules of a recipe to a device; return the networks to train and the EMA networks, by name."""
 
     def place(module: nn.Module) -> nn.Module:
-        # The layout of convolutions is the one that the device computes fastest.
+        # The memory format in which the device computes convolutions fastest.
         layout = torch.channels_last if chosen.channels_last else torch.contiguous_format
         return module.to(device).to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
 
     for module in (*recipe.frozen.values(), *recipe.adaptive.values()):
         place(module).eval().requires_grad_(False)
-        # Gradients pass through the frozen encoder, too: its activations are kept like any other.
-        recompute_activations(module, config.recompute)
+        # Gradients pass through the frozen encoder too, so its activations are kept like those of any network.
+        set_activation_checkpointing(module, config.activation_checkpointing)
     networks = {name: place(network) for name, network in recipe.networks.items()}
-    averages = {name: copy.deepcopy(networks[name]).eval().requires_grad_(False) for name in recipe.averaged}
+    ema_networks = {name: copy.deepcopy(networks[name]).eval().requires_grad_(False) for name in recipe.ema_names}
     for network in networks.values():
-        recompute_activations(network, config.recompute)
+        set_activation_checkpointing(network, config.activation_checkpointing)
         if chosen.compile:
             network.compile(dynamic=False)
-    return networks, averages
+    return networks, ema_networks
 
 
-def share_networks(
+def wrap_networks(
     recipe: Recipe[Any],
     networks: Mapping[str, nn.Module],
-    averages: Mapping[str, nn.Module],
+    ema_networks: Mapping[str, nn.Module],
     *,
     config: EngineConfig,
     chosen: ResolvedEngine,
     device: torch.device,
 ) -> dict[str, SingleRank]:
-    """Share networks and their averages between the ranks.
+    """Wrap networks, with their EMA networks, for the process group.
 
-    One wrapper a network: a wrapper around several would wait for gradients of those that do not train now.
+    One wrapper per network: a wrapper around several would wait for gradients of those that are not being trained.
     """
     wrapped = {}
     for name, network in networks.items():
         phases = [phase for phase in recipe.phases if phase.trains == name]
-        wrapped[name] = share_network(
+        wrapped[name] = wrap_network(
             chosen.strategy,
             network,
-            averages.get(name),
+            ema_networks.get(name),
             config.parallel,
             device,
             overlap=chosen.overlap,

@@ -1,4 +1,4 @@
-"""Steps with gradients that were not finite: they are left out, counted, and too many in a row end the training."""
+"""Steps with non-finite gradients: they are skipped and counted, and too many in a row end the training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fusionray.training.engine.step_report import StepReport
 
 
 class NonfiniteSteps:
-    """Judge the reports of steps; to read one waits for the device, so the newest may be left for later."""
+    """Count non-finite steps. Reading a report waits for the device, so the newest reports may be read later."""
 
     def __init__(self, most_in_a_row: int) -> None:
         self.most_in_a_row = most_in_a_row
@@ -18,15 +18,15 @@ class NonfiniteSteps:
         self.unread: deque[StepReport] = deque()
 
     def add(self, report: StepReport) -> None:
-        """Take a report that is to be judged."""
+        """Add the report of a step."""
         self.unread.append(report)
 
     def settle(self, images_seen: int, *, lag: int = 0) -> bool:
-        """Judge all but the newest `lag` reports; returns whether a bad one was among them.
+        """Read all but the newest `lag` reports; return whether a non-finite step is among them.
 
-        Gradients are equal on all ranks, so all ranks count alike.
+        Gradients are equal on all ranks, so all ranks count the same.
 
-        Raises: TrainingFailed after more bad steps in a row than allowed.
+        Raises: TrainingFailed after more non-finite steps in a row than allowed.
         """
         before = self.total
         while len(self.unread) > lag:
@@ -36,6 +36,6 @@ class NonfiniteSteps:
             if self.in_a_row > self.most_in_a_row:
                 raise TrainingFailed(
                     f"{self.in_a_row} steps in a row had non-finite gradients (last: {', '.join(skipped)}) after "
-                    f"{images_seen} images; lower base_lr, use engine.precision=fp32, or look for damaged data"
+                    f"{images_seen} images; lower base_lr, set engine.precision=fp32, or check the data for damage"
                 )
         return self.total > before

@@ -1,4 +1,4 @@
-"""Optimisers of networks: building, stepping unless a gradient is not finite, state as named tensors."""
+"""Optimisers: build them, skip steps with non-finite gradients, name the tensors of their state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build_optimizer(
         settings: dict[str, Any] = {"lr": config.base_lr, "momentum": config.momentum}
     else:
         kind = torch.optim.AdamW
-        # Fused: one pass over memory, and it can leave a step out without asking the host.
+        # Fused: one pass over memory, and the kernel can skip a step without the host.
         settings = {"lr": config.base_lr, "betas": config.betas, "fused": True}
         if config.kind == "muon":
             kind = Muon
@@ -62,7 +62,7 @@ def count_states(network: nn.Module, config: OptimizerConfig) -> float:
 
 def build_sharded(groups: list[dict[str, Any]], kind: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
     with warnings.catch_warnings():
-        # Its package compiles scripts when it is imported, and torch warns of itself.
+        # Importing this package compiles scripts, for which torch emits a warning of its own.
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -76,10 +76,10 @@ def local(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def step_if(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, bad: Tensor) -> None:
-    """Step unless `bad` (0 or 1, on the device); where the kernel can decide, the host does not wait for it."""
+    """Step unless `bad` (0 or 1, on the device) is set; with a fused kernel the host does not wait for it."""
     inner: Any = local(optimizer)
     if scaler.is_enabled():
-        # A norm may overflow where every gradient is finite: a step that is left out must lower the scale, too.
+        # The norm may overflow although every gradient is finite; a skipped step must lower the loss scale too.
         for found in scaler._found_inf_per_device(optimizer).values():
             found.copy_(bad)
     if not inner.param_groups[0].get("fused"):
@@ -105,10 +105,10 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, s
 
 @torch.no_grad()
 def create_states(optimizer: torch.optim.Optimizer) -> None:
-    """Make missing states exist, so that a checkpoint can be read into them or their memory be measured.
+    """Create missing states, so that a checkpoint can be loaded into them or their memory can be measured.
 
-    Parameters and states that exist stay as they are. All ranks call it: a sharded optimiser sends parameters round,
-    even where this rank holds none of them.
+    Parameters and existing states do not change. All ranks must call it: a sharded optimiser broadcasts parameters,
+    also if this rank owns none of them.
     """
     groups, states = optimizer.param_groups, local(optimizer).state
     rates = [(group["lr"], group["weight_decay"]) for group in groups]

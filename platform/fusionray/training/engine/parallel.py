@@ -1,8 +1,8 @@
-"""How several ranks share one network: whole copies (ddp), sharded optimiser state (zero), sharded parameters (fsdp).
+"""Strategies of data parallelism: replicas (ddp), sharded optimiser state (zero), sharded parameters (fsdp).
 
-Gradients are exchanged in one of two moments. *During* the backward pass of the last micro-batch, bucket by bucket,
-where the device has units of its own for it (GPUs); or *after* it, in one piece, where exchange and computation would
-compete for the same cores. What is computed without exchange can be computed again when memory runs out.
+Gradients are exchanged *during* the backward pass of the last micro-batch, bucket by bucket, if the device can
+communicate while it computes (GPUs); or *after* it, in one piece, if both would compete for the same cores. A pass
+without exchange can be repeated after an out-of-memory error.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from fusionray.nets.blocks import RecomputableUnit, count_parameters
+from fusionray.nets.blocks import ActivationCheckpointedBlock, count_parameters
 from fusionray.training.config import ParallelConfig
 from fusionray.training.engine.precision import AUTOCAST_TYPES
 
 StrategyName = Literal["ddp", "zero", "fsdp"]
 # float32 parameter, gradient, two Adam moments and a moving average.
 BYTES_A_PARAMETER = 20
-# What state may take of a device's memory before it is worth sharding: the rest is for activations.
+# Largest fraction of a device's memory for replicated state; the rest is for activations.
 STATE_SHARE = 0.4
 
 
@@ -38,49 +38,50 @@ def choose_strategy(
 ) -> tuple[StrategyName, str]:
     """Choose a strategy and say why: the simplest whose state leaves most of the memory to activations."""
     if num_ranks == 1:
-        return "ddp", "one worker shares with nobody"
+        return "ddp", "a single worker"
     if config.strategy != "auto":
         return config.strategy, "as set"
     state, room = num_parameters * BYTES_A_PARAMETER, memory_bytes * STATE_SHARE
-    told = f"{state / 2**30:.2f} GiB of state a worker, {memory_bytes / 2**30:.1f} GiB of memory"
+    sizes = f"{state / 2**30:.2f} GiB of state a worker, {memory_bytes / 2**30:.1f} GiB of memory"
     if state <= room:
-        return "ddp", f"whole copies fit: {told}"
-    # Parameters, gradients and averages stay whole; two of five parts are divided.
+        return "ddp", f"replicas fit: {sizes}"
+    # Parameters, gradients and EMA stay replicated; two of five parts are sharded.
     if state * (3 + 2 / num_ranks) / 5 <= room:
-        return "zero", f"optimiser states are divided: {told}"
-    return "fsdp", f"parameters are divided: {told}"
+        return "zero", f"sharded optimiser state: {sizes}"
+    return "fsdp", f"sharded parameters: {sizes}"
 
 
 class SingleRank:
-    """A network that no other rank shares."""
+    """A network on a single rank; base class of the strategies."""
 
-    # Gradients are exchanged during the backward pass; before that, runs without exchange show that memory suffices.
+    # `overlaps`: gradients are exchanged during the backward pass. `needs_dry_pass`: the engine first runs passes
+    # without exchange, to show that the memory is sufficient.
     overlaps = False
-    rehearses = False
+    needs_dry_pass = False
 
     def __init__(self, network: nn.Module) -> None:
-        # Set while gradients are exchanged beside the computation: it notes the spans.
-        self.beside: Callable[[str], Callable[[], None]] | None = None
+        # Set while gradients are exchanged during the backward pass: it times the exchange (StepTimer.overlapped_span).
+        self.overlapped_span: Callable[[str], Callable[[], None]] | None = None
         self.network = network
         self.module: nn.Module = network
 
     def accumulating(self) -> contextlib.AbstractContextManager[Any]:
-        """Keep the gradients of a forward and backward pass to this rank."""
+        """Accumulate the gradients of a forward and backward pass without exchanging them."""
         return contextlib.nullcontext()
 
     def exchange(self) -> None:
-        """Average the gradients that were kept."""
+        """Average the accumulated gradients over all ranks."""
 
-    def forget(self) -> None:
-        """Drop what a compressed exchange remembers of gradients that turned out to be unusable."""
+    def reset(self) -> None:
+        """Clear the error feedback of a compressed exchange after non-finite gradients."""
 
     def gathered(self, network: nn.Module) -> nn.Module:
-        """Return a network of this shape with whole parameters, usable by one rank alone; called by all ranks."""
+        """Return `network` with unsharded parameters, for use by one rank alone; all ranks must call it."""
         return network
 
 
 class FlatAllReduce(SingleRank):
-    """Every rank holds all parameters; gradients are averaged after the backward pass, in one piece."""
+    """Replicas whose gradients are averaged after the backward pass, in one flat all-reduce."""
 
     def __init__(self, network: nn.Module, config: ParallelConfig) -> None:
         super().__init__(network)
@@ -109,13 +110,13 @@ class FlatAllReduce(SingleRank):
 
 
 class DDP(SingleRank):
-    """Every rank holds all parameters; DistributedDataParallel averages gradients during the backward pass."""
+    """Replicas whose gradients DistributedDataParallel averages during the backward pass."""
 
     overlaps = True
 
     def __init__(self, network: nn.Module, config: ParallelConfig, device: torch.device, *, static: bool) -> None:
         super().__init__(network)
-        self.rehearses = not static
+        self.needs_dry_pass = not static
         self.wrapper = DistributedDataParallel(
             network,
             device_ids=[device] if device.type == "cuda" else None,
@@ -138,10 +139,10 @@ class DDP(SingleRank):
             self.wrapper.register_comm_hook(dtype, self.timed(average_bucket))
 
     def timed(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """Tell `beside`, while there is one, how long each bucket is on its way."""
+        """Report to `overlapped_span`, if it is set, how long the exchange of each bucket takes."""
 
         def run(state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
-            ended = self.beside("communication") if self.beside else None
+            ended = self.overlapped_span("communication") if self.overlapped_span else None
             future: torch.futures.Future[Any] = hook(state, bucket)
             if ended is None:
                 return future
@@ -160,33 +161,33 @@ class DDP(SingleRank):
     def accumulating(self) -> contextlib.AbstractContextManager[Any]:
         return self.wrapper.no_sync()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         if self.powersgd is not None:
             self.powersgd.error_dict.clear()
 
 
 class FSDP(SingleRank):
-    """Every rank holds a part of each parameter; FSDP2 gathers a unit when it is computed."""
+    """Every rank holds a shard of each parameter; FSDP2 gathers a unit while it is computed."""
 
     overlaps = True
 
     def __init__(
-        self, network: nn.Module, averaged: nn.Module | None, config: ParallelConfig, device: torch.device
+        self, network: nn.Module, ema_network: nn.Module | None, config: ParallelConfig, device: torch.device
     ) -> None:
         super().__init__(network)
-        # Its shape alone: a whole copy on every rank would take back what sharding saves.
+        # On the meta device: a real copy on every rank would cost the memory that sharding saves.
         self.shape = copy.deepcopy(network).to("meta")
         shard = partial(
             fully_shard,
             mesh=init_device_mesh(device.type, (dist.get_world_size(),)),
             mp_policy=MixedPrecisionPolicy(reduce_dtype=AUTOCAST_TYPES.get(config.compression)),
         )
-        for module in (network, averaged):
+        for module in (network, ema_network):
             if module is not None:
                 # Shards are slices of contiguous memory; activations keep the layout of the pictures.
                 module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
                 for unit in module.modules():
-                    if isinstance(unit, RecomputableUnit):
+                    if isinstance(unit, ActivationCheckpointedBlock):
                         shard(unit)
                 shard(module)
 
@@ -239,10 +240,10 @@ def prepare_to_send(values: Tensor, wire: torch.dtype) -> Tensor:
     return values.div_(dist.get_world_size()).to(wire)
 
 
-def share_network(
+def wrap_network(
     name: StrategyName,
     network: nn.Module,
-    averaged: nn.Module | None,
+    ema_network: nn.Module | None,
     config: ParallelConfig,
     device: torch.device,
     *,
@@ -250,15 +251,15 @@ def share_network(
     one_graph: bool,
     second_order: bool,
 ) -> SingleRank:
-    """Wrap a network for the ranks of the process group; its moving average, if there is one, is divided alike.
+    """Wrap a network for the process group; its EMA network, if there is one, is sharded the same way.
 
-    `overlap`: exchange gradients during the backward pass. `one_graph`: a single phase trains it, so its graph can be
-    promised to be static. `second_order`: a phase differentiates a gradient, which sharded parameters cannot follow.
+    `overlap`: exchange gradients during the backward pass. `one_graph`: a single phase trains it, so its graph is
+    static. `second_order`: a phase differentiates a gradient, which sharded parameters do not support.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return SingleRank(network)
     if name == "fsdp" and not second_order and count_parameters(network) >= config.shard_from_parameters:
-        return FSDP(network, averaged, config, device)
+        return FSDP(network, ema_network, config, device)
     if overlap:
         return DDP(network, config, device, static=config.static_graph and one_graph)
     return FlatAllReduce(network, config)

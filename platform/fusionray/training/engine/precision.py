@@ -1,4 +1,4 @@
-"""In which numbers the steps are computed: autocast type, matrix-multiplication mode, loss scaling."""
+"""Compute precision: autocast type, mode of float32 matrix multiplications, loss scaling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Precision:
-    """Weights, gradients and optimiser states are float32 always; this is what multiplies."""
+    """The precision of forward and backward passes; weights, gradients and optimiser states are always float32."""
 
     name: PrecisionName
     device: torch.device
@@ -31,15 +31,15 @@ class Precision:
         return torch.autocast(self.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
 
     def set_matmul_mode(self) -> None:
-        """Let float32 products on tensor cores be rounded to TF32, except where fp32 was asked for.
+        """Allow TF32 for float32 products on tensor cores, except if the precision is fp32.
 
-        What autocast leaves in float32 (losses, norms of small vectors) gains too. The mode is the process's own.
+        This also applies to operations that autocast leaves in float32. The mode is global to the process.
         """
         torch.set_float32_matmul_precision("highest" if self.name == "fp32" else "high")
         torch.backends.cudnn.allow_tf32 = self.name != "fp32"
 
     def build_scaler(self) -> torch.amp.GradScaler:
-        """Build the loss scaler of one phase; it does nothing unless gradients could underflow (fp16).
+        """Build the loss scaler of one phase; it is disabled unless the precision is fp16.
 
         Each phase has its own: a gradient penalty and an adversarial loss differ by orders of magnitude.
         """
@@ -59,7 +59,7 @@ def scaler_tensors(scaler: torch.amp.GradScaler) -> dict[str, Tensor]:
 
 
 def load_scaler(scaler: torch.amp.GradScaler, tensors: dict[str, Tensor]) -> None:
-    """Take over a state that `scaler_tensors` returned."""
+    """Load a state that `scaler_tensors` returned."""
     if tensors:
         state = scaler.state_dict()
         scaler.load_state_dict({**state, "scale": float(tensors["scale"]), "_growth_tracker": int(tensors["growth"])})

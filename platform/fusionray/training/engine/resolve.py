@@ -1,4 +1,4 @@
-"""What the settings come to on one device among some ranks: `auto` resolved, combinations checked."""
+"""Resolve the engine's settings for a device and a number of ranks: replace `auto`, check combinations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fusionray.training.engine.precision import PrecisionName
 
 @dataclass(frozen=True)
 class ResolvedEngine:
-    """How steps are computed and shared; `overlap`: gradients are exchanged during the backward pass."""
+    """The resolved settings; `overlap`: gradients are exchanged during the backward pass."""
 
     precision: PrecisionName
     channels_last: bool
@@ -34,7 +34,7 @@ def resolve(
     num_ranks: int,
     memory_bytes: int,
 ) -> ResolvedEngine:
-    """Resolve the settings for networks of `num_parameters` together, in the memory of one rank.
+    """Resolve the settings for networks with `num_parameters` in all, on ranks with `memory_bytes` each.
 
     Raises: ValueError for settings that exclude each other.
     """
@@ -53,20 +53,20 @@ def resolve(
 
 
 def check_optimizers(kinds: Mapping[str, str], chosen: ResolvedEngine) -> None:
-    """Refuse optimisers, by network, that a strategy cannot feed.
+    """Refuse optimisers, by network, that the strategy does not support.
 
     Raises: ValueError.
     """
     for name, kind in kinds.items():
         if kind == "muon" and chosen.strategy == "fsdp":
             raise ValueError(
-                f"the {name} is stepped by muon, which needs whole matrices, and engine.parallel.strategy=fsdp divides "
-                "them; use strategy zero or ddp, or kind adamw"
+                f"the {name} uses muon, which needs whole matrices, but engine.parallel.strategy=fsdp shards them; use "
+                "strategy zero or ddp, or kind adamw"
             )
 
 
 def wants_overlap(config: ParallelConfig, device: torch.device) -> bool:
-    """Tell whether gradients are to be exchanged during the backward pass; `auto`: on GPUs, which have units for it."""
+    """Return whether to exchange gradients during the backward pass; `auto`: only on GPUs."""
     if config.overlap != "auto":
         return config.overlap
     # PowerSGD is a hook of torch's wrapper, which exchanges during the backward pass.
@@ -74,20 +74,24 @@ def wants_overlap(config: ParallelConfig, device: torch.device) -> bool:
 
 
 def check_combination(config: EngineConfig, chosen: ResolvedEngine) -> None:
-    """Refuse settings of which each is sound, but not beside the others where several ranks share a model.
+    """Refuse settings that are valid alone but not together, for several ranks.
 
     Raises: ValueError.
     """
     parallel = config.parallel
     if chosen.strategy == "fsdp" and chosen.precision == "fp16":
-        raise ValueError("engine.precision=fp16 cannot be scaled over sharded parameters; use bf16, or zero")
+        raise ValueError(
+            "engine.precision=fp16 needs loss scaling, which sharded parameters (fsdp) lack; use bf16, or zero"
+        )
     if chosen.strategy == "fsdp" and parallel.compression == "powersgd":
-        raise ValueError("engine.parallel.compression=powersgd knows no sharded parameters; use bf16, or zero")
+        raise ValueError(
+            "engine.parallel.compression=powersgd does not support sharded parameters (fsdp); use bf16, or zero"
+        )
     if parallel.compression == "powersgd" and not chosen.overlap:
         raise ValueError("engine.parallel.compression=powersgd needs engine.parallel.overlap=true, or auto")
     if parallel.static_graph and not (chosen.overlap and config.batch_size is None):
-        # The wrapper counts gradients that are not exchanged, too, and would silently exchange too early.
+        # The wrapper also counts gradients of passes without exchange, and would silently exchange too early.
         raise ValueError(
             "engine.parallel.static_graph=true needs engine.parallel.overlap=true and no engine.batch_size: "
-            "a static graph knows no accumulation"
+            "a static graph does not support gradient accumulation"
         )

@@ -1,4 +1,4 @@
-"""Randomness that follows from the position of a run alone: what is computed again draws the same again."""
+"""Seeds that follow from the position of a run alone, so that repeated computations draw the same numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def seed_part(seed: int, images_seen: int, rank: int, part: str) -> None:
-    """Let torch draw what belongs to a part of a step: its preparation, or a phase by its name."""
+    """Seed torch's global generator for a part of a step: its preparation, or a phase by its name."""
     torch.manual_seed(mix_seed(seed, images_seen, rank, sum(part.encode())))
 
 

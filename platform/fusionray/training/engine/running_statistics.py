@@ -1,6 +1,6 @@
-"""The running statistics of networks, such as those of batch norms: kept, taken back, copied.
+"""The running statistics of networks, such as those of batch norms: snapshot, restore, copy.
 
-They change in the forward pass, where no optimiser can leave a step out.
+They change in the forward pass, so skipping the optimiser's step does not undo them.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from torch import Tensor, nn
 
 
 class RunningStatistics:
-    """The buffers of some networks, with their values of a moment to which they can be taken back."""
+    """The buffers of some networks, and a snapshot from which they can be restored."""
 
     def __init__(self, networks: Iterable[nn.Module]) -> None:
-        """Keep the values of now."""
+        """Take the first snapshot."""
         self.buffers = [buffer for network in networks for buffer in network.buffers()]
-        self.kept = [buffer.clone() for buffer in self.buffers]
+        self.saved = [buffer.clone() for buffer in self.buffers]
 
     @torch.no_grad()
-    def keep(self) -> None:
-        """Remember the values of now instead."""
+    def snapshot(self) -> None:
+        """Replace the snapshot by the present values."""
         if self.buffers:
-            torch._foreach_copy_(self.kept, self.buffers)
+            torch._foreach_copy_(self.saved, self.buffers)
 
     @torch.no_grad()
-    def take_back(self, where: Tensor | None = None) -> None:
-        """Give the buffers the kept values; `where`: only if this scalar is true, decided on the device."""
-        for buffer, kept in zip(self.buffers, self.kept, strict=True):
-            buffer.copy_(kept if where is None else torch.where(where, kept, buffer))
+    def restore(self, where: Tensor | None = None) -> None:
+        """Restore the snapshot; `where`: only if this bool scalar is true, decided on the device."""
+        for buffer, saved in zip(self.buffers, self.saved, strict=True):
+            buffer.copy_(saved if where is None else torch.where(where, saved, buffer))
 
 
 @torch.no_grad()
 def copy_statistics(network: nn.Module, to: nn.Module) -> None:
-    """Copy the running statistics of a network into another one of its shape."""
+    """Copy the running statistics of a network into another one of the same shape."""
     for new, buffer in zip(network.buffers(), to.buffers(), strict=True):
         buffer.copy_(new)

@@ -1,7 +1,7 @@
-"""Learning-rate schedule and averaging, both measured in images.
+"""Learning-rate schedule and EMA decay, both measured in images.
 
-Everything here is a pure function of the images seen by all workers together, so that ranks cannot disagree and the
-curve is the same for any batch size or number of workers.
+All functions are pure functions of the images seen by all workers, so ranks agree, and the curves are the same for any
+batch size and number of workers.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def learning_rate(config: ScheduleConfig, peak_lr: float, images_seen: int, tota
     return final + (peak_lr - final) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def average_decay(half_life_images: float, batch_images: int, images_seen: int) -> float:
-    """Return the decay of a moving average for one step of `batch_images` images.
+def ema_decay(half_life_images: float, batch_images: int, images_seen: int) -> float:
+    """Return the EMA decay for one step of `batch_images` images.
 
-    The half-life ramps up with the images seen, or the first, random weights would stay in the average for long.
+    The half-life ramps up with the images seen; otherwise the random first weights would stay in the EMA for long.
 
     Source: StyleGAN3 training loop (EMA half-life in kimg with ramp-up), Karras et al. 2021.
     """

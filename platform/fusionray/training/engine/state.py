@@ -1,6 +1,6 @@
-"""An engine's state by name, for checkpoints: tensors of every kind, and a few counters.
+"""The state of an engine by name, for checkpoints: tensors of every kind, and a few counters.
 
-Names: `networks.<network>.<key>`, `averages.`, `frozen.` (what came with weights), `adaptive.`,
+Names: `networks.<network>.<key>`, `averages.` (EMA), `frozen.` (if it has weights), `adaptive.`,
 `optimizers.<network>.<parameter>.<state>`, `scalers.<phase>.<key>`.
 """
 
@@ -20,17 +20,17 @@ from fusionray.training.engine.running_statistics import copy_statistics
 
 
 def state_tensors(engine: Engine) -> dict[str, Tensor]:
-    """Return all state that is made of tensors; all ranks call it.
+    """Return all tensors of the state; all ranks must call it.
 
-    Values may be shards (DTensor), or be held by one rank alone (optimiser states under zero).
+    Values may be sharded (DTensor), or exist on one rank only (optimiser states under zero).
     """
     agree_on_statistics(engine)
     found: dict[str, Tensor] = {}
-    # What a frozen module computes from the configuration is no state; what it was given is.
+    # A frozen module without parameters follows from the configuration, so it is not state.
     frozen = {name: module for name, module in engine.recipe.frozen.items() if any(True for _ in module.parameters())}
     for kind, modules in (
         ("networks", engine.networks),
-        ("averages", engine.averages),
+        ("averages", engine.ema_networks),
         ("frozen", frozen),
         ("adaptive", engine.recipe.adaptive),
     ):
@@ -47,44 +47,44 @@ def state_tensors(engine: Engine) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def agree_on_statistics(engine: Engine) -> None:
-    """Take over rank 0's running statistics: each rank saw other images."""
+    """Copy rank 0's running statistics to all ranks, since each rank has seen other images."""
     if engine.num_ranks == 1:
         return
     for buffer in engine.statistics.buffers:
         dist.broadcast(buffer, src=0)
-    for name, average in engine.averages.items():
-        copy_statistics(engine.networks[name], to=average)
+    for name, ema_network in engine.ema_networks.items():
+        copy_statistics(engine.networks[name], to=ema_network)
 
 
 def counters(engine: Engine) -> dict[str, int]:
-    """Return all state that is made of numbers; waits for the verdict on the newest step."""
+    """Return all counters of the state; waits for the report of the newest step."""
     engine.settle()
     return {
         "images_seen": engine.images_seen,
         "num_steps": engine.num_steps,
-        "bad_steps": engine.bad_steps.in_a_row,
-        "skipped_steps": engine.bad_steps.total,
+        "bad_steps": engine.nonfinite_steps.in_a_row,
+        "skipped_steps": engine.nonfinite_steps.total,
         "global_batch": engine.global_batch,
     }
 
 
 def restore(engine: Engine, fill: Callable[[dict[str, Tensor]], Mapping[str, int]]) -> None:
-    """Take over a state, made by any number of ranks under any strategy; all ranks call it.
+    """Restore a state that any number of ranks saved under any strategy; all ranks must call it.
 
-    `fill` writes into the tensors it gets, and returns the counters.
+    `fill` writes into the tensors that it gets, and returns the counters.
 
-    Raises: CheckpointMissing if the state is of other networks.
+    Raises: CheckpointMissing if the state belongs to other networks.
     """
     for optimizer in engine.optimizers.values():
         create_states(optimizer)
     tensors = state_tensors(engine)
     found = fill(tensors)
     if missing := sorted(counters(engine).keys() - found.keys()):
-        raise CheckpointMissing(f"the checkpoint does not know its {missing[0]}: it is of another version")
+        raise CheckpointMissing(f"the checkpoint has no counter {missing[0]}: another version of fusionray wrote it")
     for name, scaler in engine.scalers.items():
         prefix = f"scalers.{name}."
         load_scaler(scaler, {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)})
     if not engine.global_batch:
-        engine.division.set_global_batch(found["global_batch"])
+        engine.batch_partition.set_global_batch(found["global_batch"])
     engine.images_seen, engine.num_steps = found["images_seen"], found["num_steps"]
-    engine.bad_steps.in_a_row, engine.bad_steps.total = found["bad_steps"], found["skipped_steps"]
+    engine.nonfinite_steps.in_a_row, engine.nonfinite_steps.total = found["bad_steps"], found["skipped_steps"]

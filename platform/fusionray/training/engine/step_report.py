@@ -1,4 +1,4 @@
-"""What one step did; read from the device only when somebody asks."""
+"""The report of one step; values are copied from the device only when they are read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StepReport:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """Phases whose gradient was not finite: their networks stayed as they were."""
+        """Phases whose gradient was not finite, so that their networks were not updated."""
         return tuple(name for name, norm in self.grad_norms.items() if not math.isfinite(norm))
 
 

@@ -1,18 +1,21 @@
-"""Another number of workers in mid-run: fewer when a node is lost, as before when it is back."""
+"""Elastic training: fewer workers after the loss of a node, all of them when it returns."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 
-# How often Ray Train compares its workers with the cluster, and how often the cluster is counted for it: Ray's own
-# 60 s and 20 s would be most of the time that a lost node costs.
+# Intervals at which Ray Train compares its workers with the cluster, and at which the cluster is counted. With Ray's
+# defaults, 60 s and 20 s, a lost node would cost mostly waiting.
 RESIZE_SECONDS = 5.0
 COUNT_SECONDS = 2.0
 
 
 def keep_counting(stop: threading.Event) -> None:
-    """Ask the counting actor to look anew until told to stop; it is there once Ray Train has asked for its workers."""
+    """Make Ray's AutoscalingCoordinator recount the cluster until `stop` is set.
+
+    The actor exists once Ray Train has requested its workers.
+    """
     import ray
     import ray.exceptions
 

@@ -1,4 +1,4 @@
-"""The notice before an end: SIGTERM, as preemption, `ray job stop` and Kubernetes send it."""
+"""The preemption signal: SIGTERM, which preemption, `ray job stop` and Kubernetes send before they end a process."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-# What shells report of a process that SIGTERM ended.
+# Exit status that shells report for a process that SIGTERM ended.
 EXIT_STATUS = 128 + signal.SIGTERM
 
 
 @contextlib.contextmanager
 def catch_preemption() -> Iterator[threading.Event]:
-    """Hand out an event that SIGTERM sets while the block runs, in place of ending the process; a second one ends it.
+    """Yield an event that the first SIGTERM sets during the block; a second SIGTERM ends the process.
 
-    Signals reach the main thread alone: in another one the event is never set.
+    Only the main thread can handle signals: in another thread the event is never set.
     """
-    came = threading.Event()
+    preempted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield preempted
         return
 
-    def take(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         del number, frame
-        if came.is_set():
+        if preempted.is_set():
             raise SystemExit(EXIT_STATUS)
-        came.set()
+        preempted.set()
 
-    former = signal.signal(signal.SIGTERM, take)
+    previous = signal.signal(signal.SIGTERM, handle)
     try:
-        yield came
+        yield preempted
     finally:
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, previous)

@@ -1,7 +1,7 @@
-"""Imports ahead: what a training worker will need, taken in before the process is given anything to do.
+"""Preload: import the modules of a training worker before its process gets a task.
 
-Ray imports this module in every process that it starts (RAY_preload_python_modules, environment.py); it does
-something in those that are to train. A process in wait has its imports behind it.
+Ray imports this module in every process that it starts (RAY_preload_python_modules, environment.py). It preloads only
+in processes that will train, so a warm spare has already imported everything.
 """
 
 import os

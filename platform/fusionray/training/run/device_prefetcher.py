@@ -1,4 +1,4 @@
-"""Batches that are on the device before they are asked for."""
+"""Prefetching of batches to the device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ BatchT = TypeVar("BatchT", bound=Batch)
 
 
 class DevicePrefetcher(Generic[BatchT]):
-    """Hand out batches of an iterator on a device; on a GPU the next one is copied while this one is computed."""
+    """Copy an iterator's batches to a device; on a GPU, the next batch is copied during the present step."""
 
     def __init__(self, batches: Iterator[BatchT], device: torch.device) -> None:
         self.batches = batches
         self.device = device
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self.ahead: BatchT | None = None
+        self.next_batch: BatchT | None = None
 
     def __next__(self) -> BatchT:
         """Return the next batch.
@@ -28,21 +28,21 @@ class DevicePrefetcher(Generic[BatchT]):
         """
         if self.stream is None:
             return next(self.batches)
-        batch = self.ahead if self.ahead is not None else self.copy()
+        batch = self.next_batch if self.next_batch is not None else self.copy()
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self.stream)
 
         def used_here(value: torch.Tensor) -> torch.Tensor:
-            # Or its memory could be given to another tensor of the copying stream while it is still read.
+            # Otherwise the allocator could reuse the memory on the copying stream while it is still read here.
             value.record_stream(current)
             return value
 
         batch = batch.map(used_here)
-        self.ahead = self.copy()
+        self.next_batch = self.copy()
         return batch
 
     def copy(self) -> BatchT:
-        """Start copying a batch from page-locked memory, on a stream of its own."""
+        """Start to copy the next batch from page-locked memory on the copying stream."""
         batch = next(self.batches)
         with torch.cuda.stream(self.stream):
             return batch.to(self.device)

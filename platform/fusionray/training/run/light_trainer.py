@@ -1,9 +1,9 @@
-"""Ray Train with a light controller: no torch in it, and no dataset manager for a run that passes no datasets.
+"""Ray Train with a light controller: without torch, and without a dataset manager.
 
-`TorchTrainer` makes its controller import torch, for the class of `TorchConfig` alone, and starts an actor that manages
-datasets. Both cost seconds of every start and 250 MB. This module is the one place that builds on internals of Ray
-Train; `tests/training/run/test_light_trainer.py` names the Ray version that they were read in. Torch itself is imported
-by functions that run in the workers.
+`TorchTrainer` makes its controller import torch, only for the class `TorchConfig`, and starts an actor that manages
+datasets. Both cost seconds at every start, and 250 MB. This module and `faults/warm_spares.py` use internals of Ray
+Train; `tests/training/run/test_light_trainer.py` names the Ray version that they were written for. Only functions that
+run in the workers import torch.
 
 Source: ray 2.60, ray/train/torch/config.py and ray/train/v2/api/data_parallel_trainer.py.
 """
@@ -20,7 +20,7 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-# A worker that waits so long for the others in a collective gives up, as torch's own default has it.
+# Time-out of a collective, in seconds: torch's default.
 COLLECTIVE_SECONDS = 1800
 
 
@@ -40,21 +40,21 @@ class ProcessGroupConfig(BackendConfig):  # type: ignore[misc, unused-ignore]
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """Name the class that sets the group up."""
+        """The class that sets up the process group."""
         return ProcessGroupBackend
 
     @property
     def train_func_context(self) -> type[WorkerDevice]:
-        """Name the context that the training function runs in."""
+        """The context manager in which the training function runs."""
         return WorkerDevice
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe the settings, for the state that Ray keeps of a run."""
+        """Return the settings for the state of the run that Ray keeps."""
         return {"backend": self.backend}
 
 
 class ProcessGroupBackend(Backend):  # type: ignore[misc, unused-ignore]
-    """Set up `torch.distributed` in all workers, and take it down again."""
+    """Set up `torch.distributed` in all workers, and shut it down."""
 
     share_cuda_visible_devices = True
 
@@ -71,14 +71,14 @@ class ProcessGroupBackend(Backend):  # type: ignore[misc, unused-ignore]
         ray.get(joins)
 
     def on_shutdown(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
-        """Make every worker leave the group; workers that do not answer are about to be ended anyway."""
+        """Make every worker leave the group; Ray ends workers that do not answer."""
         del backend_config
         leaves = worker_group.execute_async(leave_group)
         ray.wait(leaves, num_returns=len(leaves), timeout=5.0)
 
 
 class WorkerDevice:
-    """Make the worker's GPU torch's default one while the training function runs."""
+    """Make the worker's GPU torch's current device while the training function runs."""
 
     def __enter__(self) -> None:
         import ray.train.torch
@@ -94,7 +94,7 @@ class WorkerDevice:
 
 
 def find_address() -> tuple[str, int]:
-    """Give the address of this worker's node, and a port that is free on it."""
+    """Return the address of this worker's node, and a free port on it."""
     with socket.socket() as listener:
         listener.bind(("", 0))
         port: int = listener.getsockname()[1]
@@ -104,7 +104,7 @@ def find_address() -> tuple[str, int]:
 def join_group(backend: str, *, world_rank: int, world_size: int, host: str, port: int) -> None:
     """Join the process group; runs in a worker.
 
-    The variables are those of `torchrun`, which other libraries read too.
+    The environment variables are those of `torchrun`, which other libraries read too.
     """
     from datetime import timedelta
 
@@ -121,7 +121,7 @@ def join_group(backend: str, *, world_rank: int, world_size: int, host: str, por
         WORLD_SIZE=str(world_size),
     )
     if "nccl" in backend and "TORCH_NCCL_BLOCKING_WAIT" not in os.environ:
-        # A collective that times out ends the process, in place of hanging for ever.
+        # A collective that times out ends the process instead of blocking for ever.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     dist.init_process_group(
         backend, rank=world_rank, world_size=world_size, timeout=timedelta(seconds=COLLECTIVE_SECONDS)
@@ -129,7 +129,7 @@ def join_group(backend: str, *, world_rank: int, world_size: int, host: str, por
 
 
 def leave_group() -> None:
-    """Leave the process group and give cached GPU memory back; runs in a worker."""
+    """Leave the process group and release cached GPU memory; runs in a worker."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""The name of a run: with which settings it was started, so that the same command goes on and another is refused."""
+"""The resume guard: a run continues only with the settings and the data that it was started with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fusionray.storage import filesystem as storage
 from fusionray.training.config import TrainConfig
 
 CONFIG_NAME = "config.json"
-# What may differ when a run goes on: how long it is, and how and by how many it is computed; not what is learned.
+# Settings that a resumed run may change: its length, and how and where it is computed; not what it learns.
 CHANGEABLE = (
     ("budget",),
     ("validation",),
@@ -25,14 +25,22 @@ CHANGEABLE = (
     ("data", "validation_images"),
     *(
         ("engine", name)
-        for name in ("precision", "batch_size", "memory_share", "memory_gib", "channels_last", "compile", "recompute")
+        for name in (
+            "precision",
+            "batch_size",
+            "memory_share",
+            "memory_gib",
+            "channels_last",
+            "compile",
+            "activation_checkpointing",
+        )
     ),
     ("engine", "parallel"),
 )
 
 
 def read_run_record(run_folder: str) -> dict[str, Any] | None:
-    """Read what a run was started with; None where there is no run."""
+    """Read the settings, data digest and people that a run was started with; None if there is no run."""
     location = storage.join(run_folder, CONFIG_NAME)
     if not storage.exists(location):
         return None
@@ -41,7 +49,7 @@ def read_run_record(run_folder: str) -> dict[str, Any] | None:
 
 
 def guard_resume(run_folder: str, config: TrainConfig, manifest: Manifest, people: Sequence[str]) -> None:
-    """Store the configuration with the run, and whom it learns from, or check that a run of this name is the same one.
+    """Store the configuration and the people of a new run, or check that they equal those of the existing run.
 
     Raises: ConfigInvalid naming the first setting that differs.
     """
@@ -53,13 +61,13 @@ def guard_resume(run_folder: str, config: TrainConfig, manifest: Manifest, peopl
         if difference:
             raise ConfigInvalid(
                 f"run '{config.run.name}' in {config.run.output} was started with another {difference}; "
-                "choose another run.name, or go back to the former setting"
+                "choose another run.name, or restore the previous setting"
             )
     storage.write_atomic(location, json.dumps(wanted, indent=1).encode())
 
 
 def comparable(stored: dict[str, Any]) -> dict[str, Any]:
-    """Leave out of a stored configuration what may change."""
+    """Return a stored configuration without the settings that may change, and with the data digest."""
     config = stored["config"]
     for path in CHANGEABLE:
         config = without(config, path)
@@ -67,7 +75,7 @@ def comparable(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def without(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """Copy a tree without what lies at a path."""
+    """Copy a tree without the subtree at `path`."""
     first, *others = path
     if not others:
         return {key: value for key, value in tree.items() if key != first}
@@ -75,7 +83,7 @@ def without(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 
 
 def first_difference(former: Any, wanted: Any, path: str = "") -> str:
-    """Describe the first setting that two trees disagree on; empty if there is none."""
+    """Describe the first setting in which two trees differ; empty if they are equal."""
     if isinstance(former, dict) and isinstance(wanted, dict):
         for key in sorted(former.keys() | wanted.keys()):
             found = first_difference(former.get(key), wanted.get(key), f"{path}.{key}" if path else key)

@@ -1,4 +1,4 @@
-"""What a training worker is told."""
+"""The task that the driver sends to each training worker."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from fusionray.training.config import TrainConfig
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """Everything that a worker needs to know of a run, as plain data.
+    """A run as plain data, as its workers need it.
 
-    `people`: those of the training split, empty for shards of pictures. `dependencies`: what the family loaded.
+    `people`: names of the training split, empty for shards of pictures. `dependencies`: what the family loaded.
+    `fencing_token`: only workers with the newest token of a run may publish checkpoints.
     """
 
     config: TrainConfig
@@ -25,9 +26,9 @@ class WorkerTask:
     dependencies: Mapping[str, Any]
     tracking_run: str
     tracking_uri: str
-    owner: str
+    fencing_token: str
 
     @property
     def facts(self) -> DataFacts:
-        """Say what the networks are sized for."""
+        """Return the facts that determine the sizes of the networks."""
         return self.config.state_facts(num_people=len(self.people), synthetic=self.manifest.synthetic)

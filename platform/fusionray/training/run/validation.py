@@ -1,4 +1,4 @@
-"""Looking at a run while it trains: held-out rows, always the same pictures."""
+"""Validation of a run while it trains, always on the same held-out rows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ EVALUATION_BATCH = 64
 
 
 class Validation:
-    """Measure networks on the validation split, and draw what they do.
+    """Measure networks on the validation split, and draw a preview.
 
-    `dependencies`: what the recipe's family loaded for the run, judges among them.
+    `dependencies`: what the recipe's family loaded for the run, including evaluators.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Validation:
         manifest: Manifest,
         decoder: CropDecoder,
         device: torch.device,
-        say: Callable[[str], None],
+        log_line: Callable[[str], None],
         *,
         dependencies: Mapping[str, Any],
     ) -> None:
@@ -42,31 +42,31 @@ class Validation:
         self.manifest = manifest
         self.decoder = decoder
         self.device = device
-        self.say = say
+        self.log_line = log_line
         self.dependencies = dependencies
         self.validator: Validator | None = None
 
-    def look(
+    def evaluate(
         self, recipe: Recipe[Any], networks: Mapping[str, nn.Module]
     ) -> tuple[dict[str, float], NDArray[np.uint8] | None]:
-        """Return metrics, and a picture [H,W,3] where the recipe draws one; nothing where no one is held out."""
+        """Return metrics, and a preview [H,W,3] RGB or None; without held-out rows, only what the recipe knows."""
         held_out = self.open_held_out()
         batches = [] if held_out is None else list(self.batches(held_out))
         metrics = recipe.evaluate(networks, batches)
         if held_out is None or not batches:
             return metrics, None
         if self.validator is None:
-            # Judges are loaded at the first look.
+            # The evaluators are loaded at the first validation.
             family = self.config.family
             self.validator = family.build_validator(self.config, self.dependencies, held_out, self.device)
         if self.validator is not None:
-            # What an outsider says of the same thing wins over what the recipe says of itself.
+            # An independent evaluator overrides the recipe's own metric of the same name.
             metrics |= self.validator.validate(recipe, networks)
         grid = recipe.preview(networks, batches[0].head(PREVIEW_PAIRS))
         return metrics, None if grid is None else tile(grid)
 
     def open_held_out(self) -> HeldOutCrops | None:
-        """Read the held-out rows; None, and why, where the recipe cannot be evaluated on them."""
+        """Read the held-out rows; log the reason and return None if the recipe cannot be evaluated on them."""
         config, data, family = self.config, self.config.data, self.config.family
         if not self.manifest.files("validation") or data.validation_images == 0:
             return None
@@ -80,14 +80,14 @@ class Validation:
         )
         missing = family.tell_missing(len(held_out), len(held_out.crops.people))
         if missing:
-            self.say(
-                f"train {config.run.name}: not evaluated, since the {len(held_out)} held-out pictures are not of "
-                f"{missing}; raise data.validation_images, or hold out more in prepare"
+            self.log_line(
+                f"train {config.run.name}: no validation, since the {len(held_out)} held-out pictures do not show "
+                f"{missing}; raise data.validation_images, or hold out more people in prepare"
             )
             return None
         return held_out
 
     def batches(self, held_out: HeldOutCrops) -> Iterator[Batch]:
-        """Yield the held-out rows, alone or in pairs, on the device."""
+        """Yield batches of held-out rows or pairs on the device."""
         draws = held_out.draw(self.config.family.num_roles, self.config.run.seed)
         return (batch.to(self.device) for batch in held_out.batches(draws, EVALUATION_BATCH))

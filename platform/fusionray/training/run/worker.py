@@ -1,4 +1,4 @@
-"""What one training worker does: stream, step, save. What is told on the way is the journal's."""
+"""The loop of a training worker: read batches, step, save checkpoints. `ProgressLogger` reports on it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from fusionray.training.run.task import WorkerTask
 from fusionray.training.timing.profiler import StepProfiler
 from fusionray.types import Batch
 
-# Rows by which the largest batch is found: repeated, they stand for any number.
+# Rows for the batch-size search, which repeats them to form batches of any size.
 SAMPLE_IMAGES = 4
 
 
-def train_worker(task: WorkerTask, board: ProgressHandle) -> None:
-    """Train until the budget is used up or the board says halt; entry point of a Ray Train worker."""
+def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
+    """Train until the budget is used up or a stop is requested; entry point of a Ray Train worker."""
     config = task.config
     context = ray.train.get_context()
     device = ray.train.torch.get_device()
@@ -69,21 +69,21 @@ def train_worker(task: WorkerTask, board: ProgressHandle) -> None:
         profile=profile,
         num_local=num_local,
     )
-    worker = Worker(task, engine, reader, board=board)
+    worker = Worker(task, engine, reader, progress=progress)
     try:
         worker.resume()
         worker.fit_batch()
         if worker.rank == 0:
             used = profile.model_copy(update=engine.choices())
-            worker.journal.say(f"{describe_profile(used, device)}; worker 0 on {placement.reason}")
-            worker.journal.say(engine.describe())
+            worker.logger.log_line(f"{describe_profile(used, device)}; worker 0 on {placement.reason}")
+            worker.logger.log_line(engine.describe())
         worker.run()
     finally:
         worker.close()
 
 
 def open_reader(task: WorkerTask) -> RayReader:
-    """Start the reading process; networks are built meanwhile."""
+    """Start the reading process; it starts up while this process builds the networks."""
     data = task.config.data
     config = task.config
     regions = config.family.needs_regions(config.recipe, synthetic=task.manifest.synthetic)
@@ -94,7 +94,7 @@ def open_reader(task: WorkerTask) -> RayReader:
 
 
 def gather_peers(device: torch.device, node_rank: int) -> list[str | None] | None:
-    """List the PCI addresses of the GPUs that this node's workers have, by local rank: they share cores with these."""
+    """List the PCI addresses of this node's GPUs in use, by local rank, since their workers share the cores."""
     if device.type != "cuda" or not dist.is_initialized():
         return None
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -103,15 +103,15 @@ def gather_peers(device: torch.device, node_rank: int) -> list[str | None] | Non
 
 
 class Worker:
-    """One rank's run: the state that lies between the data, the engine and the checkpoints."""
+    """The state of one rank's run that connects data, engine and checkpoints."""
 
-    def __init__(self, task: WorkerTask, engine: Engine, reader: RayReader, *, board: ProgressHandle) -> None:
+    def __init__(self, task: WorkerTask, engine: Engine, reader: RayReader, *, progress: ProgressHandle) -> None:
         config = task.config
         self.task = task
         self.config = config
         self.engine = engine
         self.rank = engine.rank
-        self.board = board
+        self.progress = progress
         self.reader = reader
         self.seconds_before = 0.0
         self.started = time.monotonic()
@@ -120,7 +120,7 @@ class Worker:
         self.position = DataPosition()
         self.decoder = CropDecoder(config.data.size, config.data.decode_threads or engine.profile.decode_threads)
         self.order = DataOrder(reader.files.rows, config.run.seed, engine.num_ranks, config.data.shuffle_buffer_rows)
-        self.journal = ProgressLogger(task, engine, self.decoder, reader.damage, board)
+        self.logger = ProgressLogger(task, engine, self.decoder, reader.damage, progress)
         self.writer = CheckpointWriter(
             task.run_folder,
             rank=engine.rank,
@@ -128,118 +128,121 @@ class Worker:
             keep=config.budget.keep_checkpoints,
             best_metric=config.budget.best_metric,
             best_mode=config.budget.best_mode,
-            owner=task.owner,
+            fencing_token=task.fencing_token,
         )
         self.profiler = StepProfiler(
             storage.join(task.run_folder, "profile"),
             config.tracking.profile_steps if self.rank == 0 else 0,
             device=engine.device,
-            say=board.log,
+            log_line=progress.log,
         )
 
     def resume(self) -> None:
-        """Take over the newest whole checkpoint of this run, if there is one; all ranks the same."""
+        """Load the newest complete checkpoint of this run, if there is one; all ranks load the same one."""
         group = self.engine.host_group
         refused: dict[str, str] = {}
         while (folder := agree_newest(self.task.run_folder, refused=refused, group=group)) is not None:
             try:
-                restore(self.engine, partial(self.take_over, folder))
+                restore(self.engine, partial(self.load_checkpoint, folder))
                 self.saved = self.engine.images_seen
                 return
-            except CheckpointDamaged as error:  # on all ranks alike
+            except CheckpointDamaged as error:  # raised on all ranks
                 refused[folder] = str(error)
                 if self.rank == 0:
-                    self.journal.say(f"{error}; trying the one before it")
+                    self.logger.log_line(f"{error}; trying the previous one")
 
-    def take_over(self, folder: str, tensors: dict[str, torch.Tensor]) -> dict[str, int]:
-        """Load a checkpoint into tensors; returns its counters.
+    def load_checkpoint(self, folder: str, tensors: dict[str, torch.Tensor]) -> dict[str, int]:
+        """Load a checkpoint into `tensors`; return its counters.
 
         Raises: as `load_into`.
         """
-        # Scalers belong to fp16 alone, and the precision may change when a run goes on.
+        # Only fp16 has loss scalers, and a resumed run may change the precision.
         info = load_into(folder, tensors, optional=("scalers.",), group=self.engine.host_group)
         self.seconds_before = info.seconds
-        self.journal.metrics = dict(info.metrics)
+        self.logger.metrics = dict(info.metrics)
         self.position = DataPosition.model_validate(info.position or {})
         return info.counters
 
     def fit_batch(self) -> None:
-        """Find the batch size where the device is to choose it."""
+        """Search for the batch size if it is `auto`."""
         if "auto" in (self.config.engine.batch_size, self.config.engine.global_batch):
             fit_batch(self.engine, next(self.batches(SAMPLE_IMAGES * self.engine.num_ranks)))
 
     def run(self) -> None:
-        """Step until images or seconds are used up, or somebody says halt; every due report is made on the way."""
+        """Step until the budget is used up or a stop is requested; log, validate and save whenever that is due."""
         budget, engine = self.config.budget, self.engine
         self.started = time.monotonic()
         self.enter()
-        planned = halted = False
-        engine.ledger.annotate = self.config.tracking.profile_steps > 0
-        engine.ledger.restart()
+        planned = stop_requested = False
+        engine.step_timer.annotate = self.config.tracking.profile_steps > 0
+        engine.step_timer.restart()
         depth = self.config.data.prefetch_batches
         with prefetched(lambda: self.batches(engine.global_batch), depth) as batches:
             feed = DevicePrefetcher(batches, engine.device)
             while engine.images_seen < budget.images:
-                over, halted = self.ask_for_end()
-                if over:
+                finished, stop_requested = self.check_stop()
+                if finished:
                     break
                 before = engine.images_seen
-                with engine.ledger.part("data_wait"):
-                    share = next(feed)
-                report = engine.step(share)
+                with engine.step_timer.part("data_wait"):
+                    local_batch = next(feed)
+                report = engine.step(local_batch)
                 self.position = self.order.advance(self.position, engine.global_batch)
-                self.journal.note(report, before)
-                # The last checkpoint waits for the last look, whose figures belong into it.
-                finished = engine.images_seen >= budget.images
-                if crossed(before, engine.images_seen, budget.checkpoint_every_images) and not finished:
+                self.logger.record_step(report, before)
+                # The last checkpoint is saved after the final validation, because it stores those metrics.
+                last = engine.images_seen >= budget.images
+                if crossed(before, engine.images_seen, budget.checkpoint_every_images) and not last:
                     self.save()
                 elif not planned:
-                    # Planning the first save takes longer than a step: done once, before it is due.
+                    # Planning the first save takes longer than a step, so it is done once, before a save is due.
                     self.writer.prepare(state_tensors(engine))
                     planned = True
                 elif self.writer.finished():
-                    self.writer.wait()  # a save that failed is told now, on all ranks
-                engine.ledger.end_step(len(share))
+                    self.writer.wait()  # raises the error of a failed save now, on all ranks
+                engine.step_timer.end_step(len(local_batch))
                 self.profiler.step()
         if self.saved != engine.images_seen:
-            if not halted:
-                self.journal.look(final=True)
+            if not stop_requested:
+                self.logger.evaluate(final=True)
             self.save()
         self.writer.wait()
         if self.rank == 0:
-            self.board.advance(engine.images_seen, {})
+            self.progress.advance(engine.images_seen, {})
 
     def enter(self) -> None:
-        """Tell the user's side, and Ray Train's, that this worker is ready to step."""
+        """Report to the driver and to Ray Train that this worker is ready to step."""
         node = ray.get_runtime_context().get_node_id()
-        self.board.add_worker(WorkerInfo(self.rank, self.engine.num_ranks, os.getpid(), node, self.engine.images_seen))
+        self.progress.add_worker(
+            WorkerInfo(self.rank, self.engine.num_ranks, os.getpid(), node, self.engine.images_seen)
+        )
         if self.rank == 0:
-            self.board.advance(self.engine.images_seen, {})
+            self.progress.advance(self.engine.images_seen, {})
         ray.train.report({ARRIVED: node})
 
     def close(self) -> None:
-        """Give back threads; a save that is under way is waited for."""
+        """Wait for a save in progress, then release threads and processes."""
         self.profiler.close()
         self.decoder.close()
         self.reader.close()
         self.writer.close()
 
-    def ask_for_end(self) -> tuple[bool, bool]:
-        """Tell whether to stop stepping, and whether somebody said halt; rank 0 decides, or ranks would part."""
+    def check_stop(self) -> tuple[bool, bool]:
+        """Return whether to stop stepping, and whether a stop was requested; rank 0 decides for all ranks."""
         limit = self.config.budget.max_seconds
-        verdict = torch.tensor(
-            [limit is not None and self.spent() >= limit, self.rank == 0 and self.board.is_stop_requested()]
+        decision = torch.tensor(
+            [limit is not None and self.spent() >= limit, self.rank == 0 and self.progress.is_stop_requested()]
         )
         if self.engine.host_group is not None:
-            dist.broadcast(verdict, src=0, group=self.engine.host_group)
-        out_of_time, halted = verdict.tolist()
-        return out_of_time or halted, halted
+            dist.broadcast(decision, src=0, group=self.engine.host_group)
+        out_of_time, stop_requested = decision.tolist()
+        return out_of_time or stop_requested, stop_requested
 
     def spent(self) -> float:
+        """Return the training seconds of this run, including those before it was resumed."""
         return self.seconds_before + time.monotonic() - self.started
 
     def batches(self, step_images: int) -> Iterator[Batch]:
-        """Stream this rank's part of steps of so many images from its position on, without end."""
+        """Yield local batches of endless steps of `step_images` images, from the present position on."""
         stream = TrainingStream(self.order, self.reader, self.decoder, rank=self.rank, step_rows=step_images)
         family = self.config.family
         single = family.num_roles == 1
@@ -253,11 +256,11 @@ class Worker:
         return (batch.pin() for batch in batches) if self.engine.device.type == "cuda" else batches
 
     def save(self) -> None:
-        """Begin a checkpoint; it is written while the next steps run."""
-        wanted, metrics = self.config.budget.best_metric, self.journal.metrics
+        """Start to save a checkpoint; a thread writes it during the next steps."""
+        wanted, metrics = self.config.budget.best_metric, self.logger.metrics
         if wanted and wanted not in metrics:
             known = ", ".join(sorted(metrics))
-            self.journal.tell_once("best", f"budget.best_metric={wanted} is not measured yet; what is: {known}")
+            self.logger.warn_once("best", f"budget.best_metric={wanted} is not measured yet; measured metrics: {known}")
         info = CheckpointInfo(
             config=self.config.model_dump(mode="json"),
             num_people=len(self.task.people),

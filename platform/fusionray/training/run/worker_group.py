@@ -1,4 +1,4 @@
-"""The workers of a run under Ray Train: started, restarted where they fail, told to end."""
+"""Run the workers of a run under Ray Train: start them, restart them after failures, stop them."""
 
 from __future__ import annotations
 
@@ -21,59 +21,59 @@ from fusionray.training.run.task import WorkerTask
 from fusionray.training.run.worker import train_worker
 
 
-def run_workers(task: WorkerTask, board: ProgressHandle | None) -> None:
-    """Train until the budget is used up, or until `board` or a SIGTERM says halt; a checkpoint is there in any case.
+def run_workers(task: WorkerTask, progress: ProgressHandle | None) -> None:
+    """Train until the budget is used up, or until `progress` or a SIGTERM requests a stop; both end with a checkpoint.
 
-    Without a board of the caller's a bar is drawn here.
+    If `progress` is None, this function draws a progress bar.
 
     Raises: RunStopped after a SIGTERM, TrainingFailed, ClusterUnavailable.
     """
-    if board is not None:
-        fit_on(task, board)
+    if progress is not None:
+        fit_on(task, progress)
         return
     config = task.config
-    board = ProgressHandle()
+    progress = ProgressHandle()
     try:
         with (
-            catch_preemption() as notice,
-            board.shown(f"train {config.run.name}", config.budget.images, "img", ending=notice),
+            catch_preemption() as preempted,
+            progress.shown(f"train {config.run.name}", config.budget.images, "img", ending=preempted),
         ):
-            fit_on(task, board)
+            fit_on(task, progress)
     finally:
-        board.close()
-    if notice.is_set() and not is_complete(task.run_folder, config.budget):
+        progress.close()
+    if preempted.is_set() and not is_complete(task.run_folder, config.budget):
         raise RunStopped(
-            f"run '{config.run.name}' was told to end (SIGTERM) and did, with a checkpoint after "
-            f"{count_images(task.run_folder)} images; the same command goes on"
+            f"run '{config.run.name}' stopped after SIGTERM, with a checkpoint after "
+            f"{count_images(task.run_folder)} images; the same command resumes it"
         )
 
 
-def fit_on(task: WorkerTask, board: ProgressHandle) -> None:
-    """Run the workers; where they fail for good, but not before another checkpoint was made, start them anew.
+def fit_on(task: WorkerTask, progress: ProgressHandle) -> None:
+    """Run the workers; if they fail for good but have saved another checkpoint, start them again.
 
-    Ray Train counts failures over a whole run, and dies with its controller: a long run would end by the third fault in
-    a week. What counts here is whether the run gets on.
+    Ray Train counts failures over a whole run, and fails with its controller: a long run would end at the fourth
+    failure in a week. Here, a run fails only if it makes no progress.
 
     Raises: TrainingFailed, ClusterUnavailable.
     """
     while True:
         before = count_images(task.run_folder)
         try:
-            fit(task, board)
+            fit(task, progress)
             return
         except TrainingFailed as error:
             after = count_images(task.run_folder)
             if after <= before or not task.config.workers.max_failures:
                 raise
-            board.log(f"train {task.config.run.name}: {error}; workers start anew after {after} images")
-            # Workers that a killed controller left behind must not publish any more.
-            task = replace(task, owner=take_fencing_token(task.run_folder))
+            progress.log(f"train {task.config.run.name}: {error}; restarting the workers after {after} images")
+            # Workers of the failed controller may still run; the new token stops them from publishing checkpoints.
+            task = replace(task, fencing_token=take_fencing_token(task.run_folder))
 
 
-def fit(task: WorkerTask, board: ProgressHandle) -> None:
+def fit(task: WorkerTask, progress: ProgressHandle) -> None:
     """Run the workers under Ray Train once.
 
-    Raises: TrainingFailed if they fail more often than is allowed, ClusterUnavailable.
+    Raises: TrainingFailed if they fail more often than `workers.max_failures`, ClusterUnavailable.
     """
     import ray.exceptions
     import ray.train
@@ -87,8 +87,8 @@ def fit(task: WorkerTask, board: ProgressHandle) -> None:
     logging.getLogger("ray.train").setLevel(logging.ERROR)
 
     def train_here() -> None:
-        # Through a closure the task reaches the workers alone: in `train_loop_config` the controller unpickles it too.
-        train_worker(task, board)
+        # In a closure, only the workers unpickle the task; in `train_loop_config`, the controller would too.
+        train_worker(task, progress)
 
     trainer = LightTrainer(
         train_here,
@@ -98,7 +98,7 @@ def fit(task: WorkerTask, board: ProgressHandle) -> None:
             name=config.run.name,
             storage_path=config.run.output,
             failure_config=ray.train.FailureConfig(max_failures=workers.max_failures),
-            callbacks=[FailureReporter(board, config.run.name), *([WarmSpares()] if workers.standby else [])],
+            callbacks=[FailureReporter(progress, config.run.name), *([WarmSpares()] if workers.warm_spares else [])],
             worker_runtime_env=WORKER_ENVIRONMENT,
         ),
     )
@@ -110,7 +110,7 @@ def fit(task: WorkerTask, board: ProgressHandle) -> None:
 
 
 def scale(workers: WorkersConfig, *, use_gpu: bool) -> Any:
-    """Say to Ray Train how many workers there may be, and what each needs."""
+    """Return Ray Train's scaling config: the number of workers and the resources of each."""
     import ray.train
 
     number = (workers.min_workers, workers.num_workers) if is_elastic(workers) else workers.num_workers
@@ -123,28 +123,30 @@ def scale(workers: WorkersConfig, *, use_gpu: bool) -> Any:
 
 
 def is_elastic(workers: WorkersConfig) -> bool:
-    """Tell whether a run may go on with fewer workers."""
+    """Return whether a run may continue with fewer workers."""
     return workers.min_workers is not None and workers.min_workers < workers.num_workers
 
 
 def choose_gpu(config: TrainConfig) -> bool:
-    """Decide whether workers get a GPU each.
+    """Return whether each worker gets a GPU.
 
-    Raises: ClusterUnavailable if CUDA was asked for and there are not enough GPUs.
+    Raises: ClusterUnavailable if `workers.device` is cuda and there are not enough GPUs.
     """
     import ray
 
     gpus = float(ray.cluster_resources().get("GPU", 0.0))
     wanted = config.workers.min_workers or config.workers.num_workers
     if config.workers.device == "cuda" and gpus < wanted:
-        raise ClusterUnavailable(f"workers.device=cuda wants {wanted} GPUs and the cluster has {gpus:g}")
+        raise ClusterUnavailable(
+            f"workers.device=cuda needs {wanted} GPUs, but the cluster has {gpus:g}; use fewer workers, or auto"
+        )
     return config.workers.device != "cpu" and gpus >= wanted
 
 
 def is_complete(run_folder: str, budget: BudgetConfig) -> bool:
-    """Tell whether the newest checkpoint of a run has used up the budget.
+    """Return whether the newest checkpoint of a run has used up the budget.
 
-    Raises: CheckpointMissing if there are checkpoints and none of them can be used.
+    Raises: CheckpointMissing if there are checkpoints but none is usable.
     """
     newest = newest_checkpoint(run_folder)
     if newest is None:
@@ -154,7 +156,7 @@ def is_complete(run_folder: str, budget: BudgetConfig) -> bool:
 
 
 def count_images(run_folder: str) -> int:
-    """Count the images of the newest checkpoint; -1 before the first.
+    """Return the images seen at the newest checkpoint; -1 if there is none.
 
     Raises: as `is_complete`.
     """

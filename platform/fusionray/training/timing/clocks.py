@@ -1,4 +1,4 @@
-"""Two clocks of one shape: the host's, and the time line of a GPU's stream, which is read without waiting for it."""
+"""Two clocks with one interface: the host's clock, and a GPU stream's time line, read without waiting for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class HostClock:
     now = staticmethod(time.perf_counter)
 
     def is_past(self, moment: float, *, wait: bool) -> bool:
-        """Tell that every moment that was taken has passed."""
+        """Return True: a moment of the host's clock has always passed."""
         del moment, wait
         return True
 
@@ -22,12 +22,12 @@ class HostClock:
         """Return seconds."""
         return stop - start
 
-    def give_back(self, moments: Iterable[float]) -> None:
-        """Keep nothing: a number needs no pool."""
+    def release(self, moments: Iterable[float]) -> None:
+        """Do nothing: numbers need no pool."""
 
 
 class StreamClock:
-    """Moments are events on the current stream of a GPU; they are used again, since making one is not free."""
+    """Moments are events on the current stream of a GPU; a pool reuses them, since creating one is slow."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -37,23 +37,23 @@ class StreamClock:
         """Record an event on the stream that the calling thread works on."""
         try:
             event = self.pool.pop()
-        except IndexError:  # asking first would race with the hooks of the backward pass, which run on its threads
+        except IndexError:  # a check before `pop` would race with hooks that run on threads of the backward pass
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
 
     def is_past(self, moment: torch.cuda.Event, *, wait: bool) -> bool:
-        """Tell whether the device has come as far as this event; with `wait`, let it."""
+        """Return whether the device has reached this event; `wait` until it has."""
         if wait:
             moment.synchronize()
         return bool(moment.query())  # type: ignore[no-untyped-call]
 
     def between(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> float:
         """Return seconds."""
-        # A span on another stream may end behind the last cut of its step.
+        # A span on another stream may end after the last time stamp of its step.
         stop.synchronize()
         return float(start.elapsed_time(stop)) / 1e3
 
-    def give_back(self, moments: Iterable[torch.cuda.Event]) -> None:
+    def release(self, moments: Iterable[torch.cuda.Event]) -> None:
         """Return events to the pool."""
         self.pool.extend(moments)

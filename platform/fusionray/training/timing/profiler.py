@@ -1,4 +1,4 @@
-"""A PyTorch profiler trace of a few steps, written where the run lies."""
+"""A PyTorch profiler trace of a few steps, written to the run folder."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from fusionray.storage import filesystem as storage
 
 WARM_UP_STEPS = 3
 SUMMARY_ROWS = 30
-# Viewers read .json.gz as well; below this size it is handier plain.
+# Viewers also read .json.gz; smaller traces stay uncompressed.
 LARGEST_PLAIN_BYTES = 8 * 2**20
 
 
 class StepProfiler:
     """Record steps after a warm-up, then write `trace.json` (or `trace.json.gz`) and `summary.txt`, once."""
 
-    def __init__(self, folder: str, steps: int, *, device: torch.device, say: Callable[[str], None] = print) -> None:
-        """Begin with the warm-up; `folder` is a local folder or a URI, `say` hears where the result lies."""
+    def __init__(
+        self, folder: str, steps: int, *, device: torch.device, log_line: Callable[[str], None] = print
+    ) -> None:
+        """Start the warm-up. `folder`: a local folder or a URI. `log_line`: receives the location of the result."""
         self.folder = folder
         self.steps = steps
         self.device = device
-        self.say = say
+        self.log_line = log_line
         self.running = steps > 0
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
         self.profile = profile(
             activities=activities,
-            # The profiler's own warm-up is dear: it takes only the last of the steps that are let pass.
+            # The profiler's own warm-up is slow, so it gets only the last of the warm-up steps.
             schedule=schedule(wait=WARM_UP_STEPS - 1, warmup=1, active=max(1, steps), repeat=1),
             on_trace_ready=self.write,
         )
@@ -39,17 +41,17 @@ class StepProfiler:
             self.profile.start()
 
     def step(self) -> None:
-        """Note that a training step has ended; behind the last recorded one this writes the result."""
+        """Mark the end of a training step; after the last recorded step, write the result."""
         if self.running:
             self.profile.step()
 
     def close(self) -> None:
-        """Stop; a run that ends before its time still leaves what was recorded."""
+        """Stop, and write what has been recorded so far."""
         if self.running:
             self.profile.stop()
             if self.running:
                 self.running = False
-                self.say(f"profile: the run ended within the {WARM_UP_STEPS} warm-up steps; nothing was recorded")
+                self.log_line(f"profile: the run ended within the {WARM_UP_STEPS} warm-up steps; nothing was recorded")
 
     def write(self, recorded: profile) -> None:
         """Write trace and summary."""
@@ -65,4 +67,6 @@ class StepProfiler:
             name, trace = "trace.json.gz", gzip.compress(trace, compresslevel=6)
         storage.write_atomic(storage.join(self.folder, name), trace)
         storage.write_atomic(storage.join(self.folder, "summary.txt"), table.encode())
-        self.say(f"profile of {self.steps} steps: {storage.join(self.folder, name)} (Perfetto), summary.txt beside it")
+        self.log_line(
+            f"profile of {self.steps} steps: {storage.join(self.folder, name)} (Perfetto), summary.txt beside it"
+        )

@@ -1,4 +1,4 @@
-"""What a time ledger tells: means a step, metrics for the tracker, a warning with a remedy."""
+"""The report of a step timer: means per step, metrics for the tracker, a warning with a remedy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ HIGH_DATA_WAIT = 0.10
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Means a step since the last summary.
+    """Means per step since the last summary.
 
-    `seconds`: of every part and of `other`, together `step_seconds`. `overlapped`: of what ran beside the parts and is
-    in none of them. `memory_gib`: peak so far, of the device, on a CPU of the process.
+    `seconds`: of each part and of `other`; they sum to `step_seconds`. `overlapped`: of spans that overlap with the
+    parts and are in none of them. `memory_gib`: peak so far, of the device, or of the process on a CPU.
     """
 
     num_steps: int
@@ -31,48 +31,52 @@ class StepTimes:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of each part in the step, together 1."""
+        """Share of each part in the step; they sum to 1."""
         return {name: value / max(1e-12, self.step_seconds) for name, value in self.seconds.items()}
 
     @property
-    def communication_share(self) -> float:
-        """Share of the step in which gradients were on their way, hidden behind the backward pass or not."""
+    def total_communication_share(self) -> float:
+        """Share of the step in which gradients are exchanged, hidden behind the backward pass or not."""
         busy = self.seconds["communication"] + self.overlapped.get("communication", 0.0)
         return min(1.0, busy / max(1e-12, self.step_seconds))
 
     def metrics(self) -> dict[str, float]:
-        """Name the figures for the tracker."""
+        """Return the metrics for the tracker."""
         metrics = {f"time_{name}_ms": 1e3 * value for name, value in self.seconds.items()}
         metrics |= {f"time_overlapped_{name}_ms": 1e3 * value for name, value in self.overlapped.items()}
-        metrics |= {f"share_{name}": value for name, value in self.shares.items()}
+        shares = self.shares
+        metrics |= {f"share_{name}": value for name, value in shares.items() if name != "communication"}
         return {
             **metrics,
-            # share_communication is the exposed part: it says "none" where all is hidden and the links are full.
-            "communication_share": self.communication_share,
+            # The exposed share is 0 if the backward pass hides all communication, even on saturated links.
+            "exposed_communication_share": shares["communication"],
+            "total_communication_share": self.total_communication_share,
             "time_step_ms": 1e3 * self.step_seconds,
             "images_per_second": self.images_per_second,
             "device_memory_gib": self.memory_gib,
         }
 
     def warning(self, config: TrainConfig) -> str | None:
-        """Say in one line what takes too long and what to do about it, as the settings leave it to be done."""
+        """Return one line that says what takes too long and which settings to change; None if nothing does."""
         lines = []
-        if self.communication_share > HIGH_COMMUNICATION:
+        if self.total_communication_share > HIGH_COMMUNICATION:
             remedy = advise_communication(config, gpu=torch.cuda.is_available())
-            lines.append(f"{self.communication_share:.0%} of a step goes into exchanging gradients: {remedy}")
+            lines.append(
+                f"{self.total_communication_share:.0%} of a step is spent on the exchange of gradients: {remedy}"
+            )
         if self.shares["data_wait"] > HIGH_DATA_WAIT:
-            lines.append(f"{self.shares['data_wait']:.0%} of a step waits for data: {advise_data(config)}")
+            lines.append(f"{self.shares['data_wait']:.0%} of a step is spent waiting for data: {advise_data(config)}")
         return "; ".join(lines) or None
 
 
 def advise_communication(config: TrainConfig, *, gpu: bool) -> str:
-    """Choose the remedies that are not yet taken, the strongest first."""
+    """Return the remedies that are not in use yet, the strongest first."""
     engine, parallel = config.engine, config.engine.parallel
     remedies = []
     if isinstance(engine.global_batch, int):
         remedies.append(
             f"raise engine.global_batch (now {engine.global_batch}) and with it engine.batch_size, so that a step "
-            "computes longer between two exchanges"
+            "computes longer per exchange"
         )
     if parallel.compression == "none":
         remedies.append("set engine.parallel.compression=fp16 (half the bytes)")
@@ -88,7 +92,7 @@ def advise_communication(config: TrainConfig, *, gpu: bool) -> str:
 
 
 def advise_data(config: TrainConfig) -> str:
-    """Name the settings that keep a worker fed, with their present values."""
+    """Return the settings that speed up data loading, with their present values."""
     data = config.data
     return (
         f"raise data.decode_threads (now {data.decode_threads or 'by hardware profile'}) or data.prefetch_batches (now "

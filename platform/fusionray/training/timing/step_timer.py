@@ -1,8 +1,8 @@
-"""The time ledger: where the time of each step goes.
+"""The step timer: how the wall time of each step divides into parts.
 
-The clock of a step is cut at every change of part, so the parts of a step sum to its wall time by construction. On a
-GPU the cuts are events on its stream, read when they have passed: what is measured is the device's own time line, and
-nothing waits for it. There `data_wait` is the time in which the device stood still for want of data.
+The timer takes a time stamp at every change of part, so the parts of a step sum to its wall time. On a GPU the time
+stamps are events on its stream, which are read after they have passed: the timer measures the device's time line and
+never waits for it. There, `data_wait` is the time in which the device is idle for lack of data.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from fusionray.training.engine.memory import status_bytes
 from fusionray.training.timing.clocks import HostClock, StreamClock
 from fusionray.training.timing.report import OTHER, PARTS, StepTimes
 
-# Time that is left out of every step.
+# Time that belongs to no step.
 PAUSED = "paused"
 GIB = 2**30
 
 
 class Span:
-    """A part of the step as a context; the ledger keeps one of each, since entering must cost next to nothing."""
+    """A part of the step as a context manager; the timer reuses one object per part, to keep the cost low."""
 
-    __slots__ = ("ledger", "name")
+    __slots__ = ("name", "timer")
 
-    def __init__(self, ledger: StepTimer, name: str) -> None:
-        self.ledger = ledger
+    def __init__(self, timer: StepTimer, name: str) -> None:
+        self.timer = timer
         self.name = name
 
     def __enter__(self) -> None:
-        self.ledger.enter(self.name)
+        self.timer.enter(self.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.ledger.leave()
+        self.timer.leave()
 
 
 @dataclass
 class Step:
-    """The cuts of one step, (time, part that begins there), and the spans that ran beside it."""
+    """The time stamps of one step as (time, part that begins there), and the spans that overlap with it."""
 
     cuts: list[tuple[Any, str]] = field(default_factory=list)
     spans: list[tuple[str, Any, Any]] = field(default_factory=list)
@@ -55,10 +55,10 @@ class Step:
 
 
 class StepTimer:
-    """Keep the time of one worker's steps; parts may be entered inside parts, the inner one counts."""
+    """Measure the steps of one worker; parts may be nested, and time counts for the innermost part."""
 
     def __init__(self, device: torch.device, *, annotate: bool = False) -> None:
-        """Begin with an empty ledger; `annotate` also marks the parts in a PyTorch profiler's trace."""
+        """Start without steps; `annotate` also marks the parts in a PyTorch profiler's trace."""
         self.device = device
         self.annotate = annotate
         self.clock = StreamClock(device) if device.type == "cuda" else HostClock()
@@ -71,24 +71,26 @@ class StepTimer:
         self.clear()
 
     def restart(self) -> None:
-        """Begin the open step now: what came before it, such as the search for a batch size, belongs to none."""
+        """Restart the open step now: earlier time, such as that of the batch-size search, belongs to no step."""
         self.step = Step([(self.clock.now(), self.stack[-1])])
 
     def clear(self) -> None:
+        """Reset the totals."""
         self.seconds = dict.fromkeys((*PARTS, OTHER, PAUSED), 0.0)
         self.overlapped: dict[str, float] = {}
         self.images = 0
         self.num_steps = 0
 
     def part(self, name: str) -> Span:
-        """Count what happens inside the block as `name`, one of PARTS."""
+        """Count the time of the block as `name`, one of PARTS."""
         return self.parts[name]
 
     def paused(self) -> Span:
-        """Leave out what happens inside the block: evaluation, previews, saving belong to no step."""
+        """Exclude the time of the block, such as evaluation, previews and saving, from every step."""
         return self.parts[PAUSED]
 
     def enter(self, name: str) -> None:
+        """Start a part inside the present one."""
         self.stack.append(name)
         self.step.cuts.append((self.clock.now(), name))
         if self.annotate:
@@ -97,20 +99,21 @@ class StepTimer:
             self.marks.append(mark)
 
     def leave(self) -> None:
+        """End the innermost part."""
         self.stack.pop()
         self.step.cuts.append((self.clock.now(), self.stack[-1]))
         if self.marks:
             self.marks.pop().__exit__(None, None, None)
 
     def add(self, name: str, seconds: float) -> None:
-        """Count time that ran beside the step, on another thread or stream; it is kept apart from the parts."""
+        """Add time on another thread or stream that overlaps with the step; it is separate from the parts."""
         with self.lock:
             self.step.added[name] = self.step.added.get(name, 0.0) + seconds
 
-    def beside(self, name: str) -> Callable[[], None]:
-        """Begin something that runs beside the step, from any thread; call what is returned when it has ended.
+    def overlapped_span(self, name: str) -> Callable[[], None]:
+        """Start a span that overlaps with the step, from any thread; the caller calls the returned function at its end.
 
-        Spans that overlap each other, as the buckets of one exchange do, are counted once.
+        Spans of one name that overlap each other, such as the buckets of an exchange, are counted once.
         """
         start = self.clock.now()
 
@@ -122,7 +125,7 @@ class StepTimer:
         return end
 
     def end_step(self, images: int) -> None:
-        """Close a step of `images` images (of this worker); the next one begins here."""
+        """End a step of `images` images (of this worker) and start the next one."""
         now = self.clock.now()
         with self.lock:
             done, self.step = self.step, Step([(now, self.stack[-1])])
@@ -132,11 +135,12 @@ class StepTimer:
         self.read(wait=False)
 
     def read(self, *, wait: bool) -> None:
-        """Book the closed steps whose times are known; `wait` for those that a device has not finished."""
+        """Add up the ended steps whose times are known; `wait` for those that a device has not finished."""
         while self.unread and self.clock.is_past(self.unread[0].cuts[-1][0], wait=wait):
             self.book(self.unread.popleft())
 
     def book(self, step: Step) -> None:
+        """Add the times of an ended step to the totals."""
         origin = step.cuts[0][0]
         times = [self.clock.between(origin, moment) for moment, _ in step.cuts]
         for index, (_, name) in enumerate(step.cuts[:-1]):
@@ -152,18 +156,18 @@ class StepTimer:
             self.overlapped[name] = self.overlapped.get(name, 0.0) + seconds
         self.images += step.images
         self.num_steps += 1
-        # The last cut is the first of the next step: it goes back to the pool with that one.
-        self.clock.give_back([moment for moment, _ in step.cuts[:-1]])
-        self.clock.give_back([moment for _, start, stop in step.spans for moment in (start, stop)])
+        # The last time stamp is the first of the next step, which returns it to the pool.
+        self.clock.release([moment for moment, _ in step.cuts[:-1]])
+        self.clock.release([moment for _, start, stop in step.spans for moment in (start, stop)])
 
     def take(self) -> StepTimes:
-        """Return the means since the last call and begin anew.
+        """Return the means since the last call, and reset the totals.
 
         Raises: ValueError if no step has ended since.
         """
         self.read(wait=True)
         if not self.num_steps:
-            raise ValueError("the ledger holds no finished step; call end_step() before take()")
+            raise ValueError("no step has ended; call end_step() before take()")
         count = self.num_steps
         seconds = {name: value / count for name, value in self.seconds.items() if name != PAUSED}
         total = sum(seconds.values())
@@ -180,7 +184,7 @@ class StepTimer:
 
 
 def measure_union(spans: Iterable[tuple[float, float]]) -> float:
-    """Measure the time that is covered by at least one span."""
+    """Return the length of the union of spans (start, stop)."""
     covered, end = 0.0, float("-inf")
     for start, stop in sorted(spans):
         covered += max(0.0, stop - max(start, end))
@@ -189,7 +193,7 @@ def measure_union(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the most memory ever held: on a GPU by tensors, on a CPU by the process (0 where the system is silent)."""
+    """Return the peak memory in bytes, of tensors on a GPU, else of the process (0 if it is unknown)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with contextlib.suppress(OSError, KeyError):
