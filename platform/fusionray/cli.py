@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from fusionray import __version__
-from fusionray.commands.benches import add_bench
+from fusionray.commands.bench import add_bench
 from fusionray.commands.bundles import add_compile, add_export, add_import
 from fusionray.commands.completion import add_completion
 from fusionray.commands.learning import add_evaluate, add_prepare, add_train, add_tune

@@ -82,7 +82,7 @@ class Own(PixelRunner):
 
 def test_a_package_may_bring_the_runner_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint("blend", f"{__name__}:Own", tasks.ENTRY_POINTS)
-    monkeypatch.setattr(tasks, "RUNNERS", dict(tasks.RUNNERS))
+    monkeypatch.setattr(tasks, "RUNNER_FACTORIES", dict(tasks.RUNNER_FACTORIES))
     monkeypatch.setattr(tasks, "entry_points", lambda **wanted: EntryPoints([entry]).select(**wanted))
     assert isinstance(open_runner(write_blend_bundle(tmp_path / "bundle"), ON_CPU), Own)
     with pytest.raises(ValueError, match=r"task 'blend': .*Own.* drives it already"):

@@ -1,4 +1,7 @@
-"""The pictures of an evaluation: the rows that its plan names, read from the shards and still encoded."""
+"""Load the crops that an evaluation needs: plan pairs of pictures over a split, and read only the rows in the plan.
+
+The crops stay encoded (JPEG or PNG); the workers decode them.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ from fusionray.metrics.protocol import PairPlan, Rows, plan_pairs
 
 @dataclass(frozen=True, eq=False)
 class EvalDataset:
-    """Crops and where each of them lies: `files` names, `file` and `row` int64 [N] of every crop.
+    """N encoded crops, the pairs to form of them, and the place of each crop in the shards.
 
-    `plan` counts crops, where the plan of a split counts its rows.
+    `plan`: pairs and enrolled pictures as indices into `crops`, not as rows of the split. `files`: names of all shard
+    files of the split. `file` int64 [N]: index into `files` of each crop. `row` int64 [N]: its row in that file.
     """
 
     crops: Crops
@@ -30,18 +34,20 @@ class EvalDataset:
     row: Rows
 
     def person(self, crop: int) -> str:
-        """Name the person of a crop."""
+        """Return the name of the person whom a crop shows; `crop` in 0..N-1."""
         return self.crops.people[int(self.crops.person[crop])]
 
     def place(self, crop: int) -> tuple[str, int, str]:
-        """Tell shard file, row in it, and person of a crop."""
+        """Return the name of the shard file, the row in it, and the person of a crop; `crop` in 0..N-1."""
         return self.files[int(self.file[crop])], int(self.row[crop]), self.person(crop)
 
 
 def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
-    """Plan the pairs of a split and read the rows that they need, no others.
+    """Plan the pairs of `config.split` and read their crops, and those of the enrolled pictures, from the shards.
 
-    Raises: ShardMismatch if the split has not two people; ShardCorrupt.
+    Equal shards and settings give an equal dataset. The crops are in the order of their rows in the split.
+
+    Raises: ShardMismatch if the split has fewer than two people; ShardCorrupt if a file cannot be read.
     """
     check_split(config.data, manifest, config.split)
     names = read_split(config.data, manifest, config.split, ["identity"]).column("identity").to_pylist()
@@ -66,15 +72,18 @@ def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
 
 
 def segments(file: Rows, row: Rows) -> Iterator[Segment]:
-    """List what to read of each file, ascending."""
+    """Yield a `Segment` per shard file with the rows to read from it, in the order of the files.
+
+    `file` and `row` are as in `EvalDataset`; within a file, `row` must ascend.
+    """
     for number in np.unique(file):
         yield Segment(int(number), row[file == number])
 
 
 def check_split(folder: str, manifest: Manifest, split: Split) -> None:
-    """Refuse a split in which no pair can be made: another one is not taken in silence.
+    """Check that a split has the two people that a pair needs. `folder` appears in the error message only.
 
-    Raises: ShardMismatch.
+    Raises: ShardMismatch if the split is missing or has fewer than two people; no other split is taken instead.
     """
     people = manifest.splits[split].identities if split in manifest.splits else 0
     if people >= 2:
@@ -90,7 +99,10 @@ def check_split(folder: str, manifest: Manifest, split: Split) -> None:
 
 
 def compact(draws: SampledPairs) -> SampledPairs:
-    """Copy the crops that draws need, and nothing else, into memory of their own, so that they can travel."""
+    """Return equal draws that hold only the crops in use, each copied once, and no regions.
+
+    The result is small enough to send to a worker: it shares no memory with the shard tables.
+    """
     chosen, indices = np.unique(draws.indices, return_inverse=True)
     crops = draws.crops
     kept = Crops(

@@ -1,9 +1,9 @@
-"""The protocol of any family from pictures to a picture: how near is what a model makes to what it should make?
+"""Evaluate an image-to-image model: SSIM, PSNR and L1 between its output and the reference output of its family.
 
-The family's own reference output says what that is. Without a model one would keep the first picture: the same figures
-are measured for that.
+Each draw is one input picture per role of the family (for example content and style). The baseline is to return the
+first input unchanged; its figures have the suffix `_first`. Models that fuse faces are evaluated by fusion.py instead.
 
-Shape suffixes: N draws, R roles, C channels, S side.
+Shape suffixes: N draws, R roles, S side in pixels.
 """
 
 from __future__ import annotations
@@ -48,17 +48,22 @@ from fusionray.storage import filesystem as storage
 from fusionray.tracking import tracking_uri
 
 NAME = "evaluate"
+# Levels of 0..255 in a difference of 1 between pictures in [-1, 1].
 LEVELS = 127.5
 DECODE_THREADS = 2
-# Settings of the other protocol, which judges faces.
+# Settings that only the evaluation of face fusion (fusion.py) reads.
 ABOUT_FACES = ("evaluator", "attributes", "features", "clips", "people", "enrolled", "workers")
 
 
 def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> EvaluateResult:
-    """Measure a model on a split of its family's shards, in this process.
+    """Measure a model on `config.split` of the shards `config.data`, in this process.
 
-    Raises: ShardMismatch for shards of another size, or a split with too few rows; ConfigInvalid if the family has no
-        reference output; any FusionRayError of its parts.
+    A checkpoint runs on the GPU if torch sees one. Writes figures.json, pairs.csv (all draws) and the report into
+    `config.output`, replacing those of an earlier call, and logs them to the tracker. Warns of settings that have no
+    effect.
+
+    Raises: ShardMismatch for shards of another size or task, or a split with too few rows; ConfigInvalid if the family
+        has no reference output; any FusionRayError from loading the model, reading, or writing.
     """
     warn_unused(config)
     config = config.model_copy(
@@ -100,7 +105,7 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
 
 
 def warn_unused(config: EvaluateConfig) -> None:
-    """Warn of settings that this protocol does not look at."""
+    """Warn (UserWarning) of settings that differ from their defaults but only affect face fusion."""
     plain = EvaluateConfig(model=config.model, data=config.data, output=config.output)
     unused = [key for key, _ in list_changes(plain, config) if key.partition(".")[0] in ABOUT_FACES]
     if unused:
@@ -108,7 +113,7 @@ def warn_unused(config: EvaluateConfig) -> None:
 
 
 def check_extent(config: EvaluateConfig, manifest: Manifest, family: RecipeFamily[Any]) -> None:
-    """Refuse a split that has too little for the family.
+    """Check that the split has rows, and as many groups (people, or original pictures) as the family needs.
 
     Raises: ShardMismatch.
     """
@@ -124,14 +129,17 @@ def check_extent(config: EvaluateConfig, manifest: Manifest, family: RecipeFamil
 
 
 def decode_roles(rows: HeldOutCrops, draws: NDArray[np.int64]) -> list[Tensor]:
-    """Decode each role of some draws [N,R]: uint8 [N,3,S,S]."""
+    """Decode draws int64 [N,R], which are row numbers: R tensors uint8 [N,3,S,S] RGB, one per role."""
     return [rows.decode(draws[:, role]) for role in range(draws.shape[1])]
 
 
 def measure_batches(
     model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], batch: int
 ) -> Iterator[Columns]:
-    """Measure draws [N,R], a batch at a time: what the model makes, and the first picture as it is."""
+    """Yield the scores of draws int64 [N,R], at most `batch` draws at a time, in order.
+
+    Columns: `ssim`, `psnr`, `l1` of the model's output, and `ssim_first`, `psnr_first`, `l1_first` of the first input.
+    """
     for start in range(0, len(draws), batch):
         pictures = decode_roles(rows, draws[start : start + batch])
         wanted = make_reference(family, pictures)
@@ -142,12 +150,21 @@ def measure_batches(
 
 
 def make_reference(family: RecipeFamily[Any], pictures: Sequence[Tensor]) -> Tensor:
-    """Ask the family what should come of pictures, uint8 [N,3,S,S] as everything that is compared."""
+    """Return the reference output of the family, uint8 [N,3,S,S], for R inputs uint8 [N,3,S,S].
+
+    The reference is rounded to 8 bits, as the model's output is.
+
+    Raises: ConfigInvalid if the family has none.
+    """
     return to_uint8(family.reference([to_float(picture) for picture in pictures]))
 
 
 def compare(picture: Tensor, wanted: Tensor) -> Columns:
-    """Compare pictures, uint8 [N,3,S,S]: `ssim`, `psnr` in dB and `l1` in levels of 0..255, [N] each."""
+    """Compare pictures with references, both uint8 [N,3,S,S] on the CPU; returns float32 [N] columns.
+
+    `ssim`: at most 1. `psnr`: dB, at most `EIGHT_BITS_PSNR`, which equal pictures get. `l1`: mean absolute difference
+    in levels of 0..255.
+    """
     found, reference = to_float(picture), to_float(wanted)
     everywhere = torch.ones_like(found[:, :1])
     measured = {
@@ -159,7 +176,11 @@ def compare(picture: Tensor, wanted: Tensor) -> Columns:
 
 
 def sum_up(scores: Columns, groups: NDArray[np.str_], config: EvaluateConfig) -> Summary:
-    """Average the scores over the draws; rows of one group are drawn anew together for the intervals."""
+    """Average each score over the N draws, with a bootstrap interval unless `config.bootstrap_rounds` is 0.
+
+    `groups` [N]: name of the group of each draw's first input. The bootstrap resamples whole groups, because draws of
+    one group are not independent.
+    """
     summary = Summary()
     for name, values in scores.items():
         bounds = None
@@ -172,7 +193,7 @@ def sum_up(scores: Columns, groups: NDArray[np.str_], config: EvaluateConfig) ->
 
 
 def list_draws(groups_NR: NDArray[np.str_], scores: Columns) -> str:
-    """List the draws with their scores, as CSV: what the rows of each role show, and how near the result is."""
+    """Return a CSV with a line per draw: the group names of its R inputs, `groups_NR` [N,R], then its scores."""
     head = [*(f"picture_{role}" for role in range(groups_NR.shape[1])), *scores]
     return write_csv(
         head,
@@ -186,7 +207,10 @@ def list_draws(groups_NR: NDArray[np.str_], scores: Columns) -> str:
 def rank_draws(
     model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], scores: Columns
 ) -> Ranking:
-    """Rank draws [N,R] by SSIM; shown are what goes in, what the model makes, and the reference."""
+    """Rank draws int64 [N,R] by SSIM for the examples in the report.
+
+    An example shows the R inputs, the model's output, and the reference output.
+    """
 
     def fuse(chosen: NDArray[np.int64]) -> list[Tensor]:
         pictures = decode_roles(rows, draws[chosen])
@@ -200,7 +224,7 @@ def rank_draws(
 
 
 def describe(config: EvaluateConfig, facts: FusionModelInfo, manifest: Manifest, num_draws: int) -> Iterator[str]:
-    """Say what was measured, and on what."""
+    """Yield the notes of the report: model, shards, number of draws and seed, then caveats."""
     yield (
         f"Model {facts.name} ({facts.digest[:12]}), {facts.size} px. Measured on the {config.split} split of "
         f"{config.data} ({manifest.digest()[:12]}): {num_draws} draws; seed {config.seed}."

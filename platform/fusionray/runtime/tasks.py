@@ -1,7 +1,8 @@
-"""Which runner drives the models of a bundle: by the task that the bundle names.
+"""Registry of inference runners: the task in a bundle's description selects the class that loads and runs its models.
 
-A task that maps pictures to a picture needs no runner of its own. One that does more registers it, or brings it in an
-installed package as an entry point of the group `fusionray.tasks`, whose name is the task.
+`PixelRunner` is the default: it runs a model that maps pictures to one picture. A task that needs more, such as face
+detection, has a factory of its own, added by `register_task`, or by an installed package through an entry point of the
+group `fusionray.tasks` with the name of the task.
 """
 
 from __future__ import annotations
@@ -21,37 +22,42 @@ ENTRY_POINTS = "fusionray.tasks"
 
 
 class Runner(Protocol):
-    """The models of a bundle, loaded."""
+    """The loaded models of one bundle, which make one picture from named pictures.
+
+    Call `run` from one thread at a time, unless the class of the runner allows more.
+    """
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Name the pictures that it takes, in the order in which its model does."""
+        """Return the names of the input pictures, in the order of the model's inputs."""
         ...
 
     @property
     def report(self) -> EngineReport:
-        """Report what the model that makes the picture runs on."""
+        """Return the execution provider and settings of the model that makes the output picture."""
         ...
 
     def warm_up(self) -> None:
-        """Run every model once, so that the first request does not pay for it."""
+        """Run every model once, so that lazy allocation does not slow the first request."""
         ...
 
     def run(self, pictures: Mapping[str, Image]) -> Image:
-        """Make a picture from the named ones; all are uint8 RGB HWC at any size.
+        """Make one picture from `pictures`, which holds one picture for each name in `inputs`.
 
-        Raises: ImageRejected if one of them cannot be used.
+        All pictures are uint8 RGB [H, W, 3]. Inputs may have any size; the runner decides the size of the output.
+
+        Raises: ImageRejected if a picture cannot be used; KeyError if one is not given.
         """
         ...
 
 
-class OpenRunner(Protocol):
-    """Open the bundles of a task."""
+class RunnerFactory(Protocol):
+    """A callable, usually a class, that makes the runner of a bundle."""
 
     def __call__(
         self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: Precision = "fp32"
     ) -> Runner:
-        """Load the models of a bundle.
+        """Load the models of a bundle; `precision` chooses among its generators.
 
         Raises: BundleInvalid, ProviderUnavailable.
         """
@@ -59,15 +65,15 @@ class OpenRunner(Protocol):
 
 
 class FaceFusionRunner:
-    """Face fusion as one of many tasks: the largest face of `target` gets the identity of that of `source`.
+    """Runner of the task face fusion: give the largest face of `target` the identity of the largest face of `source`.
 
-    One call at a time, as its fuser says.
+    Not thread-safe: `Fuser` allows one call at a time.
     """
 
     inputs = ("source", "target")
 
     def __init__(self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: Precision = "fp32") -> None:
-        # The face detector is not for those who run another task.
+        # Imported here, so that other tasks do not load the face detector.
         from fusionray.faces.detect import build_detector
         from fusionray.runtime.fuser import Fuser
 
@@ -75,44 +81,53 @@ class FaceFusionRunner:
 
     @property
     def report(self) -> EngineReport:
-        """Report what the generator runs on."""
+        """Return the execution provider and settings of the generator."""
         return self.fuser.crop_fuser.report
 
     def warm_up(self) -> None:
-        """Run every model once."""
+        """Run every model once, so that lazy allocation does not slow the first request."""
         self.fuser.warm_up()
 
     def run(self, pictures: Mapping[str, Image]) -> Image:
-        """Fuse two pictures.
+        """Return `target` with the identity of `source`: uint8 RGB [H, W, 3], the size of `target`.
 
-        Raises: NoFaceFound naming the picture that shows none.
+        Raises: NoFaceFound naming the picture that shows none; KeyError if `source` or `target` is not given.
         """
         return self.fuser.fuse(pictures["source"], pictures["target"]).image
 
 
-RUNNERS: dict[str, OpenRunner] = {FACE_FUSION: FaceFusionRunner}
+RUNNER_FACTORIES: dict[str, RunnerFactory] = {FACE_FUSION: FaceFusionRunner}
 
 
-def register_task(name: str, runner: OpenRunner) -> None:
-    """Let bundles of a task be driven by a runner of its own.
+def register_task(task: str, factory: RunnerFactory) -> None:
+    """Register the factory that opens bundles of a task, for this process; the same one twice is allowed.
 
-    Raises: ValueError if another one drives them already.
+    Raises: ValueError if the task has another factory already.
     """
-    if RUNNERS.setdefault(name, runner) is not runner:
-        raise ValueError(f"task '{name}': {RUNNERS[name]} drives it already; choose another name")
+    if RUNNER_FACTORIES.setdefault(task, factory) is not factory:
+        raise ValueError(f"task '{task}': {RUNNER_FACTORIES[task]} drives it already; choose another name")
 
 
-def find_runner(task: str) -> OpenRunner:
-    """Find what opens the bundles of a task: what was registered, what a package brings, or the runner for pictures."""
-    if task not in RUNNERS:
+def find_runner_factory(task: str) -> RunnerFactory:
+    """Return the factory of a task: the registered one, else that of an entry point, else `PixelRunner`.
+
+    An unknown task gets `PixelRunner`, which refuses bundles whose model takes or gives anything but pictures. The
+    factory of an entry point is imported and registered.
+
+    Raises: ValueError if two packages bring factories for the task.
+    """
+    if task not in RUNNER_FACTORIES:
         for entry in entry_points(group=ENTRY_POINTS, name=task):
             register_task(task, entry.load())
-    return RUNNERS.get(task, PixelRunner)
+    return RUNNER_FACTORIES.get(task, PixelRunner)
 
 
 def open_runner(bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: Precision = "fp32") -> Runner:
-    """Load the models of a bundle, whatever its task.
+    """Load the models of a bundle with the factory of its task.
 
-    Raises: BundleInvalid if the bundle is not what its task needs; ProviderUnavailable.
+    `settings` of None are the defaults of `RuntimeConfig`; `precision` chooses among the generators of the bundle.
+
+    Raises: BundleInvalid if the bundle is not what its task needs; ProviderUnavailable; ValueError as
+        `find_runner_factory`.
     """
-    return find_runner(bundle.description.task)(bundle, settings, precision=precision)
+    return find_runner_factory(bundle.description.task)(bundle, settings, precision=precision)

@@ -1,4 +1,4 @@
-"""The charts of a search's report. Does not import Ray."""
+"""Charts of the report of a hyperparameter search: SVG line charts and bars. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from fusionray.tuning.records import TrialRecord
 from fusionray.tuning.space import Space, short_names, write_value
 
 
-def draw_settings(space: Space, metric: str, trials: Sequence[TrialRecord], best: str) -> Chart:
-    """Draw each trial as a line over one axis per setting and one for its last metric."""
+def draw_parallel_coordinates(space: Space, metric: str, trials: Sequence[TrialRecord], best: str) -> Chart:
+    """Draw a parallel-coordinates plot: a line per trial, an axis per setting, and a last axis for the metric.
+
+    The value of a trial is that of its newest report; trials without a report are left out. `best`: name of the best
+    trial, which stands out. The metric's axis runs from the lowest to the highest value shown.
+    """
     shown = [record for record in trials if record.last is not None]
     names = short_names(space)
     values = [record.last.value for record in shown if record.last]
@@ -28,15 +32,18 @@ def draw_settings(space: Space, metric: str, trials: Sequence[TrialRecord], best
         assert record.last is not None
         heights = [range_.place(record.settings[key]) for key, range_ in space.items()]
         heights.append((record.last.value - low) / span)
-        lines.append(Line(list(enumerate(heights)), **style(record, best)))
+        lines.append(Line(list(enumerate(heights)), **line_style(record, best)))
     title = f"Settings of {len(lines)} trials, and the {metric} of each"
     return Chart("parallel", title, draw_parallel(axes, lines, title=title), least_pixels=AXIS_WIDTH * len(axes))
 
 
-def draw_learning(metric: str, trials: Sequence[TrialRecord], best: str) -> Chart:
-    """Draw the metric of each trial over its images."""
+def draw_learning_curves(metric: str, trials: Sequence[TrialRecord], best: str) -> Chart:
+    """Draw the metric of each trial over the training images that it has seen; trials without a report are left out.
+
+    `best`: name of the best trial, which stands out.
+    """
     lines = [
-        Line([(report.images, report.value) for report in record.reports], with_dots=True, **style(record, best))
+        Line([(report.images, report.value) for report in record.reports], with_dots=True, **line_style(record, best))
         for record in trials
         if record.reports
     ]
@@ -44,8 +51,12 @@ def draw_learning(metric: str, trials: Sequence[TrialRecord], best: str) -> Char
     return Chart("learning", metric, svg)
 
 
-def style(record: TrialRecord, best: str) -> dict[str, Any]:
-    """Choose the line style of a trial: the best and the default stand out, stopped trials are dotted."""
+def line_style(record: TrialRecord, best: str) -> dict[str, Any]:
+    """Return the `kind`, `label` and `dotted` of a trial's `Line`.
+
+    The best trial and the default settings (trial 0) have a kind of their own and a label. Lines of stopped trials are
+    dotted.
+    """
     dotted = record.status == "stopped"
     default = " (default)" if record.number == 0 else ""
     if record.name == best:
@@ -56,7 +67,10 @@ def style(record: TrialRecord, best: str) -> dict[str, Any]:
 
 
 def draw_importance(space: Space, shares: Mapping[str, float]) -> Rows:
-    """Draw the share of each setting in the variance of the metric, the largest on top."""
+    """Draw a bar per setting with its share of the metric's variance, the largest on top.
+
+    `shares`: importance in 0..1 by dotted key of a setting in `space`, as `measure_importance` returns it.
+    """
     names = short_names(space)
     keys = sorted(shares, key=lambda key: -shares[key])
     return Rows(

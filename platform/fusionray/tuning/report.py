@@ -9,7 +9,7 @@ from fusionray.evaluation.report.documents import Report, write_report
 from fusionray.evaluation.report.figures import Figures
 from fusionray.evaluation.report.goals import load_table
 from fusionray.reporting.page import Block, Listing
-from fusionray.tuning.drawing import draw_importance, draw_learning, draw_settings
+from fusionray.tuning.drawing import draw_importance, draw_learning_curves, draw_parallel_coordinates
 from fusionray.tuning.importance import common_images
 from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import Records, TrialRecord
@@ -37,13 +37,13 @@ def write_search_report(
     blocks = [
         Block(
             "Learning curves",
-            [draw_learning(config.metric, trials, best.name)],
+            [draw_learning_curves(config.metric, trials, best.name)],
             "The metric at each evaluation. One line for each trial; dotted lines were stopped early.",
             narrow=True,
         ),
         Block(
             "Settings and results",
-            [draw_settings(config.space, config.metric, trials, best.name)],
+            [draw_parallel_coordinates(config.space, config.metric, trials, best.name)],
             "One line for each trial; dotted lines were stopped early and end at their last value.",
         ),
     ]

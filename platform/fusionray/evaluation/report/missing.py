@@ -1,4 +1,7 @@
-"""Why a key of the table has no value: said in the report, so that nothing is missing in silence."""
+"""Explain in the report why a metric of the table was not measured.
+
+The reasons belong to the evaluation of face fusion, whose metrics goals.yaml lists.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,12 @@ LANDMARK_KEYS = ("landmark_distance", "face_not_found")
 
 @dataclass(frozen=True)
 class MissingContext:
-    """What there was to measure with; `landmarks` says why the face mesh is not there, empty if it is."""
+    """What an evaluation had to measure with.
+
+    `synthetic`: the shards hold synthetic faces, whose true fusion is known. `with_reader`: an attribute reader was
+    loaded. `with_features`: a feature network was given in a file. `landmarks`: reason why the face mesh is missing,
+    empty if it was loaded. `num_clips`: number of video clips.
+    """
 
     synthetic: bool
     with_reader: bool
@@ -22,12 +30,15 @@ class MissingContext:
 
 
 def explain_missing(table: Table, measured: Container[str], found: MissingContext) -> dict[str, str]:
-    """Give a reason for every key that was not measured."""
+    """Return a reason in words for every key of `table` that is not in `measured`."""
     return {key: explain(key, table.keys[key].theme, found) for key in table.keys if key not in measured}
 
 
 def explain(key: str, theme: str, found: MissingContext) -> str:
-    """Give the reason for one key: the first that applies."""
+    """Return the reason for one key that was not measured. `theme`: the key's section of the table, as in goals.yaml.
+
+    Several reasons may apply; the first one in the list is returned.
+    """
     elsewhere = "in the features of the file that was given" if found.with_features else "in the judge's embeddings"
     reasons = (
         (theme == "motion" and not found.num_clips, "there are no clips (clips.number, clips.files)"),

@@ -1,4 +1,7 @@
-"""The dry run: sizes and costs of a run, and one real step, on this machine, without a cluster and without data."""
+"""Dry run of a training: check the settings, estimate memory and cost, and take one real step, without Ray.
+
+Data is optional: if the shards exist, their manifest is checked; the step always learns from noise.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,17 @@ from fusionray.training.engine.precision import Precision
 from fusionray.types import Batch
 
 NO_SHARDS = "none"
-# Without shards the number of people is unknown; the margin head is built for this many.
+# Without shards the number of people is unknown; the dry run sizes the margin head for this many.
 ASSUMED_PEOPLE = 1000
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """The result: footprint, plan, and losses and seconds of the real step."""
+    """The result of a dry run.
+
+    `footprint`: operations and bytes that a step needs per sample. `plan`: batch sizes and strategy that `auto`
+    would choose. `losses`: by name, of the real step. `step_seconds`: its wall time, uncompiled.
+    """
 
     footprint: Footprint
     plan: MemoryPlan
@@ -48,9 +55,9 @@ class DryRun:
 
 
 def load_dry_config(file: str | None, overrides: Sequence[str], preset: str | None) -> TrainConfig:
-    """Load the configuration as `load_config` does, but allow `data.shards` to be missing.
+    """Build the configuration as `load_config` does, but allow `data.shards` to be unset (it becomes `NO_SHARDS`).
 
-    Raises: ConfigInvalid.
+    Raises: ConfigInvalid naming the file or override and the key.
     """
     from_file = read_yaml(Path(file)) if file is not None else {}
     from_overrides = parse_overrides(overrides)
@@ -63,10 +70,12 @@ def load_dry_config(file: str | None, overrides: Sequence[str], preset: str | No
 
 
 def dry_run(config: TrainConfig, log_line: Callable[[str], None] = print) -> DryRun:
-    """Resolve, measure, estimate, and take one step with every phase due; `log_line` receives each result at once.
+    """Check the data, measure one step, plan memory for the whole run, and take one step in which all phases run.
 
-    Raises: ConfigInvalid, ShardMismatch, CheckpointMissing, as the run itself would; TrainingFailed if a step of the
-    fewest images does not fit into this machine.
+    `log_line` is called with each piece of the printed report as soon as it is known.
+
+    Raises: ConfigInvalid, ShardMismatch, CheckpointMissing, as the training would; TrainingFailed if a step of the
+        fewest images does not fit into the memory of this machine.
     """
     check_data(config)
     log_line(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=120))
@@ -105,14 +114,17 @@ def dry_run(config: TrainConfig, log_line: Callable[[str], None] = print) -> Dry
 
 
 def resolve_profile(profile: HardwareProfile, config: TrainConfig) -> HardwareProfile:
-    """Override a hardware profile with the settings that are not `auto`."""
+    """Return a copy of the profile with the precision, channels_last and compile of `config` that are not `auto`."""
     engine = config.engine
     chosen = {"precision": engine.precision, "channels_last": engine.channels_last, "compile": engine.compile}
     return profile.model_copy(update={name: value for name, value in chosen.items() if value != "auto"})
 
 
 def check_data(config: TrainConfig) -> None:
-    """Check the shards as the run would, if they exist."""
+    """Check size, task and template of the shards as the training would; do nothing if there are none.
+
+    Raises: ShardMismatch.
+    """
     if has_shards(config):
         data = config.data
         check_shards(
@@ -126,7 +138,7 @@ def check_data(config: TrainConfig) -> None:
 
 
 def has_shards(config: TrainConfig) -> bool:
-    """Return whether the shards exist; the run would prepare `synthetic://...` first."""
+    """Return whether the shards exist; `synthetic://...` counts as missing, because only a training prepares it."""
     shards = config.data.shards
     if shards == NO_SHARDS or shards.startswith(SYNTHETIC_PREFIX):
         return False
@@ -134,9 +146,9 @@ def has_shards(config: TrainConfig) -> bool:
 
 
 def choose_device(config: TrainConfig) -> torch.device:
-    """Return the device that the run would use, on this machine.
+    """Return the first GPU of this machine if `workers.device` allows one and torch sees one, else the CPU.
 
-    Raises: ConfigInvalid if `workers.device` is cuda and there is no GPU.
+    Raises: ConfigInvalid if `workers.device` is `cuda` and torch sees no GPU.
     """
     wanted = config.workers.device
     if wanted == "cuda" and not torch.cuda.is_available():
@@ -147,7 +159,12 @@ def choose_device(config: TrainConfig) -> torch.device:
 
 
 def build_dry_recipe(config: TrainConfig) -> tuple[Recipe[Any], list[str]]:
-    """Build the recipe, with untrained dependencies where the run would train them first; return notes as well."""
+    """Build the recipe, and notes for the user on what was assumed.
+
+    Networks that the training would train beforehand, such as an evaluator named by its preset, are untrained here.
+
+    Raises: ConfigInvalid, CheckpointMissing.
+    """
     num_people, is_synthetic = ASSUMED_PEOPLE, config.data.shards.startswith(SYNTHETIC_PREFIX)
     notes = []
     if has_shards(config):
@@ -161,7 +178,9 @@ def build_dry_recipe(config: TrainConfig) -> tuple[Recipe[Any], list[str]]:
 
 
 def build_dependencies(config: TrainConfig) -> tuple[dict[str, Any], list[str]]:
-    """Load the networks that a recipe depends on, or build untrained ones for presets; return a note about each.
+    """Return the networks that the recipe depends on, by the key of their setting, and a note for each.
+
+    A checkpoint is loaded; for `preset:NAME` the network is built untrained.
 
     Raises: CheckpointMissing, ConfigInvalid.
     """
@@ -179,9 +198,9 @@ def build_dependencies(config: TrainConfig) -> tuple[dict[str, Any], list[str]]:
 
 
 def build_untrained(family: RecipeFamily[Any], key: str, preset: str) -> Any:
-    """Build the untrained network that a preset would train.
+    """Build the untrained network that a preset would train for the setting `key`.
 
-    Raises: ConfigInvalid if the preset trains another kind of network.
+    Raises: ConfigInvalid if the preset does not train such a network.
     """
     return family.build_untrained(key, parse_recipe(read_preset(preset)["recipe"]))
 
@@ -193,7 +212,10 @@ def take_step(
     profile: HardwareProfile,
     device: torch.device,
 ) -> tuple[dict[str, float], float]:
-    """Run one real step; return losses and seconds. Not compiled: compiling takes longer than the step."""
+    """Take one optimizer step on `batch`, which changes the networks; return the losses by name and the wall seconds.
+
+    The networks are not compiled, because compiling takes longer than the step.
+    """
     settings = config.engine.model_copy(update={"global_batch": len(batch), "batch_size": None, "compile": False})
     engine = Engine(
         recipe, settings, total_images=config.budget.images, device=device, seed=config.run.seed, profile=profile
@@ -204,7 +226,7 @@ def take_step(
 
 
 def count_inference(network: nn.Module, inputs: tuple[Tensor, ...]) -> int:
-    """Count the operations of a network in eval mode on an input."""
+    """Count the floating-point operations of one forward pass in eval mode; the training mode is restored."""
     device = next(network.parameters()).device
     training = network.training
     try:

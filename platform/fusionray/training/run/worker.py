@@ -1,4 +1,8 @@
-"""The loop of a training worker: read batches, step, save checkpoints. `ProgressLogger` reports on it."""
+"""The training loop of one Ray Train worker (one rank): read batches, step the engine, save checkpoints.
+
+`ProgressLogger` (`Worker.logger`) does logging, validation and previews. All ranks make the same collective calls in
+the same order.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +41,15 @@ from fusionray.training.run.task import WorkerTask
 from fusionray.training.timing.profiler import StepProfiler
 from fusionray.types import Batch
 
-# Rows for the batch-size search, which repeats them to form batches of any size.
+# Real rows per rank for the search of the batch size; the search repeats them to the size that it tries.
 SAMPLE_IMAGES = 4
 
 
 def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
-    """Train until the budget is used up or a stop is requested; entry point of a Ray Train worker."""
+    """Entry point of a Ray Train worker: build the engine, resume, and train until the budget ends or a stop request.
+
+    Raises: any FusionRayError of data, checkpoints or training; Ray Train then restarts the workers or fails the run.
+    """
     config = task.config
     context = ray.train.get_context()
     device = ray.train.torch.get_device()
@@ -83,7 +90,7 @@ def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
 
 
 def open_reader(task: WorkerTask) -> RayReader:
-    """Start the reading process; it starts up while this process builds the networks."""
+    """Start the process that reads shards, and return at once: it starts while this process builds the networks."""
     data = task.config.data
     config = task.config
     regions = config.family.needs_regions(config.recipe, synthetic=task.manifest.synthetic)
@@ -94,7 +101,10 @@ def open_reader(task: WorkerTask) -> RayReader:
 
 
 def gather_peers(device: torch.device, node_rank: int) -> list[str | None] | None:
-    """List the PCI addresses of this node's GPUs in use, by local rank, since their workers share the cores."""
+    """Gather the PCI addresses of the GPUs of all workers on this node, in rank order, for the binding of CPU cores.
+
+    An address is None if it is unknown. Returns None on the CPU or without a process group. All ranks call it.
+    """
     if device.type != "cuda" or not dist.is_initialized():
         return None
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -103,7 +113,10 @@ def gather_peers(device: torch.device, node_rank: int) -> list[str | None] | Non
 
 
 class Worker:
-    """The state of one rank's run that connects data, engine and checkpoints."""
+    """One rank of a run: the engine, the position in the data, and the writer of checkpoints.
+
+    Call `resume`, `fit_batch`, `run` and, in any case, `close`, in this order on all ranks.
+    """
 
     def __init__(self, task: WorkerTask, engine: Engine, reader: RayReader, *, progress: ProgressHandle) -> None:
         config = task.config
@@ -115,7 +128,7 @@ class Worker:
         self.reader = reader
         self.seconds_before = 0.0
         self.started = time.monotonic()
-        # Images of the newest checkpoint; -1 while there is none.
+        # `images_seen` of the newest checkpoint; -1 while there is none.
         self.saved = -1
         self.position = DataPosition()
         self.decoder = CropDecoder(config.data.size, config.data.decode_threads or engine.profile.decode_threads)
@@ -138,7 +151,12 @@ class Worker:
         )
 
     def resume(self) -> None:
-        """Load the newest complete checkpoint of this run, if there is one; all ranks load the same one."""
+        """Restore the newest complete checkpoint of this run, the same on all ranks; do nothing if there is none.
+
+        A damaged checkpoint is reported and skipped in favour of the one before it.
+
+        Raises: CheckpointMissing if the state is of other networks, or no checkpoint can be read.
+        """
         group = self.engine.host_group
         refused: dict[str, str] = {}
         while (folder := agree_newest(self.task.run_folder, refused=refused, group=group)) is not None:
@@ -146,17 +164,17 @@ class Worker:
                 restore(self.engine, partial(self.load_checkpoint, folder))
                 self.saved = self.engine.images_seen
                 return
-            except CheckpointDamaged as error:  # raised on all ranks
+            except CheckpointDamaged as error:  # raised on all ranks alike
                 refused[folder] = str(error)
                 if self.rank == 0:
                     self.logger.log_line(f"{error}; trying the previous one")
 
     def load_checkpoint(self, folder: str, tensors: dict[str, torch.Tensor]) -> dict[str, int]:
-        """Load a checkpoint into `tensors`; return its counters.
+        """Load a checkpoint into `tensors` in place, restore data position, metrics and time, and return the counters.
 
-        Raises: as `load_into`.
+        Raises: CheckpointDamaged, CheckpointMissing, as `load_into`.
         """
-        # Only fp16 has loss scalers, and a resumed run may change the precision.
+        # Gradient scalers exist for fp16 only, and a resumed run may change its precision.
         info = load_into(folder, tensors, optional=("scalers.",), group=self.engine.host_group)
         self.seconds_before = info.seconds
         self.logger.metrics = dict(info.metrics)
@@ -164,12 +182,21 @@ class Worker:
         return info.counters
 
     def fit_batch(self) -> None:
-        """Search for the batch size if it is `auto`."""
+        """Search the largest batch that fits the device, if `engine.batch_size` or `engine.global_batch` is `auto`.
+
+        Raises: TrainingFailed if the fewest images do not fit.
+        """
         if "auto" in (self.config.engine.batch_size, self.config.engine.global_batch):
             fit_batch(self.engine, next(self.batches(SAMPLE_IMAGES * self.engine.num_ranks)))
 
     def run(self) -> None:
-        """Step until the budget is used up or a stop is requested; log, validate and save whenever that is due."""
+        """Train until the budget of images or seconds is used up, or the user requests a stop; then save and wait.
+
+        Checkpoints, log entries and validations are made on the way when they are due. A requested stop skips the final
+        validation.
+
+        Raises: CheckpointFailed if a save failed; any error of data or training.
+        """
         budget, engine = self.config.budget, self.engine
         self.started = time.monotonic()
         self.enter()
@@ -189,16 +216,16 @@ class Worker:
                 report = engine.step(local_batch)
                 self.position = self.order.advance(self.position, engine.global_batch)
                 self.logger.record_step(report, before)
-                # The last checkpoint is saved after the final validation, because it stores those metrics.
-                last = engine.images_seen >= budget.images
-                if crossed(before, engine.images_seen, budget.checkpoint_every_images) and not last:
+                # The last checkpoint is saved below, after the final validation, because it stores the final metrics.
+                finished = engine.images_seen >= budget.images
+                if crossed(before, engine.images_seen, budget.checkpoint_every_images) and not finished:
                     self.save()
                 elif not planned:
                     # Planning the first save takes longer than a step, so it is done once, before a save is due.
                     self.writer.prepare(state_tensors(engine))
                     planned = True
                 elif self.writer.finished():
-                    self.writer.wait()  # raises the error of a failed save now, on all ranks
+                    self.writer.wait()  # raises on all ranks if the save failed
                 engine.step_timer.end_step(len(local_batch))
                 self.profiler.step()
         if self.saved != engine.images_seen:
@@ -210,7 +237,7 @@ class Worker:
             self.progress.advance(engine.images_seen, {})
 
     def enter(self) -> None:
-        """Report to the driver and to Ray Train that this worker is ready to step."""
+        """Report to the progress progress and to Ray Train that this worker is ready to step; all ranks call it."""
         node = ray.get_runtime_context().get_node_id()
         self.progress.add_worker(
             WorkerInfo(self.rank, self.engine.num_ranks, os.getpid(), node, self.engine.images_seen)
@@ -220,14 +247,20 @@ class Worker:
         ray.train.report({ARRIVED: node})
 
     def close(self) -> None:
-        """Wait for a save in progress, then release threads and processes."""
+        """Wait for a save in progress, and release threads and the reading process.
+
+        Raises: CheckpointFailed if that save failed.
+        """
         self.profiler.close()
         self.decoder.close()
         self.reader.close()
         self.writer.close()
 
     def check_stop(self) -> tuple[bool, bool]:
-        """Return whether to stop stepping, and whether a stop was requested; rank 0 decides for all ranks."""
+        """Return (stop the loop, the user requested it), the same on all ranks; all ranks call it before each step.
+
+        Rank 0 decides and broadcasts: clocks differ, and a rank that stops alone would leave the others waiting.
+        """
         limit = self.config.budget.max_seconds
         decision = torch.tensor(
             [limit is not None and self.spent() >= limit, self.rank == 0 and self.progress.is_stop_requested()]
@@ -238,11 +271,17 @@ class Worker:
         return out_of_time or stop_requested, stop_requested
 
     def spent(self) -> float:
-        """Return the training seconds of this run, including those before it was resumed."""
+        """Return the seconds of training so far, including those of the starts before this one."""
         return self.seconds_before + time.monotonic() - self.started
 
     def batches(self, step_images: int) -> Iterator[Batch]:
-        """Yield local batches of endless steps of `step_images` images, from the present position on."""
+        """Yield this rank's batches from `position` on, without end.
+
+        `step_images`: images of a step over all ranks, of which each batch holds this rank's part. Batches are on the
+        CPU, in pinned memory if the engine is on a GPU.
+
+        Raises: ShardCorrupt.
+        """
         stream = TrainingStream(self.order, self.reader, self.decoder, rank=self.rank, step_rows=step_images)
         family = self.config.family
         single = family.num_roles == 1
@@ -256,7 +295,12 @@ class Worker:
         return (batch.pin() for batch in batches) if self.engine.device.type == "cuda" else batches
 
     def save(self) -> None:
-        """Start to save a checkpoint; a thread writes it during the next steps."""
+        """Copy the state for a checkpoint, which a thread writes during the next steps, and report it to Ray Train.
+
+        All ranks call it at the same step; it waits for the save before this one.
+
+        Raises: CheckpointFailed if the save before this one failed.
+        """
         wanted, metrics = self.config.budget.best_metric, self.logger.metrics
         if wanted and wanted not in metrics:
             known = ", ".join(sorted(metrics))

@@ -1,4 +1,8 @@
-"""The verb that measures: bench."""
+"""`fusionray bench start|train|recovery|serve`: the parsers of the four benchmarks, and the functions that run them.
+
+Each `add_...` registers a parser. Each `run_...` builds the configuration from the parsed options, runs one benchmark
+of `fusionray.benchmarks`, and prints its figures; the benchmark itself writes its report into `--output`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_bench(verbs: Verbs) -> None:
+    """Register `bench` and its four benchmarks as subcommands of `verbs`."""
     parser = add_verb(
         verbs,
         "bench",
@@ -20,29 +25,31 @@ def add_bench(verbs: Verbs) -> None:
         arguments="{start,train,recovery,serve} --output DIR ...",
         examples=[("fusionray bench train --output runs/bench", "the training engine beside plain loops")],
     )
-    benches = parser.add_verbs("bench", metavar="BENCH", title="benchmarks")
-    add_bench_start(benches)
-    add_bench_train(benches)
-    add_bench_recovery(benches)
-    add_bench_serve(benches)
+    benchmarks = parser.add_verbs("bench", metavar="BENCH", title="benchmarks")
+    add_bench_start(benchmarks)
+    add_bench_train(benchmarks)
+    add_bench_recovery(benchmarks)
+    add_bench_serve(benchmarks)
 
 
-def add_bench_start(benches: Verbs) -> None:
+def add_bench_start(benchmarks: Verbs) -> None:
+    """Register `bench start`: the seconds from a command to its first result."""
     parser = add_verb(
-        benches,
+        benchmarks,
         "start",
         "Time the help, the first step of a training and the first answer of a service.",
         arguments="--output DIR [options] [KEY=VALUE ...]",
         examples=[("fusionray bench start --output runs/bench-start rounds=3", "three starts of each")],
     )
-    add_output(parser)
+    add_output_options(parser)
     add_settings(parser, cluster=False)
     set_run(parser, run_bench_start)
 
 
-def add_bench_train(benches: Verbs) -> None:
+def add_bench_train(benchmarks: Verbs) -> None:
+    """Register `bench train`: the throughput of the training engine and of simpler training loops."""
     parser = add_verb(
-        benches,
+        benchmarks,
         "train",
         "Compare the training engine with a bare loop, a DataLoader and a plain recipe.",
         arguments="--output DIR [options] [KEY=VALUE ...]",
@@ -51,28 +58,30 @@ def add_bench_train(benches: Verbs) -> None:
             ("fusionray bench train --output runs/bench --engine-only", "without Ray"),
         ],
     )
-    add_output(parser)
+    add_output_options(parser)
     parser.add_argument("--engine-only", action="store_true", help="skip the parts that need Ray")
     add_settings(parser)
     set_run(parser, run_bench_train)
 
 
-def add_bench_recovery(benches: Verbs) -> None:
+def add_bench_recovery(benchmarks: Verbs) -> None:
+    """Register `bench recovery`: the seconds that a run needs to continue after a worker was killed."""
     parser = add_verb(
-        benches,
+        benchmarks,
         "recovery",
         "Kill workers of a run at random moments and time how soon it continues.",
         arguments="--output DIR [options] [KEY=VALUE ...]",
         examples=[("fusionray bench recovery --output runs/bench kills=3", "three kills")],
     )
-    add_output(parser)
+    add_output_options(parser)
     add_settings(parser)
     set_run(parser, run_bench_recovery)
 
 
-def add_bench_serve(benches: Verbs) -> None:
+def add_bench_serve(benchmarks: Verbs) -> None:
+    """Register `bench serve`: the service and other servers under load."""
     parser = add_verb(
-        benches,
+        benchmarks,
         "serve",
         "Measure the service under load, beside other servers.",
         arguments="--output DIR [options] [KEY=VALUE ...]",
@@ -81,49 +90,70 @@ def add_bench_serve(benches: Verbs) -> None:
             ("fusionray bench serve --output runs/bench 'parts=[throughput]' bundle=runs/mine/bundle", "one part of it")
         ],
     )
-    add_output(parser)
+    add_output_options(parser)
     add_settings(parser, cluster=False)
     set_run(parser, run_bench_serve)
 
 
-def add_output(parser: Parser) -> None:
-    parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json, report.md and plots")
+def add_output_options(parser: Parser) -> None:
+    """Add `--output DIR`, which is required, and `--json`."""
+    parser.add_argument(
+        "--output", metavar="DIR", required=True, help="folder of figures.json, report.html, report.md and charts"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of the table")
 
 
 def run_bench_start(options: argparse.Namespace) -> None:
+    """Run the benchmark of starts.
+
+    Raises: ConfigInvalid; the errors of `bench_start`.
+    """
     from fusionray.benchmarks.cold_start import StartBenchConfig, bench_start
 
-    config = load_config(StartBenchConfig, file=options.config, overrides=list_overrides(options))
-    print_result(bench_start(config), options)
+    config = load_config(StartBenchConfig, file=options.config, overrides=overrides_with_output(options))
+    print_figures(bench_start(config), options)
 
 
 def run_bench_train(options: argparse.Namespace) -> None:
+    """Run the benchmark of training; `--engine-only` leaves out the parts that need Ray.
+
+    Raises: ConfigInvalid; the errors of `bench_train`.
+    """
     from fusionray.benchmarks.setup import TrainBenchConfig
     from fusionray.benchmarks.train import bench_train
 
-    config = load_config(TrainBenchConfig, file=options.config, overrides=list_overrides(options))
-    print_result(bench_train(config, address=options.address, engine_only=options.engine_only), options)
+    config = load_config(TrainBenchConfig, file=options.config, overrides=overrides_with_output(options))
+    print_figures(bench_train(config, address=options.address, engine_only=options.engine_only), options)
 
 
 def run_bench_recovery(options: argparse.Namespace) -> None:
+    """Run the benchmark of recovery.
+
+    Raises: ConfigInvalid; the errors of `bench_recovery`.
+    """
     from fusionray.benchmarks.recovery import RecoveryBenchConfig, bench_recovery
 
-    config = load_config(RecoveryBenchConfig, file=options.config, overrides=list_overrides(options))
-    print_result(bench_recovery(config, address=options.address), options)
+    config = load_config(RecoveryBenchConfig, file=options.config, overrides=overrides_with_output(options))
+    print_figures(bench_recovery(config, address=options.address), options)
 
 
 def run_bench_serve(options: argparse.Namespace) -> None:
+    """Run the benchmark of serving.
+
+    Raises: ConfigInvalid; the errors of `bench_serve`.
+    """
     from fusionray.benchmarks.serve.config import ServeBenchConfig
     from fusionray.benchmarks.serve.run import bench_serve
 
-    config = load_config(ServeBenchConfig, file=options.config, overrides=list_overrides(options))
-    print_result(bench_serve(config), options)
+    config = load_config(ServeBenchConfig, file=options.config, overrides=overrides_with_output(options))
+    print_figures(bench_serve(config), options)
 
 
-def list_overrides(options: argparse.Namespace) -> list[str]:
+def overrides_with_output(options: argparse.Namespace) -> list[str]:
+    """Return the KEY=VALUE overrides of the command line, with `output=DIR` last, so that `--output` wins."""
     return [*options.overrides, f"output={options.output}"]
 
 
-def print_result(result: BenchResult, options: argparse.Namespace) -> None:
+def print_figures(result: BenchResult, options: argparse.Namespace) -> None:
+    """Print the figures to stdout, as a table or, with `--json`, as the content of figures.json."""
     print(result.figures.model_dump_json(indent=1) if options.json else result.table)
