@@ -136,7 +136,7 @@ def test_a_family_may_declare_its_own_table(world: Path, tmp_path: Path, monkeyp
 
 
 def test_settings_of_face_fusion_are_told_to_have_no_effect(world: Path, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"judge, clips\.number: only for models that fuse faces"):
+    with pytest.warns(UserWarning, match=r"evaluator, clips\.number: only for models that fuse faces"):
         measure(world, "run", tmp_path, evaluator="somebody", clips={"number": 3})
 
 

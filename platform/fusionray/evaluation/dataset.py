@@ -1,4 +1,4 @@
-"""The pictures of an evaluation: the rows that its plan names, read from the shards and still encoded."""
+"""The dataset of an evaluation: the rows of its plan, read from the shards and still encoded."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fusionray.metrics.protocol import PairPlan, Rows, plan_pairs
 
 @dataclass(frozen=True, eq=False)
 class EvalDataset:
-    """Crops and where each of them lies: `files` names, `file` and `row` int64 [N] of every crop.
+    """Crops and their places: names of `files`, and `file` and `row` int64 [N] of every crop.
 
-    `plan` counts crops, where the plan of a split counts its rows.
+    `plan` holds indices of these crops, not of rows of the split.
     """
 
     crops: Crops
@@ -34,14 +34,14 @@ class EvalDataset:
         return self.crops.people[int(self.crops.person[crop])]
 
     def place(self, crop: int) -> tuple[str, int, str]:
-        """Tell shard file, row in it, and person of a crop."""
+        """Return shard file, row and person of a crop."""
         return self.files[int(self.file[crop])], int(self.row[crop]), self.person(crop)
 
 
 def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
-    """Plan the pairs of a split and read the rows that they need, no others.
+    """Plan the pairs of a split, and read only the rows that they need.
 
-    Raises: ShardMismatch if the split has not two people; ShardCorrupt.
+    Raises: ShardMismatch if the split has fewer than two people; ShardCorrupt.
     """
     check_split(config.data, manifest, config.split)
     names = read_split(config.data, manifest, config.split, ["identity"]).column("identity").to_pylist()
@@ -66,13 +66,13 @@ def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
 
 
 def segments(file: Rows, row: Rows) -> Iterator[Segment]:
-    """List what to read of each file, ascending."""
+    """Yield the rows to read from each file, in ascending order."""
     for number in np.unique(file):
         yield Segment(int(number), row[file == number])
 
 
 def check_split(folder: str, manifest: Manifest, split: Split) -> None:
-    """Refuse a split in which no pair can be made: another one is not taken in silence.
+    """Check that a split has two people; there is no fallback to another split.
 
     Raises: ShardMismatch.
     """
@@ -82,7 +82,7 @@ def check_split(folder: str, manifest: Manifest, split: Split) -> None:
     known = ", ".join(f"{name} {info.identities}" for name, info in manifest.splits.items())
     remedy = "with more people" if split == "train" else f"with a larger {split}_fraction"
     if split == "test":
-        remedy += ", or judge by people that models were chosen by: split=validation"
+        remedy += ", or evaluate on people that models were chosen by: split=validation"
     raise ShardMismatch(
         f"{folder}: its {split} split has {people} people, and pairs need two (people by split: {known}); "
         f"prepare again {remedy}"
@@ -90,7 +90,7 @@ def check_split(folder: str, manifest: Manifest, split: Split) -> None:
 
 
 def compact(draws: SampledPairs) -> SampledPairs:
-    """Copy the crops that draws need, and nothing else, into memory of their own, so that they can travel."""
+    """Copy only the crops that draws need, so that a message to a worker is small."""
     chosen, indices = np.unique(draws.indices, return_inverse=True)
     crops = draws.crops
     kept = Crops(

@@ -1,7 +1,6 @@
-"""The protocol of any family from pictures to a picture: how near is what a model makes to what it should make?
+"""The protocol of any family from pictures to a picture: the similarity of outputs to the family's reference outputs.
 
-The family's own reference output says what that is. Without a model one would keep the first picture: the same figures
-are measured for that.
+As a baseline, the same metrics are measured for the unchanged first picture.
 
 Shape suffixes: N draws, R roles, C channels, S side.
 """
@@ -50,8 +49,8 @@ from fusionray.tracking import tracking_uri
 NAME = "evaluate"
 LEVELS = 127.5
 DECODE_THREADS = 2
-# Settings of the other protocol, which judges faces.
-ABOUT_FACES = ("evaluator", "attributes", "features", "clips", "people", "enrolled", "workers")
+# Settings of the face-fusion protocol.
+ABOUT_FACES = ("evaluator", "attributes", "features", "clips", "people", "gallery_images", "workers")
 
 
 def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> EvaluateResult:
@@ -85,8 +84,8 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
     table = load_table(PICTURES_TABLE) if family.figures is None else Table.model_validate(family.figures)
     summary = sum_up(scores, groups, config)
     missing = {key: "not measured for pictures" for key in table.keys if key not in summary.values}
-    judged = table.judge(summary.values, summary.intervals, config.goals)
-    figures = write_figures(Path(config.output), NAME, judged, missing)
+    checked = table.check_goals(summary.values, summary.intervals, config.goals)
+    figures = write_figures(Path(config.output), NAME, checked, missing)
     pairs = list_draws(np.array(rows.groups)[draws], scores)
     storage.write_atomic(str(Path(config.output) / PAIRS_NAME), pairs.encode())
     examples = list(show_examples(rank_draws(model, family, rows, draws, scores)))
@@ -100,7 +99,7 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
 
 
 def warn_unused(config: EvaluateConfig) -> None:
-    """Warn of settings that this protocol does not look at."""
+    """Warn about settings that have no effect in this protocol."""
     plain = EvaluateConfig(model=config.model, data=config.data, output=config.output)
     unused = [key for key, _ in list_changes(plain, config) if key.partition(".")[0] in ABOUT_FACES]
     if unused:
@@ -108,7 +107,7 @@ def warn_unused(config: EvaluateConfig) -> None:
 
 
 def check_extent(config: EvaluateConfig, manifest: Manifest, family: RecipeFamily[Any]) -> None:
-    """Refuse a split that has too little for the family.
+    """Refuse a split that has too few rows or groups for the family.
 
     Raises: ShardMismatch.
     """
@@ -118,7 +117,7 @@ def check_extent(config: EvaluateConfig, manifest: Manifest, family: RecipeFamil
     if missing:
         remedy = "more pictures" if config.split == "train" else f"a larger {config.split}_fraction"
         raise ShardMismatch(
-            f"{config.data}: its {config.split} split has {rows} rows of {groups}, and {missing} are needed; prepare "
+            f"{config.data}: its {config.split} split has {rows} rows of {groups}, but {missing} are needed; prepare "
             f"again with {remedy}"
         )
 
@@ -131,7 +130,7 @@ def decode_roles(rows: HeldOutCrops, draws: NDArray[np.int64]) -> list[Tensor]:
 def measure_batches(
     model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], batch: int
 ) -> Iterator[Columns]:
-    """Measure draws [N,R], a batch at a time: what the model makes, and the first picture as it is."""
+    """Yield the columns of batches of draws [N,R]: of the model's output, and of the unchanged first picture."""
     for start in range(0, len(draws), batch):
         pictures = decode_roles(rows, draws[start : start + batch])
         wanted = make_reference(family, pictures)
@@ -142,7 +141,7 @@ def measure_batches(
 
 
 def make_reference(family: RecipeFamily[Any], pictures: Sequence[Tensor]) -> Tensor:
-    """Ask the family what should come of pictures, uint8 [N,3,S,S] as everything that is compared."""
+    """Return the family's reference output for pictures, all uint8 [N,3,S,S]."""
     return to_uint8(family.reference([to_float(picture) for picture in pictures]))
 
 
@@ -159,7 +158,7 @@ def compare(picture: Tensor, wanted: Tensor) -> Columns:
 
 
 def sum_up(scores: Columns, groups: NDArray[np.str_], config: EvaluateConfig) -> Summary:
-    """Average the scores over the draws; rows of one group are drawn anew together for the intervals."""
+    """Average the scores over the draws; intervals resample whole groups."""
     summary = Summary()
     for name, values in scores.items():
         bounds = None
@@ -172,7 +171,7 @@ def sum_up(scores: Columns, groups: NDArray[np.str_], config: EvaluateConfig) ->
 
 
 def list_draws(groups_NR: NDArray[np.str_], scores: Columns) -> str:
-    """List the draws with their scores, as CSV: what the rows of each role show, and how near the result is."""
+    """List the draws as CSV: the group of each role's row, and the scores."""
     head = [*(f"picture_{role}" for role in range(groups_NR.shape[1])), *scores]
     return write_csv(
         head,
@@ -186,7 +185,7 @@ def list_draws(groups_NR: NDArray[np.str_], scores: Columns) -> str:
 def rank_draws(
     model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], scores: Columns
 ) -> Ranking:
-    """Rank draws [N,R] by SSIM; shown are what goes in, what the model makes, and the reference."""
+    """Rank draws [N,R] by SSIM; the examples show inputs, output and reference."""
 
     def fuse(chosen: NDArray[np.int64]) -> list[Tensor]:
         pictures = decode_roles(rows, draws[chosen])
@@ -200,12 +199,12 @@ def rank_draws(
 
 
 def describe(config: EvaluateConfig, facts: FusionModelInfo, manifest: Manifest, num_draws: int) -> Iterator[str]:
-    """Say what was measured, and on what."""
+    """Describe the model and the data of the evaluation."""
     yield (
         f"Model {facts.name} ({facts.digest[:12]}), {facts.size} px. Measured on the {config.split} split of "
         f"{config.data} ({manifest.digest()[:12]}): {num_draws} draws; seed {config.seed}."
     )
     if config.split != "test":
-        yield "These are not the pictures of the test: models may have learned from them, or been chosen by them."
+        yield "These pictures are not the test split: models may have been trained on them, or chosen by them."
     if facts.data_digest != manifest.digest():
-        yield "The model learned from other shards: whether it met these pictures cannot be told from here."
+        yield "The model was trained on other shards: it is unknown whether they contain these pictures."

@@ -1,4 +1,4 @@
-"""Why a key of the table has no value: said in the report, so that nothing is missing in silence."""
+"""The reasons why keys of the table have no value, for the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LANDMARK_KEYS = ("landmark_distance", "face_not_found")
 
 @dataclass(frozen=True)
 class MissingContext:
-    """What there was to measure with; `landmarks` says why the face mesh is not there, empty if it is."""
+    """The means of an evaluation; `landmarks`: why the face mesh is unavailable, empty if it is available."""
 
     synthetic: bool
     with_reader: bool
@@ -28,14 +28,14 @@ def explain_missing(table: Table, measured: Container[str], found: MissingContex
 
 def explain(key: str, theme: str, found: MissingContext) -> str:
     """Give the reason for one key: the first that applies."""
-    elsewhere = "in the features of the file that was given" if found.with_features else "in the judge's embeddings"
+    elsewhere = "in the features of the file that was given" if found.with_features else "in the evaluator's embeddings"
     reasons = (
         (theme == "motion" and not found.num_clips, "there are no clips (clips.number, clips.files)"),
         (theme == "motion", "recorded clips have no true fusion, or motion that cannot be followed"),
-        (key in LANDMARK_KEYS, found.landmarks or "the face mesh sees no face in the targets"),
+        (key in LANDMARK_KEYS, found.landmarks or "the face mesh finds no face in the targets"),
         (theme == "realism" and ("_judge" in key) == found.with_features, f"measured {elsewhere}"),
-        (theme == "evaluator", "nobody has two pictures"),
-        (not found.synthetic, "photographs: nobody knows their true fusion, or what they show"),
+        (theme == "evaluator", "no person has two pictures"),
+        (not found.synthetic, "photographs have no true fusion and no true attributes"),
         (theme == "attributes" and not found.with_reader, "attributes=null"),
         (theme == "fairness", "there are not two groups with enough pairs"),
         (True, "too few pictures, or a division by zero"),
