@@ -76,7 +76,7 @@ def test_a_gate_that_is_missed_leaves_nothing(
     assert "ONNX and torch differ by" in capsys.readouterr().err
     monkeypatch.setattr(BlendFamily, "pair_crops", None)
     assert main([*command, "--precision", "fp16"]) == 1
-    assert "nothing to judge variants by; export fp32 alone" in capsys.readouterr().err
+    assert "no inputs to measure variants on; export fp32 only" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
