@@ -107,7 +107,7 @@ def sum_up(judged: Any, run: dict[str, tuple[float, str]]) -> Any:
     figures = dict(judged.figures.figures)
     values = {key: figure.value for key, figure in figures.items()}
     goals = {"nearer_to_source": Goal(at_least=0.9), "ssim_to_truth": Goal(above=("ssim_target",))}
-    figures |= {key: goal.judge(figures[key], values) for key, goal in goals.items()}
+    figures |= {key: goal.check(figures[key], values) for key, goal in goals.items()}
     figures |= {key: Figure(value=value, unit=unit) for key, (value, unit) in run.items()}
     return write_figures(OUTPUT, "demo", figures, judged.figures.not_measured)
 

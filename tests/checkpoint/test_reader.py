@@ -201,5 +201,5 @@ def empty_part(folder: str) -> dict[str, Any]:
 def test_a_description_that_leads_out_of_its_folder_is_refused(tmp_path: Path, name: str) -> None:
     folder = save_plain(tmp_path)
     rewrite(folder, table=name)
-    with pytest.raises(CheckpointMissing, match="names a file outside itself"):
+    with pytest.raises(CheckpointMissing, match="names a file outside the folder"):
         load_tensors(folder)

@@ -40,9 +40,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def measure(models: Path, subject: FusionModel) -> Columns:
+def measure(models: Path, model: FusionModel) -> Columns:
     evaluators = Evaluators(load_encoder(str(models / "judge")).build())
-    return Meter(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU).measure(subject, build_pairs(4))
+    return Meter(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU).measure(model, build_pairs(4))
 
 
 def test_bundle_and_checkpoint_of_a_model_measure_alike(models: Path) -> None:

@@ -23,8 +23,8 @@ EVERYTHING = MissingContext(synthetic=True, with_reader=True, with_features=Fals
         (Goal(above=("low", "high")), 0.5, "> low (0.100), high (0.500)", False),
     ],
 )
-def test_a_goal_is_judged_by_the_value_and_keeps_its_interval(goal: Goal, value: float, text: str, holds: bool) -> None:
-    figure = goal.judge(Figure(value=value, unit="x", low=0.0, high=2.0), {"low": 0.1, "high": 0.5})
+def test_a_goal_compares_the_value_and_keeps_its_interval(goal: Goal, value: float, text: str, holds: bool) -> None:
+    figure = goal.check(Figure(value=value, unit="x", low=0.0, high=2.0), {"low": 0.1, "high": 0.5})
     assert (figure.goal, figure.holds) == (text, holds)
     assert (figure.value, figure.low, figure.high) == (value, 0.0, 2.0)
 
@@ -39,7 +39,7 @@ def test_the_table_judges_what_was_measured_in_its_own_order() -> None:
     table = load_table()
     values = {"fairness_gap": 0.06, "retrieval_vs_truth": 0.9, "fid": 3.0}
     paired, unpaired, none = (
-        table.judge(values, {"fid": Interval(1, 4)}, chosen) for chosen in ("paired", "unpaired", "none")
+        table.check_goals(values, {"fid": Interval(1, 4)}, chosen) for chosen in ("paired", "unpaired", "none")
     )
     assert list(paired) == ["retrieval_vs_truth", "fid", "fairness_gap"]
     assert [figure.holds for figure in paired.values()] == [False, None, False]
@@ -60,7 +60,7 @@ def test_a_table_whose_names_do_not_fit_is_refused() -> None:
     [
         ("ssim_to_truth", {"synthetic": False}, "photographs"),
         ("pose_error", {"with_reader": False}, "attributes=null"),
-        ("fid", {}, "measured in the judge's embeddings"),
+        ("fid", {}, "measured in the evaluator's embeddings"),
         ("fid_judge", {"with_features": True}, "in the features of the file"),
         ("landmark_distance", {"landmarks": "no model files"}, "no model files"),
         ("flicker", {"num_clips": 0}, "there are no clips"),

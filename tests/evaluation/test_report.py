@@ -72,7 +72,7 @@ def test_figures_stand_under_their_theme_in_the_tables_order(folder: Path) -> No
     for place in tables.values():
         positions = [place.index(words) for words in ("Identity", "nearer_to_source", "Likeness", "0.7123", "12 s")]
         assert positions == sorted(positions)
-    assert "| nearer_to_source | 0.5 share |  | >= 0.95 | NO | fused faces that the judge" in text
+    assert "| nearer_to_source | 0.5 share |  | >= 0.95 | NO | fused faces that the evaluator" in text
     assert "![Fusions](grid.png)" in text
     assert (folder / "grid.png").is_file()
 
@@ -118,10 +118,10 @@ def test_a_report_without_figures_of_that_kind_has_no_empty_frame() -> None:
         (Goal(above=("low", "high", "unknown")), (0.6, None)),
     ],
 )
-def test_a_judged_figure_bears_its_goal_as_numbers(goal: Goal, bounds: tuple[float | None, float | None]) -> None:
-    judged = goal.judge(Figure(value=1.0, unit="x", low=0.9, high=1.1), {"low": 0.4, "high": 0.6})
-    assert (judged.goal_low, judged.goal_high) == bounds
-    assert (judged.low, judged.high, judged.holds) == (0.9, 1.1, True)
+def test_a_checked_figure_bears_its_goal_as_numbers(goal: Goal, bounds: tuple[float | None, float | None]) -> None:
+    checked = goal.check(Figure(value=1.0, unit="x", low=0.9, high=1.1), {"low": 0.4, "high": 0.6})
+    assert (checked.goal_low, checked.goal_high) == bounds
+    assert (checked.low, checked.high, checked.holds) == (0.9, 1.1, True)
 
 
 def name_figures(figures: dict[str, Figure]) -> Figures:

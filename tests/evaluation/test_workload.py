@@ -31,15 +31,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_material_is_what_its_places_name_and_nothing_else(folder: Path) -> None:
-    material = load(folder, people=3)
-    assert len(set(material.file.tolist())) > 1
-    for crop in range(len(material.crops)):
-        file, row, person = material.place(crop)
+    dataset = load(folder, people=3)
+    assert len(set(dataset.file.tolist())) > 1
+    for crop in range(len(dataset.crops)):
+        file, row, person = dataset.place(crop)
         written = pq.read_table(folder / file).slice(row, 1).to_pylist()[0]
-        assert bytes(material.crops.images[crop]) == written["image"]
+        assert bytes(dataset.crops.images[crop]) == written["image"]
         assert person == written["identity"]
-    used = set(material.plan.pairs.ravel()) | set(material.plan.gallery)
-    assert used == set(range(len(material.crops)))
+    used = set(dataset.plan.pairs.ravel()) | set(dataset.plan.gallery)
+    assert used == set(range(len(dataset.crops)))
 
 
 def test_a_split_without_two_people_is_refused_with_what_there_is(folder: Path) -> None:
@@ -53,25 +53,25 @@ def test_a_split_without_two_people_is_refused_with_what_there_is(folder: Path) 
 
 
 def test_pieces_hold_every_pair_and_enrolled_crop_once(folder: Path) -> None:
-    material = load(folder)
+    dataset = load(folder)
     clip = RecordedClip("clip", "somewhere", 3)
-    pieces = list(divide(material, [(clip, 5)], batch=7))
+    pieces = list(divide(dataset, [(clip, 5)], batch=7))
     pairs = [piece for piece in pieces if isinstance(piece, PairPiece)]
     crops = [piece for piece in pieces if isinstance(piece, CropPiece)]
     (film,) = (piece for piece in pieces if isinstance(piece, ClipPiece))
     assert np.concatenate([piece.numbers for piece in pairs]).tolist() == list(range(40))
     assert max(len(piece.numbers) for piece in pairs) == 7
-    assert np.concatenate([piece.numbers for piece in crops]).tolist() == material.plan.gallery.tolist()
-    assert film.source == material.crops.select(np.array([5]))[0]
+    assert np.concatenate([piece.numbers for piece in crops]).tolist() == dataset.plan.gallery.tolist()
+    assert film.source == dataset.crops.select(np.array([5]))[0]
     for piece in pairs:
         for number, (source, target) in zip(piece.numbers, piece.draws.indices, strict=True):
-            wanted = material.crops.select(material.plan.pairs[number])
+            wanted = dataset.crops.select(dataset.plan.pairs[number])
             assert piece.draws.crops.select(np.array([source, target])) == wanted
 
 
 def test_a_piece_travels_with_no_more_than_its_own_crops(folder: Path) -> None:
-    material = load(folder)
-    first = next(piece for piece in divide(material, [], batch=4) if isinstance(piece, PairPiece))
+    dataset = load(folder)
+    first = next(piece for piece in divide(dataset, [], batch=4) if isinstance(piece, PairPiece))
     again = pickle.loads(pickle.dumps(first))
     assert again.draws.crops.select(again.draws.indices[:, 0]) == first.draws.crops.select(first.draws.indices[:, 0])
     assert len(first.draws.crops) <= 8
@@ -79,11 +79,11 @@ def test_a_piece_travels_with_no_more_than_its_own_crops(folder: Path) -> None:
 
 
 def test_compact_draws_show_the_same_crops(folder: Path) -> None:
-    material = load(folder)
-    pairs = material.plan.pairs
-    draws = compact(SampledPairs(material.crops, pairs))
+    dataset = load(folder)
+    pairs = dataset.plan.pairs
+    draws = compact(SampledPairs(dataset.crops, pairs))
     for role in (0, 1):
-        assert draws.crops.select(draws.indices[:, role]) == material.crops.select(pairs[:, role])
+        assert draws.crops.select(draws.indices[:, role]) == dataset.crops.select(pairs[:, role])
 
 
 def test_answers_are_joined_in_the_order_of_their_numbers() -> None:

@@ -113,9 +113,9 @@ def test_layers_that_read_and_write_pictures_keep_their_bits(bundle: Bundle) -> 
 def test_a_variant_that_misses_its_gate_is_not_written_and_its_figures_are_told(
     run: Path, bundle: Bundle, tmp_path: Path, gate: Gate
 ) -> None:
-    specimens = draw_for(run / "run")
+    calibration_data = draw_for(run / "run")
     with pytest.raises(ParityFailed, match=r"int8 generator misses its gate: largest difference .* SSIM .*gates\.int8"):
-        build_variant("int8", bundle.generator_path, tmp_path, specimens, gate)
+        build_variant("int8", bundle.generator_path, tmp_path, calibration_data, gate)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,10 +131,10 @@ def test_an_export_with_a_variant_that_misses_its_gate_leaves_nothing(
 def test_specimens_come_from_the_shards_or_are_synthetic(run: Path, tmp_path: Path) -> None:
     save_fusion(tmp_path / "run")
     lost = tmp_path / "run"
-    specimens = draw_for(lost)
-    assert specimens.judged_on == "synthetic faces"
-    assert specimens.held_out["target"].std() > 0.1
-    assert not np.array_equal(specimens.held_out["target"], specimens.calibration["target"])
+    calibration_data = draw_for(lost)
+    assert calibration_data.judged_on == "synthetic faces"
+    assert calibration_data.held_out["target"].std() > 0.1
+    assert not np.array_equal(calibration_data.held_out["target"], calibration_data.calibration["target"])
     found, again = draw_for(lost, str(run / "shards")), draw_for(run / "run")
     assert np.array_equal(found.held_out["target"], again.held_out["target"])
     with pytest.raises(InputMissing):

@@ -67,7 +67,7 @@ def test_a_full_and_a_read_only_disk_are_reported_and_saved_files_are_kept(
         assert main(["train", "--config", settings]) == 1
     line = refusal(capfd)
     assert "could not be saved" in line, line
-    assert "free space or mend the access, then start the same run again" in line
+    assert "free some space or fix the permissions, then start the same run again" in line
     reached = count_images(runs)
     assert CHECKPOINT_IMAGES <= reached < IMAGES
     assert load_tensors(find_checkpoint(str(runs / NAME)))

@@ -61,10 +61,10 @@ class Setting:
         config = EvaluateConfig(
             model="m", data=str(folder / "shards"), output="o", pairs=PAIRS, gallery_images=2, bootstrap_rounds=20
         )
-        self.material: EvalDataset = load_dataset(config, read_manifest(config.data))
+        self.dataset: EvalDataset = load_dataset(config, read_manifest(config.data))
         decoder = CropDecoder(SIZE, threads=1)
-        self.batch: PairBatch = collate_pairs([SampledPairs(self.material.crops, self.material.plan.pairs)], decoder)
-        self.gallery = decoder.decode(self.material.crops.select(self.material.plan.gallery))
+        self.batch: PairBatch = collate_pairs([SampledPairs(self.dataset.crops, self.dataset.plan.pairs)], decoder)
+        self.gallery = decoder.decode(self.dataset.crops.select(self.dataset.plan.gallery))
         decoder.close()
         evaluators = Evaluators(
             load_encoder(str(folder / "judge")).build(),
@@ -74,18 +74,18 @@ class Setting:
         )
         self.meter = Meter(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU)
 
-    def measure(self, subject: FusionModel) -> Columns:
-        return self.meter.measure(subject, self.batch)
+    def measure(self, model: FusionModel) -> Columns:
+        return self.meter.measure(model, self.batch)
 
     def judge(self, answer: Tensor, *, with_features: bool = True) -> EvalSummary:
-        numbers = np.argsort(self.material.plan.gallery)
+        numbers = np.argsort(self.dataset.plan.gallery)
         described = self.meter.measure_crops(self.gallery[numbers])
         pairs = self.measure(Answering(answer))
         return sum_up(
-            self.material,
+            self.dataset,
             {
                 "pairs": (np.arange(PAIRS), pairs),
-                "crops": (self.material.plan.gallery[numbers], described),
+                "crops": (self.dataset.plan.gallery[numbers], described),
                 "clips": (np.empty(0, np.int64), {}),
             },
             with_features=with_features,

@@ -32,10 +32,10 @@ def test_pairs_are_of_different_people_and_none_comes_twice() -> None:
 
 def test_enrolled_pictures_are_never_fused_where_the_person_has_others() -> None:
     chosen = plan(pairs=100)
-    enrolled, fused = set(chosen.gallery.tolist()), set(chosen.pairs.ravel().tolist())
-    assert {NAMES[row] for row in enrolled & fused} == {"p0"}  # one picture has to do for both
+    gallery, fused = set(chosen.gallery.tolist()), set(chosen.pairs.ravel().tolist())
+    assert {NAMES[row] for row in gallery & fused} == {"p0"}  # one picture has to do for both
     assert chosen.num_single == 1
-    assert Counter(NAMES[row] for row in enrolled) == {"p0": 1, "p1": 1, "p2": 2, "p3": 2, "p4": 2, "p5": 2}
+    assert Counter(NAMES[row] for row in gallery) == {"p0": 1, "p1": 1, "p2": 2, "p3": 2, "p4": 2, "p5": 2}
 
 
 def test_every_person_is_source_and_target_equally_often() -> None:

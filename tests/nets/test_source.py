@@ -96,10 +96,10 @@ def test_attention_can_fetch_from_elsewhere() -> None:
 def test_the_product_of_two_places_is_largest_where_they_are_one() -> None:
     places = torch.rand(50, 2, generator=torch.Generator().manual_seed(0))
     codes = encode_places(places, 24)
-    likeness = codes @ codes.T
-    assert torch.equal(likeness.argmax(dim=1), torch.arange(50))
+    similarity = codes @ codes.T
+    assert torch.equal(similarity.argmax(dim=1), torch.arange(50))
     near, far = (codes[0] @ encode_places(places[:1] + step, 24)[0] for step in (0.02, 0.3))
-    assert likeness[0, 0] > near > far
+    assert similarity[0, 0] > near > far
 
 
 def test_a_source_is_its_embedding_and_then_its_tokens() -> None:

@@ -76,7 +76,7 @@ def test_a_gate_that_is_missed_leaves_nothing(
     assert "ONNX and torch differ by" in capsys.readouterr().err
     monkeypatch.setattr(BlendFamily, "pair_crops", None)
     assert main([*command, "--precision", "fp16"]) == 1
-    assert "nothing to judge variants by; export fp32 alone" in capsys.readouterr().err
+    assert "no inputs to measure variants on; export fp32 only" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -136,7 +136,7 @@ def test_a_family_may_declare_its_own_table(world: Path, tmp_path: Path, monkeyp
 
 
 def test_settings_of_face_fusion_are_told_to_have_no_effect(world: Path, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"judge, clips\.number: only for models that fuse faces"):
+    with pytest.warns(UserWarning, match=r"evaluator, clips\.number: only for models that fuse faces"):
         measure(world, "run", tmp_path, evaluator="somebody", clips={"number": 3})
 
 

@@ -133,7 +133,7 @@ def test_closing_finishes_what_waits_and_refuses_what_comes_later(fuser: Stepped
 
 def test_two_lanes_put_the_parts_of_a_crowd_in_their_places() -> None:
     fuser = SteppedFuser(2)
-    batcher = CropBatcher(fuser, num_lanes=2)
+    batcher = CropBatcher(fuser, num_streams=2)
     crowd = batcher.submit(np.zeros((7, 1), np.float32), crops(*range(7)))
     fuser.gate.release(10)
     assert firsts(crowd.result(5)) == list(range(7))
@@ -141,15 +141,15 @@ def test_two_lanes_put_the_parts_of_a_crowd_in_their_places() -> None:
 
 
 def test_a_batch_that_is_alone_gets_all_threads_and_others_run_beside(fuser: SteppedFuser) -> None:
-    beside = SteppedFuser(1)
-    batcher = CropBatcher(fuser, beside=beside, num_lanes=2)
+    concurrent = SteppedFuser(1)
+    batcher = CropBatcher(fuser, concurrent_fuser=concurrent, num_streams=2)
     first = batcher.submit(sources(100), crops(1))
     fuser.entered.acquire()
     second = batcher.submit(sources(100), crops(2))
-    beside.entered.acquire()
-    for each in (fuser, beside):
+    concurrent.entered.acquire()
+    for each in (fuser, concurrent):
         each.gate.release()
     assert firsts(first.result(5)) == [101]
     assert firsts(second.result(5)) == [102]
-    assert (fuser.batches, beside.batches) == ([[1]], [[2]])
+    assert (fuser.batches, concurrent.batches) == ([[1]], [[2]])
     batcher.close()

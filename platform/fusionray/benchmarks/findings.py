@@ -25,7 +25,7 @@ class BenchKey(Section):
     def judge(self, value: float) -> Figure:
         """Compare a value with the goal."""
         figure = Figure(value=value, unit=self.unit)
-        return self.goal.judge(figure, {}) if self.goal else figure
+        return self.goal.check(figure, {}) if self.goal else figure
 
 
 def load_keys(bench: str) -> dict[str, BenchKey]:

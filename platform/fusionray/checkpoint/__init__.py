@@ -1,1 +1,1 @@
-"""Contract 3: what a checkpoint is, how all ranks write one beside training, how any number of ranks reads it."""
+"""Contract 3, checkpoints: the format, asynchronous writing by all ranks, reading by any number of ranks."""

@@ -1,7 +1,7 @@
-"""The table of a checkpoint: which part of which tensor lies where in the data files, and what its SHA-256 is.
+"""The table of a checkpoint: the place of each part of each tensor in the data files, and its SHA-256.
 
 A data file is the plain bytes of parts of tensors (C order, the machine's little-endian numbers), one after the other.
-Names of files and places in them are checked before anything is read: a table is as foreign as any other input.
+File names and offsets are checked before anything is read: a table is untrusted input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DTYPES: dict[str, torch.dtype] = {
 
 
 class Part(Section):
-    """A box of a tensor, and where its bytes lie."""
+    """A box of a tensor, and the place of its bytes."""
 
     offsets: list[int]
     sizes: list[int]
@@ -37,7 +37,7 @@ class Part(Section):
 
 
 class TensorEntry(Section):
-    """A whole tensor as it is put together from its parts."""
+    """A tensor and the parts that it is made of."""
 
     dtype: str
     shape: list[int]
@@ -56,7 +56,7 @@ class TensorTable(Section):
 def read_table(folder: str, info: CheckpointInfo) -> TensorTable:
     """Read and check the table of a checkpoint.
 
-    Raises: CheckpointMissing if it is not the one that the description vouches for, or no table that can be followed.
+    Raises: CheckpointMissing if its hash differs from that in the description, or if it is invalid.
     """
     try:
         data = storage.read_bytes(storage.join(folder, plain_name(folder, info.table)))
@@ -82,14 +82,19 @@ def read_table(folder: str, info: CheckpointInfo) -> TensorTable:
 
 
 def plain_name(folder: str, name: str) -> str:
-    """Return a name if it is one of a file right in the folder: a description must not lead anywhere else."""
+    """Return a name if it is that of a file directly in the folder.
+
+    Raises: CheckpointMissing for any other path.
+    """
     if not name or "/" in name or "\\" in name or name in (".", ".."):
-        raise CheckpointMissing(f"{folder}: names a file outside itself ({name!r}); use a checkpoint of fusionray")
+        raise CheckpointMissing(
+            f"{folder}: names a file outside the folder ({name!r}); use a checkpoint that fusionray wrote"
+        )
     return name
 
 
 def follows(entry: TensorEntry, files: Mapping[str, int]) -> bool:
-    """Tell whether the parts of a tensor lie within it and within known files, and are as large as it together."""
+    """Return whether the parts of a tensor lie within it and within known files, and have its size in all."""
     if entry.dtype not in DTYPES or min(entry.shape, default=0) < 0:
         return False
     for part in entry.parts:

@@ -1,8 +1,8 @@
-"""Contract 3, the checkpoint: a folder whose `info.json` vouches for the files of tensors beside it.
+"""Contract 3, the checkpoint: a folder with tensor files and `info.json`, which holds their sizes and hashes.
 
 A run folder holds `checkpoint-<images>/`, each with data files of all ranks (`<save>-<rank>.bin`), their table
 (`<save>.tensors.json`, see table.py) and `info.json`. That one is written last and atomically: a folder
-without it is what a crash left behind, and nobody takes it for a checkpoint. This module knows no torch.
+without it is a leftover of a crash, and is ignored. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CheckpointInfo(Section):
     config: dict[str, Any] = Field(description="the resolved TrainConfig")
     num_people: int = Field(description="people in the training split (rows of the margin head); 0 for pictures")
     metadata: dict[str, Any] = Field(
-        default_factory=dict, description="what rebuilds its networks beside `config`: RecipeFamily.describe()"
+        default_factory=dict, description="what rebuilds its networks, besides `config`: RecipeFamily.describe()"
     )
     data_digest: str = Field(description="Manifest.digest() of the shards")
     images_seen: int = Field(ge=0)
@@ -153,7 +153,7 @@ def newest_checkpoint(run_folder: str, *, refused: Mapping[str, str] | None = No
 
 
 def list_checkpoints(run_folder: str) -> list[str]:
-    """List the folders of a run that a description vouches for, newest first; sound or not."""
+    """List the folders of a run that have an `info.json`, newest first; their files may be damaged."""
     return [folder for folder in checkpoint_folders(run_folder) if INFO_NAME in storage.list_folder(folder)]
 
 

@@ -1,4 +1,4 @@
-"""Networks out of checkpoints: identity encoders, attribute readers, and the generator of a fusion."""
+"""Load networks from checkpoints: identity encoders, attribute readers, and the generator of a fusion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fusionray.nets.generator import Generator, GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 
 # Names in `state_tensors` of an engine.
-AVERAGED_FUSION = "averages.generator."
+EMA_FUSION = "averages.generator."
 SUPERVISING_ENCODER = "frozen.identity."
 TRAINED_ENCODER = "averages.classifier.encoder."
 TRAINED_READER = "averages.reader."
@@ -34,7 +34,7 @@ OTHER_VERSION = "{}: its configuration is of another version of fusionray"
 
 @dataclass(frozen=True)
 class EncoderState:
-    """A trained identity encoder as plain data that can travel to workers."""
+    """A trained identity encoder as plain data that can be sent to workers."""
 
     config: dict[str, Any]
     weights: dict[str, Tensor]
@@ -47,7 +47,7 @@ class EncoderState:
 
 
 def load_encoder(location: str) -> EncoderState:
-    """Take the identity encoder out of a checkpoint or run folder of either recipe.
+    """Load the identity encoder from a checkpoint or run folder of any recipe that has one.
 
     Raises: CheckpointMissing.
     """
@@ -56,7 +56,7 @@ def load_encoder(location: str) -> EncoderState:
 
 
 def encoder_from_checkpoint(folder: str, info: CheckpointInfo) -> EncoderState:
-    """Take the identity encoder out of a checkpoint: the one that supervised, or the trained one, averaged."""
+    """Load the identity encoder from a checkpoint: the one that supervised, or the EMA of the trained one."""
     if IDENTITY_ENCODER not in info.metadata:
         raise CheckpointMissing(f"{folder}: holds no identity encoder")
     supervised = any(name.startswith(SUPERVISING_ENCODER) for name in list_tensors(folder))
@@ -65,14 +65,14 @@ def encoder_from_checkpoint(folder: str, info: CheckpointInfo) -> EncoderState:
 
 
 def load_reader(location: str) -> AttributeReader:
-    """Load the averaged attribute reader of a checkpoint or run folder, frozen and in eval mode.
+    """Load the EMA attribute reader of a checkpoint or run folder, frozen and in eval mode.
 
     Raises: CheckpointMissing, also for a checkpoint of another recipe.
     """
     folder = find_checkpoint(location)
     info = read_info(folder)
     if ATTRIBUTE_READER not in info.metadata:
-        raise CheckpointMissing(f"{folder}: holds no attribute reader; train one with `--preset attributes-small`")
+        raise CheckpointMissing(f"{folder}: contains no attribute reader; train one with `--preset attributes-small`")
     config = AttributeReaderConfig.model_validate(info.metadata[ATTRIBUTE_READER])
     reader = AttributeReader(config, ParameterStandard.blank(len(config.names)))
     load_weights(reader, load_tensors(folder, TRAINED_READER), folder)
@@ -90,9 +90,9 @@ class TrainedNetworks(Protocol):
 
 
 def start_from(recipe: TrainedNetworks, location: str) -> None:
-    """Give the networks of a recipe the weights of a checkpoint or run folder: the averaged ones where there are any.
+    """Load the weights of a checkpoint or run folder into the networks of a recipe; EMA weights if there are any.
 
-    Raises: CheckpointMissing, also where a network is missing there or was built another way.
+    Raises: CheckpointMissing, also if a network is missing there or has another shape.
     """
     folder = find_checkpoint(location)
     for name, network in recipe.networks.items():
@@ -101,9 +101,9 @@ def start_from(recipe: TrainedNetworks, location: str) -> None:
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
-    """Load weights into a network that was built from the configuration beside them.
+    """Load weights into a network that was built from the configuration stored with them.
 
-    Raises: CheckpointMissing if it has been built another way since.
+    Raises: CheckpointMissing if they do not fit.
     """
     try:
         network.load_state_dict(weights)
@@ -115,7 +115,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], where: str) 
 
 
 class StoredSection(Section):
-    """A part of the configuration that a checkpoint was trained with; what is not named here is passed over."""
+    """A part of the configuration that a checkpoint was trained with; other keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -139,7 +139,7 @@ class StoredFusionRecipe(StoredRecipe):
 
 
 class StoredConfig(StoredSection):
-    """What the users of a trained model read of its training configuration."""
+    """The part of a training configuration that users of the model need."""
 
     run: StoredRun
     data: StoredData
@@ -152,7 +152,7 @@ class StoredFusionConfig(StoredConfig):
 
 @dataclass(frozen=True)
 class TrainedFusion:
-    """What export and evaluation take from a face-fusion checkpoint; `encoder` is the one that supervised."""
+    """A loaded face-fusion checkpoint; `encoder` is the one that supervised."""
 
     config: StoredFusionConfig
     info: CheckpointInfo
@@ -161,17 +161,17 @@ class TrainedFusion:
 
     @property
     def generator(self) -> Generator:
-        """Give the network that fuses."""
+        """The generator of the fusion network."""
         return self.network.generator
 
     @property
     def reader(self) -> SourceReader:
-        """Give the network that tells the generator who the source is."""
+        """The network that encodes the source for the generator, in eval mode."""
         return SourceReader(self.encoder, self.network).eval()
 
 
 def read_stored_config(folder: str, info: CheckpointInfo) -> StoredConfig:
-    """Read what all users of a trained model need of the configuration of its checkpoint.
+    """Read the training configuration of a checkpoint.
 
     Raises: ConfigInvalid.
     """
@@ -179,7 +179,7 @@ def read_stored_config(folder: str, info: CheckpointInfo) -> StoredConfig:
 
 
 def load_fusion(location: str | Path) -> TrainedFusion:
-    """Load the averaged fusion network and its identity encoder from a checkpoint or run folder.
+    """Load the EMA fusion network and its identity encoder from a checkpoint or run folder.
 
     Raises: CheckpointMissing, also for a checkpoint of another recipe.
     """
@@ -190,7 +190,7 @@ def load_fusion(location: str | Path) -> TrainedFusion:
         raise CheckpointMissing(f"{folder}: is a checkpoint of the {recipe} recipe, not of {FACE_FUSION}")
     config = validate(StoredFusionConfig, info.config, OTHER_VERSION.format(folder))
     network = FusionNetwork(config.recipe.generator)
-    load_weights(network, load_tensors(folder, AVERAGED_FUSION), folder)
+    load_weights(network, load_tensors(folder, EMA_FUSION), folder)
     return TrainedFusion(
         config, info, network.eval().requires_grad_(False), encoder_from_checkpoint(folder, info).build()
     )

@@ -130,7 +130,7 @@ def gather(value: Value, group: dist.ProcessGroup | None) -> list[Value]:
 
 
 def word(fault: CheckpointMissing | None) -> tuple[str, bool]:
-    """Put a fault into what other ranks can be told: what it says, and whether it is damage."""
+    """Return an error as plain data for other ranks: its message, and whether it means damage."""
     return ("", False) if fault is None else (str(fault), isinstance(fault, CheckpointDamaged))
 
 

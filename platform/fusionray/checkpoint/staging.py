@@ -1,4 +1,4 @@
-"""Staging: which parts of the state this rank saves, and the copy of them that is written while training goes on."""
+"""Staging: the parts of the state that this rank saves, and their copy, which is written while training continues."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fusionray.storage import filesystem as storage
 
 # Numbers of any type may begin in memory at a multiple of this.
 ALIGNMENT = 64
-# numpy knows neither bfloat16 nor float8: bytes of equal width stand for them.
+# numpy supports neither bfloat16 nor float8, so integers of equal width represent them.
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What this rank saves of one tensor: a box of it, and the staged copy (in the memory layout of its source)."""
+    """The box of one tensor that this rank saves, and its staged copy (in the memory layout of its source)."""
 
     name: str
     shape: list[int]
@@ -35,20 +35,20 @@ class Piece:
 
 
 class Staging:
-    """A copy of this rank's share of the state, made quickly and again and again in the same memory.
+    """A copy of this rank's part of the state, in memory that every save reuses.
 
-    torch.distributed.checkpoint plans the shares: of tensors that several ranks hold each saves some.
+    torch.distributed.checkpoint plans the parts: ranks divide the tensors that several of them hold.
     """
 
     @torch.no_grad()
     def __init__(self, state: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> None:
         check_numbers(state)
         self.signature = sign(state)
-        items = plan_share(state, group)
+        items = plan_local_part(state, group)
         shards = [local_part(state[item.index.fqn]) for item in items]
         starts = np.cumsum([0, *(padded(local.nbytes) for local in shards)])
         self.gpu = next((local.device for local in shards if local.is_cuda), None)
-        # Zeros, not empty: the first copy into new memory takes many times as long.
+        # Zeros instead of empty: the first copy into untouched memory takes many times longer.
         buffer = torch.zeros(int(starts[-1]), dtype=torch.uint8, pin_memory=self.gpu is not None)
         self.pieces = [
             Piece(
@@ -62,12 +62,12 @@ class Staging:
         self.copied: torch.cuda.Event | None = None
 
     def fits(self, state: Mapping[str, Tensor]) -> bool:
-        """Tell whether a state is laid out as the one that was planned for."""
+        """Return whether a state has the layout that this plan was made for."""
         return sign(state) == self.signature
 
     @torch.no_grad()
     def take(self, state: Mapping[str, Tensor]) -> None:
-        """Copy the state's present values. From a GPU the copies are only queued: before any later change of it."""
+        """Copy the state's present values. From a GPU, the copies are queued before any later change of the state."""
         sources = [local_part(state[piece.name]) for piece in self.pieces]
         if sources:
             torch._foreach_copy_([piece.copy for piece in self.pieces], sources, non_blocking=True)
@@ -103,8 +103,8 @@ class Staging:
         return start, entries
 
 
-def plan_share(state: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> list[Any]:
-    """Plan together what each rank saves; return this rank's torch.distributed.checkpoint write items."""
+def plan_local_part(state: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> list[Any]:
+    """Plan with all ranks what each one saves; return this rank's torch.distributed.checkpoint write items."""
     rank = 0 if group is None else dist.get_rank(group)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(state), is_coordinator=rank == 0)
@@ -112,13 +112,13 @@ def plan_share(state: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> 
     if group is not None:
         plans *= dist.get_world_size(group)
         dist.all_gather_object(plans, plans[rank], group=group)
-    # Every rank makes the whole plan, alike: an error in it is then raised on all of them.
+    # Every rank makes the same global plan, so an error in it is raised on all ranks.
     shares, _ = planner.create_global_plan(plans)
     return list(shares[rank].items)
 
 
 def check_numbers(state: Mapping[str, Tensor]) -> None:
-    """Check that a state is made of tensors that the format can hold.
+    """Check that all values of a state are tensors that the format supports.
 
     Raises: TypeError naming the first value that is not.
     """
@@ -129,24 +129,24 @@ def check_numbers(state: Mapping[str, Tensor]) -> None:
 
 @torch.no_grad()
 def sign(state: Mapping[str, Tensor]) -> list[tuple[Any, ...]]:
-    """Sum up the layout of a state."""
+    """Return the layout of a state, for comparison."""
     parts = ((name, value.shape, local_part(value)) for name, value in state.items())
     return [(name, shape, local.shape, local.stride(), local.dtype, local.device) for name, shape, local in parts]
 
 
 def local_part(value: Tensor) -> Tensor:
-    """Give what this rank holds of a tensor; under `no_grad`, or autograd would follow it."""
+    """Return this rank's part of a tensor; call it under `no_grad`, since autograd would track it."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 def view_like(memory: Tensor, source: Tensor) -> Tensor:
-    """View bytes as a tensor of a source's shape, type and order in memory: copying in order is twice as fast."""
+    """View bytes as a tensor with the shape, dtype and strides of `source`: a copy in order is twice as fast."""
     strides = torch.empty_like(source, device="meta").stride()
     return memory[: source.nbytes].view(source.dtype).as_strided(source.shape, strides)
 
 
 def plain_bytes(tensor: Tensor) -> NDArray[np.uint8]:
-    """Give the values of a CPU tensor in C order as bytes; numpy copies where it must, outside Python's lock."""
+    """Give the values of a CPU tensor in C order as bytes; numpy copies where it must, without Python's lock."""
     words = tensor.view(WORDS[tensor.itemsize]).numpy()
     return np.ascontiguousarray(words).reshape(-1).view(np.uint8)
 

@@ -1,4 +1,4 @@
-"""Saving without waiting: the state is copied, and a thread of its own writes the copy while training goes on."""
+"""Asynchronous checkpoints: the state is copied, and a thread writes the copy while training continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fusionray.errors import CheckpointFailed
 from fusionray.storage import filesystem as storage
 
 GROUP_TIMEOUT = timedelta(minutes=10)
-# Training comes first, but a thread that holds Python's lock must not be starved: training would wait for it.
+# The writing thread has a lower priority, but not the lowest: if it starves with Python's lock, training waits.
 NICENESS = 5
 Value = TypeVar("Value")
 
@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 class CheckpointWriter:
     """Save the state of all ranks, one checkpoint at a time; every rank has one and calls it at the same points.
 
-    `keep` newest checkpoints are kept, and beside them the best one by `best_metric` of `CheckpointInfo.metrics`.
+    The `keep` newest checkpoints are kept, and the best one by `best_metric` of `CheckpointInfo.metrics`.
     `fencing_token`: from `take_fencing_token` at the start of the run; after a later start nothing is published.
     """
 
@@ -54,32 +54,32 @@ class CheckpointWriter:
         self.best_metric = best_metric
         self.best_mode = best_mode
         self.fencing_token = fencing_token
-        # A group of its own: collectives of the writing thread must not meet those of the training thread.
+        # A separate group: collectives of the writing thread must not mix with those of the training thread.
         self.group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT) if num_ranks > 1 else None
         self.thread = ThreadPoolExecutor(1, "checkpoint", initializer=yield_to_training)
         self.running: Future[str] | None = None
         self.staging: Staging | None = None
         self.num_saves = 0
-        # No save ever writes over a file of another, even where both are of the same number of images.
+        # A save never overwrites files of another save, even at the same number of images.
         self.token = self.broadcast(uuid.uuid4().hex[:8])
 
     def prepare(self, state: Mapping[str, Tensor]) -> None:
-        """Plan who saves what and set the memory aside; `begin` does it when it must, which takes longer that time."""
+        """Plan which rank saves what, and allocate memory; otherwise the first `begin` does it, and takes longer."""
         changed = torch.tensor(int(self.staging is None or not self.staging.fits(state)))
         if self.group is not None:
-            # Planning is done together, even if the state of one rank alone has changed.
+            # All ranks plan together, even if the state of only one rank has changed.
             dist.all_reduce(changed, dist.ReduceOp.MAX, group=self.group)
         if changed:
             self.staging = None
             self.staging = Staging(state, self.group)
 
     def begin(self, state: Mapping[str, Tensor], info: CheckpointInfo) -> None:
-        """Copy this rank's share of the state, and return while it is being written.
+        """Copy this rank's part of the state, start to write it, and return.
 
-        Waits for the save before this one. The state may hold plain tensors that are equal on all ranks, DTensors, and
-        tensors that one rank alone holds. `info` counts on rank 0; `images_seen` names the folder on all.
+        Waits for the previous save. The state may contain plain tensors that are equal on all ranks, DTensors, and
+        tensors that exist on one rank only. `info` of rank 0 is stored; `images_seen` names the folder.
 
-        Raises: CheckpointFailed if the save before this one failed.
+        Raises: CheckpointFailed if the previous save failed.
         """
         self.wait()
         self.prepare(state)
@@ -89,19 +89,19 @@ class CheckpointWriter:
         self.running = self.thread.submit(self.save, info, f"{self.token}-{self.num_saves}")
 
     def finished(self) -> bool:
-        """Tell whether nothing is being saved now; `wait` then tells at once how it went."""
+        """Return whether no save is in progress; `wait` then returns at once."""
         return self.running is None or self.running.done()
 
     def wait(self) -> str | None:
-        """Wait until nothing is being saved; return the checkpoint that was finished since the last call, if any.
+        """Wait for the save in progress; return the folder of a checkpoint that is new since the last call, or None.
 
-        Raises: CheckpointFailed if it could not be written; what was saved before is intact.
+        Raises: CheckpointFailed if it could not be written; earlier checkpoints are intact.
         """
         running, self.running = self.running, None
         return None if running is None else running.result()
 
     def close(self) -> None:
-        """Wait for the last save and give thread and memory back; before the process group is destroyed.
+        """Wait for the last save, then release thread and memory; call it before the process group is destroyed.
 
         Raises: as `wait`.
         """
@@ -112,56 +112,58 @@ class CheckpointWriter:
             self.staging = None
 
     def save(self, info: CheckpointInfo, save_name: str) -> str:
-        """Write this rank's data file; when all ranks have, rank 0 publishes the checkpoint. Returns its folder."""
+        """Write this rank's data file; after all ranks, rank 0 publishes the checkpoint. Returns its folder."""
         assert self.staging is not None
         folder = storage.join(self.run_folder, checkpoint_name(info.images_seen))
         location = storage.join(folder, f"{save_name}-{self.rank:05d}.bin")
-        share = Share(location.rsplit("/", 1)[-1], fault=f"rank {self.rank} met an unforeseen error; see its log")
+        part = RankPart(
+            location.rsplit("/", 1)[-1], fault=f"rank {self.rank} failed with an unexpected error; see its log"
+        )
         try:
-            share.length, share.entries = self.staging.write(location)
-            share.fault = ""
+            part.length, part.entries = self.staging.write(location)
+            part.fault = ""
         except OSError as error:
-            share.fault = f"rank {self.rank}: {one_line(error)}"
+            part.fault = f"rank {self.rank}: {one_line(error)}"
         finally:
-            # Come what may: the other ranks wait for this one's answer.
-            fault, published = self.settle(folder, info, save_name, share)
+            # Always: the other ranks wait for this rank's answer.
+            fault, published = self.settle(folder, info, save_name, part)
         if fault:
             if not published:
-                # What cannot be deleted now is deleted by the next save.
+                # If it cannot be deleted now, the next save deletes it.
                 with contextlib.suppress(OSError):
                     storage.delete(location)
             raise CheckpointFailed(
                 f"{folder}: {'older ones could not be deleted' if published else 'could not be saved'} ({fault}); "
-                "the checkpoints before it are intact: free space or mend the access, then start the same run again"
+                "earlier checkpoints are intact: free some space or fix the permissions, then start the same run again"
             )
         return folder
 
-    def settle(self, folder: str, info: CheckpointInfo, save_name: str, share: Share) -> tuple[str, bool]:
-        """Collect the shares of all ranks and publish them; tell all ranks what went wrong and whether it counts."""
-        shares = [share] * self.num_ranks
+    def settle(self, folder: str, info: CheckpointInfo, save_name: str, part: RankPart) -> tuple[str, bool]:
+        """Publish the parts of all ranks; return on all ranks the fault, "" if none, and whether it is published."""
+        parts = [part] * self.num_ranks
         if self.group is not None:
-            dist.gather_object(share, shares if self.rank == 0 else None, group=self.group)
-        outcome = ("rank 0 met an unforeseen error; see its log", False)
+            dist.gather_object(part, parts if self.rank == 0 else None, group=self.group)
+        outcome = ("rank 0 failed with an unexpected error; see its log", False)
         try:
             if self.rank == 0:
-                outcome = self.publish(folder, info, save_name, shares)
+                outcome = self.publish(folder, info, save_name, parts)
         finally:
             outcome = self.broadcast(outcome)
         return outcome
 
-    def publish(self, folder: str, info: CheckpointInfo, save_name: str, shares: list[Share]) -> tuple[str, bool]:
-        """Write table and description of a checkpoint whose data files are all written, then delete older ones."""
-        fault = next((share.fault for share in shares if share.fault), "")
+    def publish(self, folder: str, info: CheckpointInfo, save_name: str, parts: list[RankPart]) -> tuple[str, bool]:
+        """Write table and description of a checkpoint once its data files exist, then delete older checkpoints."""
+        fault = next((part.fault for part in parts if part.fault), "")
         if fault:
             return fault, False
         if self.fencing_token and not is_owner(self.run_folder, self.fencing_token):
-            return "the run was started again since, and goes on elsewhere", False
+            return "the run was started again and continues elsewhere", False
         table_name = f"{save_name}.tensors.json"
-        table = json.dumps({"tensors": merge_entries(shares)}).encode()
+        table = json.dumps({"tensors": merge_entries(parts)}).encode()
         described = info.model_copy(
             update={
                 "num_ranks": self.num_ranks,
-                "files": {**{share.file: share.length for share in shares}, table_name: len(table)},
+                "files": {**{part.file: part.length for part in parts}, table_name: len(table)},
                 "table": table_name,
                 "table_sha256": storage.sha256_hex(table),
             }
@@ -185,8 +187,8 @@ class CheckpointWriter:
 
 
 @dataclass
-class Share:
-    """What one rank contributed to a checkpoint: its file, and the entries of the table for it; or what went wrong."""
+class RankPart:
+    """One rank's part of a checkpoint: its file and table entries, or its fault."""
 
     file: str
     fault: str
@@ -194,22 +196,22 @@ class Share:
     entries: dict[str, Any] = field(default_factory=dict)
 
 
-def merge_entries(shares: Sequence[Share]) -> dict[str, Any]:
-    """Join the entries of all ranks: a sharded tensor has a part on each."""
+def merge_entries(parts: Sequence[RankPart]) -> dict[str, Any]:
+    """Merge the entries of all ranks: a sharded tensor has a part on each rank."""
     merged: dict[str, Any] = {}
-    for share in shares:
-        for name, entry in share.entries.items():
+    for part in parts:
+        for name, entry in part.entries.items():
             former = merged.get(name, {**entry, "parts": []})
             merged[name] = {**former, "parts": former["parts"] + entry["parts"]}
     return merged
 
 
 def one_line(error: OSError) -> str:
-    """Word an error of a file system; those of object stores have several lines."""
+    """Return the message of a storage error on one line; object stores use several lines."""
     return " ".join(str(error).split())
 
 
 def yield_to_training() -> None:
-    """Lower the priority of the calling thread, where threads have one of their own."""
+    """Lower the priority of the calling thread, on systems with priorities per thread."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)

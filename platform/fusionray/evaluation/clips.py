@@ -1,4 +1,4 @@
-"""Clips in which a face moves, to see whether a fusion holds still: rendered ones with their truth, or a user's.
+"""Clips of a moving face, which show whether a fusion is stable: rendered ones with a true fusion, or a user's.
 
 Shape suffixes: T frames, H rows, W columns, A attributes, P parameters.
 """
@@ -32,7 +32,7 @@ from fusionray.types import PairBatch, SyntheticTruth
 MOVING = (
     "yaw", "pitch", "roll", "smile", "mouth_open", "brow_raise", "eye_closure", "gaze_x", "gaze_y", "light_azimuth",
 )  # fmt: skip
-# A file with fewer frames that show a face says nothing about motion.
+# Fewest frames with a face in a file.
 LEAST_FRAMES = 2
 
 
@@ -45,7 +45,7 @@ class Frames:
 
 
 class Clip(Protocol):
-    """A description of a clip, small enough to travel."""
+    """A description of a clip, small enough to send to a worker."""
 
     def load(self, template: Template, size: int) -> Frames:
         """Make the frames, aligned to a template."""
@@ -89,7 +89,7 @@ class RenderedClip:
         return Frames(draw(target), draw(source))
 
     def move(self) -> Tensor:
-        """Go from start to end, slow at both, [T,A]; only what belongs to a moving head changes."""
+        """Interpolate from start to end with cosine easing, [T,A]; only MOVING attributes change."""
         columns = [synthetic.ATTRIBUTE_NAMES.index(name) for name in MOVING]
         share_T1 = (1 - torch.cos(torch.linspace(0, math.pi, self.num_frames)[:, None])) / 2
         start, end = torch.from_numpy(self.start), torch.from_numpy(self.end)
@@ -121,7 +121,7 @@ class RecordedClip:
             if len(crops) == self.num_frames:
                 break
         if len(crops) < LEAST_FRAMES:
-            raise InputMissing(f"{self.path}: shows a face in {len(crops)} frames, and motion takes {LEAST_FRAMES}")
+            raise InputMissing(f"{self.path}: shows a face in {len(crops)} frame(s); {LEAST_FRAMES} are needed")
         return Frames(torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2).contiguous(), None)
 
 

@@ -26,7 +26,7 @@ class ClipsConfig(Section):
 
 
 class EvaluateConfig(Section):
-    """Which model is evaluated, on which pictures, by which evaluators."""
+    """Which model is evaluated, on which pictures, with which evaluators."""
 
     listed_by: ClassVar[str] = "fusionray evaluate --settings"
 
@@ -62,7 +62,7 @@ class EvaluateConfig(Section):
     )
     features: FeaturesConfig | None = Field(
         None,
-        description="Network for FID and KID; null: both are measured in the judge's embeddings, as fid_judge and "
+        description="Network for FID and KID; null: both are measured in the evaluator's embeddings, as fid_judge and "
         "kid_judge.",
     )
     clips: ClipsConfig = ClipsConfig()
@@ -80,7 +80,7 @@ class EvaluateConfig(Section):
     workers: WorkersConfig = WorkersConfig()
     runs: str | None = Field(
         None,
-        description="Folder of the runs that train judge and attributes model, and of their tracker; null: output.",
+        description="Folder of the runs that train evaluator and attributes model, and of their tracker; null: output.",
     )
     tracking_uri: str | None = Field(None, description="MLflow store; null: an SQLite store in `runs`.")
     experiment: str = Field("fusionray", description="MLflow experiment of the evaluation.")

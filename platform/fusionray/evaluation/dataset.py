@@ -91,7 +91,7 @@ def check_split(folder: str, manifest: Manifest, split: Split) -> None:
     known = ", ".join(f"{name} {info.identities}" for name, info in manifest.splits.items())
     remedy = "with more people" if split == "train" else f"with a larger {split}_fraction"
     if split == "test":
-        remedy += ", or judge by people that models were chosen by: split=validation"
+        remedy += ", or evaluate on people that models were chosen by: split=validation"
     raise ShardMismatch(
         f"{folder}: its {split} split has {people} people, and pairs need two (people by split: {known}); "
         f"prepare again {remedy}"

@@ -1,4 +1,4 @@
-"""The evaluation stage: measure a model by the protocol that its family names, and tell what was found."""
+"""The evaluation stage: measure a model by the protocol of its family, and report the results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fusionray.recipes.family import RecipeFamily
 from fusionray.recipes.registry import find_family
 from fusionray.tracking import tracking_uri
 
-# Protocols by the name that `RecipeFamily.evaluation` has.
+# Protocols by `RecipeFamily.evaluation`.
 PROTOCOLS: dict[str, Callable[[EvaluateConfig, RecipeFamily[Any]], EvaluateResult]] = {
     "face_fusion": lambda config, _: evaluate_fusion(config),
     "pictures": evaluate_pictures,
@@ -28,9 +28,9 @@ PROTOCOLS: dict[str, Callable[[EvaluateConfig, RecipeFamily[Any]], EvaluateResul
 
 
 def evaluate(config: EvaluateConfig) -> EvaluateResult:
-    """Measure a model on the connected Ray cluster; whoever judges it and is named by a preset is trained first.
+    """Measure a model on the connected Ray cluster; evaluators that are named by a preset are trained first.
 
-    Equal settings, model and shards give equal figures. What an earlier call wrote is replaced.
+    Equal settings, model and shards give equal figures. Results of an earlier call are replaced.
 
     Raises: ConfigInvalid if the family of the model names no protocol; any FusionRayError of the protocol.
     """
@@ -41,16 +41,16 @@ def evaluate(config: EvaluateConfig) -> EvaluateResult:
 
 
 def find_model_family(config: EvaluateConfig) -> RecipeFamily[Any]:
-    """Find the family of a bundle, checkpoint or run: by the recipe of the training configuration that it carries.
+    """Find the family of a bundle, checkpoint or run by the recipe in its training configuration.
 
-    Raises: ConfigInvalid if that family is not there; BundleInvalid, CheckpointMissing.
+    Raises: ConfigInvalid if the family is unknown; BundleInvalid, CheckpointMissing.
     """
     location = resolve_model(config.model)
     if not is_bundle(location):
         return find_family(read_stored_config(location, read_info(location)).recipe.name)
     uri = tracking_uri(config.tracking_uri, resolve_location(config.runs or config.output))
     described = read_bundle(location, uri).description
-    # Models that were made elsewhere fuse faces, and carry no training configuration.
+    # Imported models fuse faces, and have no training configuration.
     if described.task == FACE_FUSION:
         return find_family(FACE_FUSION)
     try:

@@ -1,4 +1,4 @@
-"""The protocol of face fusion: fuse pairs of held-out people, let judges measure them, tell what they found."""
+"""The protocol of face fusion: fuse pairs of held-out people, measure them with evaluators, report the results."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ CPU = torch.device("cpu")
 
 
 def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
-    """Judge a model on the connected Ray cluster; a judge that is named by its preset is trained first.
+    """Evaluate a model on the connected Ray cluster; evaluators that are named by a preset are trained first.
 
-    Equal settings, model and shards give equal pairs and figures. What an earlier call wrote is replaced.
+    Equal settings, model and shards give equal pairs and figures. Results of an earlier call are replaced.
 
-    Raises: ShardMismatch for shards of another size or template, or with nobody in the split; ValueError for a judge
-        that supervised the model; any FusionRayError of its parts.
+    Raises: ShardMismatch for shards of another size or template, or an empty split; ValueError for an evaluator that
+        supervised the model; any FusionRayError of its parts.
     """
     config = resolve_places(config)
     uri = tracking_uri(config.tracking_uri, config.runs or config.output)
-    subject, facts = open_fusion_model(config.model, tracking_uri=uri, device=CPU, threads=None)
+    model, facts = open_fusion_model(config.model, tracking_uri=uri, device=CPU, threads=None)
     manifest = read_manifest(config.data)
     check_shards(config.data, manifest, size=facts.size, template=facts.template)
     check_split(config.data, manifest, config.split)
-    beside = describe_run(config, manifest, uri)
-    config = train_evaluators(config, manifest, beside)
+    dependency_run = describe_run(config, manifest, uri)
+    config = train_evaluators(config, manifest, dependency_run)
     evaluators, no_landmarks = resolve_evaluators(config, manifest)
-    check_evaluators(config, evaluators, facts, subject)
-    case = EvalRun(config, uri, facts, manifest, load_dataset(config, manifest), subject)
-    clips = list(plan_clips(config.clips, case.material))
-    verdict = measure(case, evaluators, clips, use_gpu=choose_gpu(beside))
+    check_evaluators(config, evaluators, facts, model)
+    eval_run = EvalRun(config, uri, facts, manifest, load_dataset(config, manifest), model)
+    clips = list(plan_clips(config.clips, eval_run.dataset))
+    summary = measure(eval_run, evaluators, clips, use_gpu=choose_gpu(dependency_run))
     found = MissingContext(
         synthetic=manifest.synthetic,
         with_reader=evaluators.reader is not None,
@@ -68,35 +68,37 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
         landmarks=no_landmarks,
         num_clips=len(clips),
     )
-    table, measured = load_table(), verdict.summary
+    table, measured = load_table(), summary.summary
     figures = write_figures(
         Path(config.output),
         NAME,
-        table.judge(measured.values, measured.intervals, config.goals),
+        table.check_goals(measured.values, measured.intervals, config.goals),
         explain_missing(table, measured.values, found),
     )
-    report = write_outcome(case, verdict, figures, table)
+    report = write_outcome(eval_run, summary, figures, table)
     return EvaluateResult(figures, Path(config.output), write_text(figures), report)
 
 
-def measure(case: EvalRun, evaluators: EvaluatorPaths, clips: list[tuple[Clip, int]], *, use_gpu: bool) -> EvalSummary:
-    """Let workers fuse and measure everything, and sum up what they found."""
-    config = case.config
-    order = EvalSpec(
+def measure(
+    eval_run: EvalRun, evaluators: EvaluatorPaths, clips: list[tuple[Clip, int]], *, use_gpu: bool
+) -> EvalSummary:
+    """Fuse and measure all pieces on the workers, and summarise the columns."""
+    config = eval_run.config
+    spec = EvalSpec(
         model=config.model,
-        tracking_uri=case.tracking_uri,
+        tracking_uri=eval_run.tracking_uri,
         evaluators=evaluators,
-        template=case.facts.template,
-        size=case.facts.size,
+        template=eval_run.facts.template,
+        size=eval_run.facts.size,
         batch=config.batch,
         num_workers=config.workers.num_workers,
         threads=config.workers.threads,
         use_gpu=use_gpu,
     )
-    pieces = list(divide(case.material, clips, config.batch))
+    pieces = list(divide(eval_run.dataset, clips, config.batch))
     return sum_up(
-        case.material,
-        measure_pieces(order, pieces, config.workers),
+        eval_run.dataset,
+        measure_pieces(spec, pieces, config.workers),
         with_features=evaluators.features is not None,
         rounds=config.bootstrap_rounds,
         seed=config.seed,
@@ -104,7 +106,7 @@ def measure(case: EvalRun, evaluators: EvaluatorPaths, clips: list[tuple[Clip, i
 
 
 def resolve_places(config: EvaluateConfig) -> EvaluateConfig:
-    """Make every place absolute, for workers have other working folders, and a run the checkpoint that is judged.
+    """Make every path absolute, since workers have other working folders, and replace a run by its checkpoint.
 
     Raises: CheckpointMissing.
     """
@@ -125,25 +127,27 @@ def resolve_places(config: EvaluateConfig) -> EvaluateConfig:
 
 
 def describe_run(config: EvaluateConfig, manifest: Manifest, uri: str) -> TrainConfig:
-    """Describe the run beside which judges are trained: on these shards, by these workers."""
+    """Return a configuration from which the runs of the evaluators take shards, output and workers."""
     return TrainConfig(
         run=RunConfig(output=config.runs or config.output),
         data=DataConfig(shards=config.data, size=manifest.size, template=manifest.template),
-        recipe=find_family("identity").Config(),  # not trained: only what it shares with the judges counts
+        recipe=find_family("identity").Config(),  # not trained: the evaluators only take the other sections
         workers=config.workers,
         tracking=TrackingConfig(uri=uri, experiment=config.experiment),
     )
 
 
-def train_evaluators(config: EvaluateConfig, manifest: Manifest, beside: TrainConfig) -> EvaluateConfig:
-    """Name every judge by its checkpoint; those that are named by a preset are trained first, or found trained."""
-    # Photographs come without the attributes that readings are compared with.
-    attributes = ensure_trained(beside, config.attributes) if config.attributes and manifest.synthetic else None
-    return config.model_copy(update={"evaluator": ensure_trained(beside, config.evaluator), "attributes": attributes})
+def train_evaluators(config: EvaluateConfig, manifest: Manifest, dependency_run: TrainConfig) -> EvaluateConfig:
+    """Replace evaluators by the paths of their checkpoints; untrained presets are trained first."""
+    # Photographs have no true attributes to compare readings with.
+    attributes = ensure_trained(dependency_run, config.attributes) if config.attributes and manifest.synthetic else None
+    return config.model_copy(
+        update={"evaluator": ensure_trained(dependency_run, config.evaluator), "attributes": attributes}
+    )
 
 
 def resolve_evaluators(config: EvaluateConfig, manifest: Manifest) -> tuple[EvaluatorPaths, str]:
-    """Say where the judges lie; and why the face mesh is not among them, empty if it is."""
+    """Return the paths of the evaluators; and why the face mesh is unavailable, empty if it is available."""
     no_landmarks = ""
     try:
         CropLandmarks(load_template(manifest.template), manifest.size)
@@ -153,31 +157,31 @@ def resolve_evaluators(config: EvaluateConfig, manifest: Manifest) -> tuple[Eval
 
 
 def check_evaluators(
-    config: EvaluateConfig, places: EvaluatorPaths, facts: FusionModelInfo, subject: FusionModel
+    config: EvaluateConfig, places: EvaluatorPaths, facts: FusionModelInfo, model: FusionModel
 ) -> None:
-    """Refuse judges that cannot be used, before any worker starts; and an encoder that judges its own work.
+    """Check the evaluators before any worker starts; none may have supervised the model.
 
-    Raises: ValueError for a judge that supervised the model; CheckpointMissing, InputMissing.
+    Raises: ValueError for an evaluator that supervised the model; CheckpointMissing, InputMissing.
     """
-    judge = places.build(CPU, template=facts.template, size=facts.size).encoder
-    known: list[Callable[[Tensor], Tensor]] = [subject.embed]
+    encoder = places.build(CPU, template=facts.template, size=facts.size).encoder
+    known: list[Callable[[Tensor], Tensor]] = [model.embed]
     if not is_bundle(config.model):
-        # The encoder that feeds the generator need not be the one that watched it learn.
+        # The encoder of the generator's input may differ from the one that supervised the training.
         known.append(load_encoder(config.model).build())
-    if is_same(judge, known):
+    if is_same(encoder, known):
         raise ValueError(
             f"evaluator={config.evaluator}: is the encoder that supervised {config.model}, so its scores are not "
             "independent; use another one, such as evaluator=preset:identity-judge"
         )
 
 
-def plan_clips(config: ClipsConfig, material: EvalDataset) -> Iterator[tuple[Clip, int]]:
-    """Describe the clips to fuse, each with the crop that is its source; they follow the list of pairs."""
-    pairs = material.plan.pairs.tolist()
-    truth = material.crops.truth
+def plan_clips(config: ClipsConfig, dataset: EvalDataset) -> Iterator[tuple[Clip, int]]:
+    """Yield the clips to fuse, each with the index of its source crop; both follow from the list of pairs."""
+    pairs = dataset.plan.pairs.tolist()
+    truth = dataset.crops.truth
     if truth:
         for number, (source, target) in enumerate(pairs[: config.number]):
-            # The head moves as it is held in one picture of the list to how it is held in the next.
+            # The head moves from its pose in one picture of the list to that in the next.
             end = pairs[(number + 1) % len(pairs)][1]
             yield (
                 RenderedClip(

@@ -1,4 +1,4 @@
-"""What is evaluated: anything that fuses aligned crops, with torch or as an exported bundle.
+"""The models that can be evaluated: a checkpoint with torch, or an exported bundle.
 
 Shape suffixes: N batch, C channels, H rows, W columns.
 """
@@ -33,9 +33,9 @@ from fusionray.storage import filesystem as storage
 
 @dataclass(frozen=True)
 class FusionModelInfo:
-    """What a model says of itself; `digest` identifies it, `data_digest` the shards that it learned from.
+    """Metadata of a model; `digest` identifies it, `data_digest` the shards that it was trained on.
 
-    `training` is the resolved configuration of its training, as far as the model knows it.
+    `training`: the resolved configuration of its training; empty if it is unknown.
     """
 
     name: str
@@ -47,7 +47,7 @@ class FusionModelInfo:
 
 
 class TorchFusionModel:
-    """A generator and what tells it who the source is."""
+    """A generator and the network that reads the source's identity."""
 
     def __init__(self, generator: nn.Module, reader: nn.Module, window: nn.Module) -> None:
         self.generator = generator
@@ -68,17 +68,17 @@ class TorchFusionModel:
 
 
 class BundleFusionModel:
-    """The two models of a bundle on ONNX Runtime, fed with crops that are aligned already.
+    """The two models of a bundle on ONNX Runtime, for aligned crops.
 
-    Raises: BundleInvalid if the models are not what the bundle says, or the generator sees sources as pictures;
+    Raises: BundleInvalid if the models do not match the bundle's description, or the generator takes source pictures;
         ProviderUnavailable.
     """
 
     def __init__(self, bundle: Bundle, window: nn.Module, threads: int | None = None) -> None:
         if bundle.description.takes_picture:
             raise BundleInvalid(
-                f"{bundle.folder}: its generator sees the source as a picture; a model is judged by what its identity "
-                "encoder reads, and this bundle has none"
+                f"{bundle.folder}: its generator takes the source as a picture; an evaluation needs the bundle's "
+                "identity encoder, and this bundle has none"
             )
         settings = RuntimeConfig(threads=threads)
         self.generator = CropFuser(bundle, settings)
@@ -106,7 +106,7 @@ class BundleFusionModel:
 
 
 def resolve_model(location: str) -> str:
-    """Turn what a user names into what every worker finds: a bundle, or one checkpoint of a run that may go on.
+    """Resolve a user's location to one that every worker can read: a bundle, or the newest checkpoint of a run.
 
     Raises: CheckpointMissing.
     """
@@ -117,14 +117,14 @@ def resolve_model(location: str) -> str:
 
 
 def is_bundle(location: str) -> bool:
-    """Tell whether a place is a bundle; else it should be a checkpoint."""
+    """Return whether a location is a bundle; otherwise it should be a checkpoint."""
     return location.startswith(REGISTRY_PREFIX) or storage.exists(storage.join(location, DESCRIPTION_NAME))
 
 
 def open_fusion_model(
     location: str, *, tracking_uri: str | None, device: torch.device, threads: int | None = None
 ) -> tuple[FusionModel, FusionModelInfo]:
-    """Load a model from a place that `resolve_model` gave.
+    """Load a model from a location that `resolve_model` returned.
 
     Raises: BundleInvalid, CheckpointMissing, ProviderUnavailable.
     """
@@ -143,8 +143,8 @@ def open_fusion_model(
     trained = load_fusion(location)
     data = trained.config.data
     window = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
-    subject = TorchFusionModel(trained.generator.to(device), trained.reader.to(device), window)
-    return subject, FusionModelInfo(
+    model = TorchFusionModel(trained.generator.to(device), trained.reader.to(device), window)
+    return model, FusionModelInfo(
         trained.config.run.name,
         data.size,
         data.template,

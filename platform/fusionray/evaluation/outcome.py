@@ -1,4 +1,4 @@
-"""What every evaluation gives back."""
+"""The result of an evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fusionray.evaluation.report.figures import Figures
 
 @dataclass(frozen=True)
 class EvaluateResult:
-    """The figures, where their report lies, the table as it is printed, and the report for those who add to it."""
+    """Figures, output folder, the printed table, and the report, to which callers may add."""
 
     figures: Figures
     folder: Path

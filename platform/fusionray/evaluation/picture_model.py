@@ -27,12 +27,12 @@ class PictureModel(Protocol):
     """A model under test."""
 
     def make(self, pictures: Sequence[Tensor]) -> Tensor:
-        """Make pictures, uint8 [N,3,S,S] RGB in each role and out: what is judged is what would be delivered."""
+        """Make pictures, uint8 [N,3,S,S] RGB in each role and out, as a service would."""
         ...
 
 
 class TorchPictureModel:
-    """The averaged networks of a checkpoint."""
+    """The EMA networks of a checkpoint."""
 
     def __init__(self, network: nn.Module, device: torch.device) -> None:
         self.network = network.to(device)
@@ -55,8 +55,8 @@ class BundlePictureModel:
         self.runner = open_runner(bundle, settings)
         if len(self.runner.inputs) != num_roles:
             raise BundleInvalid(
-                f"{bundle.folder}: takes {', '.join(self.runner.inputs)}, and its recipe learns from {num_roles} "
-                "picture(s) at a time; export it again"
+                f"{bundle.folder}: takes {', '.join(self.runner.inputs)}, but its recipe has {num_roles} "
+                "input picture(s); export it again"
             )
 
     def make(self, pictures: Sequence[Tensor]) -> Tensor:
@@ -70,7 +70,7 @@ class BundlePictureModel:
 def open_picture_model(
     location: str, family: RecipeFamily[Any], tracking_uri: str, device: torch.device
 ) -> tuple[PictureModel, FusionModelInfo]:
-    """Load a model from a place that `resolve_model` gave.
+    """Load a model from a location that `resolve_model` returned.
 
     Raises: BundleInvalid, CheckpointMissing, ProviderUnavailable; ConfigInvalid if the family has no such model.
     """

@@ -90,8 +90,8 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
     table = load_table(PICTURES_TABLE) if family.figures is None else Table.model_validate(family.figures)
     summary = sum_up(scores, groups, config)
     missing = {key: "not measured for pictures" for key in table.keys if key not in summary.values}
-    judged = table.judge(summary.values, summary.intervals, config.goals)
-    figures = write_figures(Path(config.output), NAME, judged, missing)
+    checked = table.check_goals(summary.values, summary.intervals, config.goals)
+    figures = write_figures(Path(config.output), NAME, checked, missing)
     pairs = list_draws(np.array(rows.groups)[draws], scores)
     storage.write_atomic(str(Path(config.output) / PAIRS_NAME), pairs.encode())
     examples = list(show_examples(rank_draws(model, family, rows, draws, scores)))
@@ -123,7 +123,7 @@ def check_extent(config: EvaluateConfig, manifest: Manifest, family: RecipeFamil
     if missing:
         remedy = "more pictures" if config.split == "train" else f"a larger {config.split}_fraction"
         raise ShardMismatch(
-            f"{config.data}: its {config.split} split has {rows} rows of {groups}, and {missing} are needed; prepare "
+            f"{config.data}: its {config.split} split has {rows} rows of {groups}, but {missing} are needed; prepare "
             f"again with {remedy}"
         )
 
@@ -230,6 +230,6 @@ def describe(config: EvaluateConfig, facts: FusionModelInfo, manifest: Manifest,
         f"{config.data} ({manifest.digest()[:12]}): {num_draws} draws; seed {config.seed}."
     )
     if config.split != "test":
-        yield "These are not the pictures of the test: models may have learned from them, or been chosen by them."
+        yield "These pictures are not the test split: models may have been trained on them, or chosen by them."
     if facts.data_digest != manifest.digest():
-        yield "The model learned from other shards: whether it met these pictures cannot be told from here."
+        yield "The model was trained on other shards: it is unknown whether they contain these pictures."

@@ -1,4 +1,4 @@
-"""The work of an evaluation in pieces: encoded crops go to a worker, columns come back. Knows no Ray."""
+"""The pieces of an evaluation: a worker gets encoded crops and returns columns. Independent of Ray."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEVELS = 255.0
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """What a worker sets up once: which model, which evaluators, of which crops, on what."""
+    """The settings from which a worker builds its EvalContext."""
 
     model: str
     tracking_uri: str | None
@@ -46,21 +46,21 @@ class EvalSpec:
 
 
 class EvalContext:
-    """A model and its evaluators, loaded, on the device of this process."""
+    """A loaded model and its evaluators, on the device of this process."""
 
-    def __init__(self, order: EvalSpec) -> None:
-        threads = order.threads or max(1, len(os.sched_getaffinity(0)) // order.num_workers)
+    def __init__(self, spec: EvalSpec) -> None:
+        threads = spec.threads or max(1, len(os.sched_getaffinity(0)) // spec.num_workers)
         set_thread_counts(threads)
         cv2.setNumThreads(threads)
-        self.order = order
-        self.device = torch.device("cuda" if order.use_gpu else "cpu")
-        self.subject, _ = open_fusion_model(
-            order.model, tracking_uri=order.tracking_uri, device=self.device, threads=threads
+        self.spec = spec
+        self.device = torch.device("cuda" if spec.use_gpu else "cpu")
+        self.model, _ = open_fusion_model(
+            spec.model, tracking_uri=spec.tracking_uri, device=self.device, threads=threads
         )
-        window = ArcFaceCrop(crop_to_arcface_affine(order.template)).to(self.device)
-        evaluators = order.evaluators.build(self.device, template=order.template, size=order.size)
+        window = ArcFaceCrop(crop_to_arcface_affine(spec.template)).to(self.device)
+        evaluators = spec.evaluators.build(self.device, template=spec.template, size=spec.size)
         self.meter = Meter(evaluators, window, self.device)
-        self.decoder = CropDecoder(order.size, threads)
+        self.decoder = CropDecoder(spec.size, threads)
 
 
 class Piece(Protocol):
@@ -76,8 +76,8 @@ class Piece(Protocol):
         """Number what it measures, a row each."""
         ...
 
-    def measure(self, bench: EvalContext) -> Columns:
-        """Do it; the rows of the columns are in the order of `numbers`."""
+    def measure(self, context: EvalContext) -> Columns:
+        """Measure it; the rows of the columns are in the order of `numbers`."""
         ...
 
 
@@ -89,23 +89,23 @@ class PairPiece:
     draws: SampledPairs
     kind: Kind = "pairs"
 
-    def measure(self, bench: EvalContext) -> Columns:
+    def measure(self, context: EvalContext) -> Columns:
         """Fuse and measure."""
-        return bench.meter.measure(bench.subject, collate_pairs([self.draws], bench.decoder))
+        return context.meter.measure(context.model, collate_pairs([self.draws], context.decoder))
 
 
 @dataclass(frozen=True, eq=False)
 class CropPiece:
-    """Real crops to describe, such as those that enrol people."""
+    """Real crops to describe, such as those of the gallery."""
 
     numbers: Rows
     draws: SampledPairs
     kind: Kind = "crops"
 
-    def measure(self, bench: EvalContext) -> Columns:
+    def measure(self, context: EvalContext) -> Columns:
         """Describe each crop."""
         crops = self.draws.crops.select(self.draws.indices[:, 0])
-        return bench.meter.measure_crops(bench.decoder.decode(crops))
+        return context.meter.measure_crops(context.decoder.decode(crops))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +117,16 @@ class ClipPiece:
     source: Crop
     kind: Kind = "clips"
 
-    def measure(self, bench: EvalContext) -> Columns:
-        """Fuse frame by frame, as a video would be, and measure how still the result holds; one row."""
-        frames = self.clip.load(load_template(bench.order.template), bench.order.size)
-        source = bench.decoder.decode([self.source])
+    def measure(self, context: EvalContext) -> Columns:
+        """Fuse frame by frame, as for a video, and measure how stable the result is; one row."""
+        frames = self.clip.load(load_template(context.spec.template), context.spec.size)
+        source = context.decoder.decode([self.source])
         fused = torch.cat(
             [
-                bench.subject.fuse(source.expand(len(part), -1, -1, -1).to(bench.device), part.to(bench.device)).cpu()
-                for part in torch.split(frames.target, bench.order.batch)
+                context.model.fuse(
+                    source.expand(len(part), -1, -1, -1).to(context.device), part.to(context.device)
+                ).cpu()
+                for part in torch.split(frames.target, context.spec.batch)
             ]
         )
         target = to_float(frames.target)
@@ -139,10 +141,10 @@ class ClipPiece:
         return {name: np.array([value], np.float32) for name, value in measured.items()}
 
 
-def divide(material: EvalDataset, clips: Iterable[tuple[Clip, int]], batch: int) -> Iterator[Piece]:
+def divide(dataset: EvalDataset, clips: Iterable[tuple[Clip, int]], batch: int) -> Iterator[Piece]:
     """Cut the work into pieces of at most `batch` pairs or crops; each clip comes with its source crop."""
-    crops, plan = material.crops, material.plan
-    # First what takes longest, and what a user's file may refuse.
+    crops, plan = dataset.crops, dataset.plan
+    # Clips first: they take longest, and a user's file may be invalid.
     for number, (clip, source) in enumerate(clips):
         (crop,) = crops.select(np.array([source]))
         yield ClipPiece(np.array([number]), clip, Crop(bytes(crop.image), crop.identity))

@@ -1,4 +1,4 @@
-"""Inputs on which variants of a generator are calibrated and judged: made of crops of its run's shards.
+"""Calibration data: inputs to calibrate and measure variants of a generator, made of crops of its run's shards.
 
 N rows, S crop size.
 """
@@ -30,9 +30,9 @@ SYNTHETIC_SEED = 20261122
 
 @dataclass(frozen=True, eq=False)
 class CalibrationData:
-    """Inputs of a generator by name, [N,...] each: to calibrate with, of other crops to judge by, and what these were.
+    """Inputs of a generator by name, [N,...] each: to calibrate, and held-out ones to measure.
 
-    `outputs` are the names of its outputs.
+    `judged_on` describes the held-out ones. `outputs`: the names of the generator's outputs.
     """
 
     calibration: Mapping[str, FloatArray]
@@ -50,7 +50,7 @@ def draw_calibration_data(delivery: BundleExport, data: StoredData, shards: str 
         ShardCorrupt.
     """
     if delivery.make_inputs is None:
-        raise ConfigInvalid("precisions: this recipe has nothing to judge variants by; export fp32 alone")
+        raise ConfigInvalid("precisions: this recipe gives no inputs to measure variants on; export fp32 only")
     folder = shards or data.shards
     if shards is None and delivery.draw_crops and not storage.exists(storage.join(folder, MANIFEST_NAME)):
         held_out = delivery.draw_crops(NUM_HELD_OUT, SYNTHETIC_SEED + 1)

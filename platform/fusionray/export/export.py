@@ -120,20 +120,20 @@ def write_graphs(graphs: Sequence[GraphExport], random: np.random.Generator, fol
 
 
 def build_variants(config: ExportConfig, trained: TrainedModel, files: dict[str, Path]) -> dict[Precision, Variant]:
-    """Write the variants that are asked for beside the generator, and add them to the files.
+    """Write the requested variants to the folder of the generator, and add them to the files.
 
-    Raises: ConfigInvalid if the family has nothing to judge them by; ParityFailed, ShardMismatch, ShardCorrupt,
+    Raises: ConfigInvalid if the family gives no inputs to measure them on; ParityFailed, ShardMismatch, ShardCorrupt,
         InputMissing.
     """
     wanted = [precision for precision in dict.fromkeys(config.precisions) if precision != "fp32"]
     if not wanted:
         return {}
     generator = files[GENERATOR_NAME]
-    specimens = draw_calibration_data(trained.delivery, trained.config.data, config.shards)
+    calibration_data = draw_calibration_data(trained.delivery, trained.config.data, config.shards)
     variants: dict[Precision, Variant] = {}
     for precision in wanted:
         gate = config.gates.int8 if precision == "int8" else config.gates.fp16
-        path, variants[precision] = build_variant(precision, generator, generator.parent, specimens, gate)
+        path, variants[precision] = build_variant(precision, generator, generator.parent, calibration_data, gate)
         files[path.name] = path
     return variants
 

@@ -103,7 +103,7 @@ def choose_type(bundle: Bundle) -> str:
 
 
 def hash_content(data: bytes) -> str:
-    """Compute what the program expects in the file beside a model."""
+    """Compute the content of the hash file that the program expects next to a model."""
     return f"{zlib.crc32(data):08x}"
 
 

@@ -39,7 +39,7 @@ from fusionray.runtime.source_encoding import open_source_reader
 MATRIX_NAME = "source_matrix.npy"
 CONVERTER_NAME = "source_converter.onnx"
 MAX_MATRIX_BYTES = 64 * 1024**2
-# Options that say where something lies on this machine, which is nobody's business elsewhere.
+# Options with paths of this machine, which must not appear in a bundle.
 PLACES: Any = {"output": True, "generator": True, "identity": True, "embedding": {"matrix", "converter"}}
 # Neither is what a graph with a frozen batch was made for, unless it says so.
 TRIAL_BATCHES = (1, 3)

@@ -54,10 +54,10 @@ def read_imported_model(place: str, *, max_bytes: int = MAX_MODEL_BYTES) -> Impo
         proto = onnx.load_model_from_string(data)
     except (DecodeError, ValueError):
         raise ModelRejected(f"{path}: is not an ONNX model; save it with torch.onnx.export or onnx.save") from None
-    outside = sorted({place for tensor in list_tensors(proto) for place in external_places(tensor)})
-    if outside:
+    external = sorted({place for tensor in list_tensors(proto) for place in external_places(tensor)})
+    if external:
         raise ModelRejected(
-            f"{path}: keeps weights in other files ({', '.join(outside[:3])}), which are not read; save it as one file "
+            f"{path}: keeps weights in other files ({', '.join(external[:3])}), which are not read; save one file "
             "(onnx.save_model with save_as_external_data=False)"
         )
     own = {function.domain for function in proto.functions}

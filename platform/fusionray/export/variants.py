@@ -45,21 +45,21 @@ class Gates(Section):
 
 
 def build_variant(
-    precision: Precision, generator: Path, folder: Path, specimens: CalibrationData, gate: Gate
+    precision: Precision, generator: Path, folder: Path, calibration_data: CalibrationData, gate: Gate
 ) -> tuple[Path, Variant]:
     """Write a variant of a generator into a folder and measure it.
 
     Raises: ParityFailed with its figures if it misses its gate.
     """
     path = folder / f"generator.{precision}.onnx"
-    expected = compute(generator, specimens)
+    expected = compute(generator, calibration_data)
     measured: Variant | None = None
     for operators in LADDER if precision == "int8" else ((),):
         if precision == "int8":
-            write_int8(generator, path, specimens.calibration, operators)
+            write_int8(generator, path, calibration_data.calibration, operators)
         else:
             write_float16(generator, path)
-        measured = measure(path, expected, specimens, gate, operators)
+        measured = measure(path, expected, calibration_data, gate, operators)
         if holds(measured, gate):
             return path, measured
     assert measured is not None
@@ -77,22 +77,22 @@ def holds(measured: Variant, gate: Gate) -> bool:
     return measured.largest_difference <= gate.tolerance and measured.ssim >= gate.ssim
 
 
-def compute(model: Path, specimens: CalibrationData) -> dict[str, FloatArray]:
+def compute(model: Path, calibration_data: CalibrationData) -> dict[str, FloatArray]:
     """Run a generator on what is held out: `output` [N,3,S,S] in [-1,1] and, if it has one, `mask` [N,1,S,S]."""
     engine = open_engine(model, RuntimeConfig(providers=(CPU,)))
-    found = run_batches(engine, specimens.outputs, specimens.held_out, BATCH, fixed=False)
-    return dict(zip(specimens.outputs, found, strict=True))
+    found = run_batches(engine, calibration_data.outputs, calibration_data.held_out, BATCH, fixed=False)
+    return dict(zip(calibration_data.outputs, found, strict=True))
 
 
 def measure(
     path: Path,
     expected: Mapping[str, FloatArray],
-    specimens: CalibrationData,
+    calibration_data: CalibrationData,
     gate: Gate,
     operators: tuple[str, ...],
 ) -> Variant:
     """Compare what a variant computes with what `generator.onnx` does."""
-    computed = compute(path, specimens)
+    computed = compute(path, calibration_data)
     differences = {name: np.abs(values - expected[name]) / SPANS.get(name, 1) for name, values in computed.items()}
     found, wanted = (torch.from_numpy(values["output"]).clamp(-1, 1) for values in (computed, expected))
     everywhere = torch.ones_like(found[:, :1])
@@ -105,6 +105,6 @@ def measure(
         psnr_decibels=float(region_psnr(found, wanted, everywhere).clamp(max=HIGHEST_PSNR).mean()),
         ssim=float(region_ssim(found, wanted, everywhere).mean()),
         crops=len(found),
-        judged_on=specimens.judged_on,
+        judged_on=calibration_data.judged_on,
         quantized=operators,
     )

@@ -36,7 +36,7 @@ GAPS: dict[str, tuple[str, str, Thirds]] = {
     "fairness_gap_truth": ("retrieval_truth", "skin_tone", SKIN_TONES),
     "fairness_gap_age": ("retrieval_top1", "age", AGES),
 }
-# Scores that are told only as part of a ratio or as a way to group.
+# Scores that are reported only as part of a ratio, or that only define groups.
 HIDDEN = ("gradient_energy", "gradient_energy_truth", "skin_tone", "age")
 
 
@@ -90,7 +90,7 @@ def score_pairs(columns: Columns, templates: Templates, source_N: Names) -> Colu
 
 
 def finds_source(embedding_NE: Embeddings, templates: Templates, source_N: Names) -> NDArray[np.bool_]:
-    """Tell of which faces the nearest person, among all that are enrolled, is the source: [N]."""
+    """Return for which faces the nearest person of the gallery is the source: [N]."""
     found_N: NDArray[np.bool_] = templates.person[retrieve(embedding_NE, templates.template)] == source_N
     return found_N
 

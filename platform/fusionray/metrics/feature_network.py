@@ -68,10 +68,10 @@ class FeatureNetwork(nn.Module):
         return features
 
 
-def is_same(judge: nn.Module, others: Iterable[Callable[[Tensor], Tensor]]) -> bool:
-    """Tell whether an encoder computes what one of some others does: the same weights, whatever file they lie in."""
+def is_same(encoder: nn.Module, others: Iterable[Callable[[Tensor], Tensor]]) -> bool:
+    """Return whether an encoder computes the same as one of `others`: equal weights, whatever their file."""
     drawn = torch.Generator().manual_seed(0)
     probe = torch.rand((NUM_PROBES, 3, IDENTITY_SIZE, IDENTITY_SIZE), generator=drawn) * 2 - 1
     with torch.no_grad():
-        wanted = judge(probe)
+        wanted = encoder(probe)
         return any(bool((embed(probe) - wanted).abs().max() < ROUNDING) for embed in others)

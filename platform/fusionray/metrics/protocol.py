@@ -1,6 +1,6 @@
-"""Which pictures an evaluation compares: a seeded list, the same for every model that is shown the same shards.
+"""The pairs of an evaluation: a seeded list, equal for all models that are evaluated on the same shards.
 
-Shape suffixes: N rows of a split, M pairs, K enrolled rows, P people.
+Shape suffixes: N rows of a split, M pairs, K gallery rows, P people.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 
-# What a seed is used for; two draws never share a stream of random numbers.
+# Second part of the seeds: each draw has its own stream of random numbers.
 PEOPLE, CIRCLE = 0x70656F, 0x636972
 
 
@@ -21,8 +21,8 @@ PEOPLE, CIRCLE = 0x70656F, 0x636972
 class PairPlan:
     """Rows of a split, counted in its fixed order.
 
-    `pairs` int64 [M,2]: source and target of different people, no pair twice. `enrolled` int64 [K]: the pictures that
-    make each person's template. `num_single`: people of one picture, which has to be all three.
+    `pairs` int64 [M,2]: source and target of different people, no pair twice. `gallery` int64 [K]: the pictures of
+    each person's template. `num_single`: people with one picture, which is source, target and gallery.
     """
 
     pairs: Rows
@@ -31,13 +31,13 @@ class PairPlan:
     num_single: int
 
     def used_rows(self) -> Rows:
-        """List every row that takes part, ascending."""
+        """Return all rows in use, ascending."""
         return np.unique(np.concatenate([self.pairs.ravel(), self.gallery]))
 
 
 @dataclass(frozen=True, eq=False)
 class PairPool:
-    """The rows that may be source or target, person after person: `rows` [R], of which `count` [P] from `first` [P]."""
+    """The rows that may be source or target, grouped by person: `rows` [R]; `count` [P] rows from `first` [P]."""
 
     rows: Rows
     first: Rows
@@ -45,10 +45,10 @@ class PairPool:
 
 
 def plan_pairs(names: Sequence[str], *, pairs: int, people: int, gallery_images: int, seed: int) -> PairPlan:
-    """Choose people, the pictures that enrol them, and pairs of their other pictures.
+    """Choose people, their gallery pictures, and pairs of their other pictures.
 
-    `names` [N] tells whose each row is. Fewer pairs than asked for are given only where there are no more different
-    ones. `enrolled` pictures of each person make the template, fewer where one must be left to be fused.
+    `names` [N]: the person of each row. There are fewer than `pairs` pairs only if there are no more different ones.
+    `gallery_images`: pictures of each person's template; fewer if none would be left to fuse.
 
     Raises: ValueError with fewer than two people.
     """
@@ -60,20 +60,20 @@ def plan_pairs(names: Sequence[str], *, pairs: int, people: int, gallery_images:
     own = [random.permutation(np.flatnonzero(person_N == person)) for person in chosen]
     others = [rows[min(gallery_images, len(rows) - 1) :] for rows in own]
     count = np.array([len(rows) for rows in others])
-    cast = PairPool(np.concatenate(others), np.cumsum(count) - count, count)
+    pool = PairPool(np.concatenate(others), np.cumsum(count) - count, count)
     return PairPlan(
-        pairs=draw_pairs(cast, pairs, seed),
+        pairs=draw_pairs(pool, pairs, seed),
         gallery=np.concatenate([rows[: max(1, min(gallery_images, len(rows) - 1))] for rows in own]),
         num_people=len(chosen),
         num_single=sum(len(rows) == 1 for rows in own),
     )
 
 
-def draw_pairs(cast: PairPool, count: int, seed: int) -> Rows:
-    """Draw pairs so that every person is source as often as target, and as often as every other person."""
+def draw_pairs(pool: PairPool, count: int, seed: int) -> Rows:
+    """Draw pairs [M,2] in which every person is source and target equally often."""
     drawn: list[Rows] = []
     missing = count
-    for pairs in circles(cast, seed):
+    for pairs in cyclic_rounds(pool, seed):
         drawn.append(pairs[:missing])
         missing -= len(drawn[-1])
         if not missing:
@@ -81,25 +81,25 @@ def draw_pairs(cast: PairPool, count: int, seed: int) -> Rows:
     return np.concatenate(drawn)
 
 
-def circles(cast: PairPool, seed: int) -> Iterator[Rows]:
+def cyclic_rounds(pool: PairPool, seed: int) -> Iterator[Rows]:
     """Yield rounds in which each person is source once and target once, until no new pair is left.
 
-    People stand in a circle and look at the one `step` places on: each step gives other pairs of people, and each lap
-    over all steps other pictures of them.
+    In a round, the target is the person `step` places after the source, cyclically. Each step gives other pairs of
+    people, and each lap over all steps gives other pictures of them.
     """
-    num_people = len(cast.count)
+    num_people = len(pool.count)
     steps = np.random.default_rng([seed, CIRCLE]).permutation(num_people - 1) + 1
     source = np.arange(num_people)
-    for lap in range(int(cast.count.max()) ** 2):
+    for lap in range(int(pool.count.max()) ** 2):
         for step in steps.tolist():
             target = (source + step) % num_people
-            choices = cast.count[source] * cast.count[target]
+            choices = pool.count[source] * pool.count[target]
             start = np.random.default_rng([seed, CIRCLE, step]).uniform(size=num_people) * choices
             choice = (start.astype(np.int64) + lap) % choices
             chosen = np.stack(
                 [
-                    cast.rows[cast.first[source] + choice % cast.count[source]],
-                    cast.rows[cast.first[target] + choice // cast.count[source]],
+                    pool.rows[pool.first[source] + choice % pool.count[source]],
+                    pool.rows[pool.first[target] + choice // pool.count[source]],
                 ],
                 axis=1,
             )

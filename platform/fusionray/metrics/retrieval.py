@@ -1,4 +1,4 @@
-"""Whose face is it? Embeddings against the templates of enrolled people, and against one another.
+"""Retrieval: embeddings compared with the templates of a gallery, and with one another.
 
 Shape suffixes: N pictures, P people, E embedding length.
 """
@@ -14,7 +14,7 @@ Embeddings = NDArray[np.floating]
 
 
 class Templates(NamedTuple):
-    """What people look like to an encoder: `template` [P,E] of unit length, `person` [P] whose each is, sorted."""
+    """Templates of a gallery: `template` [P,E] of unit length, `person` [P] their people, sorted."""
 
     template: Embeddings
     person: NDArray[Any]
@@ -28,14 +28,14 @@ def build_templates(embedding_NE: Embeddings, person_N: NDArray[Any]) -> Templat
     Raises: ValueError without pictures, or if those of a person average to nothing (or to nan).
     """
     if not len(person_N):
-        raise ValueError("templates need at least one enrolled picture")
+        raise ValueError("templates need at least one gallery picture")
     person_P, index_N = np.unique(person_N, return_inverse=True)
     sum_PE = np.zeros((len(person_P), embedding_NE.shape[1]), embedding_NE.dtype)
     np.add.at(sum_PE, index_N, embedding_NE)
     length_P1 = np.linalg.norm(sum_PE, axis=1, keepdims=True)
     (lost,) = np.nonzero(~(length_P1[:, 0] > 0))
     if len(lost):
-        raise ValueError(f"enrolled pictures of {person_P[lost[0]]!s}: their embeddings average to no direction")
+        raise ValueError(f"gallery pictures of {person_P[lost[0]]!s}: the mean of their embeddings is zero")
     return Templates(sum_PE / length_P1, person_P)
 
 
@@ -52,6 +52,6 @@ def compare(first_NE: Embeddings, second_NE: Embeddings) -> Embeddings:
 
 
 def is_nearer_to_source(fused_NE: Embeddings, source_NE: Embeddings, target_NE: Embeddings) -> NDArray[np.bool_]:
-    """Tell which fused faces are nearer to their source than to their target: [N]; equally near is not nearer."""
+    """Return which fused faces are nearer to their source than to their target: bool [N]."""
     nearer_N: NDArray[np.bool_] = compare(fused_NE, source_NE) > compare(fused_NE, target_NE)
     return nearer_N

@@ -1,4 +1,4 @@
-"""Attributes recipe: a reader of pose, expression and light, with which the evaluation judges fused pictures.
+"""Attributes recipe: a reader of pose, expression and light, with which the evaluation measures fused pictures.
 
 It learns from synthetic faces, of which these are known, and reads them off any aligned face. What it reads is what the
 crop shows: see `synthetic.attributes_in_crop`.

@@ -199,7 +199,7 @@ class FaceFusionRecipe:
         return Losses(penalty * (gamma / 2 * interval) + touched, {"gradient_penalty": penalty})
 
     def augment(self, *pictures: Tensor) -> tuple[Tensor, ...]:
-        """Change pictures alike before the discriminator judges them, if that is turned on."""
+        """Change pictures alike before the discriminator sees them, if that is turned on."""
         if self.discriminator_augmentation is None:
             return pictures
         changed: tuple[Tensor, ...] = self.discriminator_augmentation(*pictures)
@@ -235,7 +235,7 @@ class FaceFusionRecipe:
 
     @torch.no_grad()
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[PairBatch]) -> dict[str, float]:
-        """Follow the training on held-out people; the encoder here is the one that supervised: not a verdict."""
+        """Measure held-out people with the supervising encoder, so the scores are not independent."""
         to_source, to_target, to_truth, mask = [], [], [], []
         for batch in batches:
             source, target = to_float(batch.source), to_float(batch.target)

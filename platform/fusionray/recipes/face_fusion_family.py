@@ -1,4 +1,4 @@
-"""The face-fusion recipe as a family: pairs of faces in, a generator out, watched by an identity encoder."""
+"""The face-fusion recipe as a family: pairs of faces in, a generator out, supervised by an identity encoder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
     evaluation = "face_fusion"
 
     def check(self, config: TrainSettings) -> None:
-        """Check that the generator draws what the shards hold."""
+        """Check that generator and shards have the same size.
+
+        Raises: ValueError.
+        """
         recipe = settings_of(config)
         if recipe.generator.size != config.data.size:
             raise ValueError(
@@ -47,20 +50,20 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
             )
 
     def dependencies(self, config: TrainSettings) -> dict[str, str]:
-        """Name the encoder that supervises, and who evaluators, if anybody is to."""
+        """Name the encoder that supervises, and the evaluators, if there are any."""
         chosen = config.validation
         named = {ENCODER: settings_of(config).identity_encoder, EVALUATOR: chosen.evaluator, READER: chosen.attributes}
         return {key: place for key, place in named.items() if place is not None}
 
     def load_dependency(self, key: str, checkpoint: str) -> EncoderState | str:
-        """Load the encoder that supervises; judges stay where they lie, for rank 0 alone needs them.
+        """Load the encoder that supervises; for evaluators, return the path: only rank 0 loads them.
 
         Raises: CheckpointMissing.
         """
         return load_encoder(checkpoint) if key == ENCODER else checkpoint
 
     def build_untrained(self, key: str, preset: RecipeConfig) -> EncoderState | None:
-        """Build the encoder that supervises with its first weights; a dry run has nobody to judge it."""
+        """Build the encoder that supervises with its first weights; a dry run has no evaluator."""
         if key != ENCODER:
             return None
         assert isinstance(preset, IdentityRecipeConfig), f"{key} names a preset of the recipe {preset.name}"
@@ -68,18 +71,18 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
         return EncoderState(encoder.model_dump(mode="json"), IdentityEncoder(encoder).state_dict())
 
     def check_dependencies(self, config: TrainSettings, loaded: Mapping[str, Any]) -> None:
-        """Check that nobody judges its own work.
+        """Check that the evaluator is not the encoder that supervises.
 
-        Raises: ValueError for a judge that is the encoder which supervises.
+        Raises: ValueError if it is.
         """
         if EVALUATOR in loaded and is_same(load_encoder(loaded[EVALUATOR]).build(), [loaded[ENCODER].build()]):
             raise ValueError(
                 f"{EVALUATOR}={config.validation.evaluator}: is the encoder that supervises this run ({ENCODER}), "
-                "which learns to please it; judge by another one, such as preset:identity-judge"
+                "so its scores are not independent; use another one, such as preset:identity-judge"
             )
 
     def needs_regions(self, config: FaceFusionConfig, *, synthetic: bool) -> bool:
-        """It asks where faces are unless the true fusion shows it."""
+        """Return whether the shards must hold face regions: not if the true fusion is rendered."""
         return not (config.paired and synthetic)
 
     def collate(self, roles: Sequence[Rows]) -> PairBatch:
@@ -101,7 +104,7 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
     def build_validator(
         self, config: TrainSettings, dependencies: Mapping[str, Any], held_out: HeldOutRows, device: torch.device
     ) -> PairValidator | None:
-        """Build the judges of `fusionray evaluate` if `validation.evaluator` names one."""
+        """Build the evaluators of `fusionray evaluate` if `validation.evaluator` names one."""
         if EVALUATOR not in dependencies:
             return None
         evaluators = EvaluatorPaths(
@@ -110,7 +113,7 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
         return PairValidator(config, evaluators, held_out, device)
 
     def draw_batch(self, config: TrainSettings, count: int) -> PairBatch:
-        """Draw noise for pairs, one row of the same person: every loss has something to say."""
+        """Draw noise for pairs, one of them of the same person, so that every loss applies."""
         source, target = draw_crops(config, count)
         return PairBatch(source, target, torch.arange(count) < 1)
 
@@ -121,7 +124,7 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
         return recipe.networks["generator"], (face, torch.zeros(1, EMBEDDING_LENGTH), torch.zeros(1, 3, size, size))
 
     def export(self, checkpoint: str) -> BundleExport:
-        """Give the averaged generator of a checkpoint and the encoder that supervised it.
+        """Give the EMA generator of a checkpoint and the encoder that supervised it.
 
         Raises: CheckpointMissing.
         """

@@ -1,4 +1,4 @@
-"""Judging a fusion while it trains: the evaluation's meter on held-out pairs of the validation split."""
+"""Validation of a fusion while it trains: the evaluation's metrics on pairs of the validation split."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.family import HeldOutRows, TrainSettings
 
-# Pictures of each person that make its template, as in `fusionray evaluate`.
+# Gallery pictures of each person, as in `fusionray evaluate`.
 GALLERY_IMAGES = 4
 BATCH = 32
 
@@ -41,7 +41,7 @@ class RecipeFusionModel:
 
 
 class PairValidator:
-    """The judges of a run and the pairs that they always look at; templates are made once."""
+    """Evaluators of a run on a fixed list of held-out pairs; the gallery templates are computed once."""
 
     def __init__(
         self, config: TrainSettings, evaluators: EvaluatorPaths, held_out: HeldOutRows, device: torch.device
@@ -60,13 +60,13 @@ class PairValidator:
         self.source_N = names[plan.pairs[:, 0]]
         window = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
         self.meter = Meter(evaluators.build(device, template=data.template, size=data.size), window, device)
-        enrolled = held_out.decode(plan.gallery)
-        described = join(self.meter.measure_crops(part) for part in torch.split(enrolled, BATCH))
+        gallery = held_out.decode(plan.gallery)
+        described = join(self.meter.measure_crops(part) for part in torch.split(gallery, BATCH))
         self.templates = build_templates(described["embedding"], names[plan.gallery])
 
     def validate(self, recipe: FaceFusionRecipe, networks: Mapping[str, nn.Module]) -> dict[str, float]:
-        """Fuse the pairs and sum up, as metrics `validation_<key>` by the keys of an evaluation."""
-        subject = RecipeFusionModel(recipe, networks)
-        columns = join(self.meter.measure(subject, batch) for batch in self.held_out.batches(self.pairs, BATCH))
+        """Fuse the pairs and return metrics named `validation_<key>`, with the keys of an evaluation."""
+        model = RecipeFusionModel(recipe, networks)
+        columns = join(self.meter.measure(model, batch) for batch in self.held_out.batches(self.pairs, BATCH))
         values = summarise(score_pairs(columns, self.templates, self.source_N), self.source_N).values
         return {f"validation_{key}": value for key, value in values.items()}

@@ -1,8 +1,8 @@
-"""What a model family tells the rest of the platform: its settings, its data, its networks, and how it is delivered.
+"""The interface of a model family to the platform: its settings, data, networks and export.
 
 A second family is one module (or folder) that subclasses `RecipeFamily` and calls `registry.register`. Training,
-tuning, dry runs, evaluation, export and serving ask the family, and name none. A family is pure torch: whatever loads
-Ray, pyarrow or ONNX stays behind the hooks' arguments.
+tuning, dry runs, evaluation, export and serving call the family and name none. A family is pure torch: it gets objects
+of Ray, pyarrow or ONNX only as arguments of its methods.
 
 Shape suffixes: N rows, M draws, R roles (one: single rows; two: source and target), C channels, S side.
 """
@@ -103,7 +103,7 @@ class DataFacts:
 
 
 class HeldOutRows(Protocol):
-    """The validation rows of a run, encoded; what a `Validator` looks at."""
+    """The validation rows of a run, encoded; the input of a `Validator`."""
 
     @property
     def groups(self) -> Sequence[str]:
@@ -117,7 +117,7 @@ class HeldOutRows(Protocol):
 
 
 class Validator(Protocol):
-    """An outsider's verdict on a recipe while it trains."""
+    """An independent validation of a recipe while it trains."""
 
     def validate(self, recipe: Any, networks: Mapping[str, nn.Module]) -> dict[str, float]:
         """Measure the networks on held-out rows: metrics by name."""
@@ -144,13 +144,13 @@ class GraphExport:
 
 @dataclass(frozen=True)
 class BundleExport:
-    """What a family delivers: the networks of a bundle, and what `bundle.json` says of them.
+    """The export of a family: the networks of a bundle, and their description in `bundle.json`.
 
     `task`: what runs the bundle (`runtime.tasks`). `graphs`: the first one makes the picture, as `generator.onnx`.
     `description`: fields of `bundle.json` beyond those that every bundle has; at least `size` and `tensors`.
 
-    Variants in fewer bits are calibrated and judged by crops of the run's shards, uint8 [N,3,S,S], which `make_inputs`
-    turns into inputs of the first graph; its `output` lies in [-1,1]. Without it there are no variants. Where the
+    Variants in fewer bits are calibrated and measured on crops of the run's shards, uint8 [N,3,S,S]; `make_inputs`
+    turns them into inputs of the first graph; its `output` lies in [-1,1]. Without it there are no variants. Where the
     shards are out of reach, `draw_crops` (number, seed) stands in for them, and `crops_are` says what it draws.
     """
 
@@ -210,7 +210,9 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         Raises: ValueError naming the keys.
         """
         if config.validation.evaluator is not None:
-            raise ValueError(f"validation.evaluator judges fusions, and recipe.name={self.name} makes none")
+            raise ValueError(
+                f"validation.evaluator scores face fusions, and recipe.name={self.name} makes none; remove it"
+            )
 
     def dependencies(self, config: TrainSettings) -> dict[str, str]:
         """Name the trained networks that a run needs, by the dotted key of the setting that says where each lies.
@@ -241,12 +243,12 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     # Data.
 
     def needs_parameters(self, config: ConfigT) -> bool:
-        """Tell whether it learns from what generated each row, which only synthetic shards know."""
+        """Return whether it trains on the parameters of each row, which only synthetic shards have."""
         del config
         return False
 
     def needs_regions(self, config: ConfigT, *, synthetic: bool) -> bool:
-        """Tell whether it asks the shards where in a crop the face is."""
+        """Return whether it needs the face region of each crop from the shards."""
         del config, synthetic
         return False
 
@@ -255,7 +257,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         """Make a batch of decoded rows, one `Rows` for each of `num_roles` (source first), all of one length."""
 
     def tell_missing(self, num_rows: int, num_groups: int) -> str:
-        """Say what held-out rows would have to show so that `Recipe.evaluate` can measure on them; "" if they do.
+        """Return what held-out rows lack for `Recipe.evaluate`, such as "at least two people"; "" if nothing.
 
         `num_groups`: people, or in shards of pictures the pictures that rows are cut from.
         """
@@ -269,14 +271,14 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         """Build the recipe; its networks draw their first weights from torch's global generator, seeded before."""
 
     def describe(self, recipe: Any) -> dict[str, Any]:
-        """Say, as JSON, what a checkpoint's metadata must hold beside the configuration to rebuild its networks."""
+        """Return the JSON metadata that a checkpoint needs, besides the configuration, to rebuild the networks."""
         del recipe
         return {}
 
     def build_validator(
         self, config: TrainSettings, dependencies: Mapping[str, Any], held_out: HeldOutRows, device: torch.device
     ) -> Validator | None:
-        """Build who judges the run beside `Recipe.evaluate`, if the configuration asks for somebody."""
+        """Build the independent validator of the run, if the configuration names one; it adds to `Recipe.evaluate`."""
         del config, dependencies, held_out, device
         return None
 
@@ -293,7 +295,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     # Delivery.
 
     def load_model(self, checkpoint: str) -> nn.Module:
-        """Load the averaged networks of a checkpoint folder as what is evaluated: pictures in [-1,1] in and out.
+        """Load the EMA networks of a checkpoint folder as the model to evaluate: pictures in [-1,1] in and out.
 
         Takes `num_roles` tensors float32 [N,3,S,S]; frozen, in eval mode.
 
@@ -302,12 +304,12 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         raise ConfigInvalid(f"{checkpoint}: models of the recipe {self.name} cannot be evaluated on their own")
 
     def reference(self, pictures: Sequence[Tensor]) -> Tensor:
-        """Give what its models should make of pictures, float32 [N,3,S,S] in [-1,1], one for each of `num_roles`.
+        """Return the reference output for pictures, float32 [N,3,S,S] in [-1,1], one for each of `num_roles`.
 
-        Raises: ConfigInvalid if nobody knows.
+        Raises: ConfigInvalid if the family has no reference.
         """
         del pictures
-        raise ConfigInvalid(f"the recipe {self.name} does not say what its models should make: nothing to compare with")
+        raise ConfigInvalid(f"the recipe {self.name} has no reference output, so there is nothing to compare with")
 
     def export(self, checkpoint: str) -> BundleExport:
         """Give the graphs of a checkpoint folder, and what describes them.

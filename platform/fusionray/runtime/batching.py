@@ -39,23 +39,24 @@ class QueuedCrops:
 
 
 class CropBatcher:
-    """Feed a generator from many threads. `num_lanes` batches are computed at the same time.
+    """Feed a generator from many threads. `num_streams` batches are computed at the same time.
 
-    `beside` computes what is not alone: on a CPU a batch on all threads is done soonest, but batches side by side on
-    a few threads each are more in the same time. `max_waiting` bounds the crops that wait; more are refused at once.
+    `concurrent_fuser` computes batches that run at the same time as others: on a CPU, all threads finish one batch
+    soonest, but several batches with a few threads each give more throughput. `max_waiting` limits the waiting crops;
+    more are refused at once.
     """
 
     def __init__(
         self,
         fuser: CropFuser,
         *,
-        beside: CropFuser | None = None,
-        num_lanes: int = 1,
+        concurrent_fuser: CropFuser | None = None,
+        num_streams: int = 1,
         max_waiting: int = 256,
         observer: Observer | None = None,
     ) -> None:
         self.fuser = fuser
-        self.beside = beside or fuser
+        self.concurrent_fuser = concurrent_fuser or fuser
         self.num_working = 0
         self.max_waiting = max_waiting
         self.observer = observer
@@ -64,7 +65,7 @@ class CropBatcher:
         self.changed = threading.Condition()
         self.closed = False
         self.lanes = [
-            threading.Thread(target=self.work, name=f"batches-{number}", daemon=True) for number in range(num_lanes)
+            threading.Thread(target=self.work, name=f"batches-{number}", daemon=True) for number in range(num_streams)
         ]
         for lane in self.lanes:
             lane.start()
@@ -116,7 +117,7 @@ class CropBatcher:
 
     def choose(self) -> CropFuser:
         """Choose what computes a batch that was taken: everything for one that is alone."""
-        return self.fuser if self.num_working == 1 and not self.orders else self.beside
+        return self.fuser if self.num_working == 1 and not self.orders else self.concurrent_fuser
 
     def take(self) -> list[tuple[QueuedCrops, slice]]:
         """Wait for work and take a batch of it, in the order in which it came; empty once closed and done."""

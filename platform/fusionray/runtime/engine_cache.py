@@ -5,7 +5,7 @@
     <key>.lease/       who builds it at the moment (storage/lease.py)
 
 Entries appear whole or not at all and never change. What is loaded has been hashed through the same open file.
-The hashes tell damage, not malice: whoever may write to the folder decides what runs here.
+The hashes detect damage, not attacks: whoever can write to the folder decides what runs here.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class EngineCache:
             found = open_entry(folder)
         except (OSError, EntryDamaged):
             return None
-        # What was used last is removed last. Where the folder is read-only nobody removes.
+        # The least recently used entries are removed first. Nothing is removed from a read-only folder.
         with contextlib.suppress(OSError):
             os.utime(folder / ENTRY_NAME)
         return found
@@ -167,8 +167,8 @@ class EngineCache:
             build(staging)
             seconds = time.perf_counter() - begun
             files = {path.name: [path.stat().st_size, hash_file(path)] for path in sorted(staging.iterdir())}
-            told = {"format": FORMAT, "parts": parts, "seconds": round(seconds, 3), "files": files}
-            store_file(staging / ENTRY_NAME, json.dumps(told, indent=1, sort_keys=True).encode())
+            entry = {"format": FORMAT, "parts": parts, "seconds": round(seconds, 3), "files": files}
+            store_file(staging / ENTRY_NAME, json.dumps(entry, indent=1, sort_keys=True).encode())
             replace_folder(staging, self.folder / key)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -221,9 +221,9 @@ def open_entry(folder: Path) -> Entry:
     Raises: OSError if a file is missing; EntryDamaged if one is not what was written.
     """
     try:
-        told = json.loads((folder / ENTRY_NAME).read_bytes())
-        promised = {str(name): (int(size), str(digest)) for name, (size, digest) in told["files"].items()}
-        key, seconds = make_key(told["parts"]), float(told["seconds"])
+        entry = json.loads((folder / ENTRY_NAME).read_bytes())
+        promised = {str(name): (int(size), str(digest)) for name, (size, digest) in entry["files"].items()}
+        key, seconds = make_key(entry["parts"]), float(entry["seconds"])
     except (ValueError, TypeError, KeyError) as error:
         raise EntryDamaged(f"{folder}/{ENTRY_NAME}: {error}") from None
     if key != folder.name:

@@ -72,7 +72,7 @@ def test_the_identity_recipe_has_a_dry_run_of_its_own() -> None:
     config = load_dry_config(None, ["data.size=64", "workers.device=cpu"], "identity-small")
     found = dry_run(config, said.append)
     assert set(found.losses) == {"classification", "classification_accuracy"}
-    assert any("sized for 1000 people" in line for line in said)
+    assert any("built for 1000 people" in line for line in said)
 
 
 def test_the_attributes_recipe_has_a_dry_run_of_its_own_but_not_on_photographs(tmp_path: Path) -> None:

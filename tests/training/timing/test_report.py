@@ -33,7 +33,7 @@ def test_the_remedy_for_communication_is_one_that_is_not_yet_taken(
 ) -> None:
     warning = summarise(forward=0.6, communication=0.4).warning(build_config(engine={"parallel": parallel}))
     assert warning is not None
-    assert warning.startswith("40% of a step goes into exchanging gradients")
+    assert warning.startswith("40% of a step is spent on the exchange of gradients")
     assert advice in warning
     assert absent not in warning
 
@@ -45,7 +45,7 @@ def test_hidden_communication_warns_as_well() -> None:
 def test_waiting_for_data_names_the_settings_that_feed_a_worker() -> None:
     warning = summarise(forward=0.85, data_wait=0.15).warning(build_config())
     assert warning is not None
-    assert "15% of a step waits for data: raise data.decode_threads (now by hardware profile)" in warning
+    assert "15% of a step is spent waiting for data: raise data.decode_threads (now by hardware profile)" in warning
 
 
 def test_a_healthy_step_warns_of_nothing() -> None:

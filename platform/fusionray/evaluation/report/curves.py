@@ -1,4 +1,4 @@
-"""How a model got better while it learned: curves that its training left in the tracker."""
+"""Quality during training: curves of the run in the tracker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show_quality(training: Mapping[str, Any], uri: str, table: Table) -> tuple[l
 
 
 def read_quality(training: Mapping[str, Any], uri: str, table: Table) -> dict[str, Curve]:
-    """Read the metrics of held-out people; none where no store knows the run.
+    """Read the metrics of held-out people; none if no store has the run.
 
     Raises: TrackerFailed.
     """
@@ -45,19 +45,19 @@ def read_quality(training: Mapping[str, Any], uri: str, table: Table) -> dict[st
 
 
 def find_store(run: Mapping[str, Any], tracking: Mapping[str, Any], uri: str) -> str | None:
-    """Find the store of a training, if it is a file that is there, or the evaluation's own.
+    """Return the store of a training if it is an existing file, or the evaluation's own store.
 
-    Another server is not asked: to wait for one that is gone takes minutes.
+    Other servers are not contacted: a missing one would block for minutes.
     """
     if not {"name", "output"} <= run.keys():
-        return None  # a model that was made elsewhere
+        return None  # an imported model
     store: str = tracking.get("uri") or f"{SQLITE}{Path(run['output']) / STORE_NAME}"
     is_file = store.startswith(SQLITE) and Path(store.removeprefix(SQLITE)).is_file()
     return store if is_file or store == uri else None
 
 
 def tells_quality(name: str, table: Table) -> bool:
-    """Tell whether a metric is one of held-out people; of those that the table knows, one that goals are set for."""
+    """Return whether a metric is of held-out people; if the table has its key, only with a goal."""
     key = name.removeprefix(PREFIX)
     known = table.keys.get(key)
     return key != name and (known is None or known.paired is not None or known.unpaired is not None)

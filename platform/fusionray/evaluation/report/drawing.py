@@ -1,4 +1,4 @@
-"""The pictures of a report: rows of crops as PNG, curves over a training and the judge's operating curve as charts."""
+"""The pictures of a report: rows of crops as PNG, curves over a training and the evaluator's ROC curve as charts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fusionray.reporting.scales import write_number
 
 Curve = Sequence[tuple[int, float]]
 
-# Crops are enlarged by whole steps to at least this side: 64 px are hard to judge on a screen.
+# Crops are enlarged by whole steps to at least this side: 64 px are too small to see on a screen.
 LEAST_SIDE = 112
-# A curve over powers of ten begins here: fewer false accepts were not seen.
+# Start of the logarithmic axis of false accept rates.
 LEAST_RATE = 1e-6
 
 

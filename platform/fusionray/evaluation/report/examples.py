@@ -75,12 +75,12 @@ def show_extremes(ranking: Ranking) -> Block:
 
 
 def rank_pairs(scores: Columns, fuse: Fuse) -> Ranking:
-    """Rank fused pairs by their gain in SSIM, or by similarity where there is no true fusion."""
+    """Rank fused pairs by their gain in SSIM, or by similarity to the source if there is no true fusion."""
     if "ssim_to_truth" in scores:
         score_N = scores["ssim_to_truth"] - scores["ssim_target"]
         what = "gain in SSIM to the true fusion over the unchanged target (ssim_to_truth - ssim_target)"
     else:
-        score_N, what = scores["cosine_to_source"], "similarity of fused and source to the judge (cosine_to_source)"
+        score_N, what = scores["cosine_to_source"], "similarity of fused and source to the evaluator (cosine_to_source)"
     return Ranking(score_N, what, HEADS, fuse, partial(describe_pair, scores))
 
 

@@ -1,4 +1,4 @@
-"""The keys that an evaluation tells, what they mean, and what is wanted of them: the tables in YAML beside this."""
+"""The keys of an evaluation with their meanings and goals, from the YAML tables in this folder."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ GoalSet = Literal["none", "paired", "unpaired"]
 
 
 class Goal(Section):
-    """What is wanted of a value: bounds, or to lie above the values of other keys."""
+    """A goal for a value: bounds, or to exceed the values of other keys."""
 
     at_least: float | None = None
     at_most: float | None = None
     above: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def check_wish(self) -> Goal:
+    def check_goal(self) -> Goal:
         if bool(self.above) == (self.at_least is not None or self.at_most is not None):
             raise ValueError("a goal is either bounds (at_least, at_most) or a comparison (above)")
         return self
 
-    def judge(self, figure: Figure, values: Mapping[str, float]) -> Figure:
+    def check(self, figure: Figure, values: Mapping[str, float]) -> Figure:
         """Put a figure beside the goal; `values` are those of all keys that were measured."""
         value, unit = figure.value, figure.unit
         if self.above:
-            judged = above(value, {key: values[key] for key in self.above if key in values}, unit)
+            checked = above(value, {key: values[key] for key in self.above if key in values}, unit)
         elif self.at_least is not None and self.at_most is not None:
-            judged = within(value, self.at_least, self.at_most, unit)
+            checked = within(value, self.at_least, self.at_most, unit)
         elif self.at_least is not None:
-            judged = at_least(value, self.at_least, unit)
+            checked = at_least(value, self.at_least, unit)
         else:
             assert self.at_most is not None
-            judged = at_most(value, self.at_most, unit)
-        told = ("goal", "goal_low", "goal_high", "holds")
-        return figure.model_copy(update={name: getattr(judged, name) for name in told})
+            checked = at_most(value, self.at_most, unit)
+        copied = ("goal", "goal_low", "goal_high", "holds")
+        return figure.model_copy(update={name: getattr(checked, name) for name in copied})
 
 
 class Key(Section):
@@ -78,10 +78,10 @@ class Table(Section):
                     raise ValueError(f"{name}: is to lie above {unknown[0]}, which is no key")
         return self
 
-    def judge(
+    def check_goals(
         self, values: Mapping[str, float], intervals: Mapping[str, Interval], chosen: GoalSet
     ) -> dict[str, Figure]:
-        """Judge measured values in the order of the table."""
+        """Compare measured values with the goals of a set; return figures in the order of the table."""
         figures: dict[str, Figure] = {}
         for name, key in self.keys.items():
             if name not in values:
@@ -89,7 +89,7 @@ class Table(Section):
             bounds, goal = intervals.get(name), key.goal(chosen)
             low, high = (None, None) if bounds is None else bounds
             figure = Figure(value=values[name], unit=key.unit, low=low, high=high)
-            figures[name] = goal.judge(figure, values) if goal else figure
+            figures[name] = goal.check(figure, values) if goal else figure
         return figures
 
 

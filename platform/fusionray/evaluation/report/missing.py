@@ -43,10 +43,10 @@ def explain(key: str, theme: str, found: MissingContext) -> str:
     reasons = (
         (theme == "motion" and not found.num_clips, "there are no clips (clips.number, clips.files)"),
         (theme == "motion", "recorded clips have no true fusion, or motion that cannot be followed"),
-        (key in LANDMARK_KEYS, found.landmarks or "the face mesh sees no face in the targets"),
+        (key in LANDMARK_KEYS, found.landmarks or "the face mesh finds no face in the targets"),
         (theme == "realism" and ("_judge" in key) == found.with_features, f"measured {elsewhere}"),
-        (theme == "evaluator", "nobody has two pictures"),
-        (not found.synthetic, "photographs: nobody knows their true fusion, or what they show"),
+        (theme == "evaluator", "no person has two pictures"),
+        (not found.synthetic, "photographs have no true fusion and no true attributes"),
         (theme == "attributes" and not found.with_reader, "attributes=null"),
         (theme == "fairness", "there are not two groups with enough pairs"),
         (True, "too few pictures, or a division by zero"),

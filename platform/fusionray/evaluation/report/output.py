@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: the list of pairs with their scores, grids, the report, a run in the tracker."""
+"""The output of an evaluation: the list of pairs with their scores, grids, the report, a run in the tracker."""
 
 from __future__ import annotations
 
@@ -44,63 +44,63 @@ GALLERY_NAME = "gallery.csv"
 
 @dataclass(frozen=True, eq=False)
 class EvalRun:
-    """What is judged, by which settings, on which pictures; `subject` is loaded here to draw what it does."""
+    """One evaluation: settings, model and dataset; `model` is loaded in this process to draw examples."""
 
     config: EvaluateConfig
     tracking_uri: str
     facts: FusionModelInfo
     manifest: Manifest
-    material: EvalDataset
-    subject: FusionModel
+    dataset: EvalDataset
+    model: FusionModel
 
 
-def write_outcome(case: EvalRun, verdict: EvalSummary, figures: Figures, table: Table) -> Report:
-    """Write the lists and the report into the output, and file all of it in the tracker."""
-    folder = Path(case.config.output)
-    storage.write_atomic(str(folder / PAIRS_NAME), list_pairs(case.material, verdict).encode())
-    storage.write_atomic(str(folder / GALLERY_NAME), list_gallery(case.material).encode())
-    report = build_report(case, verdict, figures, table)
+def write_outcome(eval_run: EvalRun, summary: EvalSummary, figures: Figures, table: Table) -> Report:
+    """Write the lists and the report to the output folder, and log everything to the tracker."""
+    folder = Path(eval_run.config.output)
+    storage.write_atomic(str(folder / PAIRS_NAME), list_pairs(eval_run.dataset, summary).encode())
+    storage.write_atomic(str(folder / GALLERY_NAME), list_gallery(eval_run.dataset).encode())
+    report = build_report(eval_run, summary, figures, table)
     files = [FIGURES_NAME, PAIRS_NAME, GALLERY_NAME, *write_report(folder, report)]
-    track(case.config, case.tracking_uri, case.facts, case.manifest, figures=figures, files=files)
+    track(eval_run.config, eval_run.tracking_uri, eval_run.facts, eval_run.manifest, figures=figures, files=files)
     return report
 
 
-def build_report(case: EvalRun, verdict: EvalSummary, figures: Figures, table: Table) -> Report:
-    """Build the report: fused pairs, how the model got there, figures, and how far the judge can be trusted."""
-    curves, complaints = show_quality(case.facts.training, case.tracking_uri, table)
+def build_report(eval_run: EvalRun, summary: EvalSummary, figures: Figures, table: Table) -> Report:
+    """Build the report: fused pairs, curves of the training, figures, and the evaluator's ROC curve."""
+    curves, complaints = show_quality(eval_run.facts.training, eval_run.tracking_uri, table)
     later = []
-    if verdict.verification is not None:
-        title = "How well the judge tells people apart"
-        later.append(Block(title, [draw_operating_curve(verdict.verification)], narrow=True))
+    if summary.verification is not None:
+        title = "How well the evaluator tells people apart"
+        later.append(Block(title, [draw_operating_curve(summary.verification)], narrow=True))
     return Report(
-        f"{case.facts.name} on held-out people",
+        f"{eval_run.facts.name} on held-out people",
         figures,
         table,
-        (*describe_case(case), *complaints),
-        describe_command(case.config),
-        [list_groups(verdict.summary)] if verdict.summary.groups else [],
-        (*show_examples(rank_pairs(verdict.scores, partial(fuse_examples, case))), *curves),
+        (*describe_eval(eval_run), *complaints),
+        describe_command(eval_run.config),
+        [list_groups(summary.summary)] if summary.summary.groups else [],
+        (*show_examples(rank_pairs(summary.scores, partial(fuse_examples, eval_run))), *curves),
         later,
     )
 
 
-def list_pairs(material: EvalDataset, verdict: EvalSummary) -> str:
-    """List the pairs with their scores, as CSV: where source and target lie, whose they are, what the judges found."""
+def list_pairs(dataset: EvalDataset, summary: EvalSummary) -> str:
+    """List the pairs with their scores, as CSV: where source and target lie, their people, the scores."""
     places = [f"{role}_{what}" for role in ("source", "target") for what in ("file", "row", "person")]
     rows = (
         [
-            *material.place(source),
-            *material.place(target),
-            *(f"{column[number]:.6g}" for column in verdict.scores.values()),
+            *dataset.place(source),
+            *dataset.place(target),
+            *(f"{column[number]:.6g}" for column in summary.scores.values()),
         ]
-        for number, (source, target) in enumerate(material.plan.pairs.tolist())
+        for number, (source, target) in enumerate(dataset.plan.pairs.tolist())
     )
-    return write_csv([*places, *verdict.scores], rows)
+    return write_csv([*places, *summary.scores], rows)
 
 
-def list_gallery(material: EvalDataset) -> str:
-    """List the pictures that enrolled each person, as CSV."""
-    return write_csv(["file", "row", "person"], (list(material.place(crop)) for crop in material.plan.gallery.tolist()))
+def list_gallery(dataset: EvalDataset) -> str:
+    """List the gallery pictures of each person, as CSV."""
+    return write_csv(["file", "row", "person"], (list(dataset.place(crop)) for crop in dataset.plan.gallery.tolist()))
 
 
 def write_csv(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -111,59 +111,59 @@ def write_csv(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     return text.getvalue()
 
 
-def fuse_examples(case: EvalRun, rows: Rows) -> list[torch.Tensor]:
+def fuse_examples(eval_run: EvalRun, rows: Rows) -> list[torch.Tensor]:
     """Fuse some of the pairs again: columns source, target, fused and, where known, true fusion, uint8 [R,3,S,S]."""
-    decoder = CropDecoder(case.facts.size, threads=1)
-    batch = collate_pairs([SampledPairs(case.material.crops, case.material.plan.pairs[rows])], decoder)
+    decoder = CropDecoder(eval_run.facts.size, threads=1)
+    batch = collate_pairs([SampledPairs(eval_run.dataset.crops, eval_run.dataset.plan.pairs[rows])], decoder)
     decoder.close()
-    columns = [batch.source, batch.target, case.subject.fuse(batch.source, batch.target)]
+    columns = [batch.source, batch.target, eval_run.model.fuse(batch.source, batch.target)]
     if batch.truth is not None:
         columns.append(to_uint8(render_truth(batch, TRUTH_OVERSAMPLING)[0]))
     return columns
 
 
 def list_groups(summary: Summary) -> Listing:
-    """List the figure of each group of people, and which is worst off."""
+    """List the figure of each group of people, and mark the worst one."""
     rows = []
     for key, groups in summary.groups.items():
         for name, count in groups.num_rows.items():
             value = groups.by_group.get(name)
-            told = "too few pairs" if value is None else f"{value:.3f}"
-            rows.append((key, name, str(count), told, "worst" if name == groups.worst else ""))
+            shown = "too few pairs" if value is None else f"{value:.3f}"
+            rows.append((key, name, str(count), shown, "worst" if name == groups.worst else ""))
     return Listing(
         "by group",
         ("key", "group", "pairs", "value", ""),
         rows,
-        "Sources in thirds of the synthetic world's own parameters; nobody's skin or age is guessed.",
+        "Sources in thirds of the synthetic world's own parameters, not estimates.",
     )
 
 
-def describe_case(case: EvalRun) -> Iterator[str]:
-    """Say what was judged, on what and by whom."""
-    config, facts, plan = case.config, case.facts, case.material.plan
+def describe_eval(eval_run: EvalRun) -> Iterator[str]:
+    """Describe the model, the data and the evaluators."""
+    config, facts, plan = eval_run.config, eval_run.facts, eval_run.dataset.plan
     yield (
-        f"Model {facts.name} ({facts.digest[:12]}), {facts.size} px, aligned to {facts.template}. Judged on the "
-        f"{config.split} split of {config.data} ({case.manifest.digest()[:12]}): {len(plan.pairs)} pairs of "
-        f"{plan.num_people} people, whom {len(plan.gallery)} other pictures enrol; seed {config.seed}."
+        f"Model {facts.name} ({facts.digest[:12]}), {facts.size} px, aligned to {facts.template}. Evaluated on the "
+        f"{config.split} split of {config.data} ({eval_run.manifest.digest()[:12]}): {len(plan.pairs)} pairs of "
+        f"{plan.num_people} people, with {len(plan.gallery)} other pictures as their gallery; seed {config.seed}."
     )
     if config.split != "test":
-        yield "These are not the people of the test: models may have learned from them, or been chosen by them."
+        yield "These people are not the test split: models may have been trained on them, or chosen by them."
     learned = {"model": facts.data_digest, "evaluator": read_info(config.evaluator).data_digest}
     for who, digest in learned.items():
-        if digest != case.manifest.digest():
-            yield f"The {who} learned from other shards: whether it met these people cannot be told from here."
+        if digest != eval_run.manifest.digest():
+            yield f"The {who} was trained on other shards: it is unknown whether they contain these people."
     if len(plan.pairs) < config.pairs:
-        yield f"{config.pairs} pairs were asked for; there are no more different ones."
+        yield f"{config.pairs} pairs were requested; there are no more different ones."
     if plan.num_single:
-        yield f"{plan.num_single} of the people have one picture: it enrols them and is fused as well."
-    yield f"Judge: {config.evaluator}. Attributes read by: {config.attributes or 'nobody'}."
+        yield f"{plan.num_single} of the people have one picture, which is in the gallery and is fused too."
+    yield f"Evaluator: {config.evaluator}. Attributes read by: {config.attributes or 'none'}."
     if config.features is not None:
         content = storage.read_bytes(config.features.file)
         yield f"Features: {Path(config.features.file).name}, sha256 {storage.sha256_hex(content)}."
 
 
 def describe_command(config: EvaluateConfig) -> str:
-    """Give the command that does the same again, with every setting that is not the default."""
+    """Return the command that repeats the evaluation, with every setting that is not the default."""
     plain = EvaluateConfig(model=config.model, data=config.data, output=config.output)
     settings = list_changes(plain, config)
     words = ["fusionray", "evaluate", config.model, "--data", config.data, "--output", config.output]
@@ -171,7 +171,7 @@ def describe_command(config: EvaluateConfig) -> str:
 
 
 def list_changes(plain: Section | None, changed: Section, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """List the dotted keys in which a section differs from another one; all of them where there is no other."""
+    """Yield the dotted keys in which a section differs from another one; all keys if there is none."""
     for name in type(changed).model_fields:
         before, after = getattr(plain, name, None), getattr(changed, name)
         if isinstance(after, Section):
@@ -189,15 +189,15 @@ def track(
     figures: Figures,
     files: Iterable[str],
 ) -> None:
-    """File the evaluation with its files: one run for the same model, shards and settings, however often it is made."""
-    told = {
+    """Log the evaluation and its files to the tracker; the same model, shards and settings share one run."""
+    params = {
         "model_name": facts.name,
         "model_digest": facts.digest,
         "data_digest": manifest.digest(),
         **config.model_dump(mode="json"),
     }
-    key = storage.sha256_hex(json.dumps(told, sort_keys=True).encode())
-    run_id = open_run(uri, config.experiment, f"evaluate {facts.name}", told, key=key)
+    key = storage.sha256_hex(json.dumps(params, sort_keys=True).encode())
+    run_id = open_run(uri, config.experiment, f"evaluate {facts.name}", params, key=key)
     failed = True
     try:
         tracker = RunTracker(uri, run_id)

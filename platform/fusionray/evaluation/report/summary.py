@@ -34,18 +34,18 @@ class EvalSummary:
 
 
 def sum_up(
-    material: EvalDataset, answers: Mapping[Kind, tuple[Rows, Columns]], *, with_features: bool, rounds: int, seed: int
+    dataset: EvalDataset, answers: Mapping[Kind, tuple[Rows, Columns]], *, with_features: bool, rounds: int, seed: int
 ) -> EvalSummary:
     """Sum up what workers measured; `with_features`: pictures were described by the user's network as well."""
     _, pairs = answers["pairs"]
     gallery, gallery_columns = answers["crops"]
-    names = np.array(material.crops.people)[material.crops.person]
-    source_N = names[material.plan.pairs[:, 0]]
+    names = np.array(dataset.crops.people)[dataset.crops.person]
+    source_N = names[dataset.plan.pairs[:, 0]]
     templates = build_templates(gallery_columns["embedding"], names[gallery])
     scores = score_pairs(pairs, templates, source_N)
     summary = summarise(scores, source_N, rounds=rounds, seed=seed)
-    real, real_columns = describe_real(material.plan.pairs, pairs, gallery, gallery_columns)
-    verification = verify_real(real_columns["embedding"], material.crops.person[real])
+    real, real_columns = describe_real(dataset.plan.pairs, pairs, gallery, gallery_columns)
+    verification = verify_real(real_columns["embedding"], dataset.crops.person[real])
     if verification is not None:
         summary.add(
             {
@@ -59,7 +59,7 @@ def sum_up(
     for key, values in clips.items():
         bounds = {key: bootstrap(mean, [values], seed, rounds=rounds)} if rounds and len(values) > 1 else None
         summary.add({key: mean(values)}, bounds)
-    summary.add({"held_out_pairs": len(source_N), "held_out_people": material.plan.num_people})
+    summary.add({"held_out_pairs": len(source_N), "held_out_people": dataset.plan.num_people})
     return EvalSummary(summary, scores, verification)
 
 

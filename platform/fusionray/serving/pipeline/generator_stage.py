@@ -90,8 +90,8 @@ class LoadedGenerator:
             narrow_fuser.warm_up()
         self.batcher = CropBatcher(
             fuser,
-            beside=narrow_fuser,
-            num_lanes=streams.count,
+            concurrent_fuser=narrow_fuser,
+            num_streams=streams.count,
             max_waiting=config.fuser.max_waiting_faces,
             observer=BatchMetrics(version.name),
         )
