@@ -68,6 +68,8 @@ RECIPES_VARIABLE = "FUSIONRAY_RECIPES"
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Set to 1 in processes that will train, so that they import the modules of training before they get work.
 WORKER_VARIABLE = "FUSIONRAY_WORKER"
+# Start of the location of a bundle in the MLflow registry: models:/name@alias or models:/name/version.
+REGISTRY_PREFIX = "models:/"
 
 
 def apply_defaults(address: str | None = None) -> None:

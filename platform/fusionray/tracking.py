@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fusionray.bundle.description import REGISTRY_PREFIX
+from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import BundleInvalid, TrackerFailed
 
 RUN_TAG = "fusionray.run"

@@ -33,11 +33,11 @@ from fusionray.bundle.description import (
     FORMAT_VERSION,
     GENERATOR_NAME,
     IDENTITY_NAME,
-    REGISTRY_PREFIX,
     BundleDescription,
     Precision,
     TensorDescription,
 )
+from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import BundleInvalid
 
 DESCRIPTION_NAME = "bundle.json"

@@ -22,8 +22,6 @@ IDENTITY_NAME = "identity.onnx"
 EMBEDDING_LENGTH = 512
 IDENTITY_SIZE = 112
 FACE_FUSION = "face_fusion"
-# Start of the location of a bundle in the MLflow registry: models:/name@alias or models:/name/version.
-REGISTRY_PREFIX = "models:/"
 # Roles of a model that are its outputs; whatever else is described is an input.
 OUTPUT_ROLES = ("output", "mask")
 ABOUT_FACES = ("template", "identity_template", "embedding")

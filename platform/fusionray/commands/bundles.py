@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fusionray.commands.parser import Verbs, add_settings, add_verb, set_run
 from fusionray.config import load_config
-from fusionray.environment import resolve_location
+from fusionray.environment import REGISTRY_PREFIX, resolve_location
 
 
 def add_export(verbs: Verbs) -> None:
@@ -66,7 +66,6 @@ def run_export(options: argparse.Namespace) -> None:
 
 def run_facefusion(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import DESCRIPTION_NAME, read_bundle
-    from fusionray.bundle.description import REGISTRY_PREFIX
     from fusionray.export.export import ExportConfig, export
     from fusionray.export.facefusion import write_facefusion
 

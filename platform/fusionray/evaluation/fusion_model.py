@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle, bundle_hash, read_bundle
-from fusionray.bundle.description import EMBEDDING_LENGTH, REGISTRY_PREFIX
+from fusionray.bundle.description import EMBEDDING_LENGTH
 from fusionray.checkpoint.info import find_checkpoint
 from fusionray.checkpoint.models import load_fusion
-from fusionray.environment import resolve_location
+from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import BundleInvalid
 from fusionray.metrics.measure import FusionModel
 from fusionray.nets.generator import Fused

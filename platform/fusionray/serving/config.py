@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from fusionray.bundle.description import REGISTRY_PREFIX, Precision
+from fusionray.bundle.description import Precision
 from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
-from fusionray.environment import resolve_location
+from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import ConfigInvalid
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.safety.audit import AuditConfig

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from fusionray.bundle.description import REGISTRY_PREFIX
 from fusionray.config import merge_trees
+from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import TrainingFailed
 from fusionray.evaluation.report.figures import FIGURES_NAME, Figure, Figures, write_figures
 from fusionray.storage import filesystem as storage

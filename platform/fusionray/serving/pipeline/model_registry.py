@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusionray.bundle.bundle import Bundle, bundle_hash, read_description
-from fusionray.bundle.description import FACE_FUSION, REGISTRY_PREFIX
+from fusionray.bundle.description import FACE_FUSION
+from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import BundleInvalid, FusionRayError
 from fusionray.serving.config import ModelConfig, ServeConfig
 from fusionray.serving.schema import ModelVersion
