@@ -42,8 +42,8 @@ class CropBatcher:
     """Feed a generator from many threads. `num_lanes` batches are computed at the same time.
 
     `concurrent_fuser` computes batches that run at the same time as others: on a CPU, all threads finish one batch
-    soonest, but several batches with a few threads each give more throughput. `max_waiting` limits the waiting crops; more are
-    refused at once.
+    soonest, but several batches with a few threads each have more throughput. `max_waiting` limits the waiting crops;
+    more are refused at once.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class LoadedGenerator:
             narrow_fuser.warm_up()
         self.batcher = CropBatcher(
             fuser,
-            beside=narrow_fuser,
+            concurrent_fuser=narrow_fuser,
             num_lanes=streams.count,
             max_waiting=config.fuser.max_waiting_faces,
             observer=BatchMetrics(version.name),
