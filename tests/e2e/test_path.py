@@ -185,7 +185,7 @@ def kill(title: str) -> None:
 
 @pytest.fixture(scope="module")
 def interrupted(world: World) -> Interrupted:
-    """A fusion run that was told to end; the same command has then finished it, in spite of two kills."""
+    """A fusion run that SIGTERM stopped; the same command has then finished it, in spite of two kills."""
 
     def tell() -> None:
         wait_for_more(world)
@@ -216,7 +216,7 @@ def find_run(world: World, output: Path | None = None) -> tuple[Any, str]:
 
 def test_run_that_is_told_to_end_does_so_with_a_checkpoint(interrupted: Interrupted) -> None:
     assert interrupted.status == EXIT_STATUS
-    assert "was told to end (SIGTERM) and did" in interrupted.told
+    assert "stopped after SIGTERM" in interrupted.told
     assert 0 < interrupted.checkpoints[-1] < IMAGES
 
 
@@ -274,10 +274,10 @@ def test_damage_in_mid_run_is_told_and_done_without(
         for path, data in sound.items():
             path.write_bytes(data)
     told = capfd.readouterr().err
-    assert re.search(rf"{newest.name}/\S+\.bin: does not hold what was saved .*; trying the one before it", told)
+    assert re.search(rf"{newest.name}/\S+\.bin: does not hold what was saved .*; trying the previous one", told)
     assert f"{lost.name}: is missing" in told
     for path in (shard, lost):
-        assert re.search(rf"worker \d: \S+/{path.name}: .*; others stand in for its rows", told), path
+        assert re.search(rf"worker \d: \S+/{path.name}: .*; rows of other files replace its rows", told), path
     assert read_info(find_checkpoint(str(uninterrupted / "fusion"))).images_seen == IMAGES + 160
     client, run_id = find_run(world, output=uninterrupted)
     assert max(entry.value for entry in client.get_metric_history(run_id, "replaced_rows")) > 0

@@ -66,7 +66,7 @@ def test_a_table_whose_names_do_not_fit_is_refused() -> None:
         ("flicker", {"num_clips": 0}, "there are no clips"),
         ("flicker_truth", {}, "recorded clips"),
         ("fairness_gap", {}, "two groups"),
-        ("verification_auc", {}, "nobody has two pictures"),
+        ("verification_auc", {}, "no person has two pictures"),
     ],
 )
 def test_what_is_missing_is_explained(key: str, changes: dict[str, object], reason: str) -> None:

@@ -36,7 +36,7 @@ def cause(driver: Driver, fault: str, chance: random.Random) -> None:
     status = driver.wait()
     if fault == "notice":
         assert status == EXIT_STATUS, driver.log
-        assert read_log_lines(driver, "was told to end (SIGTERM) and did"), driver.log
+        assert read_log_lines(driver, "stopped after SIGTERM"), driver.log
         # At once, not only when a checkpoint is due.
         assert count_images(driver.output) > before
         assert not driver.find(WORKER)

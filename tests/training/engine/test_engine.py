@@ -201,7 +201,7 @@ def test_counters_of_another_version_are_refused() -> None:
 
 
 def test_a_share_of_another_size_than_promised_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(AssertionError, match="a share has 16 images, not 8"):
+    with pytest.raises(AssertionError, match="a local batch has 16 images, not 8"):
         build_engine().step(draw_numbers(8))
 
 
