@@ -52,7 +52,7 @@ def test_a_split_without_two_people_is_refused_with_what_there_is(folder: Path) 
     check_split(str(folder), manifest, "validation")
 
 
-def test_pieces_hold_every_pair_and_enrolled_crop_once(folder: Path) -> None:
+def test_pieces_hold_every_pair_and_gallery_crop_once(folder: Path) -> None:
     dataset = load(folder)
     clip = RecordedClip("clip", "somewhere", 3)
     pieces = list(divide(dataset, [(clip, 5)], batch=7))

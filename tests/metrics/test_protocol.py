@@ -30,7 +30,7 @@ def test_pairs_are_of_different_people_and_none_comes_twice() -> None:
     assert len({tuple(pair) for pair in pairs}) == len(pairs)
 
 
-def test_enrolled_pictures_are_never_fused_where_the_person_has_others() -> None:
+def test_gallery_pictures_are_never_fused_where_the_person_has_others() -> None:
     chosen = plan(pairs=100)
     gallery, fused = set(chosen.gallery.tolist()), set(chosen.pairs.ravel().tolist())
     assert {NAMES[row] for row in gallery & fused} == {"p0"}  # one picture has to do for both

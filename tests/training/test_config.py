@@ -11,7 +11,7 @@ from fusionray.training.config import TrainConfig
 
 def test_a_batch_that_workers_cannot_share_is_refused_before_they_start() -> None:
     overrides = ["data.shards=x", "workers.num_workers=3", "engine.global_batch=2"]
-    with pytest.raises(ConfigInvalid, match=r"engine\.global_batch=2 is less than an image for each of 3 workers"):
+    with pytest.raises(ConfigInvalid, match=r"engine\.global_batch=2 is less than one image for each of 3 workers"):
         load_config(TrainConfig, preset="tiny-64", overrides=overrides)
     # One that does not divide is shared by turns.
     load_config(TrainConfig, preset="tiny-64", overrides=[*overrides[:2], "engine.global_batch=32"])

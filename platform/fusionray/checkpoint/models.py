@@ -72,7 +72,7 @@ def load_reader(location: str) -> AttributeReader:
     folder = find_checkpoint(location)
     info = read_info(folder)
     if ATTRIBUTE_READER not in info.metadata:
-        raise CheckpointMissing(f"{folder}: contains no attribute reader; train one with `--preset attributes-small`")
+        raise CheckpointMissing(f"{folder}: holds no attribute reader; train one with `--preset attributes-small`")
     config = AttributeReaderConfig.model_validate(info.metadata[ATTRIBUTE_READER])
     reader = AttributeReader(config, ParameterStandard.blank(len(config.names)))
     load_weights(reader, load_tensors(folder, TRAINED_READER), folder)

@@ -20,7 +20,7 @@ def watch(network: nn.Module, images: int) -> tuple[OperationTracker, int]:
     """Run forward and backward; return the watcher and the bytes at the end of the forward pass."""
     watcher = OperationTracker(network.parameters())
     for parameter in network.parameters():
-        parameter.register_post_accumulate_grad_hook(watcher.forget_gradient)
+        parameter.register_post_accumulate_grad_hook(watcher.release_gradient)
     picture = torch.randn(images, 3, 8, 8)
     with watcher:
         output = network(picture)

@@ -104,7 +104,7 @@ def test_a_non_finite_gradient_leaves_its_network_as_it_was(field: str, phase: s
     assert all(value.isfinite().all() for name in engine.networks for value in weights(engine, name).values())
 
 
-def test_too_many_bad_steps_in_a_row_end_the_training() -> None:
+def test_too_many_nonfinite_steps_in_a_row_end_the_training() -> None:
     engine = build_engine(max_nonfinite_steps=2)
     bad = spoil(draw_numbers(16), "first")
     engine.step(bad)

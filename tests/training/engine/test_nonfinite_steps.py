@@ -16,7 +16,7 @@ def report(norm: float) -> StepReport:
     return StepReport({}, {"generator": torch.tensor(norm)}, {})
 
 
-def test_bad_steps_are_counted_and_a_good_one_ends_the_row() -> None:
+def test_nonfinite_steps_are_counted_and_a_good_one_ends_the_row() -> None:
     steps, rows, verdicts = NonfiniteSteps(5), [], []
     for norm in (BAD, math.inf, GOOD, BAD):
         steps.add(report(norm))

@@ -73,7 +73,7 @@ def test_ranks_of_the_identity_recipe_stay_equal_and_learn(ranks: list[dict[str,
         assert any(not torch.equal(first["before"][name], first["parameters"][name]) for name in names), part
 
 
-def test_rehearsals_leave_no_trace_in_running_statistics(ranks: list[dict[str, Any]]) -> None:
+def test_dry_passes_leave_no_trace_in_running_statistics(ranks: list[dict[str, Any]]) -> None:
     # Rank 0's are those that count.
     after, during = (ranks[0][name]["parameters"] for name in ("identity", "identity_overlapped"))
     counts = [name for name in after if name.endswith("num_batches_tracked")]
