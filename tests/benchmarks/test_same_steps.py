@@ -25,7 +25,7 @@ def test_the_bare_loop_learns_what_the_engine_learns(tmp_path: Path, precision: 
         for key, value in network.state_dict().items():
             assert torch.equal(bare.networks[name].state_dict()[key], value), f"{name}.{key}"
     for key, value in engine.ema_networks["generator"].state_dict().items():
-        assert torch.equal(bare.averages["generator"].state_dict()[key], value), key
+        assert torch.equal(bare.ema_networks["generator"].state_dict()[key], value), key
 
 
 def test_the_plain_recipe_asks_for_the_same_as_the_engine(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_a_full_disk_and_a_read_only_folder_are_said_and_leave_the_former_checkp
     assert "could not be saved (rank 0: [Errno 27] File too large" in found["room"]["error"]
     assert "ermission denied" in found["permission"]["error"]
     for name in ("room", "permission"):
-        assert "the checkpoints before it are intact" in found[name]["error"]
+        assert "earlier checkpoints are intact" in found[name]["error"]
         assert "\n" not in found[name]["error"]
         assert not [path for path in found[name]["left"] if checkpoint_name(2) + "/" in path]
     assert found["after"] == 2

@@ -70,7 +70,7 @@ def test_figures_stand_under_their_theme_in_the_tables_order(folder: Path) -> No
         "text": text[text.index("## Identity") :],
     }
     for place in tables.values():
-        positions = [place.index(words) for words in ("Identity", "nearer_to_source", "Likeness", "0.7123", "12 s")]
+        positions = [place.index(words) for words in ("Identity", "nearer_to_source", "Similarity", "0.7123", "12 s")]
         assert positions == sorted(positions)
     assert "| nearer_to_source | 0.5 share |  | >= 0.95 | NO | fused faces that the evaluator" in text
     assert "![Fusions](grid.png)" in text

@@ -67,7 +67,7 @@ class Setting:
         self.gallery = decoder.decode(self.dataset.crops.select(self.dataset.plan.gallery))
         decoder.close()
         evaluators = Evaluators(
-            load_encoder(str(folder / "judge")).build(),
+            load_encoder(str(folder / "evaluator")).build(),
             load_reader(str(folder / "reader")),
             Means(),
             CropLandmarks(load_template(TEMPLATE), SIZE),

@@ -11,17 +11,18 @@ from fusionray.ray_cluster.connection import require_cpus, wait_for_cpus
 
 @pytest.mark.usefixtures("ray_session")
 def test_cpus_that_a_stage_is_about_to_give_back_are_waited_for() -> None:
-    total = float(ray.cluster_resources()["CPU"])
+    # Other tests of the session may hold CPUs of the same Ray, such as a service that is open for all of them.
+    free = float(ray.available_resources()["CPU"])
 
     @ray.remote
     def hold() -> None:
         time.sleep(1)
 
-    held = hold.options(num_cpus=total).remote()
+    held = hold.options(num_cpus=free).remote()
     deadline = time.monotonic() + 30
     while ray.available_resources().get("CPU", 0.0) >= 1 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert wait_for_cpus(total) == total
+    assert wait_for_cpus(free) >= free
     ray.get(held)
 
 

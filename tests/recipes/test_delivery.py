@@ -122,7 +122,9 @@ def test_the_report_has_figures_goals_draws_and_examples(world: Path, tmp_path: 
     assert all(row["picture_0"] != row["picture_1"] for row in rows)
     page = (tmp_path / "report.html").read_text()
     assert "mix on held-out pictures" in page
-    assert {"best.png", "median.png", "worst.png", "report.md"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"grid.png", "best-1.png", "median-1.png", "worst-1.png", "report.md"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
 
 
 def test_a_family_may_declare_its_own_table(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

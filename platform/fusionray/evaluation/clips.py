@@ -121,7 +121,7 @@ class RecordedClip:
             if len(crops) == self.num_frames:
                 break
         if len(crops) < LEAST_FRAMES:
-            raise InputMissing(f"{self.path}: shows a face in {len(crops)} frame(s); {LEAST_FRAMES} are needed")
+            raise InputMissing(f"{self.path}: shows a face in {len(crops)} frames; at least {LEAST_FRAMES} are needed")
         return Frames(torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2).contiguous(), None)
 
 

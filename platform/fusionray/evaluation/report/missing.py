@@ -39,7 +39,7 @@ def explain(key: str, theme: str, found: MissingContext) -> str:
 
     Several reasons may apply; the first one in the list is returned.
     """
-    elsewhere = "in the features of the file that was given" if found.with_features else "in the judge's embeddings"
+    elsewhere = "in the features of the file that was given" if found.with_features else "in the evaluator's embeddings"
     reasons = (
         (theme == "motion" and not found.num_clips, "there are no clips (clips.number, clips.files)"),
         (theme == "motion", "recorded clips have no true fusion, or motion that cannot be followed"),
