@@ -28,6 +28,8 @@ from tests.support.tiny_world import write_world
 @pytest.fixture(scope="module")
 def family() -> Iterator[BlendFamily]:
     with pytest.MonkeyPatch.context() as patch:
+        # A family that is always there registers once: it must not be lost with the one of this module.
+        registry.import_families()
         patch.setattr(registry, "families", dict(registry.families))
         one = BlendFamily()
         register(one)
