@@ -415,7 +415,7 @@ def ask_examples(operation: APIOperation, mode: GenerationMode, session: Session
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=40,
+        max_examples=80,
         derandomize=True,
         deadline=None,
         database=None,
