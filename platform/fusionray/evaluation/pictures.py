@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +81,21 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
     manifest = read_manifest(config.data)
     check_shards(config.data, manifest, size=facts.size, task=family.task)
     check_extent(config, manifest, family)
-    decoder = CropDecoder(facts.size, DECODE_THREADS)
-    rows = HeldOutCrops(
-        config.data, manifest, config.pairs, decoder, family.collate, with_regions=False, split=config.split
-    )
-    draws = rows.draw(family.num_roles, config.seed)
-    scores = join(measure_batches(model, family, rows, draws, config.batch))
-    groups = np.array(rows.groups)[draws[:, 0]]
-    table = load_table(PICTURES_TABLE) if family.figures is None else Table.model_validate(family.figures)
-    summary = sum_up(scores, groups, config)
-    missing = {key: "not measured for pictures" for key in table.keys if key not in summary.values}
-    checked = table.check_goals(summary.values, summary.intervals, config.goals)
-    figures = write_figures(Path(config.output), NAME, checked, missing)
-    pairs = list_draws(np.array(rows.groups)[draws], scores)
-    storage.write_atomic(str(Path(config.output) / PAIRS_NAME), pairs.encode())
-    examples = list(show_examples(rank_draws(model, family, rows, draws, scores)))
-    decoder.close()
+    with closing(CropDecoder(facts.size, DECODE_THREADS)) as decoder:
+        rows = HeldOutCrops(
+            config.data, manifest, config.pairs, decoder, family.collate, with_regions=False, split=config.split
+        )
+        draws = rows.draw(family.num_roles, config.seed)
+        scores = join(measure_batches(model, family, rows, draws, config.batch))
+        groups = np.array(rows.groups)[draws[:, 0]]
+        table = load_table(PICTURES_TABLE) if family.figures is None else Table.model_validate(family.figures)
+        summary = sum_up(scores, groups, config)
+        missing = {key: "not measured for pictures" for key in table.keys if key not in summary.values}
+        checked = table.check_goals(summary.values, summary.intervals, config.goals)
+        figures = write_figures(Path(config.output), NAME, checked, missing)
+        pairs = list_draws(np.array(rows.groups)[draws], scores)
+        storage.write_atomic(str(Path(config.output) / PAIRS_NAME), pairs.encode())
+        examples = list(show_examples(rank_draws(model, family, rows, draws, scores)))
     title = f"{facts.name} on held-out pictures"
     notes = list(describe(config, facts, manifest, len(draws)))
     report = Report(title, figures, table, notes, describe_command(config), blocks=examples)
