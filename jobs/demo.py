@@ -174,7 +174,7 @@ def report(folder: Path, judged: Any, figures: Any, fusion: Any) -> None:
     from fusionray.evaluation.report.drawing import draw_curves
     from fusionray.reporting.page import Block
     from fusionray.reporting.parts import Picture
-    from fusionray.tracking import metric_history
+    from fusionray.tracking.runs import metric_history
 
     names = ("truth", "structure", "identity", "mask", "adversarial", "discriminator", "feature_matching")
     losses = {

@@ -27,7 +27,7 @@ os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 # A test key is made where a user's data lies: not in the home folder of whoever runs the tests.
 DATA_FOLDER = tempfile.TemporaryDirectory(prefix="fr-data-", ignore_cleanup_errors=True)
-os.environ["XDG_DATA_HOME"] = DATA_FOLDER.name
+os.environ["XDG_DATA_HOME"] = os.environ["XDG_CACHE_HOME"] = DATA_FOLDER.name
 
 from fusionray.environment import apply_defaults  # noqa: E402
 

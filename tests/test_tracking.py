@@ -12,17 +12,9 @@ from PIL import Image
 
 from fusionray.bundle.bundle import bundle_hash, read_bundle, write_bundle
 from fusionray.errors import BundleInvalid, TrackerFailed
-from fusionray.tracking import (
-    RunTracker,
-    close_run,
-    flatten,
-    make_client,
-    metric_history,
-    open_run,
-    register_bundle,
-    resolve_bundle,
-    tracking_uri,
-)
+from fusionray.tracking.bundles import register_bundle, resolve_bundle
+from fusionray.tracking.runs import RunTracker, close_run, flatten, metric_history, open_run
+from fusionray.tracking.store import make_client, tracking_uri
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny, write_tiny_bundle
 
 
@@ -40,6 +32,24 @@ def test_the_default_store_is_a_file_in_the_output_folder(tmp_path: Path) -> Non
     assert tracking_uri("http://server:5000", "s3://bucket") == "http://server:5000"
     with pytest.raises(ValueError, match=r"tracking\.uri: needs a server's URL"):
         tracking_uri(None, "s3://bucket")
+
+
+def test_a_new_store_is_a_copy_that_keeps_its_artifacts_next_to_it(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        client = make_client(f"sqlite:///{tmp_path / name}/mlflow.db")
+        default = client.get_experiment("0")
+        assert default.artifact_location == (tmp_path / name / "mlflow-artifacts" / "0").as_uri()
+        assert [file.name for file in (tmp_path / name).iterdir()] == ["mlflow.db"]
+    client.create_experiment("only in two")
+    assert make_client(f"sqlite:///{tmp_path}/one/mlflow.db").get_experiment_by_name("only in two") is None
+    assert make_client(f"sqlite:///{tmp_path}/two/mlflow.db").get_experiment_by_name("only in two") is not None
+
+
+def test_without_a_cache_a_store_is_made_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").write_text("a file where a folder is wanted")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert make_client(f"sqlite:///{tmp_path}/mlflow.db").get_experiment("0").name == "Default"
 
 
 def test_the_same_name_goes_on_with_the_same_run(store: tuple[str, Path]) -> None:

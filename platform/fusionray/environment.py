@@ -62,12 +62,16 @@ HAPROXY_SCRIPT = "fusionray-haproxy"
 ROOT_VARIABLE = "FUSIONRAY_ROOT"
 # Folder of a user's own data, in the XDG base directory specification.
 DATA_VARIABLE = "XDG_DATA_HOME"
+# Folder of files that can be made again, in the same specification.
+CACHE_VARIABLE = "XDG_CACHE_HOME"
 # Modules that register model families of other packages, separated by commas (recipes/registry.py).
 RECIPES_VARIABLE = "FUSIONRAY_RECIPES"
 # Where Ray tells the driver of a job how it was submitted.
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Set to 1 in processes that will train, so that they import the modules of training before they get work.
 WORKER_VARIABLE = "FUSIONRAY_WORKER"
+# Set to 1 in all processes of a cluster that a command of ours started for itself, on one node, and stops at its end.
+PRIVATE_CLUSTER_VARIABLE = "FUSIONRAY_PRIVATE_CLUSTER"
 # Start of the location of a bundle in the MLflow registry: models:/name@alias or models:/name/version.
 REGISTRY_PREFIX = "models:/"
 
@@ -114,6 +118,11 @@ def cluster_address(address: str | None) -> str | None:
     return address or os.environ.get("RAY_ADDRESS") or None
 
 
+def is_private_cluster() -> bool:
+    """Return whether this process belongs to a cluster of one node that ends with the command that started it."""
+    return os.environ.get(PRIVATE_CLUSTER_VARIABLE) == "1"
+
+
 def list_recipe_modules() -> list[str]:
     """List the modules that FUSIONRAY_RECIPES names."""
     return [name.strip() for name in os.environ.get(RECIPES_VARIABLE, "").split(",") if name.strip()]
@@ -148,3 +157,8 @@ def find_data_folder() -> Path:
     """
     home = os.environ.get(DATA_VARIABLE) or "~/.local/share"
     return Path(home).expanduser() / "fusionray"
+
+
+def find_cache_folder() -> Path:
+    """Return the folder of files that can be made again: $XDG_CACHE_HOME/fusionray, else ~/.cache/fusionray."""
+    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache").expanduser() / "fusionray"

@@ -7,17 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 BatchT = TypeVar("BatchT", bound="Batch")
-
-# What a set of shards was prepared for, and with it which columns it has (data/shards.py).
-ShardTask = Literal["faces", "pictures"]
-# What rows are told apart by, as messages call it.
-GROUP_NAMES: Mapping[ShardTask, str] = {"faces": "people", "pictures": "pictures"}
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from fusionray.data import synthetic
 from fusionray.data.shards import read_manifest
 from fusionray.hardware.processes import find_processes
 from fusionray.safety.provenance import read_provenance
-from fusionray.tracking import make_client
+from fusionray.tracking.store import make_client
 from fusionray.training.faults.preemption import EXIT_STATUS
 from tests.faults.driver import CONTROLLER, WORKER, meanwhile, wait_until
 from tests.support.tiny_fusion import TINY_SOURCE

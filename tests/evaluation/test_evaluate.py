@@ -12,7 +12,7 @@ from PIL import Image
 from fusionray.errors import CheckpointMissing, FusionRayError, InputMissing, ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.evaluate import EvaluateResult, evaluate
-from fusionray.tracking import make_client
+from fusionray.tracking.store import make_client
 from tests.evaluation.materials import Brightest, draw_frames, save_script, write_pictures
 from tests.support.page_shape import check_page
 from tests.support.tiny_fusion import SIZE, save_encoder

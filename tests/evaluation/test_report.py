@@ -18,7 +18,7 @@ from fusionray.evaluation.report.goals import Goal, load_table
 from fusionray.metrics.verification import verify
 from fusionray.reporting.page import Block, Listing
 from fusionray.reporting.parts import Picture
-from fusionray.tracking import RunTracker, open_run
+from fusionray.tracking.runs import RunTracker, open_run
 from tests.support.page_shape import check_page
 
 FIGURES = {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.tracking import metric_history
+from fusionray.tracking.runs import metric_history
 from fusionray.training.engine.schedule import ScheduleConfig, learning_rate, scale_lr
 from fusionray.training.faults.preemption import EXIT_STATUS
 from tests.faults.driver import Driver, read_log_lines, wait_until

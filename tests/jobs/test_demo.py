@@ -13,7 +13,7 @@ from fusionray.evaluation.report.examples import rank_pairs, show_examples
 from fusionray.evaluation.report.figures import Figure, Figures
 from fusionray.evaluation.report.goals import load_table
 from fusionray.faces.decode import encode_image
-from fusionray.tracking import RunTracker, open_run
+from fusionray.tracking.runs import RunTracker, open_run
 from jobs.demo import report
 from tests.support.page_shape import check_page
 from tests.support.pictures import draw_person

@@ -9,7 +9,7 @@ import yaml
 
 from fusionray.checkpoint.info import newest_checkpoint, read_info
 from fusionray.config import merge_trees
-from fusionray.tracking import make_client
+from fusionray.tracking.store import make_client
 from tests.support.tiny_fusion import SIZE, build_config, save_encoder
 from tests.support.tiny_shards import write_tiny_shards
 

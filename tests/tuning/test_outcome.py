@@ -11,7 +11,8 @@ import pytest
 from fusionray.config import load_config
 from fusionray.errors import TrainingFailed
 from fusionray.evaluation.report.figures import Figures
-from fusionray.tracking import make_client, open_run
+from fusionray.tracking.runs import open_run
+from fusionray.tracking.store import make_client
 from fusionray.training.config import TrainConfig
 from fusionray.tuning.monitor import changed, write_table
 from fusionray.tuning.outcome import SearchResult, conclude, write_preset

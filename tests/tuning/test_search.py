@@ -16,7 +16,7 @@ from fusionray.bundle.bundle import read_bundle
 from fusionray.checkpoint.info import find_checkpoint, read_info
 from fusionray.config import load_config
 from fusionray.hardware.processes import find_processes
-from fusionray.tracking import make_client
+from fusionray.tracking.store import make_client
 from fusionray.training.config import TrainConfig
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.driver import tune

@@ -28,7 +28,8 @@ from fusionray.errors import TrainingFailed
 from fusionray.hardware.affinity import bind_worker
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.storage import filesystem as storage
-from fusionray.tracking import close_run, metric_history, open_run, tracking_uri
+from fusionray.tracking.runs import close_run, metric_history, open_run
+from fusionray.tracking.store import tracking_uri
 from fusionray.training.dry_run.dry_run import build_dependencies
 from fusionray.training.faults.failures import root_cause
 from fusionray.training.run.light_trainer import LightTrainer, ProcessGroupConfig

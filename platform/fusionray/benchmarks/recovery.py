@@ -29,7 +29,8 @@ from fusionray.environment import resolve_location
 from fusionray.errors import ClusterUnavailable, TrainingFailed
 from fusionray.hardware.processes import list_processes
 from fusionray.storage import filesystem as storage
-from fusionray.tracking import open_run, tracking_uri
+from fusionray.tracking.runs import open_run
+from fusionray.tracking.store import tracking_uri
 from fusionray.training.dry_run.dry_run import build_dependencies
 
 POLL_SECONDS = 0.02

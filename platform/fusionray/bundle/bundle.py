@@ -217,7 +217,7 @@ def read_bundle(location: str | Path, tracking_uri: str | None = None) -> Bundle
     """
     if str(location).startswith(REGISTRY_PREFIX):
         # Only a registry location needs the tracker: the runtime must not import it for a plain folder.
-        from fusionray.tracking import resolve_bundle
+        from fusionray.tracking.bundles import resolve_bundle
 
         location = resolve_bundle(str(location), tracking_uri)
     folder = Path(location).expanduser().absolute()

@@ -9,25 +9,22 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import ReadItem
 
 from fusionray.checkpoint.index import DTYPES, Part, TensorEntry, TensorTable, read_table
 from fusionray.checkpoint.info import CheckpointInfo, check_whole, damaged, newest_checkpoint, read_info
 from fusionray.errors import CheckpointDamaged, CheckpointMissing
 from fusionray.storage import filesystem as storage
+
+if TYPE_CHECKING:
+    # Imported when a checkpoint is read: a new run starts a second sooner.
+    from torch.distributed.checkpoint.metadata import Metadata
+    from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 
 Value = TypeVar("Value")
 
@@ -174,6 +171,8 @@ def read_parts(folder: str, table: TensorTable, targets: Mapping[str, Tensor]) -
 
     Raises: CheckpointMissing naming the first file at fault.
     """
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(targets), describe(table), is_coordinator=False)
     needs: dict[tuple[str, int, str], tuple[TensorEntry, Part, list[ReadItem]]] = {}
@@ -191,7 +190,7 @@ def read_parts(folder: str, table: TensorTable, targets: Mapping[str, Tensor]) -
 
 
 def read_file(
-    folder: str, name: str, wanted: Sequence[tuple[TensorEntry, Part, list[ReadItem]]], planner: DefaultLoadPlanner
+    folder: str, name: str, wanted: Sequence[tuple[TensorEntry, Part, list[ReadItem]]], planner: LoadPlanner
 ) -> None:
     """Read parts of one data file in their order and hand them to the planner's targets."""
     filesystem, path = storage.open_filesystem(storage.join(folder, name))
@@ -213,6 +212,13 @@ def read_file(
 
 def describe(table: TensorTable) -> Metadata:
     """Describe the saved tensors to torch's planner."""
+    from torch.distributed.checkpoint.metadata import (
+        ChunkStorageMetadata,
+        Metadata,
+        TensorProperties,
+        TensorStorageMetadata,
+    )
+
     return Metadata(
         {
             name: TensorStorageMetadata(

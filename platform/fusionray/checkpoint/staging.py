@@ -12,10 +12,9 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.tensor import DTensor
 
 from fusionray.checkpoint.index import DTYPES
+from fusionray.checkpoint.sharding import local_part
 from fusionray.storage import filesystem as storage
 
 # Numbers of any type may begin in memory at a multiple of this.
@@ -105,6 +104,8 @@ class Staging:
 
 def plan_local_part(state: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> list[Any]:
     """Plan with all ranks what each one saves; return this rank's torch.distributed.checkpoint write items."""
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
     rank = 0 if group is None else dist.get_rank(group)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(state), is_coordinator=rank == 0)
@@ -132,11 +133,6 @@ def sign(state: Mapping[str, Tensor]) -> list[tuple[Any, ...]]:
     """Return the layout of a state, for comparison."""
     parts = ((name, value.shape, local_part(value)) for name, value in state.items())
     return [(name, shape, local.shape, local.stride(), local.dtype, local.device) for name, shape, local in parts]
-
-
-def local_part(value: Tensor) -> Tensor:
-    """Return this rank's part of a tensor; call it under `no_grad`, since autograd would track it."""
-    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def view_like(memory: Tensor, source: Tensor) -> Tensor:

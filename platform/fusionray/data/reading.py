@@ -16,8 +16,8 @@ from fusionray.data.pairs import TRUTH_COLUMNS
 from fusionray.data.shards import GROUP_COLUMNS, REGION_COLUMN, Manifest, Split
 from fusionray.environment import WORKER_VARIABLE
 from fusionray.errors import DataTimeout, ShardCorrupt
+from fusionray.shard_task import ShardTask
 from fusionray.storage import filesystem as storage
-from fusionray.types import ShardTask
 
 # A reader needs nothing of what a training worker imports ahead (training/faults/preload.py).
 READER_ENVIRONMENT = {"env_vars": {WORKER_VARIABLE: "0"}}

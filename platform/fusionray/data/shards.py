@@ -19,8 +19,8 @@ from pydantic import Field, ValidationError
 
 from fusionray.config import Section
 from fusionray.errors import InputMissing, ShardCorrupt, ShardMismatch
+from fusionray.shard_task import ShardTask
 from fusionray.storage import filesystem as storage
-from fusionray.types import ShardTask
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION: Literal[1] = 1

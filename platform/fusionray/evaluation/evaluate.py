@@ -18,7 +18,7 @@ from fusionray.evaluation.outcome import EvaluateResult
 from fusionray.evaluation.pictures import evaluate_pictures
 from fusionray.recipes.family import RecipeFamily
 from fusionray.recipes.registry import find_family
-from fusionray.tracking import tracking_uri
+from fusionray.tracking.store import tracking_uri
 
 # Protocols by `RecipeFamily.evaluation`.
 PROTOCOLS: dict[str, Callable[[EvaluateConfig, RecipeFamily[Any]], EvaluateResult]] = {

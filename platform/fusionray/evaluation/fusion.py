@@ -31,7 +31,7 @@ from fusionray.metrics.feature_network import is_same
 from fusionray.metrics.landmarks import CropLandmarks
 from fusionray.metrics.measure import FusionModel
 from fusionray.recipes.registry import find_family
-from fusionray.tracking import tracking_uri
+from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import DataConfig, RunConfig, TrackingConfig, TrainConfig
 from fusionray.training.run.worker_group import choose_gpu
 from fusionray.training.train import ensure_trained

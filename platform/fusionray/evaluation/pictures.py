@@ -46,7 +46,7 @@ from fusionray.metrics.similarity import region_psnr, region_ssim
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.family import RecipeFamily
 from fusionray.storage import filesystem as storage
-from fusionray.tracking import tracking_uri
+from fusionray.tracking.store import tracking_uri
 
 NAME = "evaluate"
 # Levels of 0..255 in a difference of 1 between pictures in [-1, 1].

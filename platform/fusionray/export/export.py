@@ -28,7 +28,7 @@ from fusionray.export.calibration_data import draw_calibration_data
 from fusionray.export.variants import Gates, build_variant
 from fusionray.recipes.family import BundleExport, GraphExport
 from fusionray.recipes.registry import find_family
-from fusionray.tracking import register_bundle
+from fusionray.tracking.bundles import register_bundle
 
 OPSET = 20
 # Two batch sizes, neither the one that was traced: a graph that froze its batch fails here, not in serving.

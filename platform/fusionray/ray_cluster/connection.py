@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from fusionray.environment import cluster_address, passed_on, set_proxy_paths
+from fusionray.environment import PRIVATE_CLUSTER_VARIABLE, cluster_address, passed_on, set_proxy_paths
 from fusionray.errors import ClusterUnavailable
 
 # Ray counts logical CPUs: two more than the machine has let its data tasks run beside one worker a core.
@@ -39,6 +39,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+        os.environ.pop(PRIVATE_CLUSTER_VARIABLE, None)
 
 
 def connect(address: str) -> None:
@@ -63,6 +64,8 @@ def start_local() -> None:
     import ray
 
     set_proxy_paths()
+    # The processes of the cluster inherit it.
+    os.environ[PRIVATE_CLUSTER_VARIABLE] = "1"
     cores = len(os.sched_getaffinity(0))
     ray.init(
         address="local",

@@ -24,7 +24,8 @@ from fusionray.bundle.description import GENERATOR_NAME, describe_pictures
 from fusionray.config import Section
 from fusionray.errors import ConfigInvalid
 from fusionray.recipes.recipe import Recipe
-from fusionray.types import GROUP_NAMES, Batch, Rows, ShardTask
+from fusionray.shard_task import GROUP_NAMES, ShardTask
+from fusionray.types import Batch, Rows
 
 
 class RecipeConfig(Section):

@@ -6,12 +6,15 @@ import contextlib
 import logging
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve import Application, Deployment
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.schema import ApplicationStatus
 
 from fusionray.bundle.bundle import read_bundle
@@ -99,14 +102,19 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     check_tasks(config, registry.tasks)
     for version in registry.versions():
         read_bundle(version.location, config.tracking_uri)
-    start_serve(host, port)
-    found_host, found_port = find_address()
-    if (found_host, found_port) != (host, port):
-        raise ConfigInvalid(
-            f"{host}:{port}: Ray Serve is already running on {found_host}:{found_port}; use that address, or stop it"
-        )
-    target = serve.RunTarget(target=build_application(config), name=APP_NAME, route_prefix="/")
-    serve.run_many([target], wait_for_applications_running=False)
+    with ThreadPoolExecutor(1) as pool:
+        # The replicas start at the same time as the proxies.
+        proxies = pool.submit(start_serve, host, port)
+        wait_for_controller(proxies)
+        found_host, found_port = find_address()
+        if (found_host, found_port) != (host, port):
+            raise ConfigInvalid(
+                f"{host}:{port}: Ray Serve is already running on {found_host}:{found_port}; "
+                "use that address, or stop it"
+            )
+        target = serve.RunTarget(target=build_application(config), name=APP_NAME, route_prefix="/")
+        serve.run_many([target], wait_for_applications_running=False)
+        proxies.result()
     wait_until_running(APP_NAME, config.start_timeout_seconds)
     if blocking:
         threading.Event().wait()
@@ -127,6 +135,19 @@ def start_serve(host: str, port: int) -> None:
             f"Ray Serve did not start ({lines[-1][:200]}); start again when the machine is less busy, or raise "
             "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"
         ) from None
+
+
+def wait_for_controller(proxies: Future[None]) -> None:
+    """Wait until Ray Serve's controller exists, which is before its proxies are ready.
+
+    Raises: ServiceFailed if `start_serve` fails first.
+    """
+    while not proxies.done():
+        with contextlib.suppress(ValueError):
+            ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+            return
+        time.sleep(POLL_SECONDS)
+    proxies.result()
 
 
 def wait_until_running(name: str, timeout_seconds: float) -> None:

@@ -16,13 +16,14 @@ from fusionray.data.shards import check_shards, read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ShardMismatch
 from fusionray.ray_cluster.progress import ProgressHandle
+from fusionray.shard_task import GROUP_NAMES
 from fusionray.storage import filesystem as storage
-from fusionray.tracking import close_run, open_run, tracking_uri
+from fusionray.tracking.runs import close_run, open_run
+from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
 from fusionray.training.run.resume_guard import guard_resume, read_run_record
 from fusionray.training.run.task import WorkerTask
 from fusionray.training.run.worker_group import is_complete, run_workers
-from fusionray.types import GROUP_NAMES
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid, RunStopped, TrainingFailed
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.storage import filesystem as storage
-from fusionray.tracking import open_run, tracking_uri
+from fusionray.tracking.runs import open_run
+from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import TrainConfig
 from fusionray.training.run.resume_guard import CHANGEABLE, first_difference, without
 from fusionray.training.train import ensure_trained, resolve_output, resolve_shards

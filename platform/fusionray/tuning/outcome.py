@@ -14,7 +14,7 @@ from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import TrainingFailed
 from fusionray.evaluation.report.figures import FIGURES_NAME, Figure, Figures, write_figures
 from fusionray.storage import filesystem as storage
-from fusionray.tracking import RunTracker, close_run
+from fusionray.tracking.runs import RunTracker, close_run
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.importance import measure_importance
 from fusionray.tuning.plan import SearchPlan

@@ -31,7 +31,9 @@ from fusionray.serving.config import (
     StageConfig,
 )
 from fusionray.serving.http.middleware import KEY_VARIABLE
-from fusionray.tracking import make_client, open_run, register_bundle, tracking_uri
+from fusionray.tracking.bundles import register_bundle
+from fusionray.tracking.runs import open_run
+from fusionray.tracking.store import make_client, tracking_uri
 from tests.support.pictures import draw_person
 from tests.support.serving import encode, find_free_port
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny

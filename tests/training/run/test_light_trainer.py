@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import ray
 import ray.train
 import torch
 
+from fusionray.hardware.processes import add_descendants, list_processes
 from fusionray.training.run.light_trainer import LightTrainer, ProcessGroupConfig
 
 
@@ -19,12 +21,14 @@ def test_the_internals_were_read_in_this_version_of_ray() -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_workers_share_a_group_and_the_controller_stays_without_torch(tmp_path: Path) -> None:
+def test_workers_share_a_group_and_the_controller_starts_nothing_idle(tmp_path: Path) -> None:
     class Controller(ray.train.UserCallback):
         def after_report(self, run_context: object, metrics: list[dict[str, object]], checkpoint: object) -> None:
             import sys
 
             (tmp_path / "controller.json").write_text(json.dumps("torch" in sys.modules))
+
+    driver = os.getpid()
 
     def add_ranks() -> None:
         import os
@@ -34,6 +38,7 @@ def test_workers_share_a_group_and_the_controller_stays_without_torch(tmp_path: 
         total = torch.tensor(dist.get_rank() + 1)
         dist.all_reduce(total)
         (tmp_path / f"{dist.get_rank()}.json").write_text(json.dumps([int(total), os.environ["LOCAL_RANK"]]))
+        (tmp_path / "titles.json").write_text(json.dumps(list_titles(driver)))
         ray.train.report({})
 
     trainer = LightTrainer(
@@ -45,3 +50,13 @@ def test_workers_share_a_group_and_the_controller_stays_without_torch(tmp_path: 
     trainer.fit()
     assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)] == [[3, "0"], [3, "1"]]
     assert json.loads((tmp_path / "controller.json").read_text()) is False
+    titles = " ".join(json.loads((tmp_path / "titles.json").read_text()))
+    assert "ray::TrainController" in titles
+    assert not any(idle in titles for idle in ("DatasetManager", "PlacementGroupCleaner", "AutoscalingCoordinator"))
+
+
+def list_titles(ancestor: int) -> list[str]:
+    """List the command lines of all processes that descend from one; Ray writes an actor's class into its own."""
+    pids = add_descendants({ancestor}, list_processes())
+    files = (Path(f"/proc/{pid}/cmdline") for pid in pids)
+    return [file.read_bytes().decode(errors="replace") for file in files if file.exists()]

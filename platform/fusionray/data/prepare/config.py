@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fusionray.config import Section, in_unit
 from fusionray.faces.align import load_template
-from fusionray.types import ShardTask
+from fusionray.shard_task import ShardTask
 
 
 class PrepareConfig(Section):

@@ -23,7 +23,7 @@ from fusionray.errors import InputMissing
 from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
 from fusionray.ray_cluster.actor_pool import work_through
-from fusionray.types import GROUP_NAMES
+from fusionray.shard_task import GROUP_NAMES
 
 
 def prepare(config: PrepareConfig) -> Manifest:

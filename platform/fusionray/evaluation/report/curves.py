@@ -10,10 +10,10 @@ from fusionray.errors import TrackerFailed
 from fusionray.evaluation.report.drawing import Curve, draw_curves
 from fusionray.evaluation.report.goals import Table
 from fusionray.reporting.page import Block
-from fusionray.tracking import STORE_NAME, read_run_metrics
+from fusionray.tracking.runs import read_run_metrics
+from fusionray.tracking.store import SQLITE, STORE_NAME
 
 PREFIX = "validation_"
-SQLITE = "sqlite:///"
 
 
 def show_quality(training: Mapping[str, Any], uri: str, table: Table) -> tuple[list[Block], list[str]]:

@@ -36,7 +36,7 @@ from fusionray.metrics.protocol import Rows
 from fusionray.nets.pixels import to_uint8
 from fusionray.reporting.page import Block, Listing
 from fusionray.storage import filesystem as storage
-from fusionray.tracking import RunTracker, close_run, open_run
+from fusionray.tracking.runs import RunTracker, close_run, open_run
 
 PAIRS_NAME = "pairs.csv"
 GALLERY_NAME = "gallery.csv"

@@ -113,7 +113,7 @@ class ModelRegistry:
         if not location.startswith(REGISTRY_PREFIX):
             return describe_version(model, location, Path(location), share)
         # MLflow is imported only for a location in the registry.
-        from fusionray.tracking import pin_bundle, resolve_bundle
+        from fusionray.tracking.bundles import pin_bundle, resolve_bundle
 
         pinned = pin_bundle(location, self.config.tracking_uri)
         known = self.pinned.get((model.name, location))

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from fusionray.checkpoint.sharding import full_tensor
 from fusionray.hardware.profiles import HardwareProfile, detect_profile
 from fusionray.nets.blocks import count_parameters
 from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
@@ -220,7 +220,9 @@ class Engine:
             if scaler.is_enabled():
                 scaler.unscale_(optimizer)
             # Gradients are equal on all ranks after the exchange, so all ranks make the same decision.
-            norm = whole(nn.utils.clip_grad_norm_(self.networks[phase.trains].parameters(), self.config.clip_norm))
+            norm = full_tensor(
+                nn.utils.clip_grad_norm_(self.networks[phase.trains].parameters(), self.config.clip_norm)
+            )
             bad = ~torch.isfinite(norm)
             step_if(optimizer, scaler, bad.float())
             self.statistics.restore(where=bad)
@@ -312,11 +314,6 @@ class Engine:
             "channels_last": self.chosen.channels_last,
             "compile": self.chosen.compile,
         }
-
-
-def whole(value: Tensor) -> Tensor:
-    """Return a scalar as a plain tensor, also if it is a DTensor."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def find_host_group() -> dist.ProcessGroup | None:

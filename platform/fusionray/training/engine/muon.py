@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusionray.training.engine.eager_optimizers import EagerAdamW
+
 # Of an odd quintic that brings singular values of [0,1] near 1, the smaller the more rounds it takes (Jordan et al.).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 # They take five; the closer bound of `orthogonalize` is worth one.
@@ -38,7 +40,7 @@ def is_matrix(parameter: Tensor) -> bool:
     return parameter.ndim > 2 and min(parameter.shape[0], parameter[0].numel()) >= LEAST_SIDE
 
 
-class Muon(torch.optim.AdamW):
+class Muon(EagerAdamW):
     """Step groups of parameters whose `orthogonal` is true as matrices, all others by AdamW.
 
     `momentum` is that of the matrices, and `rate` their learning rate over that of the others; `dtype` is what they

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fusionray.recipes.recipe import OptimizerConfig
+from fusionray.training.engine.eager_optimizers import EagerAdamW, EagerSGD
 from fusionray.training.engine.muon import ORTHOGONAL, Muon, is_matrix
 
 
@@ -23,10 +24,10 @@ def build_optimizer(
     """
     groups = group_parameters(network, config)
     if config.kind == "sgd":
-        kind: Any = torch.optim.SGD
+        kind: Any = EagerSGD
         settings: dict[str, Any] = {"lr": config.base_lr, "momentum": config.momentum}
     else:
-        kind = torch.optim.AdamW
+        kind = EagerAdamW
         # Fused: one pass over memory, and the kernel can skip a step without the host.
         settings = {"lr": config.base_lr, "betas": config.betas, "fused": True}
         if config.kind == "muon":

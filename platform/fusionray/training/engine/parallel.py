@@ -16,12 +16,9 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from fusionray.checkpoint.sharding import full_tensor
 from fusionray.nets.blocks import ActivationCheckpointedBlock, count_parameters
 from fusionray.training.config import ParallelConfig
 from fusionray.training.engine.precision import AUTOCAST_TYPES
@@ -125,8 +122,10 @@ class DDP(SingleRank):
             static_graph=static,
         )
         self.module = self.wrapper
-        self.powersgd: powerSGD_hook.PowerSGDState | None = None
+        self.powersgd: Any = None
         if config.compression == "powersgd":
+            from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
             self.powersgd = powerSGD_hook.PowerSGDState(
                 process_group=None,
                 matrix_approximation_rank=config.powersgd_rank,
@@ -174,6 +173,10 @@ class FSDP(SingleRank):
     def __init__(
         self, network: nn.Module, ema_network: nn.Module | None, config: ParallelConfig, device: torch.device
     ) -> None:
+        # A second of imports, which the other strategies save.
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
         super().__init__(network)
         # On the meta device: a real copy on every rank would cost the memory that sharding saves.
         self.shape = copy.deepcopy(network).to("meta")
@@ -193,12 +196,12 @@ class FSDP(SingleRank):
 
     @contextlib.contextmanager
     def accumulating(self) -> Any:
-        assert isinstance(self.network, FSDPModule)
-        self.network.set_requires_gradient_sync(False)
+        sharded: Any = self.network
+        sharded.set_requires_gradient_sync(False)
         try:
             yield
         finally:
-            self.network.set_requires_gradient_sync(True)
+            sharded.set_requires_gradient_sync(True)
 
     @torch.no_grad()
     def gathered(self, network: nn.Module) -> nn.Module:
@@ -206,7 +209,7 @@ class FSDP(SingleRank):
         plain = plain.to_empty(device=next(network.parameters()).device)
         mine = [*plain.parameters(), *plain.buffers()]
         for value, shard in zip(mine, [*network.parameters(), *network.buffers()], strict=True):
-            value.copy_(shard.full_tensor() if isinstance(shard, DTensor) else shard)
+            value.copy_(full_tensor(shard))
         return plain.eval()
 
 

@@ -17,10 +17,10 @@ import ray.train
 
 from fusionray.environment import WORKER_VARIABLE
 
-# Key of the metric that workers report when they are ready to step: their node.
-ARRIVED = "arrived"
+# Key of the metric that workers report after their first step: their node.
+FIRST_STEP_NODE = "first_step_node"
 WORKER_ENVIRONMENT = {"env_vars": {WORKER_VARIABLE: "1"}}
-# Delay after the start: a group that fails at once needs no spares, and the first steps need the cores.
+# Delay after the first step: a group that fails at once needs no spares.
 DELAY_SECONDS = 3.0
 # After this delay the process is being started, but cannot construct the actor yet.
 CANCEL_SECONDS = 0.15
@@ -30,10 +30,10 @@ class WarmSpares(ray.train.UserCallback):  # type: ignore[misc, unused-ignore]
     """Request one spare process per worker on each node; runs in Ray Train's controller."""
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-        """Request the spares once all workers of a start are ready to step."""
+        """Request the spares once all workers of a start have made a step, which needed the cores until then."""
         del checkpoint
-        if all(ARRIVED in each for each in metrics):
-            nodes = Counter(each[ARRIVED] for each in metrics)
+        if all(FIRST_STEP_NODE in each for each in metrics):
+            nodes = Counter(each[FIRST_STEP_NODE] for each in metrics)
             environment = dict(run_context.run_config.worker_runtime_env)
             timer = threading.Timer(DELAY_SECONDS, request_spares, (nodes, environment))
             timer.daemon = True

@@ -1,11 +1,14 @@
-"""Ray Train with a light controller: without torch, and without a dataset manager.
+"""Ray Train with fewer processes and imports at every start.
 
-`TorchTrainer` makes its controller import torch, only for the class `TorchConfig`, and starts an actor that manages
-datasets. Both cost seconds at every start, and 250 MB. This module and `faults/warm_spares.py` use internals of Ray
+`TorchTrainer` makes its controller import torch, only for the class `TorchConfig`, and it starts three more actors: for
+datasets, for the autoscaler of the cluster, and to remove the placement group of a controller that died. The first has
+nothing to do here, and the others have nothing to do on a private cluster. Each one imports Ray Train, which takes more
+than a second of CPU time and 250 MB. This module and `faults/warm_spares.py` use internals of Ray
 Train; `tests/training/run/test_light_trainer.py` names the Ray version that they were written for. Only functions that
 run in the workers import torch.
 
-Source: ray 2.60, ray/train/torch/config.py and ray/train/v2/api/data_parallel_trainer.py.
+Source: ray 2.60, ray/train/torch/config.py and ray/train/v2/api/data_parallel_trainer.py,
+ray/train/v2/_internal/execution/scaling_policy.
 """
 
 from __future__ import annotations
@@ -18,7 +21,11 @@ import ray
 import ray.train
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from fusionray.environment import is_private_cluster
 
 # Time-out of a collective, in seconds: torch's default.
 COLLECTIVE_SECONDS = 1800
@@ -29,7 +36,24 @@ class LightTrainer(DataParallelTrainer):  # type: ignore[misc, unused-ignore]
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks: list[Any] = super()._create_default_callbacks()
-        return [callback for callback in callbacks if not isinstance(callback, DatasetsCallback)]
+        # Ray itself removes the placement group with the controller; the cleaner is there for lost nodes.
+        idle = (DatasetsCallback, PlacementGroupCleanerCallback) if is_private_cluster() else (DatasetsCallback,)
+        return [callback for callback in callbacks if not isinstance(callback, idle)]
+
+    def _initialize_and_run_controller(self, **settings: Any) -> Any:
+        if is_private_cluster() and type(settings["scaling_policy"]) is FixedScalingPolicy:
+            settings["scaling_policy"] = SilentScalingPolicy(self.scaling_config)
+        return super()._initialize_and_run_controller(**settings)
+
+
+class SilentScalingPolicy(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
+    """A fixed number of workers, without requests to the actor that talks to an autoscaler."""
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Request nothing."""
+
+    def _maybe_send_resource_request(self) -> None:
+        pass
 
 
 class ProcessGroupConfig(BackendConfig):  # type: ignore[misc, unused-ignore]

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.reading import CorruptionTracker
 from fusionray.ray_cluster.progress import ProgressHandle
-from fusionray.tracking import RunTracker
+from fusionray.tracking.runs import RunTracker
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.step_report import StepReport
 from fusionray.training.run.task import WorkerTask

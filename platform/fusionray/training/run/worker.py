@@ -34,7 +34,7 @@ from fusionray.storage import filesystem as storage
 from fusionray.training.engine.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.state import counters, restore, state_tensors
-from fusionray.training.faults.warm_spares import ARRIVED
+from fusionray.training.faults.warm_spares import FIRST_STEP_NODE
 from fusionray.training.run.device_prefetcher import DevicePrefetcher
 from fusionray.training.run.progress_logger import ProgressLogger, crossed
 from fusionray.training.run.task import WorkerTask
@@ -125,6 +125,7 @@ class Worker:
         self.engine = engine
         self.rank = engine.rank
         self.progress = progress
+        self.node = ray.get_runtime_context().get_node_id()
         self.reader = reader
         self.seconds_before = 0.0
         self.started = time.monotonic()
@@ -199,8 +200,8 @@ class Worker:
         """
         budget, engine = self.config.budget, self.engine
         self.started = time.monotonic()
-        self.enter()
-        planned = stop_requested = False
+        self.report_ready()
+        has_stepped = stop_requested = False
         engine.step_timer.annotate = self.config.tracking.profile_steps > 0
         engine.step_timer.restart()
         depth = self.config.data.prefetch_batches
@@ -220,12 +221,14 @@ class Worker:
                 finished = engine.images_seen >= budget.images
                 if crossed(before, engine.images_seen, budget.checkpoint_every_images) and not finished:
                     self.save()
-                elif not planned:
+                elif not has_stepped:
                     # Planning the first save takes longer than a step, so it is done once, before a save is due.
                     self.writer.prepare(state_tensors(engine))
-                    planned = True
                 elif self.writer.finished():
                     self.writer.wait()  # raises on all ranks if the save failed
+                if not has_stepped:
+                    has_stepped = True
+                    ray.train.report({FIRST_STEP_NODE: self.node})
                 engine.step_timer.end_step(len(local_batch))
                 self.profiler.step()
         if self.saved != engine.images_seen:
@@ -236,15 +239,13 @@ class Worker:
         if self.rank == 0:
             self.progress.advance(engine.images_seen, {})
 
-    def enter(self) -> None:
-        """Report to the progress progress and to Ray Train that this worker is ready to step; all ranks call it."""
-        node = ray.get_runtime_context().get_node_id()
+    def report_ready(self) -> None:
+        """Report that this worker is ready to step; never waits."""
         self.progress.add_worker(
-            WorkerInfo(self.rank, self.engine.num_ranks, os.getpid(), node, self.engine.images_seen)
+            WorkerInfo(self.rank, self.engine.num_ranks, os.getpid(), self.node, self.engine.images_seen)
         )
         if self.rank == 0:
             self.progress.advance(self.engine.images_seen, {})
-        ray.train.report({ARRIVED: node})
 
     def close(self) -> None:
         """Wait for a save in progress, and release threads and the reading process.
@@ -263,14 +264,17 @@ class Worker:
         """
         limit = self.config.budget.max_seconds
         decision = torch.tensor(
-            [limit is not None and self.spent() >= limit, self.rank == 0 and self.progress.is_stop_requested()]
+            [
+                limit is not None and self.elapsed_seconds() >= limit,
+                self.rank == 0 and self.progress.is_stop_requested(),
+            ]
         )
         if self.engine.host_group is not None:
             dist.broadcast(decision, src=0, group=self.engine.host_group)
         out_of_time, stop_requested = decision.tolist()
         return out_of_time or stop_requested, stop_requested
 
-    def spent(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Return the seconds of training so far, including those of the starts before this one."""
         return self.seconds_before + time.monotonic() - self.started
 
@@ -310,7 +314,7 @@ class Worker:
             num_people=len(self.task.people),
             data_digest=self.task.manifest.digest(),
             images_seen=self.engine.images_seen,
-            seconds=self.spent(),
+            seconds=self.elapsed_seconds(),
             metrics=metrics,
             counters=counters(self.engine),
             position=self.position.model_dump(mode="json"),

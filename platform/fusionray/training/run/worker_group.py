@@ -18,7 +18,6 @@ from fusionray.training.faults.failures import FailureReporter, root_cause
 from fusionray.training.faults.preemption import catch_preemption
 from fusionray.training.faults.warm_spares import WORKER_ENVIRONMENT, WarmSpares
 from fusionray.training.run.task import WorkerTask
-from fusionray.training.run.worker import train_worker
 
 
 def run_workers(task: WorkerTask, progress: ProgressHandle | None) -> None:
@@ -87,7 +86,10 @@ def fit(task: WorkerTask, progress: ProgressHandle) -> None:
     logging.getLogger("ray.train").setLevel(logging.ERROR)
 
     def train_here() -> None:
-        # In a closure, only the workers unpickle the task; in `train_loop_config`, the controller would too.
+        # In a closure, only the workers unpickle the task; in `train_loop_config`, the controller would too. Only they
+        # import the engine.
+        from fusionray.training.run.worker import train_worker
+
         train_worker(task, progress)
 
     trainer = LightTrainer(

@@ -1,12 +1,10 @@
-"""MLflow: runs, metrics, previews and the model registry. The default store is an SQLite file next to the runs."""
+"""Runs: one for each training, trial and evaluation, with its settings, metrics and pictures."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,35 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fusionray.environment import REGISTRY_PREFIX
-from fusionray.errors import BundleInvalid, TrackerFailed
+from fusionray.tracking.store import ARTIFACT_FOLDER, SQLITE, make_client, store_errors
 
 RUN_TAG = "fusionray.run"
 PARENT_TAG = "mlflow.parentRunId"
-STORE_NAME = "mlflow.db"
-ARTIFACT_FOLDER = "mlflow-artifacts"
 # Source: MLflow REST API, log-batch: 100 parameters at most.
 PARAMETERS_A_CALL = 100
-
-
-def tracking_uri(configured: str | None, output: str) -> str:
-    """Choose the tracking store: the configured server, or an SQLite file in a local output folder.
-
-    Raises: ValueError if the output is not a local folder and no server is configured.
-    """
-    if configured:
-        return configured
-    if "://" in output:
-        raise ValueError("tracking.uri: needs a server's URL, since run.output is not a local folder")
-    Path(output).mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{output}/{STORE_NAME}"
-
-
-def make_client(uri: str) -> Any:
-    """Connect to a store without changing MLflow's global state."""
-    from mlflow import MlflowClient
-
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 def open_run(
@@ -65,8 +40,8 @@ def open_run(
     found = client.get_experiment_by_name(experiment)
     if found is not None:
         experiment_id = found.experiment_id
-    elif uri.startswith("sqlite:///"):
-        folder = Path(uri.removeprefix("sqlite:///")).parent / ARTIFACT_FOLDER
+    elif uri.startswith(SQLITE):
+        folder = Path(uri.removeprefix(SQLITE)).parent / ARTIFACT_FOLDER
         experiment_id = client.create_experiment(experiment, artifact_location=folder.as_uri())
     else:
         experiment_id = client.create_experiment(experiment)
@@ -158,23 +133,6 @@ class RunTracker:
         self.client.log_artifact(self.run_id, str(path))
 
 
-@contextlib.contextmanager
-def store_errors(remedy: str = "free some space, or repair the store, then start the same run again") -> Iterator[None]:
-    """Turn an error of the store into one line.
-
-    Raises: TrackerFailed.
-    """
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        # The first line is the database's own message; SQL statements and links follow.
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise TrackerFailed(f"tracking: {reason}; {remedy}") from None
-
-
 def read_run_metrics(uri: str, experiment: str, name: str, prefix: str) -> dict[str, list[tuple[int, float]]]:
     """Read the metrics whose names start with `prefix`, as (images seen, value) in order; none if the run is unknown.
 
@@ -193,73 +151,6 @@ def read_run_metrics(uri: str, experiment: str, name: str, prefix: str) -> dict[
 def metric_history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
     """Read a metric as (images seen, value), in order."""
     return sorted((entry.step, entry.value) for entry in make_client(uri).get_metric_history(run_id, key))
-
-
-def register_bundle(uri: str, folder: Path, name: str, alias: str, run_id: str) -> str:
-    """Store a bundle as the next version of a model, point the alias at it, return `models:/name@alias`."""
-    from mlflow.exceptions import MlflowException
-
-    client = make_client(uri)
-    # Each content has its own folder: a second export of the run must not change the files of an older version.
-    place = f"bundle-{hashlib.sha256((folder / 'bundle.json').read_bytes()).hexdigest()[:12]}"
-    client.log_artifacts(run_id, str(folder), artifact_path=place)
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    source = f"{client.get_run(run_id).info.artifact_uri}/{place}"
-    version = client.create_model_version(name, source=source, run_id=run_id)
-    client.set_registered_model_alias(name, alias, version.version)
-    return f"{REGISTRY_PREFIX}{name}@{alias}"
-
-
-def pin_bundle(location: str, uri: str | None) -> str:
-    """Turn `models:/name@alias` into `models:/name/version`, which never changes, with one call of the registry.
-
-    Raises: BundleInvalid if the registry has no such model.
-    """
-    version = find_version(location, uri)
-    return f"{REGISTRY_PREFIX}{version.name}/{version.version}"
-
-
-def resolve_bundle(location: str, uri: str | None) -> Path:
-    """Turn `models:/name@alias` or `models:/name/version` into a local bundle folder.
-
-    Raises: BundleInvalid if the registry has no such model.
-    """
-    from mlflow.artifacts import download_artifacts
-    from mlflow.exceptions import MlflowException
-
-    version = find_version(location, uri)
-    try:
-        return Path(download_artifacts(artifact_uri=version.source, tracking_uri=uri))
-    except MlflowException as error:
-        raise BundleInvalid(f"{location}: its files cannot be had from {uri} ({first_line(error)})") from None
-
-
-def find_version(location: str, uri: str | None) -> Any:
-    """Look up the version of a location in the registry.
-
-    Raises: BundleInvalid if the registry has no such model.
-    """
-    from mlflow.exceptions import MlflowException
-
-    if uri is None:
-        raise BundleInvalid(f"{location}: name the registry that holds it (tracking_uri)")
-    client = make_client(uri)
-    name, at, alias = location.removeprefix(REGISTRY_PREFIX).partition("@")
-    try:
-        if at:
-            return client.get_model_version_by_alias(name, alias)
-        name, _, number = name.partition("/")
-        return client.get_model_version(name, number)
-    except MlflowException as error:
-        raise BundleInvalid(f"{location}: not in the registry at {uri} ({first_line(error)})") from None
-
-
-def first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""MLflow: its store, runs with metrics and pictures, and the registry of bundles."""
