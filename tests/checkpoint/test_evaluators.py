@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.errors import InputMissing
 from fusionray.metrics.attribute_reader import READINGS
-from fusionray.metrics.feature_network import FeatureNetwork, FeaturesConfig, is_same
+from fusionray.metrics.feature_network import FeatureNetwork, FeaturesConfig, is_same_encoder
 from fusionray.nets.identity import IdentityEncoder
 from tests.evaluation.materials import Brightest, save_script
 from tests.support.tiny_fusion import ENCODER, SIZE, save_encoder
@@ -73,5 +73,5 @@ def test_a_network_that_gives_maps_is_refused(tmp_path: Path) -> None:
 
 def test_an_encoder_is_known_by_what_it_computes() -> None:
     judge, copy, other = build_encoder(1), build_encoder(1), build_encoder(2)
-    assert is_same(judge, [other, copy])
-    assert not is_same(judge, [other])
+    assert is_same_encoder(judge, [other, copy])
+    assert not is_same_encoder(judge, [other])

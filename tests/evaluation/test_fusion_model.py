@@ -10,14 +10,14 @@ from fusionray.checkpoint.models import load_encoder
 from fusionray.errors import BundleInvalid
 from fusionray.evaluation.fusion_model import (
     BundleFusionModel,
-    FusionModelInfo,
+    ModelInfo,
     TorchFusionModel,
     open_fusion_model,
     resolve_model,
 )
 from fusionray.export.export import ExportConfig, export
-from fusionray.metrics.feature_network import is_same
-from fusionray.metrics.measure import Columns, Evaluators, FusionModel, Meter
+from fusionray.metrics.feature_network import is_same_encoder
+from fusionray.metrics.fusion_metrics import Evaluators, FusionMetrics, FusionModel, MetricColumns
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny
 from tests.support.tiny_fusion import SEEING, SIZE, build_pairs, save_encoder
@@ -26,7 +26,7 @@ from tests.support.tiny_world import TEMPLATE, save_fusion
 CPU = torch.device("cpu")
 
 
-def load(location: Path) -> tuple[FusionModel, FusionModelInfo]:
+def load(location: Path) -> tuple[FusionModel, ModelInfo]:
     return open_fusion_model(resolve_model(str(location)), tracking_uri=None, device=CPU, threads=1)
 
 
@@ -35,14 +35,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and the bundle that was exported from it."""
     folder = tmp_path_factory.mktemp("subject")
     save_fusion(folder / "run")
-    save_encoder(folder / "judge")
+    save_encoder(folder / "evaluator")
     export(ExportConfig(checkpoint=str(folder / "run"), output=str(folder / "bundle")))
     return folder
 
 
-def measure(models: Path, model: FusionModel) -> Columns:
-    evaluators = Evaluators(load_encoder(str(models / "judge")).build())
-    return Meter(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU).measure(model, build_pairs(4))
+def measure(models: Path, model: FusionModel) -> MetricColumns:
+    evaluators = Evaluators(load_encoder(str(models / "evaluator")).build())
+    return FusionMetrics(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU).compute(model, build_pairs(4))
 
 
 def test_bundle_and_checkpoint_of_a_model_measure_alike(models: Path) -> None:
@@ -75,8 +75,8 @@ def test_what_a_model_sees_of_the_source_is_exported_with_it(tmp_path: Path) -> 
 
 def test_the_encoder_of_a_bundle_is_known_for_the_one_that_supervised(models: Path) -> None:
     bundle, _ = load(models / "bundle")
-    assert is_same(load_encoder(str(models / "run")).build(), [bundle.embed])
-    assert not is_same(load_encoder(str(models / "judge")).build(), [bundle.embed])
+    assert is_same_encoder(load_encoder(str(models / "run")).build(), [bundle.embed])
+    assert not is_same_encoder(load_encoder(str(models / "evaluator")).build(), [bundle.embed])
 
 
 def test_a_model_fuses_crops_of_eight_bits(models: Path) -> None:

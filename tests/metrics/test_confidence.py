@@ -35,7 +35,7 @@ def test_the_interval_of_a_mean_of_normal_data_is_the_textbooks() -> None:
 def test_the_interval_is_that_of_all_possible_draws() -> None:
     column = np.array([0.0, 1.0, 3.0, 4.0, 9.0])
     every = [column[list(rows)].mean() for rows in product(range(5), repeat=5)]
-    interval = bootstrap(mean, [column], seed=0, rounds=20000, share=0.8)
+    interval = bootstrap(mean, [column], seed=0, rounds=20000, level=0.8)
     assert interval == pytest.approx(np.quantile(every, [0.1, 0.9]), abs=0.2)
 
 
@@ -56,7 +56,7 @@ def test_rows_of_several_columns_are_drawn_together() -> None:
 def test_a_larger_share_and_fewer_rows_widen_the_interval() -> None:
     column = np.random.default_rng(3).normal(0, 1, 400)
     usual = width(bootstrap(mean, [column], seed=0))
-    assert width(bootstrap(mean, [column], seed=0, share=0.99)) > 1.2 * usual
+    assert width(bootstrap(mean, [column], seed=0, level=0.99)) > 1.2 * usual
     assert width(bootstrap(mean, [column[:100]], seed=0)) == pytest.approx(2 * usual, rel=0.3)
 
 
@@ -103,5 +103,5 @@ def test_columns_that_cannot_be_drawn_from_are_refused() -> None:
             bootstrap(mean, columns, seed=0)
     with pytest.raises(ValueError, match="same number, at least one"):
         bootstrap(mean, [column], seed=0, cluster_N=np.arange(3))
-    with pytest.raises(ValueError, match="share=95"):
-        bootstrap(mean, [column], seed=0, share=95)
+    with pytest.raises(ValueError, match="level=95"):
+        bootstrap(mean, [column], seed=0, level=95)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusionray.metrics.retrieval import build_templates, compare, is_nearer_to_source, retrieve
+from fusionray.metrics.retrieval import build_templates, cosine_similarity, is_nearer_to_source, retrieve
 
 
 def unit(values: NDArray[np.floating]) -> NDArray[np.float32]:
@@ -75,7 +75,7 @@ def test_cosines_are_taken_pair_by_pair() -> None:
     first, _ = build_people(1.0, seed=2)
     second, _ = build_people(1.0, seed=3)
     slow = [float(np.dot(one, other)) for one, other in zip(first, second, strict=True)]
-    np.testing.assert_allclose(compare(first, second), slow, atol=1e-6)
+    np.testing.assert_allclose(cosine_similarity(first, second), slow, atol=1e-6)
 
 
 def test_a_face_between_both_is_not_nearer_to_its_source() -> None:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from fusionray.config import list_presets, load_config
 from fusionray.nets.blocks import count_parameters
 from fusionray.nets.generator import Generator, GeneratorConfig
-from fusionray.nets.source import SourceConfig
+from fusionray.nets.source_encoder import SourceConfig
 from fusionray.recipes.face_fusion_config import FaceFusionConfig
 from fusionray.training.config import TrainConfig
 from tests.support.tiny_fusion import SEEING

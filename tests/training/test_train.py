@@ -68,7 +68,7 @@ def test_a_preset_is_trained_beside_a_run_on_its_data_and_workers() -> None:
     assert configure_dependency(other, "attributes-small") == reader
     assert (reader.run.name, reader.run.output) == ("attributes-small", "here")
     # Those who judge keep seeds of their own: they are not to see with the eyes of the encoder that supervises.
-    seeds = {name: configure_dependency(fusion, name).run.seed for name in ("identity-small", "identity-judge")}
-    assert seeds == {"identity-small": 5, "identity-judge": 1000}
+    seeds = {name: configure_dependency(fusion, name).run.seed for name in ("identity-small", "identity-evaluator")}
+    assert seeds == {"identity-small": 5, "identity-evaluator": 1000}
     with pytest.raises(ConfigInvalid, match="no preset 'attributes-huge'"):
         configure_dependency(fusion, "attributes-huge")

@@ -16,8 +16,8 @@ from fusionray.tuning.space import (
     configure,
     corners,
     default_settings,
+    format_settings,
     short_names,
-    write_settings,
 )
 
 GENERATOR = "recipe.generator_optimizer.base_lr"
@@ -152,4 +152,4 @@ def test_short_names_are_unique() -> None:
 
 
 def test_settings_are_written_as_a_person_would() -> None:
-    assert write_settings({"a": math.pi / 1000, "b": 16, "c": [0.5, 0.99]}) == "a=0.003142, b=16, c=[0.5, 0.99]"
+    assert format_settings({"a": math.pi / 1000, "b": 16, "c": [0.5, 0.99]}) == "a=0.003142, b=16, c=[0.5, 0.99]"

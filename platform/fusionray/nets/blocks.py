@@ -29,7 +29,7 @@ class ActivationCheckpointedBlock(nn.Module):
         if not (self.activation_checkpointing and torch.is_grad_enabled() and self.is_differentiated(inputs)):
             return self.compute(*inputs)
         if self.training and any(isinstance(module, _BatchNorm) for module in self.modules()):
-            out: Tensor = checkpoint(self.compute, *inputs, use_reentrant=False, context_fn=self.build_contexts)
+            out: Tensor = checkpoint(self.compute, *inputs, use_reentrant=False, context_fn=self.checkpoint_contexts)
         else:
             # A compiled graph takes no contexts: they are asked for only where there is something to protect.
             out = checkpoint(self.compute, *inputs, use_reentrant=False)
@@ -41,14 +41,14 @@ class ActivationCheckpointedBlock(nn.Module):
             p.requires_grad for p in self.parameters()
         )
 
-    def build_contexts(
+    def checkpoint_contexts(
         self,
     ) -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
         """Give what surrounds the first computation and the second."""
-        return contextlib.nullcontext(), self.keep_statistics()
+        return contextlib.nullcontext(), self.protect_statistics()
 
     @contextlib.contextmanager
-    def keep_statistics(self) -> Iterator[None]:
+    def protect_statistics(self) -> Iterator[None]:
         """Let batch norms note the statistics in copies: the first computation has noted them already."""
         norms = [module for module in self.modules() if isinstance(module, _BatchNorm)]
         kept = [dict(norm.named_buffers(recurse=False)) for norm in norms]

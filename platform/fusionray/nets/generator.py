@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fusionray.config import Section, in_unit
 from fusionray.nets.blocks import EncoderBlock, FusionBlock, count_groups
-from fusionray.nets.source import NUM_TOKENS, QUERY_SIZE, SourceConfig, SourceLookup
+from fusionray.nets.source_encoder import NUM_TOKENS, QUERY_SIZE, SourceAttention, SourceConfig
 
 EMBEDDING_LENGTH = 512
 
@@ -49,7 +49,7 @@ class GeneratorConfig(Section):
         step = 2 ** (len(self.channels) - 1)
         if self.size % step or self.size < 4 * step:
             raise ValueError(f"size {self.size} must be a multiple of {step} and at least {4 * step}")
-        wanted = {QUERY_SIZE, *self.source.detail_at} if self.source else set()
+        wanted = {QUERY_SIZE, *self.source.detail_widths} if self.source else set()
         if not wanted <= set(self.sides):
             raise ValueError(f"source needs features of {sorted(wanted)} px, and there are {self.sides}")
         return self
@@ -65,7 +65,7 @@ class GeneratorConfig(Section):
         return EMBEDDING_LENGTH + (NUM_TOKENS * self.source.token_length if self.source else 0)
 
 
-class Fused(NamedTuple):
+class GeneratorOutput(NamedTuple):
     """What the generator returns, target value range [-1,1], mask [0,1]."""
 
     output: Tensor
@@ -99,24 +99,24 @@ class Generator(nn.Module):
         self.bottleneck = nn.ModuleList(
             FusionBlock(deepest, deepest, deepest, config.style_length) for _ in range(config.bottleneck_blocks)
         )
-        detail = config.source.detail_at if config.source else {}
+        detail = config.source.detail_widths if config.source else {}
         self.decoder = nn.ModuleList(
             FusionBlock(below, here, here, config.style_length, detail.get(side, 0))
             for side, (here, below) in reversed(list(zip(config.sides, pairwise(widths), strict=False)))
         )
-        self.lookup: SourceLookup | None = None
+        self.lookup: SourceAttention | None = None
         if config.source is not None:
             width = dict(zip(config.sides, widths, strict=True))[QUERY_SIZE]
             view = torch.eye(2, 3) if face_view_23 is None else face_view_23
-            self.lookup = SourceLookup(config.source, width, view)
+            self.lookup = SourceAttention(config.source, width, view)
         self.head_norm = nn.GroupNorm(count_groups(widths[0]), widths[0])
         self.head = nn.Conv2d(widths[0], 4, 3, padding=1)
 
-    def forward(self, source: Tensor, target: Tensor) -> Fused:
+    def forward(self, source: Tensor, target: Tensor) -> GeneratorOutput:
         """Fuse a batch.
 
         `source` [N,L], L = `config.source_length`: unit-length identity embedding [N,512] and, where the generator
-        looks at the source, its tokens (`describe_source`); `target` [N,3,S,S] RGB in [-1,1].
+        looks at the source, its tokens (`encode_source`); `target` [N,3,S,S] RGB in [-1,1].
         Returns `output` [N,3,S,S] in [-1,1] and `mask` [N,1,S,S] in [0,1].
         """
         # A unit vector has entries of size 1/sqrt(E): bring them to size 1.
@@ -137,7 +137,7 @@ class Generator(nn.Module):
         face = torch.tanh(head_N4HW[:, :3])
         floor = self.config.mask_floor
         mask = floor + (1 - floor) * torch.sigmoid(head_N4HW[:, 3:])
-        return Fused(mask * face + (1 - mask) * target, mask)
+        return GeneratorOutput(mask * face + (1 - mask) * target, mask)
 
     def look(
         self, hidden_NCHW: Tensor, source_NL: Tensor, details: dict[int, Tensor]

@@ -19,11 +19,11 @@ class PReLU(nn.PReLU):
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return super().forward(x)
-        out: Tensor = _Slopes.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        out: Tensor = _PReLUFunction.apply(x, self.weight)  # type: ignore[no-untyped-call]
         return out
 
 
-class _Slopes(torch.autograd.Function):
+class _PReLUFunction(torch.autograd.Function):
     """max(x, 0) + w min(x, 0), channel by channel."""
 
     @staticmethod

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fusionray.config import Section, in_unit
-from fusionray.recipes.affine import build_colours, build_views, recolour, sample
+from fusionray.recipes.affine import build_colours, build_views, recolour, warp_affine
 
 # Changes chosen apart from each other: mirror, rotate, scale, shift; brightness, contrast, saturation, hue; cutout.
 NUM_CHANGES = 9
@@ -106,7 +106,7 @@ class AdaptiveAugmentation(nn.Module):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def follow(self, real_sign: Tensor, num_images: int) -> None:
+    def update(self, real_sign: Tensor, num_images: int) -> None:
         """Note E[sign D(real)] of a step over `num_images` images; correct the probability when it is due.
 
         Everything stays on the device: a decision in Python would wait for it.
@@ -133,10 +133,10 @@ class AdaptiveAugmentation(nn.Module):
         chosen_NK = torch.rand(len(like), NUM_CHANGES, device=like.device) < self.probability
         view_N23 = self.draw_views(chosen_NK[:, :4])
         linear_N33, offset_N = self.draw_colours(chosen_NK[:, 4:8])
-        window_N1HW = self.draw_window(chosen_NK[:, 8], like.shape[-1]) if self.config.cutout else None
+        window_N1HW = self.draw_cutout(chosen_NK[:, 8], like.shape[-1]) if self.config.cutout else None
         changed = []
         for picture in pictures:
-            moved = sample(picture, view_N23, like.shape[-1], "reflection")
+            moved = warp_affine(picture, view_N23, like.shape[-1], "reflection")
             coloured = recolour(moved, linear_N33, offset_N)
             changed.append(coloured if window_N1HW is None else coloured * window_N1HW)
         return tuple(changed)
@@ -162,7 +162,7 @@ class AdaptiveAugmentation(nn.Module):
         angle = (torch.rand(count, device=device) * 2 - 1) * (math.tau * config.hue) * turned
         return build_colours(contrast, saturation, angle), contrast * brightness
 
-    def draw_window(self, chosen_N: Tensor, size: int) -> Tensor:
+    def draw_cutout(self, chosen_N: Tensor, size: int) -> Tensor:
         """Draw what stays [N,1,S,S]: 0 in a square about a random middle of the chosen rows, else 1."""
         middle_N2 = torch.rand(len(chosen_N), 2, device=chosen_N.device)
         axis = (torch.arange(size, device=chosen_N.device) + 0.5) / size

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def sample(
+def warp_affine(
     picture_NCHW: Tensor, view_N23: Tensor, size: int, padding: Literal["border", "reflection"] = "border"
 ) -> Tensor:
     """Take [N,C,S,S] float32 out of pictures, bilinearly.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fusionray.faces.align import fit_similarity, load_template
 from fusionray.nets.identity import IDENTITY_SIZE, IDENTITY_TEMPLATE
-from fusionray.recipes.affine import compose_views, sample, unit_to_signed
+from fusionray.recipes.affine import compose_views, unit_to_signed, warp_affine
 
 
 def crop_to_arcface_affine(template: str) -> Tensor:
@@ -41,4 +41,4 @@ class ArcFaceCrop(nn.Module):
         view_N23 = self.view[None]
         if jitter_N23 is not None:
             view_N23 = compose_views(view_N23, jitter_N23)
-        return sample(image, unit_to_signed(view_N23), IDENTITY_SIZE)
+        return warp_affine(image, unit_to_signed(view_N23), IDENTITY_SIZE)

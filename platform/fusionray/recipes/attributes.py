@@ -24,7 +24,7 @@ from fusionray.metrics.attribute_reader import (
     READINGS,
     AttributeReader,
     AttributeReaderConfig,
-    ParameterStandard,
+    ParameterScaler,
     group_columns,
     select_attributes,
 )
@@ -33,7 +33,7 @@ from fusionray.recipes.arcface_crop import ArcFaceCrop
 from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.family import RecipeConfig
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
-from fusionray.recipes.single_faces import FacePreparation, NothingToShow
+from fusionray.recipes.single_faces import FacePreparation, SingleFaceRecipe
 from fusionray.types import Batch, FaceBatch
 
 
@@ -52,7 +52,7 @@ class AttributesRecipeConfig(RecipeConfig):
         description="Largest change of brightness, contrast and saturation; small, because light is read from them.",
         json_schema_extra=in_unit("share"),
     )
-    least_resolution: float = Field(
+    min_resolution: float = Field(
         0.5,
         gt=0,
         le=1,
@@ -63,14 +63,14 @@ class AttributesRecipeConfig(RecipeConfig):
 
 
 @dataclass(frozen=True)
-class KnownFaces(Batch):
+class FacesWithAttributes(Batch):
     """Prepared: `face` [N,3,112,112] in [-1,1], `wanted` [N,K] standardised attributes."""
 
     face: Tensor
     wanted: Tensor
 
 
-class AttributesRecipe(NothingToShow):
+class AttributesRecipe(SingleFaceRecipe):
     """Learn to read what the synthetic world drew."""
 
     ema_names = frozenset({"reader"})
@@ -79,25 +79,27 @@ class AttributesRecipe(NothingToShow):
         self.config = config
         self.reader_config = AttributeReaderConfig(encoder=config.encoder)
         population_MK = select_attributes(synthetic.sample_attributes(1024, seed=0), self.reader_config.names)
-        self.standard = ParameterStandard.measure(population_MK)
+        self.standard = ParameterScaler.fit(population_MK)
         jitter = config.colour_jitter
         # Hue least of all: it is what warm light changes.
         augmentation = AugmentationConfig(
             rotation_degrees=0, brightness=jitter, contrast=jitter, saturation=jitter, hue=jitter / 10, flip=0
         )
-        self.faces = FacePreparation(ArcFaceCrop(face_view_23), augmentation, config.least_resolution)
+        self.faces = FacePreparation(ArcFaceCrop(face_view_23), augmentation, config.min_resolution)
         self.networks: Mapping[str, nn.Module] = {"reader": AttributeReader(self.reader_config, self.standard)}
         self.frozen: Mapping[str, nn.Module] = {"faces": self.faces, "standard": self.standard}
         self.adaptive: Mapping[str, nn.Module] = {}
         self.optimizers = {"reader": config.optimizer}
         self.phases = (Phase("read", "reader", self.read),)
 
-    def prepare(self, batch: FaceBatch) -> KnownFaces:
+    def prepare(self, batch: FaceBatch) -> FacesWithAttributes:
         """Cut out the faces, blur some, and put what they show on one scale."""
         assert batch.attributes is not None, "photographs are refused before training"
-        return KnownFaces(self.faces(batch.image), self.standard(select_attributes(batch.attributes, READINGS)))
+        return FacesWithAttributes(
+            self.faces(batch.image), self.standard(select_attributes(batch.attributes, READINGS))
+        )
 
-    def read(self, step: PhaseInput[KnownFaces]) -> Losses:
+    def read(self, step: PhaseInput[FacesWithAttributes]) -> Losses:
         """Take the distance of readings to the truth, standardised: smooth L1, every reading counts the same."""
         readings_NK = self.standard(step.networks["reader"](step.batch.face))
         loss_NK = F.smooth_l1_loss(readings_NK, step.batch.wanted, reduction="none")
@@ -112,7 +114,7 @@ class AttributesRecipe(NothingToShow):
         errors: dict[str, list[Tensor]] = {group: [] for group in GROUPS}
         for batch in batches:
             assert batch.attributes is not None
-            found = reader.measure_errors(reader(self.faces.cut(batch.image)), reader.select(batch.attributes))
+            found = reader.measure_errors(reader(self.faces.crop(batch.image)), reader.select(batch.attributes))
             for group, error_N in found.items():
                 errors[group].append(error_N)
         return {f"validation_{group}_error": float(torch.cat(parts).mean()) for group, parts in errors.items() if parts}

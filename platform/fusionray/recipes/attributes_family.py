@@ -12,9 +12,9 @@ from fusionray.data import synthetic
 from fusionray.nets.identity import IDENTITY_SIZE
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.attributes import AttributesRecipe, AttributesRecipeConfig
-from fusionray.recipes.family import DataFacts, RecipeFamily, TrainSettings
+from fusionray.recipes.family import DatasetInfo, RecipeFamily, TrainSettings
 from fusionray.recipes.registry import register
-from fusionray.recipes.single_faces import collate_faces, draw_crops
+from fusionray.recipes.single_faces import collate_faces, noise_crops
 from fusionray.types import FaceBatch, Rows
 
 
@@ -37,7 +37,7 @@ class AttributesFamily(RecipeFamily[AttributesRecipeConfig]):
         return collate_faces(roles)
 
     def build(
-        self, config: AttributesRecipeConfig, facts: DataFacts, dependencies: Mapping[str, Any]
+        self, config: AttributesRecipeConfig, facts: DatasetInfo, dependencies: Mapping[str, Any]
     ) -> AttributesRecipe:
         """Build the reader."""
         del dependencies
@@ -47,12 +47,12 @@ class AttributesFamily(RecipeFamily[AttributesRecipeConfig]):
         """Give the config of the reader, which evaluations take out of the checkpoint."""
         return {"attribute_reader": recipe.reader_config.model_dump(mode="json")}
 
-    def draw_batch(self, config: TrainSettings, count: int) -> FaceBatch:
+    def dummy_batch(self, config: TrainSettings, count: int) -> FaceBatch:
         """Draw noise for crops, and attributes of the synthetic world."""
         attributes = synthetic.sample_attributes(count, config.run.seed)
-        return FaceBatch(draw_crops(config, count)[0], torch.arange(count), attributes=attributes)
+        return FaceBatch(noise_crops(config, count)[0], torch.arange(count), attributes=attributes)
 
-    def trace_inference(self, recipe: AttributesRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    def inference_example(self, recipe: AttributesRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """Read one face."""
         return recipe.networks["reader"], (torch.zeros(1, 3, IDENTITY_SIZE, IDENTITY_SIZE),)
 

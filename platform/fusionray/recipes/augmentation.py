@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fusionray.config import Section, in_unit
-from fusionray.recipes.affine import build_colours, build_views, recolour, sample
+from fusionray.recipes.affine import build_colours, build_views, recolour, warp_affine
 
 
 class AugmentationConfig(Section):
@@ -41,13 +41,13 @@ class Augmentation(nn.Module):
         super().__init__()
         self.config = config
 
-    def forward(self, image: Tensor, followers: Sequence[Tensor] = (), masks: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Augment `image`; `followers` get the same geometry and colours, `masks` [N,1,S,S] the same geometry.
+    def forward(self, image: Tensor, references: Sequence[Tensor] = (), masks: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Augment `image`; `references` get the same geometry and colours, `masks` [N,1,S,S] the same geometry.
 
-        Returns [image, *followers, *masks].
+        Returns [image, *references, *masks].
         """
-        num_pictures = 1 + len(followers)
-        moved = self.move([image, *followers, *masks])
+        num_pictures = 1 + len(references)
+        moved = self.move([image, *references, *masks])
         return [*self.colour(moved[:num_pictures]), *moved[num_pictures:]]
 
     def move(self, pictures: Sequence[Tensor]) -> list[Tensor]:
@@ -65,7 +65,7 @@ class Augmentation(nn.Module):
         )
         # One warp for all: where a pixel comes from is the larger part of the work. A black corner would tell the
         # discriminator what is real: repeat the border instead.
-        moved = sample(torch.cat(list(pictures), dim=1), view_N23, like.shape[-1])
+        moved = warp_affine(torch.cat(list(pictures), dim=1), view_N23, like.shape[-1])
         return list(torch.split(moved, [picture.shape[1] for picture in pictures], dim=1))
 
     def colour(self, pictures: Sequence[Tensor]) -> list[Tensor]:

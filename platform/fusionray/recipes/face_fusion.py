@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fusionray.data.synthetic import render_truth
 from fusionray.nets.discriminator import Discriminator
 from fusionray.nets.fusion import FusionNetwork
-from fusionray.nets.generator import Fused
+from fusionray.nets.generator import GeneratorOutput
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.pixels import elliptic_region, to_float, to_uint8
 from fusionray.recipes.adaptive_augmentation import AdaptiveAugmentation
@@ -70,7 +70,7 @@ class FaceFusionRecipe:
         upright = config.augmentation.model_copy(update={"rotation_degrees": 0.0})
         self.frozen: Mapping[str, nn.Module] = {
             "identity": identity_encoder,
-            "window": ArcFaceCrop(face_view_23),
+            "face_crop": ArcFaceCrop(face_view_23),
             "augmentation": Augmentation(config.augmentation),
             "source_augmentation": Augmentation(upright),
             **(
@@ -112,7 +112,7 @@ class FaceFusionRecipe:
             truth = target
             region = elliptic_region(target) if batch.region is None else batch.region.float() / 255
         target, reference, region = self.frozen["augmentation"](target, [truth], [region])
-        return FusionInput(self.frozen["window"](source), target, reference, region, batch.same_identity, paired)
+        return FusionInput(self.frozen["face_crop"](source), target, reference, region, batch.same_identity, paired)
 
     def generator_loss(self, step: PhaseInput[FusionInput]) -> Losses:
         """Everything that is asked of the generator; leaves the fused pictures for the discriminator."""
@@ -120,7 +120,7 @@ class FaceFusionRecipe:
         source_NE = embed_source(step)
         perturbation = None if batch.paired else self.config.identity_perturbation
         shown = self.perturb_identity(step, source_NE, perturbation) if perturbation else batch.target
-        fused: Fused = step.networks["generator"](batch.source_face, source_NE, shown)
+        fused: GeneratorOutput = step.networks["generator"](batch.source_face, source_NE, shown)
         step.shared["fused"] = fused.output.detach()
         parts: dict[str, Tensor] = {}
         if weights.identity:
@@ -147,9 +147,9 @@ class FaceFusionRecipe:
                 parts["feature_matching"] = feature_matching_loss(judged, reference, self.config.matching_from_layer)
         if weights.cycle:
             with torch.no_grad():  # who the target is does not depend on the generator
-                target_face = step.frozen["window"](batch.target)
+                target_face = step.frozen["face_crop"](batch.target)
                 target_NE = step.frozen["identity"](target_face)
-            returned: Fused = step.networks["generator"](target_face, target_NE, fused.output)
+            returned: GeneratorOutput = step.networks["generator"](target_face, target_NE, fused.output)
             parts["cycle"] = (returned.output - batch.target).abs().mean()
         total = torch.stack([getattr(weights, name) * value for name, value in parts.items()]).sum()
         return Losses(total, parts)
@@ -208,19 +208,19 @@ class FaceFusionRecipe:
     def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
         """Augment more where real pictures are recognised too surely, less where they are not."""
         if self.discriminator_augmentation is not None and "discriminator_real_sign" in losses:
-            self.discriminator_augmentation.follow(losses["discriminator_real_sign"], num_images)
+            self.discriminator_augmentation.update(losses["discriminator_real_sign"], num_images)
 
     def embed_fused(self, step: PhaseInput[FusionInput], fused_NCHW: Tensor) -> Tensor:
         """Embed fused faces, slightly moved and blurred, since a fixed view can be fooled by a fixed pattern."""
-        face = step.frozen["window"](fused_NCHW, jitter_views(fused_NCHW))
+        face = step.frozen["face_crop"](fused_NCHW, jitter_views(fused_NCHW))
         embedding: Tensor = step.frozen["identity"](degrade_resolution(face, 0.5))
         return embedding
 
     @torch.no_grad()
-    def fuse(self, networks: Mapping[str, nn.Module], source_NCHW: Tensor, target_NCHW: Tensor) -> Fused:
+    def fuse(self, networks: Mapping[str, nn.Module], source_NCHW: Tensor, target_NCHW: Tensor) -> GeneratorOutput:
         """Fuse crops in [-1,1] without augmentation."""
-        face = self.frozen["window"](source_NCHW)
-        fused: Fused = networks["generator"](face, self.frozen["identity"](face), target_NCHW)
+        face = self.frozen["face_crop"](source_NCHW)
+        fused: GeneratorOutput = networks["generator"](face, self.frozen["identity"](face), target_NCHW)
         return fused
 
     @torch.no_grad()
@@ -241,8 +241,8 @@ class FaceFusionRecipe:
             source, target = to_float(batch.source), to_float(batch.target)
             fused = self.fuse(networks, source, target)
             embed = self.frozen["identity"]
-            window = self.frozen["window"]
-            fused_NE, source_NE, target_NE = (embed(window(image)) for image in (fused.output, source, target))
+            face_crop = self.frozen["face_crop"]
+            fused_NE, source_NE, target_NE = (embed(face_crop(image)) for image in (fused.output, source, target))
             to_source.append((fused_NE * source_NE).sum(dim=1))
             to_target.append((fused_NE * target_NE).sum(dim=1))
             mask.append(fused.mask.mean(dim=(1, 2, 3)))

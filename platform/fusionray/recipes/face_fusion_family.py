@@ -10,19 +10,19 @@ from torch import Tensor, nn
 
 from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.checkpoint.models import EncoderState, load_encoder, load_fusion
-from fusionray.metrics.feature_network import is_same
+from fusionray.metrics.feature_network import is_same_encoder
 from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.face_fusion_config import FaceFusionConfig
-from fusionray.recipes.face_fusion_delivery import deliver_fusion
+from fusionray.recipes.face_fusion_export import export_fusion
 from fusionray.recipes.face_fusion_validator import PairValidator
-from fusionray.recipes.family import BundleExport, DataFacts, HeldOutRows, RecipeConfig, RecipeFamily, TrainSettings
+from fusionray.recipes.family import BundleExport, DatasetInfo, HeldOutRows, RecipeConfig, RecipeFamily, TrainSettings
 from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.recipes.registry import register
-from fusionray.recipes.single_faces import draw_crops
+from fusionray.recipes.single_faces import noise_crops
 from fusionray.types import PairBatch, Rows
 
 # Keys of the settings that name the networks which a fusion needs.
@@ -75,10 +75,10 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
 
         Raises: ValueError if it is.
         """
-        if EVALUATOR in loaded and is_same(load_encoder(loaded[EVALUATOR]).build(), [loaded[ENCODER].build()]):
+        if EVALUATOR in loaded and is_same_encoder(load_encoder(loaded[EVALUATOR]).build(), [loaded[ENCODER].build()]):
             raise ValueError(
                 f"{EVALUATOR}={config.validation.evaluator}: is the encoder that supervises this run ({ENCODER}), "
-                "so its scores are not independent; use another one, such as preset:identity-judge"
+                "so its scores are not independent; use another one, such as preset:identity-evaluator"
             )
 
     def needs_regions(self, config: FaceFusionConfig, *, synthetic: bool) -> bool:
@@ -90,7 +90,7 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
         source, target = roles
         return PairBatch.from_rows(source, target)
 
-    def build(self, config: FaceFusionConfig, facts: DataFacts, dependencies: Mapping[str, Any]) -> FaceFusionRecipe:
+    def build(self, config: FaceFusionConfig, facts: DatasetInfo, dependencies: Mapping[str, Any]) -> FaceFusionRecipe:
         """Build generator and discriminator around the encoder that supervises."""
         view = crop_to_arcface_affine(facts.template)
         return FaceFusionRecipe(config, identity_encoder=dependencies[ENCODER].build(), face_view_23=view)
@@ -112,12 +112,12 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
         )
         return PairValidator(config, evaluators, held_out, device)
 
-    def draw_batch(self, config: TrainSettings, count: int) -> PairBatch:
+    def dummy_batch(self, config: TrainSettings, count: int) -> PairBatch:
         """Draw noise for pairs, one of them of the same person, so that every loss applies."""
-        source, target = draw_crops(config, count)
+        source, target = noise_crops(config, count)
         return PairBatch(source, target, torch.arange(count) < 1)
 
-    def trace_inference(self, recipe: FaceFusionRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    def inference_example(self, recipe: FaceFusionRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """Fuse one pair whose source is embedded already."""
         size = recipe.config.generator.size
         face = torch.zeros(1, 3, IDENTITY_SIZE, IDENTITY_SIZE)
@@ -129,14 +129,14 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
         Raises: CheckpointMissing.
         """
         trained = load_fusion(checkpoint)
-        return deliver_fusion(trained.network, trained.encoder, trained.config.data.template)
+        return export_fusion(trained.network, trained.encoder, trained.config.data.template)
 
-    def deliver(self, recipe: FaceFusionRecipe, template: str) -> BundleExport:
+    def export_recipe(self, recipe: FaceFusionRecipe, template: str) -> BundleExport:
         """Give the generator that is being trained and the encoder that supervises it."""
         network, encoder = recipe.networks["generator"].eval(), recipe.frozen["identity"].eval()
         assert isinstance(network, FusionNetwork)
         assert isinstance(encoder, IdentityEncoder)
-        return deliver_fusion(network, encoder, template)
+        return export_fusion(network, encoder, template)
 
 
 def settings_of(config: TrainSettings) -> FaceFusionConfig:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.metrics.aggregate import score_pairs, summarise
-from fusionray.metrics.measure import Meter, join
-from fusionray.metrics.protocol import plan_pairs
+from fusionray.metrics.fusion_metrics import FusionMetrics, join
+from fusionray.metrics.pair_plan import plan_pairs
 from fusionray.metrics.retrieval import build_templates
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
@@ -58,15 +58,17 @@ class PairValidator:
         )
         self.pairs = plan.pairs
         self.source_N = names[plan.pairs[:, 0]]
-        window = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
-        self.meter = Meter(evaluators.build(device, template=data.template, size=data.size), window, device)
+        face_crop = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
+        self.metrics = FusionMetrics(
+            evaluators.build(device, template=data.template, size=data.size), face_crop, device
+        )
         gallery = held_out.decode(plan.gallery)
-        described = join(self.meter.measure_crops(part) for part in torch.split(gallery, BATCH))
+        described = join(self.metrics.embed_crops(part) for part in torch.split(gallery, BATCH))
         self.templates = build_templates(described["embedding"], names[plan.gallery])
 
     def validate(self, recipe: FaceFusionRecipe, networks: Mapping[str, nn.Module]) -> dict[str, float]:
         """Fuse the pairs and return metrics named `validation_<key>`, with the keys of an evaluation."""
         model = RecipeFusionModel(recipe, networks)
-        columns = join(self.meter.measure(model, batch) for batch in self.held_out.batches(self.pairs, BATCH))
+        columns = join(self.metrics.compute(model, batch) for batch in self.held_out.batches(self.pairs, BATCH))
         values = summarise(score_pairs(columns, self.templates, self.source_N), self.source_N).values
         return {f"validation_{key}": value for key, value in values.items()}

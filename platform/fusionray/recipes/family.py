@@ -90,7 +90,7 @@ class TrainSettings(Protocol):
 
 
 @dataclass(frozen=True)
-class DataFacts:
+class DatasetInfo:
     """What the networks are sized for: read from the manifest of the shards, or assumed by a dry run.
 
     `num_people`: people of the training split; 0 where rows show nobody. `synthetic`: rows carry what generated them.
@@ -124,7 +124,7 @@ class Validator(Protocol):
 
 
 # Draws `count` rows of each input of a graph, float32, as they may come: no trained model is asked.
-DrawInputs = Callable[[np.random.Generator, int], tuple[Tensor, ...]]
+DrawGraphInputs = Callable[[np.random.Generator, int], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class GraphExport:
     module: nn.Module
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    draw: DrawInputs
+    draw: DrawGraphInputs
 
 
 @dataclass(frozen=True)
@@ -151,23 +151,23 @@ class BundleExport:
 
     Variants in fewer bits are calibrated and measured on crops of the run's shards, uint8 [N,3,S,S]; `make_inputs`
     turns them into inputs of the first graph; its `output` lies in [-1,1]. Without it there are no variants. Where the
-    shards are out of reach, `draw_crops` (number, seed) stands in for them, and `crops_are` says what it draws.
+    shards are out of reach, `draw_fallback` (number, seed) stands in for them, and `fallback_name` says what it draws.
     """
 
     task: str
     graphs: tuple[GraphExport, ...]
     description: Mapping[str, Any]
     make_inputs: Callable[[Tensor], tuple[Tensor, ...]] | None = None
-    draw_crops: Callable[[int, int], Tensor] | None = None
-    crops_are: str = "crops that were drawn"
+    draw_fallback: Callable[[int, int], Tensor] | None = None
+    fallback_name: str = "crops that were drawn"
 
 
-def draw_pictures(random: np.random.Generator, count: int, size: int) -> Tensor:
+def noise_pictures(random: np.random.Generator, count: int, size: int) -> Tensor:
     """Draw pictures of noise, float32 [N,3,S,S] in [-1,1]."""
     return torch.from_numpy(random.uniform(-1, 1, (count, 3, size, size)).astype(np.float32))
 
 
-def deliver_pictures(
+def export_pictures(
     task: str,
     module: nn.Module,
     inputs: tuple[str, ...],
@@ -177,7 +177,7 @@ def deliver_pictures(
     """Deliver a module from pictures [N,3,S,S] to one, all in [-1,1]: the runtime needs no code to run it."""
 
     def draw(random: np.random.Generator, count: int) -> tuple[Tensor, ...]:
-        return tuple(draw_pictures(random, count, size) for _ in inputs)
+        return tuple(noise_pictures(random, count, size) for _ in inputs)
 
     graph = GraphExport(GENERATOR_NAME, module.eval(), inputs, ("output",), draw)
     return BundleExport(task, (graph,), {"size": size, "tensors": describe_pictures(size, inputs)}, make_inputs)
@@ -188,7 +188,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
 
     `name`: `recipe.name` in configurations. `Config`: its settings. `task`: the shards it learns from. `num_roles`: 1
     samples single rows, 2 samples pairs (source, target) of rows. `fewest_images`: the smallest batch of a step.
-    `counts_people`: the size of a network follows from the number of people. `evaluation`: the protocol by which
+    `sized_by_people`: the size of a network follows from the number of people. `evaluation`: the protocol by which
     `fusionray evaluate` measures its models: `pictures` compares with `reference`; None if there is none. `figures`:
     the table of that protocol's keys and goals, in the form of evaluation/report/pictures.yaml; None: that one.
     """
@@ -198,7 +198,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     task: ClassVar[ShardTask]
     num_roles: ClassVar[Literal[1, 2]]
     fewest_images: ClassVar[int] = 1
-    counts_people: ClassVar[bool] = False
+    sized_by_people: ClassVar[bool] = False
     evaluation: ClassVar[str | None] = None
     figures: ClassVar[Mapping[str, Any] | None] = None
 
@@ -256,7 +256,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     def collate(self, roles: Sequence[Rows]) -> Batch:
         """Make a batch of decoded rows, one `Rows` for each of `num_roles` (source first), all of one length."""
 
-    def tell_missing(self, num_rows: int, num_groups: int) -> str:
+    def describe_shortage(self, num_rows: int, num_groups: int) -> str:
         """Return what held-out rows lack for `Recipe.evaluate`, such as "at least two people"; "" if nothing.
 
         `num_groups`: people, or in shards of pictures the pictures that rows are cut from.
@@ -267,7 +267,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     # Networks.
 
     @abstractmethod
-    def build(self, config: ConfigT, facts: DataFacts, dependencies: Mapping[str, Any]) -> Recipe[Any]:
+    def build(self, config: ConfigT, facts: DatasetInfo, dependencies: Mapping[str, Any]) -> Recipe[Any]:
         """Build the recipe; its networks draw their first weights from torch's global generator, seeded before."""
 
     def describe(self, recipe: Any) -> dict[str, Any]:
@@ -285,11 +285,11 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     # Dry run.
 
     @abstractmethod
-    def draw_batch(self, config: TrainSettings, count: int) -> Batch:
+    def dummy_batch(self, config: TrainSettings, count: int) -> Batch:
         """Draw `count` rows of noise of `config.data.size` px, uint8 on the CPU, seeded by `config.run.seed`."""
 
     @abstractmethod
-    def trace_inference(self, recipe: Any) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    def inference_example(self, recipe: Any) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """Give the network that the recipe is for, and an input of one row, whose operations a dry run counts."""
 
     # Delivery.
@@ -318,7 +318,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         """
         raise ConfigInvalid(f"{checkpoint}: models of the recipe {self.name} cannot be exported")
 
-    def deliver(self, recipe: Any, template: str) -> BundleExport:
+    def export_recipe(self, recipe: Any, template: str) -> BundleExport:
         """Give the same of networks in memory, trained or not; `template` is that of the shards.
 
         Raises: ConfigInvalid if the family delivers none.

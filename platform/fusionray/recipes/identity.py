@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from fusionray.config import in_unit
 from fusionray.data import synthetic
-from fusionray.metrics.attribute_reader import ParameterStandard
+from fusionray.metrics.attribute_reader import ParameterScaler
 from fusionray.metrics.verification import verify
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.arcface_crop import ArcFaceCrop
 from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.family import RecipeConfig
-from fusionray.recipes.losses import ArcMargin
+from fusionray.recipes.losses import ArcFaceHead
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
-from fusionray.recipes.single_faces import FacePreparation, NothingToShow
+from fusionray.recipes.single_faces import FacePreparation, SingleFaceRecipe
 from fusionray.types import Batch, FaceBatch
 
 
@@ -39,7 +39,7 @@ class IdentityRecipeConfig(RecipeConfig):
         32.0, gt=0, description="Radius s of the hypersphere of the logits.", json_schema_extra=in_unit("")
     )
     margin: float = Field(0.4, ge=0, description="Additive angular margin m.", json_schema_extra=in_unit("radians"))
-    least_resolution: float = Field(
+    min_resolution: float = Field(
         0.4, gt=0, le=1, description="Strongest random loss of resolution; 1: none.", json_schema_extra=in_unit("share")
     )
     traits_weight: float = Field(
@@ -67,7 +67,7 @@ class IdentityClassifier(nn.Module):
     def __init__(self, config: IdentityRecipeConfig, num_people: int, num_traits: int) -> None:
         super().__init__()
         self.encoder = IdentityEncoder(config.encoder)
-        self.head = ArcMargin(num_people, EMBEDDING_LENGTH, config.scale, config.margin)
+        self.head = ArcFaceHead(num_people, EMBEDDING_LENGTH, config.scale, config.margin)
         self.traits = nn.Linear(EMBEDDING_LENGTH, num_traits) if num_traits else None
 
     def forward(self, face: Tensor, label: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -77,7 +77,7 @@ class IdentityClassifier(nn.Module):
         return self.head(embedding_NE, label), traits_NP
 
 
-class IdentityRecipe(NothingToShow):
+class IdentityRecipe(SingleFaceRecipe):
     """Tell the people of the training split apart, so that the embedding tells all people apart.
 
     The margin loss says only who is who: with few people and minutes of training that teaches little. A synthetic
@@ -91,10 +91,10 @@ class IdentityRecipe(NothingToShow):
     ) -> None:
         self.config = config
         with_traits = synthetic_faces and config.traits_weight > 0
-        self.standard = ParameterStandard.measure(synthetic.sample_identities(1024, seed=0)) if with_traits else None
+        self.standard = ParameterScaler.fit(synthetic.sample_identities(1024, seed=0)) if with_traits else None
         num_traits = len(synthetic.IDENTITY_NAMES) if with_traits else 0
         self.networks: Mapping[str, nn.Module] = {"classifier": IdentityClassifier(config, num_people, num_traits)}
-        self.faces = FacePreparation(ArcFaceCrop(face_view_23), config.augmentation, config.least_resolution)
+        self.faces = FacePreparation(ArcFaceCrop(face_view_23), config.augmentation, config.min_resolution)
         self.frozen: Mapping[str, nn.Module] = {
             "faces": self.faces,
             **({"standard": self.standard} if self.standard is not None else {}),
@@ -129,7 +129,7 @@ class IdentityRecipe(NothingToShow):
         assert isinstance(encoder, IdentityEncoder)
         embeddings, labels = [], []
         for batch in batches:
-            embeddings.append(encoder(self.faces.cut(batch.image)))
+            embeddings.append(encoder(self.faces.crop(batch.image)))
             labels.append(batch.label)
         if not embeddings:
             return {}

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from fusionray.nets.identity import IDENTITY_SIZE
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
-from fusionray.recipes.family import DataFacts, RecipeFamily, TrainSettings
+from fusionray.recipes.family import DatasetInfo, RecipeFamily, TrainSettings
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.recipes.registry import register
-from fusionray.recipes.single_faces import collate_faces, draw_crops
+from fusionray.recipes.single_faces import collate_faces, noise_crops
 from fusionray.types import FaceBatch, Rows
 
 
@@ -25,17 +25,19 @@ class IdentityFamily(RecipeFamily[IdentityRecipeConfig]):
     task = "faces"
     num_roles = 1
     fewest_images = 2  # batch norm has no variance of one image
-    counts_people = True
+    sized_by_people = True
 
     def collate(self, roles: Sequence[Rows]) -> FaceBatch:
         """Label crops with whose they are."""
         return collate_faces(roles)
 
-    def tell_missing(self, num_rows: int, num_groups: int) -> str:
+    def describe_shortage(self, num_rows: int, num_groups: int) -> str:
         """Verification compares pictures of one person with those of others."""
         return "" if num_rows > num_groups > 1 else "at least two people, one of them twice"
 
-    def build(self, config: IdentityRecipeConfig, facts: DataFacts, dependencies: Mapping[str, Any]) -> IdentityRecipe:
+    def build(
+        self, config: IdentityRecipeConfig, facts: DatasetInfo, dependencies: Mapping[str, Any]
+    ) -> IdentityRecipe:
         """Build encoder and margin head, sized for the people of the shards."""
         del dependencies
         view = crop_to_arcface_affine(facts.template)
@@ -45,11 +47,11 @@ class IdentityFamily(RecipeFamily[IdentityRecipeConfig]):
         """Give the config of the encoder, which other recipes take out of the checkpoint."""
         return {"identity_encoder": recipe.config.encoder.model_dump(mode="json")}
 
-    def draw_batch(self, config: TrainSettings, count: int) -> FaceBatch:
+    def dummy_batch(self, config: TrainSettings, count: int) -> FaceBatch:
         """Draw noise for crops, each of another person."""
-        return FaceBatch(draw_crops(config, count)[0], torch.arange(count))
+        return FaceBatch(noise_crops(config, count)[0], torch.arange(count))
 
-    def trace_inference(self, recipe: IdentityRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    def inference_example(self, recipe: IdentityRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """Embed one face."""
         encoder = recipe.networks["classifier"].encoder
         assert isinstance(encoder, nn.Module)

@@ -105,7 +105,7 @@ def feature_matching_loss(fake: DiscriminatorOutput, real: DiscriminatorOutput, 
     return torch.stack(terms).mean()
 
 
-class ArcMargin(nn.Module):
+class ArcFaceHead(nn.Module):
     """Additive angular margin classifier.
 
     logit_k = s cos(theta_k + m [k = label]), theta_k the angle between embedding and class centre.

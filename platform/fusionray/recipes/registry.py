@@ -19,7 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from fusionray.environment import list_recipe_modules
 from fusionray.errors import ConfigInvalid
-from fusionray.recipes.family import DataFacts, RecipeConfig, RecipeFamily, TrainSettings
+from fusionray.recipes.family import DatasetInfo, RecipeConfig, RecipeFamily, TrainSettings
 from fusionray.recipes.recipe import Recipe
 
 ENTRY_POINTS = "fusionray.recipes"
@@ -117,7 +117,7 @@ class RecipeSchema:
 AnyRecipeConfig = Annotated[SerializeAsAny[RecipeConfig], PlainValidator(parse_recipe), RecipeSchema()]
 
 
-def build_recipe(config: TrainSettings, facts: DataFacts, dependencies: Mapping[str, Any]) -> Recipe[Any]:
+def build_recipe(config: TrainSettings, facts: DatasetInfo, dependencies: Mapping[str, Any]) -> Recipe[Any]:
     """Build the recipe of a configuration; its networks get their first weights from `run.seed`."""
     torch.manual_seed(config.run.seed)
     return find_family(config.recipe.name).build(config.recipe, facts, dependencies)

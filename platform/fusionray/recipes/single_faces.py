@@ -17,7 +17,7 @@ from fusionray.recipes.family import TrainSettings
 from fusionray.types import FaceBatch, Rows
 
 
-class NothingToShow:
+class SingleFaceRecipe:
     """The parts of a recipe that reading one face has no use for: nothing follows its training, it draws no picture."""
 
     def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
@@ -32,22 +32,22 @@ class NothingToShow:
 class FacePreparation(nn.Module):
     """Turn uint8 crops [N,3,S,S] into faces [N,3,112,112] in [-1,1] to learn from: augmented, cut out, blurred.
 
-    `window` cuts the face out of a crop; `least_resolution` is the strongest random loss of resolution, 1 none.
+    `face_crop` cuts the face out of a crop; `min_resolution` is the strongest random loss of resolution, 1 none.
     """
 
-    def __init__(self, window: nn.Module, augmentation: AugmentationConfig, least_resolution: float) -> None:
+    def __init__(self, face_crop: nn.Module, augmentation: AugmentationConfig, min_resolution: float) -> None:
         super().__init__()
-        self.window = window
+        self.face_crop = face_crop
         self.augmentation = Augmentation(augmentation)
-        self.least_resolution = least_resolution
+        self.min_resolution = min_resolution
 
     def forward(self, image_NCHW: Tensor) -> Tensor:
         (image,) = self.augmentation(to_float(image_NCHW))
-        return degrade_resolution(self.window(image), self.least_resolution)
+        return degrade_resolution(self.face_crop(image), self.min_resolution)
 
-    def cut(self, image_NCHW: Tensor) -> Tensor:
+    def crop(self, image_NCHW: Tensor) -> Tensor:
         """Cut the faces out and leave them as they are: for evaluation."""
-        face: Tensor = self.window(to_float(image_NCHW))
+        face: Tensor = self.face_crop(to_float(image_NCHW))
         return face
 
 
@@ -61,7 +61,7 @@ def collate_faces(roles: Sequence[Rows]) -> FaceBatch:
     return FaceBatch(rows.image, rows.label, rows.columns["identity_parameters"], attributes)
 
 
-def draw_crops(config: TrainSettings, count: int) -> tuple[Tensor, Tensor]:
+def noise_crops(config: TrainSettings, count: int) -> tuple[Tensor, Tensor]:
     """Draw two crops of noise for each row, uint8 [N,3,S,S]: what a dry run takes its step on."""
     generator = torch.Generator().manual_seed(config.run.seed)
     shape = (count, 3, config.data.size, config.data.size)

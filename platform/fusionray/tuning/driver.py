@@ -31,9 +31,9 @@ from fusionray.training.run.resume_guard import CHANGEABLE, first_difference, wi
 from fusionray.training.train import ensure_trained, resolve_output, resolve_shards
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.monitor import SearchMonitor, stop_on_signals
-from fusionray.tuning.outcome import SearchResult, conclude
 from fusionray.tuning.plan import TRIALS_FOLDER, SearchPlan, search_folder, share_cores
-from fusionray.tuning.records import DONE, Records
+from fusionray.tuning.records import DONE_STATUSES, SearchRecords
+from fusionray.tuning.result import SearchResult, conclude
 from fusionray.tuning.search import TrialSearcher, build_scheduler
 from fusionray.tuning.space import check_space
 from fusionray.tuning.trial import FusionTrial
@@ -70,7 +70,7 @@ def tune(config: TuneConfig) -> SearchResult:
         with tuner_arguments(plan) as arguments:
             Tuner(**arguments).fit()
         # Members that waited for others that had ended continue by themselves in the next round.
-        if not any(record.status == "running" for record in Records(plan.folder).trials()):
+        if not any(record.status == "running" for record in SearchRecords(plan.folder).trials()):
             break
     return conclude(plan)
 
@@ -154,9 +154,9 @@ def count_nodes() -> int:
 
 def is_over(plan: SearchPlan) -> bool:
     """Tell whether an earlier call finished the search: every trial has ended, or the time is up."""
-    records = Records(plan.folder)
+    records = SearchRecords(plan.folder)
     trials, limit = records.trials(), plan.config.max_minutes
-    ended = sum(record.status in DONE for record in trials)
+    ended = sum(record.status in DONE_STATUSES for record in trials)
     return ended >= plan.config.trials or (limit is not None and records.spent_seconds() >= limit * 60)
 
 

@@ -26,7 +26,7 @@ LOG_NAME = "log.txt"
 
 Status = Literal["waiting", "running", "finished", "stopped", "failed"]
 # A trial with this status is over; a failed trial is tried again by the next start of the search.
-DONE: tuple[Status, ...] = ("finished", "stopped")
+DONE_STATUSES: tuple[Status, ...] = ("finished", "stopped")
 
 
 class TrialReport(Section):
@@ -84,7 +84,7 @@ class TrialRecord(Section):
         return seen[-1] if seen else None
 
 
-class Records:
+class SearchRecords:
     """The records of a search, in its folder."""
 
     def __init__(self, folder: str) -> None:

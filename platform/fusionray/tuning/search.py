@@ -17,7 +17,7 @@ from ray.tune.search import SearchAlgorithm
 
 from fusionray.storage import filesystem as storage
 from fusionray.tuning.plan import SearchPlan, milestone, trial_name
-from fusionray.tuning.records import DONE, Records, TrialRecord, TrialReport
+from fusionray.tuning.records import DONE_STATUSES, SearchRecords, TrialRecord, TrialReport
 from fusionray.tuning.sampler import mutate, propose
 from fusionray.tuning.space import Settings, default_settings
 
@@ -31,9 +31,9 @@ class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
 
     def __init__(self, plan: SearchPlan) -> None:
         self.plan = plan
-        self.records = Records(plan.folder)
+        self.records = SearchRecords(plan.folder)
         self.trials = {record.name: record for record in self.records.trials()}
-        self.unfinished = [record.name for record in self.trials.values() if record.status not in DONE]
+        self.unfinished = [record.name for record in self.trials.values() if record.status not in DONE_STATUSES]
         self.live: set[str] = set()
         self.spec: dict[str, Any] = {}
         self.broken = False
@@ -157,7 +157,7 @@ def build_scheduler(plan: SearchPlan) -> TrialScheduler:
         reduction_factor=config.asha.factor,
     )
     scheduler.set_search_properties(config.metric, config.mode)
-    scheduler.replay(Records(plan.folder).trials(), plan.train.budget.validate_every_images)
+    scheduler.replay(SearchRecords(plan.folder).trials(), plan.train.budget.validate_every_images)
     return scheduler
 
 
@@ -165,7 +165,7 @@ class PerturbFn:
     """Perturb the settings of a checkpoint for the member that takes it over; differently each time."""
 
     def __init__(self, plan: SearchPlan) -> None:
-        records = Records(plan.folder)
+        records = SearchRecords(plan.folder)
         self.config = plan.config
         self.num_calls = sum(len(records.transfers(record.name)) for record in records.trials())
 

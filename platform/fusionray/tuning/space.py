@@ -124,7 +124,7 @@ def check_space(space: Space, train: TrainConfig) -> None:
         if fixed := next((name for name in FIXED if key == name or key.startswith(f"{name}.")), None):
             raise ConfigInvalid(f"space: {key} cannot be searched: trials that differ in {fixed} cannot be compared")
     for settings in corners(space):
-        configure(train, space, settings, f"space, at {write_settings(settings)}")
+        configure(train, space, settings, f"space, at {format_settings(settings)}")
     check_default(space, train)
 
 
@@ -213,11 +213,11 @@ def short_names(space: Space) -> dict[str, str]:
     return names
 
 
-def write_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a setting for people."""
     return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
 
 
-def write_settings(settings: Settings) -> str:
+def format_settings(settings: Settings) -> str:
     """Format settings in one line."""
-    return ", ".join(f"{key}={write_value(value)}" for key, value in settings.items())
+    return ", ".join(f"{key}={format_value(value)}" for key, value in settings.items())

@@ -23,7 +23,7 @@ from fusionray.storage import filesystem as storage
 from fusionray.training.config import TrainConfig
 from fusionray.training.train import TrainResult, train
 from fusionray.tuning.plan import SearchPlan, configure_trial, milestone
-from fusionray.tuning.records import Attempt, CheckpointTransfer, Records
+from fusionray.tuning.records import Attempt, CheckpointTransfer, SearchRecords
 from fusionray.tuning.space import Settings
 
 POLL_SECONDS = 0.3
@@ -45,7 +45,7 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
         self.plan = plan
         self.stop_handle = stop_handle
         self.name: str = self.trial_id
-        self.records = Records(plan.folder)
+        self.records = SearchRecords(plan.folder)
         self.settings: Settings = config["settings"]
         transfers = self.records.transfers(self.name)
         self.run_name = Path(transfers[-1].run).name if transfers else self.name
@@ -145,7 +145,7 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
 class TrainingThread:
     """One start of a training in a thread, with the reports that Tune has not received yet."""
 
-    def __init__(self, config: TrainConfig, parent_run: str, records: Records, trial: str) -> None:
+    def __init__(self, config: TrainConfig, parent_run: str, records: SearchRecords, trial: str) -> None:
         self.config = config
         self.parent_run = parent_run
         self.records = records

@@ -52,7 +52,7 @@ class SourceConfig(Section):
         return self
 
     @property
-    def detail_at(self) -> dict[int, int]:
+    def detail_widths(self) -> dict[int, int]:
         """Give the widths of what is found by the side of the target's features that it is drawn into."""
         return {2 * QUERY_SIZE: self.detail[0], 4 * QUERY_SIZE: self.detail[1]}
 
@@ -94,7 +94,7 @@ class SourceEncoder(nn.Module):
         return torch.tanh(tokens_NTK.flatten(1).float())
 
 
-class SourceLookup(nn.Module):
+class SourceAttention(nn.Module):
     """Let the target's features look at the source's, and take what is there."""
 
     places_query: Tensor
@@ -117,16 +117,16 @@ class SourceLookup(nn.Module):
         for projection in (self.query, self.key):
             nn.init.normal_(projection.weight, std=0.02)
         length = inner // config.heads
-        key_T2 = grid_places(GRID)
+        key_T2 = cell_centres(GRID)
         key_T2 = key_T2 @ face_view_23[:, :2].T + face_view_23[:, 2]
         # Part of the state: a checkpoint knows for which template it looks.
-        self.register_buffer("places_key", encode_places(key_T2, length))
-        self.register_buffer("places_query", encode_places(grid_places(QUERY_SIZE), length))
+        self.register_buffer("places_key", encode_positions(key_T2, length))
+        self.register_buffer("places_query", encode_positions(cell_centres(QUERY_SIZE), length))
 
     def forward(self, x_NCHW: Tensor, tokens_NK: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
         """Join `x` [N,C,16,16] with what it finds among tokens [N,T*K].
 
-        Also gives the finer features that lie there, [N,D,S,S] by their side S: see `detail_at`.
+        Also gives the finer features that lie there, [N,D,S,S] by their side S: see `detail_widths`.
         """
         tokens_NTK = tokens_NK.to(x_NCHW.dtype).reshape(x_NCHW.shape[0], NUM_TOKENS, -1)
         coarse_NTC, *details = torch.split(tokens_NTK, self.parts, dim=2)
@@ -152,14 +152,14 @@ class SourceLookup(nn.Module):
         return rows_NTC.reshape(count, tokens, self.config.heads, -1).transpose(1, 2)
 
 
-def grid_places(side: int) -> Tensor:
+def cell_centres(side: int) -> Tensor:
     """List the centres of a grid's cells in the unit square, row by row: [T,2] as (x, y)."""
     axis = (torch.arange(side) + 0.5) / side
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     return torch.stack([x.flatten(), y.flatten()], dim=1)
 
 
-def encode_places(places_T2: Tensor, length: int) -> Tensor:
+def encode_positions(places_T2: Tensor, length: int) -> Tensor:
     """Encode places as waves, so that the product of two codes falls with their distance: [T,length]."""
     frequency = torch.arange(1, length // 4 + 1) * math.pi
     waves_T2F = places_T2[:, :, None] * frequency

@@ -7,9 +7,16 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from fusionray.nets.fusion import FusionNetwork, SourceReader
+from fusionray.nets.fusion import FusionNetwork, SourceConditioner
 from fusionray.nets.identity import IdentityEncoder
-from fusionray.nets.source import GRID, NUM_TOKENS, SourceConfig, SourceEncoder, SourceLookup, encode_places
+from fusionray.nets.source_encoder import (
+    GRID,
+    NUM_TOKENS,
+    SourceAttention,
+    SourceConfig,
+    SourceEncoder,
+    encode_positions,
+)
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from tests.support.tiny_fusion import ENCODER, SEEING
 
@@ -21,9 +28,9 @@ def build_faces(count: int) -> Tensor:
     return torch.rand(count, 3, 112, 112) * 2 - 1
 
 
-def build_staring_lookup(view_23: Tensor) -> SourceLookup:
+def build_staring_lookup(view_23: Tensor) -> SourceAttention:
     """Build a lookup in which every place looks at the same place of the source, whatever lies there."""
-    lookup = SourceLookup(CONFIG, WIDTH, view_23)
+    lookup = SourceAttention(CONFIG, WIDTH, view_23)
     with torch.no_grad():
         for projection in (lookup.query, lookup.key):
             projection.weight.zero_()
@@ -95,10 +102,10 @@ def test_attention_can_fetch_from_elsewhere() -> None:
 
 def test_the_product_of_two_places_is_largest_where_they_are_one() -> None:
     places = torch.rand(50, 2, generator=torch.Generator().manual_seed(0))
-    codes = encode_places(places, 24)
+    codes = encode_positions(places, 24)
     similarity = codes @ codes.T
     assert torch.equal(similarity.argmax(dim=1), torch.arange(50))
-    near, far = (codes[0] @ encode_places(places[:1] + step, 24)[0] for step in (0.02, 0.3))
+    near, far = (codes[0] @ encode_positions(places[:1] + step, 24)[0] for step in (0.02, 0.3))
     assert similarity[0, 0] > near > far
 
 
@@ -107,7 +114,7 @@ def test_a_source_is_its_embedding_and_then_its_tokens() -> None:
     identity, network = IdentityEncoder(ENCODER).eval(), FusionNetwork(SEEING).eval()
     face, target = build_faces(2), torch.rand(2, 3, 64, 64) * 2 - 1
     with torch.no_grad():
-        source = SourceReader(identity, network)(face)
+        source = SourceConditioner(identity, network)(face)
         assert source.shape == (2, SEEING.source_length)
         assert torch.equal(source[:, :512], identity(face))
         torch.testing.assert_close(
@@ -120,7 +127,7 @@ def test_a_generator_that_does_not_look_takes_the_embedding_alone() -> None:
     identity = IdentityEncoder(ENCODER).eval()
     face = build_faces(1)
     with torch.no_grad():
-        assert torch.equal(SourceReader(identity, FusionNetwork(blind))(face), identity(face))
+        assert torch.equal(SourceConditioner(identity, FusionNetwork(blind))(face), identity(face))
     assert blind.source_length == 512
 
 

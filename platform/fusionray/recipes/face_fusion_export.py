@@ -12,31 +12,31 @@ from torch import Tensor
 
 from fusionray.bundle.description import FACE_FUSION, GENERATOR_NAME, IDENTITY_NAME, describe_tensors
 from fusionray.data import synthetic
-from fusionray.nets.fusion import FusionNetwork, SourceReader
+from fusionray.nets.fusion import FusionNetwork, SourceConditioner
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder
 from fusionray.nets.pixels import to_float
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
-from fusionray.recipes.family import BundleExport, GraphExport, draw_pictures
+from fusionray.recipes.family import BundleExport, GraphExport, noise_pictures
 
 
-def deliver_fusion(network: FusionNetwork, encoder: IdentityEncoder, template: str) -> BundleExport:
+def export_fusion(network: FusionNetwork, encoder: IdentityEncoder, template: str) -> BundleExport:
     """Give the generator, and what reads sources for it: the encoder that supervised, and the network's own tokens."""
-    generator, reader = network.generator, SourceReader(encoder, network).eval()
+    generator, reader = network.generator, SourceConditioner(encoder, network).eval()
     size, length = generator.config.size, generator.config.source_length
 
     def draw_pair(random: np.random.Generator, count: int) -> tuple[Tensor, ...]:
-        return draw_sources(random, count, length), draw_pictures(random, count, size)
+        return draw_sources(random, count, length), noise_pictures(random, count, size)
 
     def draw_face(random: np.random.Generator, count: int) -> tuple[Tensor, ...]:
-        return (draw_pictures(random, count, IDENTITY_SIZE),)
+        return (noise_pictures(random, count, IDENTITY_SIZE),)
 
     @torch.no_grad()
     def make_inputs(crops: Tensor) -> tuple[Tensor, ...]:
         # The crop half of the set away is nearly always another person's.
         targets = to_float(crops)
-        window = ArcFaceCrop(crop_to_arcface_affine(template))
-        return reader(window(targets.roll(len(crops) // 2, 0))), targets
+        face_crop = ArcFaceCrop(crop_to_arcface_affine(template))
+        return reader(face_crop(targets.roll(len(crops) // 2, 0))), targets
 
     return BundleExport(
         task=FACE_FUSION,
@@ -50,8 +50,8 @@ def deliver_fusion(network: FusionNetwork, encoder: IdentityEncoder, template: s
             "tensors": describe_tensors(size, -1.0, 1.0, source_length=length),
         },
         make_inputs=make_inputs,
-        draw_crops=lambda count, seed: render_faces(count, size, seed),
-        crops_are="synthetic faces",
+        draw_fallback=lambda count, seed: render_faces(count, size, seed),
+        fallback_name="synthetic faces",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from fusionray.reporting.charts import AXIS_WIDTH, Line, ParallelAxis, draw_bar, draw_lines, draw_parallel
 from fusionray.reporting.parts import Chart, Row, Rows
 from fusionray.tuning.records import TrialRecord
-from fusionray.tuning.space import Space, short_names, write_value
+from fusionray.tuning.space import Space, format_value, short_names
 
 
 def draw_parallel_coordinates(space: Space, metric: str, trials: Sequence[TrialRecord], best: str) -> Chart:
@@ -23,7 +23,7 @@ def draw_parallel_coordinates(space: Space, metric: str, trials: Sequence[TrialR
     low, high = min(values, default=0.0), max(values, default=1.0)
     span = (high - low) or 1.0
     axes = [
-        ParallelAxis(names[key], [(range_.place(end), write_value(end)) for end in range_.ends()])
+        ParallelAxis(names[key], [(range_.place(end), format_value(end)) for end in range_.ends()])
         for key, range_ in space.items()
     ]
     axes.append(ParallelAxis(metric.removeprefix("validation_"), [(0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")]))
