@@ -10,8 +10,8 @@ from torch import Tensor
 from fusionray.nets.fusion import FusionNetwork, SourceConditioner
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.source_encoder import (
-    GRID,
     NUM_TOKENS,
+    TOKEN_GRID,
     SourceAttention,
     SourceConfig,
     SourceEncoder,
@@ -69,9 +69,9 @@ def test_a_token_holds_what_lies_in_its_cell() -> None:
     for index in range(len(encoder.norms)):
         encoder.norms[index] = torch.nn.Identity()
     with torch.no_grad():
-        difference = (encoder(face) - encoder(changed)).abs().reshape(GRID, GRID, -1).sum(dim=2)
+        difference = (encoder(face) - encoder(changed)).abs().reshape(TOKEN_GRID, TOKEN_GRID, -1).sum(dim=2)
     rows, columns = torch.nonzero(difference > 1e-6, as_tuple=True)
-    assert divmod(int(difference.argmax()), GRID) == (5, 9)
+    assert divmod(int(difference.argmax()), TOKEN_GRID) == (5, 9)
     assert (rows - 5).abs().max() <= 2
     assert (columns - 9).abs().max() <= 2
 
@@ -82,7 +82,9 @@ def test_details_are_found_where_the_face_lies_in_the_crop() -> None:
     lookup = build_staring_lookup(crop_to_arcface_affine("arcface_128"))
     middle, fine = torch.randn(1, 2, 28, 28), torch.randn(1, 2, 56, 56)
     with torch.no_grad():
-        _, details = lookup(torch.randn(1, WIDTH, 16, 16), pack(torch.randn(1, 8, GRID, GRID), middle, fine))
+        _, details = lookup(
+            torch.randn(1, WIDTH, 16, 16), pack(torch.randn(1, 8, TOKEN_GRID, TOKEN_GRID), middle, fine)
+        )
     torch.testing.assert_close(details[32][:, :, :28, 2:30], middle, rtol=0, atol=1e-3)
     torch.testing.assert_close(details[64][:, :, :56, 4:60], fine, rtol=0, atol=1e-3)
 
@@ -91,10 +93,10 @@ def test_attention_can_fetch_from_elsewhere() -> None:
     torch.manual_seed(0)
     lookup = build_staring_lookup(torch.eye(2, 3))
     middle = torch.randn(1, 2, 28, 28)
-    tokens = pack(torch.randn(1, 8, GRID, GRID), middle, torch.randn(1, 2, 56, 56))
+    tokens = pack(torch.randn(1, 8, TOKEN_GRID, TOKEN_GRID), middle, torch.randn(1, 2, 56, 56))
     with torch.no_grad():
         # Everybody looks at the cell in row 3, column 11.
-        lookup.places_query.copy_(lookup.places_key[3 * GRID + 11].expand_as(lookup.places_query))
+        lookup.places_query.copy_(lookup.places_key[3 * TOKEN_GRID + 11].expand_as(lookup.places_query))
         _, details = lookup(torch.randn(1, WIDTH, 16, 16), tokens)
     wanted = middle[:, :, 6:8, 22:24].repeat(1, 1, 16, 16)
     torch.testing.assert_close(details[32], wanted, rtol=0, atol=1e-3)

@@ -31,7 +31,7 @@ NOTHING: dict[str, Any] = {
 
 
 def build(probability: float = 0.0, **settings: Any) -> AdaptiveAugmentation:
-    module = AdaptiveAugmentation(AdaptiveAugmentationConfig(**{"target": 0.6, **settings}))
+    module = AdaptiveAugmentation(AdaptiveAugmentationConfig(**{"target_real_sign": 0.6, **settings}))
     module.probability.fill_(probability)
     return module
 
@@ -42,7 +42,7 @@ def draw(count: int = 4, size: int = 24) -> Tensor:
 
 
 def adaptive_recipe(probability: float, weights: dict[str, float] | None = None, **settings: Any) -> FaceFusionRecipe:
-    chosen = AdaptiveAugmentationConfig(**{"target": 0.6, **settings})
+    chosen = AdaptiveAugmentationConfig(**{"target_real_sign": 0.6, **settings})
     recipe = build_recipe(build_config(weights, augmentation=STILL, adaptive_augmentation=chosen))
     augmentation = recipe.adaptive["augmentation"]
     assert isinstance(augmentation, AdaptiveAugmentation)
@@ -93,15 +93,15 @@ def test_a_step_that_was_not_finite_says_nothing() -> None:
 
 @pytest.mark.parametrize(("sign", "bound"), [(1.0, 0.7), (-1.0, 0.0)])
 def test_the_probability_stays_within_its_bounds(sign: float, bound: float) -> None:
-    augmentation = build(0.4, images_to_full=10, interval=1, largest=0.7)
+    augmentation = build(0.4, images_to_full=10, interval=1, max_probability=0.7)
     for _ in range(3):
         augmentation.update(torch.tensor(sign), 8)
     assert float(augmentation.probability) == pytest.approx(bound)
 
 
 def test_a_probability_that_would_leak_is_refused() -> None:
-    with pytest.raises(ValidationError, match="largest"):
-        AdaptiveAugmentationConfig(largest=0.9)
+    with pytest.raises(ValidationError, match="max_probability"):
+        AdaptiveAugmentationConfig(max_probability=0.9)
 
 
 def test_neither_following_nor_augmenting_waits_for_the_device() -> None:

@@ -60,7 +60,7 @@ class BlendFamily(RecipeFamily[BlendConfig]):
         source, target = roles
         return PairBatch.from_rows(source, target)
 
-    def build(self, config: BlendConfig, facts: DatasetInfo, dependencies: Mapping[str, Any]) -> Recipe[Any]:
+    def build(self, config: BlendConfig, dataset: DatasetInfo, dependencies: Mapping[str, Any]) -> Recipe[Any]:
         raise NotImplementedError
 
     def dummy_batch(self, config: TrainSettings, count: int) -> PairBatch:

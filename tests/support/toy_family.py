@@ -134,7 +134,7 @@ class ColourTransferFamily(RecipeFamily[ColourTransferConfig]):
         return PicturePairs(source.image, target.image)
 
     def build(
-        self, config: ColourTransferConfig, facts: DatasetInfo, dependencies: Mapping[str, Any]
+        self, config: ColourTransferConfig, dataset: DatasetInfo, dependencies: Mapping[str, Any]
     ) -> ColourTransferRecipe:
         """Build the painter; it takes pictures of any size."""
         return ColourTransferRecipe(config)

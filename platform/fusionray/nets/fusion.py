@@ -1,4 +1,4 @@
-"""What is trained as one network: the encoder of the source's picture, and the generator that looks at it."""
+"""The fusion network, which is trained as one: a generator, and the encoder of the source's face for its tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fusionray.nets.source_encoder import SourceEncoder
 
 
 class SourceConditioner(nn.Module):
-    """Everything that the generator is told of a source, from its picture; what is delivered beside the generator."""
+    """Map a source face to the vector that conditions the generator; a bundle holds it as `identity.onnx`."""
 
     def __init__(self, identity: IdentityEncoder, network: FusionNetwork) -> None:
         super().__init__()
@@ -19,15 +19,15 @@ class SourceConditioner(nn.Module):
         self.tokens = network.source
 
     def forward(self, face: Tensor) -> Tensor:
-        """Read `face` [N,3,112,112] in [-1,1] as [N,L], all in [-1,1]: `GeneratorConfig.source_length`."""
+        """Encode `face` [N,3,112,112] in [-1,1] as [N,L] in [-1,1], L = `GeneratorConfig.source_length`."""
         return encode_source(self.identity(face), face, self.tokens)
 
 
 class FusionNetwork(nn.Module):
-    """A generator and, if it looks at more of the source than its embedding, the encoder of that."""
+    """A generator and, if it attends to the source's face, the encoder of the face's tokens."""
 
     def __init__(self, config: GeneratorConfig, face_view_23: Tensor | None = None) -> None:
-        """Build it; `face_view_23` maps the unit square of the source's face to that of the target's crop."""
+        """Build the networks; `face_view_23` maps the unit square of the source's face to that of the target's crop."""
         super().__init__()
         self.generator = Generator(config, face_view_23)
         self.source = SourceEncoder(config.source) if config.source else None
@@ -35,13 +35,13 @@ class FusionNetwork(nn.Module):
     def forward(self, face: Tensor, embedding: Tensor, target: Tensor) -> GeneratorOutput:
         """Fuse a batch.
 
-        `face` [N,3,112,112] sources aligned to arcface_112, in [-1,1]; `embedding` [N,512] of unit length, theirs;
-        `target` [N,3,S,S] RGB in [-1,1]. Returns what `Generator` does.
+        `face` [N,3,112,112]: sources aligned to arcface_112, in [-1,1]; `embedding` [N,512]: their embeddings, of unit
+        length; `target` [N,3,S,S] RGB in [-1,1]. Returns the output of `Generator`.
         """
-        fused: GeneratorOutput = self.generator(encode_source(embedding, face, self.source), target)
-        return fused
+        output: GeneratorOutput = self.generator(encode_source(embedding, face, self.source), target)
+        return output
 
 
 def encode_source(embedding: Tensor, face: Tensor, tokens: SourceEncoder | None) -> Tensor:
-    """Put together what a generator is told of sources, [N,L]: their embeddings [N,512], tokens of their faces."""
+    """Concatenate embeddings [N,512] and, if there is a token encoder, the tokens of the faces: [N,L]."""
     return embedding if tokens is None else torch.cat([embedding, tokens(face)], dim=1)

@@ -1,7 +1,7 @@
-"""Attributes recipe: a reader of pose, expression and light, with which the evaluation measures fused pictures.
+"""Attributes recipe: train the attribute reader, by which the evaluation measures pose, expression and light.
 
-It learns from synthetic faces, of which these are known, and reads them off any aligned face. What it reads is what the
-crop shows: see `synthetic.attributes_in_crop`.
+It trains on synthetic faces, whose attributes are known. Attributes are those of the crop, not of the picture: see
+`synthetic.attributes_in_crop`.
 
 Shape suffixes: N batch, M population, K readings.
 """
@@ -40,7 +40,7 @@ from fusionray.types import Batch, FaceBatch
 class AttributesRecipeConfig(RecipeConfig):
     """Attributes recipe: a model that reads pose, expression and light.
 
-    It neither mirrors nor rotates its pictures: they would then show other attributes.
+    It neither mirrors nor rotates pictures, because that changes their attributes.
     """
 
     name: Literal["attributes"] = Field("attributes", description="Selects the attributes recipe.")
@@ -64,14 +64,14 @@ class AttributesRecipeConfig(RecipeConfig):
 
 @dataclass(frozen=True)
 class FacesWithAttributes(Batch):
-    """Prepared: `face` [N,3,112,112] in [-1,1], `wanted` [N,K] standardised attributes."""
+    """Prepared batch: `face` [N,3,112,112] in [-1,1], `attributes` [N,K] standardised."""
 
     face: Tensor
-    wanted: Tensor
+    attributes: Tensor
 
 
 class AttributesRecipe(SingleFaceRecipe):
-    """Learn to read what the synthetic world drew."""
+    """Train a reader to estimate the attributes with which the synthetic world was rendered."""
 
     ema_names = frozenset({"reader"})
 
@@ -81,7 +81,7 @@ class AttributesRecipe(SingleFaceRecipe):
         population_MK = select_attributes(synthetic.sample_attributes(1024, seed=0), self.reader_config.names)
         self.standard = ParameterScaler.fit(population_MK)
         jitter = config.colour_jitter
-        # Hue least of all: it is what warm light changes.
+        # Smallest change for hue, because warm light shows in it.
         augmentation = AugmentationConfig(
             rotation_degrees=0, brightness=jitter, contrast=jitter, saturation=jitter, hue=jitter / 10, flip=0
         )
@@ -93,28 +93,28 @@ class AttributesRecipe(SingleFaceRecipe):
         self.phases = (Phase("read", "reader", self.read),)
 
     def prepare(self, batch: FaceBatch) -> FacesWithAttributes:
-        """Cut out the faces, blur some, and put what they show on one scale."""
-        assert batch.attributes is not None, "photographs are refused before training"
+        """Crop and augment the faces, and standardise their attributes."""
+        assert batch.attributes is not None, "`needs_parameters` refuses photographs before training"
         return FacesWithAttributes(
             self.faces(batch.image), self.standard(select_attributes(batch.attributes, READINGS))
         )
 
     def read(self, step: PhaseInput[FacesWithAttributes]) -> Losses:
-        """Take the distance of readings to the truth, standardised: smooth L1, every reading counts the same."""
+        """Smooth L1 between standardised readings and true attributes; every attribute has equal weight."""
         readings_NK = self.standard(step.networks["reader"](step.batch.face))
-        loss_NK = F.smooth_l1_loss(readings_NK, step.batch.wanted, reduction="none")
+        loss_NK = F.smooth_l1_loss(readings_NK, step.batch.attributes, reduction="none")
         parts = {group: loss_NK[:, columns].mean() for group, columns in group_columns(READINGS).items()}
         return Losses(loss_NK.mean(), parts)
 
     @torch.no_grad()
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[FaceBatch]) -> dict[str, float]:
-        """Read held-out people: mean absolute errors, pose in degrees, the others in population deviations."""
+        """Return mean absolute errors on held-out people: pose in degrees, the others in population deviations."""
         reader = networks["reader"]
         assert isinstance(reader, AttributeReader)
         errors: dict[str, list[Tensor]] = {group: [] for group in GROUPS}
         for batch in batches:
             assert batch.attributes is not None
-            found = reader.measure_errors(reader(self.faces.crop(batch.image)), reader.select(batch.attributes))
-            for group, error_N in found.items():
+            measured = reader.measure_errors(reader(self.faces.crop(batch.image)), reader.select(batch.attributes))
+            for group, error_N in measured.items():
                 errors[group].append(error_N)
         return {f"validation_{group}_error": float(torch.cat(parts).mean()) for group, parts in errors.items() if parts}

@@ -1,4 +1,4 @@
-"""Identity recipe: ArcFace on a ResNet-family encoder.
+"""Identity recipe: train an identity encoder with ArcFace.
 
 Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, K people.
 """
@@ -54,7 +54,7 @@ class IdentityRecipeConfig(RecipeConfig):
 
 @dataclass(frozen=True)
 class LabelledFaces(Batch):
-    """Prepared: `face` [N,3,112,112] in [-1,1], `label` int64 [N], `traits` [N,P] standardised or None."""
+    """Prepared batch: `face` [N,3,112,112] in [-1,1], `label` int64 [N], `traits` [N,P] standardised, or None."""
 
     face: Tensor
     label: Tensor
@@ -62,7 +62,7 @@ class LabelledFaces(Batch):
 
 
 class IdentityClassifier(nn.Module):
-    """Encoder and what hangs on it as one trained network; only `encoder` leaves training."""
+    """The encoder with its training heads, as one network; only `encoder` is used after training."""
 
     def __init__(self, config: IdentityRecipeConfig, num_people: int, num_traits: int) -> None:
         super().__init__()
@@ -78,10 +78,10 @@ class IdentityClassifier(nn.Module):
 
 
 class IdentityRecipe(SingleFaceRecipe):
-    """Tell the people of the training split apart, so that the embedding tells all people apart.
+    """Train the encoder to classify the people of the training split.
 
-    The margin loss says only who is who: with few people and minutes of training that teaches little. A synthetic
-    person's parameters are known, and reading them off the embedding says what to look at.
+    With few people and minutes of training, the margin loss alone teaches little. For synthetic people the encoder is
+    also trained to predict the person's true parameters (traits) from the embedding.
     """
 
     ema_names = frozenset({"classifier"})
@@ -104,14 +104,14 @@ class IdentityRecipe(SingleFaceRecipe):
         self.phases = (Phase("classify", "classifier", self.classify),)
 
     def prepare(self, batch: FaceBatch) -> LabelledFaces:
-        """Augment and cut out the faces."""
+        """Augment and crop the faces, and standardise the traits."""
         traits = None
         if self.standard is not None and batch.traits is not None:
             traits = self.standard(batch.traits)
         return LabelledFaces(self.faces(batch.image), batch.label, traits)
 
     def classify(self, step: PhaseInput[LabelledFaces]) -> Losses:
-        """Cross-entropy of the margin logits, and the distance to the person's parameters where they are known."""
+        """Cross-entropy of the margin logits, plus smooth L1 of the predicted traits if they are known."""
         batch = step.batch
         logits_NK, traits_NP = step.networks["classifier"](batch.face, batch.label)
         loss = F.cross_entropy(logits_NK, batch.label)
@@ -124,7 +124,7 @@ class IdentityRecipe(SingleFaceRecipe):
 
     @torch.no_grad()
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[FaceBatch]) -> dict[str, float]:
-        """Verify held-out people: accuracy, area under the ROC, true accepts at 1 % false ones."""
+        """Return face verification metrics on held-out people: accuracy, area under the ROC curve, TAR at FAR 0.01."""
         encoder = networks["classifier"].encoder
         assert isinstance(encoder, IdentityEncoder)
         embeddings, labels = [], []

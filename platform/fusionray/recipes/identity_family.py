@@ -1,4 +1,4 @@
-"""The identity recipe as a family: single labelled faces in, an encoder out."""
+"""The family of the identity recipe: single labelled faces in, an identity encoder out."""
 
 from __future__ import annotations
 
@@ -28,31 +28,33 @@ class IdentityFamily(RecipeFamily[IdentityRecipeConfig]):
     sized_by_people = True
 
     def collate(self, roles: Sequence[Rows]) -> FaceBatch:
-        """Label crops with whose they are."""
+        """Batch crops with the labels of their people."""
         return collate_faces(roles)
 
     def describe_shortage(self, num_rows: int, num_groups: int) -> str:
-        """Verification compares pictures of one person with those of others."""
+        """Require two people and two pictures of one of them, which face verification needs."""
         return "" if num_rows > num_groups > 1 else "at least two people, one of them twice"
 
     def build(
-        self, config: IdentityRecipeConfig, facts: DatasetInfo, dependencies: Mapping[str, Any]
+        self, config: IdentityRecipeConfig, dataset: DatasetInfo, dependencies: Mapping[str, Any]
     ) -> IdentityRecipe:
-        """Build encoder and margin head, sized for the people of the shards."""
+        """Build the recipe; its margin head has one class for each person of the training split."""
         del dependencies
-        view = crop_to_arcface_affine(facts.template)
-        return IdentityRecipe(config, num_people=facts.num_people, face_view_23=view, synthetic_faces=facts.synthetic)
+        view = crop_to_arcface_affine(dataset.template)
+        return IdentityRecipe(
+            config, num_people=dataset.num_people, face_view_23=view, synthetic_faces=dataset.synthetic
+        )
 
     def describe(self, recipe: IdentityRecipe) -> dict[str, Any]:
-        """Give the config of the encoder, which other recipes take out of the checkpoint."""
+        """Return the config of the encoder, from which other recipes rebuild it."""
         return {"identity_encoder": recipe.config.encoder.model_dump(mode="json")}
 
     def dummy_batch(self, config: TrainSettings, count: int) -> FaceBatch:
-        """Draw noise for crops, each of another person."""
+        """Draw noise as crops, each with a label of its own."""
         return FaceBatch(noise_crops(config, count)[0], torch.arange(count))
 
     def inference_example(self, recipe: IdentityRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """Embed one face."""
+        """Return the encoder and one face."""
         encoder = recipe.networks["classifier"].encoder
         assert isinstance(encoder, nn.Module)
         return encoder, (torch.zeros(1, 3, IDENTITY_SIZE, IDENTITY_SIZE),)
