@@ -208,7 +208,7 @@ def test_a_trial_that_ends_is_finished_stopped_or_only_interrupted(tmp_path: Pat
     searcher = TrialSearcher(replace(plan, folder=str(tmp_path)))
     report = {plan.config.metric: 0.5, "metrics/loss": 1.0, "images": EVERY, "run": "r"}
     ends = {
-        "finished": {**report, "done": True, "whole": True, "tracking_run": "abc"},
+        "finished": {**report, "done": True, "complete": True, "tracking_run": "abc"},
         "stopped": {**report, "done": True},
         "waiting": {"done": True},
     }

@@ -22,9 +22,9 @@ from fusionray.tuning.result import choose_best
 from fusionray.tuning.space import format_value, short_names
 
 SHOW_SECONDS = 2.0
-# How often the table is printed to a log, where it cannot be redrawn, if no trial reports.
+# Seconds between two prints of the table to a log, where it cannot be redrawn, if no trial reports.
 PRINT_SECONDS = 60.0
-# If all trials of a population pause for this long, they wait for a member that has ended.
+# If all trials of a population are paused for this long, they wait for a member that has ended.
 STUCK_SECONDS = 10.0
 
 
@@ -102,7 +102,7 @@ class SearchMonitor(Callback, Stopper):  # type: ignore[misc]
 
 
 def changed(former: Sequence[str], table: Sequence[str]) -> bool:
-    """Tell whether a trial started, reported or ended; ignore the time and the images, which always change."""
+    """Return whether a trial started, reported or ended; time and images are ignored, because they always change."""
     return [row.split()[:2] for row in former[2:]] != [row.split()[:2] for row in table[2:]]
 
 

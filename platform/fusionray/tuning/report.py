@@ -25,11 +25,11 @@ def write_search_report(
     importance: Mapping[str, float],
     figures: Figures,
 ) -> list[str]:
-    """Write `report.html`, `report.md` and the pictures of the latter into the search's folder; return their names."""
+    """Write `report.html`, `report.md` and its images into the search's folder; return the file names."""
     config = plan.config
     better = "lower" if config.mode == "min" else "higher"
     notes = [
-        f"Searched by {config.metric} ({better} is better) of held-out people; {plan.images} images a trial. The first "
+        f"Metric: {config.metric} ({better} is better) on held-out people; {plan.images} images per trial. The first "
         "trial is the unchanged training.",
         f"This is one search with one seed: the best of {len(trials)} trials is partly luck. Train it again with "
         "another run.seed before you rely on the difference.",
@@ -49,8 +49,8 @@ def write_search_report(
     ]
     if importance:
         note = (
-            f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw; only "
-            f"{len(trials)} trials, so the shares are rough."
+            f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw. With "
+            f"{len(trials)} trials the shares are rough estimates."
         )
         blocks.append(Block("Importance of settings", [draw_importance(config.space, importance)], note))
     report = Report(
@@ -84,7 +84,9 @@ def list_trials(plan: SearchPlan, records: SearchRecords, trials: Sequence[Trial
         for record in trials
     ]
     head = ("trial", "status", "images", plan.config.metric, "starts", *short_names(space).values())
-    return Listing("trials", head, rows, "Finished: saw all images. Stopped: was worse than others at equal images.")
+    return Listing(
+        "trials", head, rows, "Finished: trained on all images. Stopped: was worse than others after as many images."
+    )
 
 
 def list_failed(records: SearchRecords, trials: Sequence[TrialRecord]) -> list[Listing]:
@@ -94,7 +96,7 @@ def list_failed(records: SearchRecords, trials: Sequence[TrialRecord]) -> list[L
 
 
 def list_transfers(records: SearchRecords, trials: Sequence[TrialRecord], space: Space) -> list[Listing]:
-    """List the checkpoints that members took over from others, if any did."""
+    """List the checkpoints that were copied between members, if there are any."""
     rows = [
         (
             record.name,

@@ -1,4 +1,4 @@
-"""The result of a search: the best trial against the default, its preset, figures, report and bundle."""
+"""The result of a search: the best trial, its gain over the default, its preset, figures, report and bundle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import SearchRecords, TrialRecord, repeated_images, trained_images
 from fusionray.tuning.report import write_search_report
 from fusionray.tuning.sampler import MODE_SIGNS
-from fusionray.tuning.space import Settings, format_settings, nest
+from fusionray.tuning.space import Settings, build_tree, format_settings
 
 PRESET_NAME = "best.yaml"
 BUNDLE_FOLDER = "bundle"
@@ -79,7 +79,7 @@ def conclude(plan: SearchPlan) -> SearchResult:
 
 
 def choose_best(trials: Sequence[TrialRecord], mode: str) -> TrialRecord | None:
-    """Find the finished trial with the best last value; stopped trials were worse than others at their images."""
+    """Return the finished trial with the best last value; stopped trials are ignored."""
     finished = [record for record in trials if record.status == "finished" and record.last is not None]
     sign = MODE_SIGNS[mode]
     return max(finished, key=lambda record: sign * record.last.value if record.last else 0.0, default=None)
@@ -92,7 +92,7 @@ def explain_no_best(trials: Sequence[TrialRecord], records: SearchRecords) -> st
     ]
     if failed:
         return failed[0]
-    return "no trial finished; raise max_minutes, then the same command continues"
+    return "no trial finished; raise max_minutes and run the same command again to continue"
 
 
 def measure(
@@ -113,7 +113,7 @@ def measure(
             value=gain, unit=config.metric, goal="> 0", goal_low=0.0, holds=gain > 0
         )
     figures |= {f"trials_{status}": MeasuredFigure(value=count, unit="trials") for status, count in counts.items()}
-    # A checkpoint that was copied counts once, for the trial that trained it.
+    # The images of a copied checkpoint count once, for the trial that trained it.
     figures["images_trained"] = MeasuredFigure(value=trained, unit="images")
     figures["images_without_stopping"] = MeasuredFigure(value=len(trials) * plan.images, unit="images")
     figures["restarts"] = MeasuredFigure(value=len(repeated), unit="restarts")
@@ -133,7 +133,7 @@ def write_preset(config: TuneConfig, best: TrialRecord) -> str:
     """Write the best configuration as a file for `fusionray train --config`."""
     assert best.last is not None
     settings: Settings = best.settings
-    tree = merge_trees(config.train, nest(config.space, settings))
+    tree = merge_trees(config.train, build_tree(config.space, settings))
     tree = merge_trees(tree, {"run": {"name": f"{config.name}-best", "output": config.output}})
     ordered: dict[str, Any] = {"preset": tree.pop("preset")} if "preset" in tree else {}
     text = yaml.safe_dump({**ordered, **tree}, sort_keys=False, allow_unicode=True, width=120)
