@@ -31,16 +31,16 @@ def build_encoder(seed: int) -> IdentityEncoder:
     return IdentityEncoder(ENCODER).eval()
 
 
-def test_judges_are_built_from_their_places(tmp_path: Path) -> None:
-    save_encoder(tmp_path / "judge")
+def test_evaluators_are_built_from_their_paths(tmp_path: Path) -> None:
+    save_encoder(tmp_path / "evaluator")
     save_reader(tmp_path / "reader")
-    places = EvaluatorPaths(str(tmp_path / "judge"), str(tmp_path / "reader"), None, with_landmarks=True)
+    places = EvaluatorPaths(str(tmp_path / "evaluator"), str(tmp_path / "reader"), None, with_landmarks=True)
     evaluators = places.build(CPU, template=TEMPLATE, size=SIZE)
     assert not evaluators.encoder.training
     assert evaluators.reader is not None
     assert evaluators.reader.names == READINGS
     assert evaluators.landmarks is not None
-    alone = EvaluatorPaths(str(tmp_path / "judge"), None, None, with_landmarks=False).build(
+    alone = EvaluatorPaths(str(tmp_path / "evaluator"), None, None, with_landmarks=False).build(
         CPU, template=TEMPLATE, size=9
     )
     assert (alone.reader, alone.features, alone.landmarks) == (None, None, None)
@@ -72,6 +72,6 @@ def test_a_network_that_gives_maps_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_encoder_is_known_by_what_it_computes() -> None:
-    judge, copy, other = build_encoder(1), build_encoder(1), build_encoder(2)
-    assert is_same_encoder(judge, [other, copy])
-    assert not is_same_encoder(judge, [other])
+    encoder, copy, other = build_encoder(1), build_encoder(1), build_encoder(2)
+    assert is_same_encoder(encoder, [other, copy])
+    assert not is_same_encoder(encoder, [other])
