@@ -67,7 +67,7 @@ def test_a_file_that_is_no_network_is_refused_in_one_line(tmp_path: Path) -> Non
 
 def test_a_network_that_gives_maps_is_refused(tmp_path: Path) -> None:
     path = save_script(nn.Conv2d(3, 2, 3), tmp_path / "maps.pt")
-    with pytest.raises(InputMissing, match=r"not \[N,F\]"), torch.no_grad():
+    with pytest.raises(InputMissing, match=r"must return \[N,F\]"), torch.no_grad():
         FeatureNetwork(FeaturesConfig(file=path))(torch.zeros(2, 3, 8, 8))
 
 

@@ -23,7 +23,7 @@ def build_clip(frames: int = 5) -> RenderedClip:
 
 def test_a_rendered_head_moves_and_nothing_else_changes() -> None:
     clip = build_clip()
-    attributes = clip.move()
+    attributes = clip.interpolate_attributes()
     still = [index for index, name in enumerate(synthetic.ATTRIBUTE_NAMES) if name not in MOVING]
     assert (attributes[:, still] == torch.from_numpy(clip.start)[still]).all()
     yaw = attributes[:, synthetic.ATTRIBUTE_NAMES.index("yaw")]

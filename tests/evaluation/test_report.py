@@ -59,7 +59,9 @@ def test_the_page_needs_nothing_beside_it_and_takes_no_text_for_markup(folder: P
 
 def test_the_page_goes_from_pictures_to_goals_to_folded_tables(folder: Path) -> None:
     page = (folder / "report.html").read_text()
-    positions = [page.index(words) for words in ("1 of 2 goals hold", "<img", "Figures beside", "<details", "<table")]
+    positions = [
+        page.index(words) for words in ("1 of 2 goals hold", "<img", "Figures and goals", "<details", "<table")
+    ]
     assert positions == sorted(positions)
 
 

@@ -18,8 +18,9 @@ from tests.support.tiny_shards import write_tiny_shards
 
 
 def load(folder: Path, **changes: object) -> EvalDataset:
-    settings = {"model": "m", "data": str(folder), "output": "o", "split": "train", "pairs": 40, "gallery_images": 2}
-    return load_dataset(EvaluateConfig.model_validate({**settings, **changes}), read_manifest(str(folder)))
+    settings = {"model": "m", "data": str(folder), "output": "o", "split": "train", "pairs": 40}
+    faces = {"gallery_images": 2, **changes}
+    return load_dataset(EvaluateConfig.model_validate({**settings, "face_fusion": faces}), read_manifest(str(folder)))
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def test_the_report_shows_pairs_the_answer_losses_and_goals_before_its_tables(tm
     page = (tmp_path / "report.html").read_text()
     shape = check_page(page)
     assert "fusionray demo" in shape.text
-    places = [page.index(words) for words in ("1 of 1 goals hold", "Examples", "Best, median", "Figures beside")]
+    places = [page.index(words) for words in ("1 of 1 goals hold", "Examples", "Best, median", "Figures and goals")]
     places += [page.index(words) for words in ("The answer over HTTP", "Losses over", "<table")]
     assert places == sorted(places)
     assert len(shape.pictures) == 1 + 3 * 3 + 3

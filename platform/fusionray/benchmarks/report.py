@@ -39,7 +39,7 @@ def show_figures(figures: Figures, findings: Findings, keys: Mapping[str, BenchK
         for key, figure in figures.figures.items()
     ]
     legend = Legend(explain_marks("from the lowest round to the highest", with_goals=True, with_open=True))
-    return [Block("Figures beside their goals", [legend, Rows(rows)])] if rows else []
+    return [Block("Figures and goals", [legend, Rows(rows)])] if rows else []
 
 
 def show_figure(key: str, figure: MeasuredFigure, rounds: Sequence[float], what: str) -> Row:
