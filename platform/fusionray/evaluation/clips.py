@@ -40,7 +40,7 @@ MIN_FRAMES = 2
 
 @dataclass(frozen=True)
 class Frames:
-    """Aligned frames, uint8 [T,3,S,S] RGB; `truth` is the true fusion of each, where it can be rendered."""
+    """Aligned frames, uint8 [T,3,S,S] RGB; `truth`: the true fusion of each frame, for rendered clips."""
 
     target: Tensor
     truth: Tensor | None

@@ -29,12 +29,12 @@ BUILT_IN = (
     "fusionray.recipes.face_fusion_family",
 )
 
-Family = RecipeFamily[Any]
-families: dict[str, Family] = {}
+AnyFamily = RecipeFamily[Any]
+families: dict[str, AnyFamily] = {}
 imported: set[str] = set()
 
 
-def register(family: Family) -> None:
+def register(family: AnyFamily) -> None:
     """Register a family under its name.
 
     Raises: ValueError if another class has registered the name.
@@ -45,7 +45,7 @@ def register(family: Family) -> None:
         raise ValueError(f"recipe name '{family.name}' is taken by {type(registered).__module__}")
 
 
-def find_family(name: str) -> Family:
+def find_family(name: str) -> AnyFamily:
     """Find a family by `recipe.name`.
 
     Raises: ConfigInvalid naming the registered families, or the module that cannot be imported.

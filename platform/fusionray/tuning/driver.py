@@ -69,7 +69,7 @@ def tune(config: TuneConfig) -> SearchResult:
     while not is_over(plan):
         with tuner_arguments(plan) as arguments:
             Tuner(**arguments).fit()
-        # Members of a population that waited for members that had ended can continue in the next round.
+        # Members of a population may have waited for members that ended; they continue in the next round.
         if not any(record.status == "running" for record in SearchRecords(plan.folder).trials()):
             break
     return conclude(plan)

@@ -39,7 +39,7 @@ class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
         self.broken = False
 
     def add_configurations(self, experiments: Any) -> None:
-        """Take the specification that Tune wants in every trial."""
+        """Store the specification that Tune requires in every trial."""
         (experiment,) = experiments
         self.spec = experiment.spec
 

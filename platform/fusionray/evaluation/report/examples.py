@@ -91,7 +91,7 @@ def describe_pair(scores: MetricColumns, row: int) -> str:
         near, target = scores["ssim_to_truth"][row], scores["ssim_target"][row]
         words.append(f"SSIM to the true fusion {near:.3f} ({near - target:+.3f} over the target)")
     words.append(f"cosine to source {scores['cosine_to_source'][row]:.3f}")
-    words.append(f"nearest person is {'the source' if scores['retrieval_top1'][row] else 'somebody else'}")
+    words.append(f"nearest person is {'the source' if scores['retrieval_top1'][row] else 'another person'}")
     return ", ".join(words)
 
 

@@ -15,7 +15,7 @@ LANDMARK_KEYS = ("landmark_distance", "face_not_found")
 
 @dataclass(frozen=True)
 class AvailableInputs:
-    """The inputs that an evaluation had, from which follows what it could measure.
+    """The inputs of an evaluation, which determine what it can measure.
 
     `synthetic`: the shards hold synthetic faces, whose true fusion is known. `with_reader`: an attribute reader was
     loaded. `with_features`: a feature network was given in a file. `landmarks`: reason why the face mesh is missing,
