@@ -75,7 +75,7 @@ def test_every_key_is_measured_or_says_why_not(result: EvaluateResult) -> None:
     assert json.loads((result.folder / "figures.json").read_text())["figures"].keys() == figures.figures.keys()
 
 
-def test_the_list_of_pairs_names_their_rows_and_bears_their_scores(world: Path, result: EvaluateResult) -> None:
+def test_the_list_of_pairs_holds_their_rows_and_scores(world: Path, result: EvaluateResult) -> None:
     with (result.folder / "pairs.csv").open() as file:
         rows = list(csv.DictReader(file))
     with (result.folder / "gallery.csv").open() as file:
@@ -100,7 +100,7 @@ def test_the_report_holds_grids_goals_and_the_command(result: EvaluateResult) ->
     assert "| ssim_to_truth |" in (result.folder / "report.md").read_text()
 
 
-def test_the_evaluation_is_filed_once_in_the_tracker(world: Path, result: EvaluateResult) -> None:
+def test_the_evaluation_is_logged_once_to_the_tracker(world: Path, result: EvaluateResult) -> None:
     client = make_client(f"sqlite:///{world}/out/mlflow.db")
     experiment = client.get_experiment_by_name("fusionray")
     (run,) = client.search_runs([experiment.experiment_id])
@@ -147,7 +147,7 @@ def test_photographs_are_evaluated_with_the_files_of_the_user(world: Path, tmp_p
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_what_a_worker_refuses_is_told_in_one_line(world: Path, tmp_path: Path) -> None:
+def test_an_error_of_a_worker_is_one_line(world: Path, tmp_path: Path) -> None:
     clip = write_pictures(tmp_path / "clip", [np.full((64, 64, 3), 90, np.uint8)] * 3)
     clips = {"number": 0, "files": [str(clip)]}
     with pytest.raises(InputMissing, match="shows a face in 0 frames") as refusal:

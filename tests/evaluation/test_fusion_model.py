@@ -60,7 +60,7 @@ def test_bundle_and_checkpoint_of_a_model_measure_alike(models: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(found[name]), torch.from_numpy(values), rtol=1e-2, atol=1e-2)
 
 
-def test_what_a_model_sees_of_the_source_is_exported_with_it(tmp_path: Path) -> None:
+def test_the_source_encoder_is_exported_with_the_generator(tmp_path: Path) -> None:
     save_fusion(tmp_path / "run", generator=SEEING)
     exported = export(ExportConfig(checkpoint=str(tmp_path / "run"), output=str(tmp_path / "bundle")))
     assert exported.source_length == SEEING.source_length
@@ -73,7 +73,7 @@ def test_what_a_model_sees_of_the_source_is_exported_with_it(tmp_path: Path) -> 
     torch.testing.assert_close(run.embed(face), bundle.embed(face), rtol=1e-4, atol=1e-5)
 
 
-def test_the_encoder_of_a_bundle_is_known_for_the_one_that_supervised(models: Path) -> None:
+def test_the_encoder_of_a_bundle_is_recognised_as_the_supervising_one(models: Path) -> None:
     bundle, _ = load(models / "bundle")
     assert is_same_encoder(load_encoder(str(models / "run")).build(), [bundle.embed])
     assert not is_same_encoder(load_encoder(str(models / "evaluator")).build(), [bundle.embed])
@@ -100,7 +100,7 @@ def test_a_bundle_of_another_range_is_fed_in_its_own(tmp_path: Path) -> None:
     assert spread.max() < 1  # the tint is the same everywhere in a channel
 
 
-def test_a_folder_that_was_damaged_is_no_model(models: Path, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_refused(models: Path, tmp_path: Path) -> None:
     (tmp_path / "bundle.json").write_text("{}")
     with pytest.raises(BundleInvalid, match=r"bundle\.json"):
         load(tmp_path)

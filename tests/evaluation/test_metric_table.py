@@ -8,7 +8,7 @@ from fusionray.evaluation.report.metric_table import Goal, MetricTable, load_tab
 from fusionray.evaluation.report.missing_metrics import AvailableInputs, explain_missing_metrics
 from fusionray.metrics.confidence import Interval
 
-EVERYTHING = AvailableInputs(synthetic=True, with_reader=True, with_features=False, landmarks="", num_clips=1)
+EVERYTHING = AvailableInputs(synthetic=True, with_reader=True, with_features=False, landmarks_error="", num_clips=1)
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_a_table_whose_names_do_not_fit_is_refused() -> None:
         ("pose_error", {"with_reader": False}, "attributes=null"),
         ("fid", {}, "measured in the evaluator's embeddings"),
         ("fid_embedding", {"with_features": True}, "in the features of the given network"),
-        ("landmark_distance", {"landmarks": "no model files"}, "no model files"),
+        ("landmark_distance", {"landmarks_error": "no model files"}, "no model files"),
         ("flicker", {"num_clips": 0}, "there are no clips"),
         ("flicker_truth", {}, "recorded clips"),
         ("fairness_gap", {}, "two groups"),
         ("verification_auc", {}, "no person has two pictures"),
     ],
 )
-def test_what_is_missing_is_explained(key: str, changes: dict[str, object], reason: str) -> None:
+def test_missing_metrics_are_explained(key: str, changes: dict[str, object], reason: str) -> None:
     table = load_table()
     found = explain_missing_metrics(
         table, set(table.metrics) - {key}, AvailableInputs(**{**vars(EVERYTHING), **changes})

@@ -120,7 +120,7 @@ def test_a_report_without_figures_of_that_kind_has_no_empty_frame() -> None:
         (Goal(above=("low", "high", "unknown")), (0.6, None)),
     ],
 )
-def test_a_checked_figure_bears_its_goal_as_numbers(goal: Goal, bounds: tuple[float | None, float | None]) -> None:
+def test_a_checked_figure_holds_its_goal_as_numbers(goal: Goal, bounds: tuple[float | None, float | None]) -> None:
     checked = goal.check(MeasuredFigure(value=1.0, unit="x", low=0.9, high=1.1), {"low": 0.4, "high": 0.6})
     assert (checked.goal_low, checked.goal_high) == bounds
     assert (checked.low, checked.high, checked.holds) == (0.9, 1.1, True)
@@ -174,7 +174,7 @@ def describe_training(folder: Path) -> dict[str, dict[str, str]]:
     return {"run": {"name": "fusion", "output": str(folder)}, "tracking": {"experiment": "faces"}}
 
 
-def test_quality_is_read_from_the_store_of_the_training(tmp_path: Path) -> None:
+def test_training_curves_are_read_from_the_store_of_the_training(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     tracker = RunTracker(uri, open_run(uri, "faces", "fusion", {}))
     for images in (100, 200):
@@ -188,7 +188,7 @@ def test_quality_is_read_from_the_store_of_the_training(tmp_path: Path) -> None:
     assert complaints == []
 
 
-def test_no_quality_is_shown_where_no_store_knows_the_training(tmp_path: Path) -> None:
+def test_without_a_store_of_the_training_there_are_no_curves(tmp_path: Path) -> None:
     table = load_table()
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     open_run(uri, "faces", "another", {})
@@ -201,7 +201,7 @@ def test_no_quality_is_shown_where_no_store_knows_the_training(tmp_path: Path) -
     assert draw_training_curves(remote, uri, table) == ([], [])
 
 
-def test_a_store_that_cannot_be_read_is_said_and_costs_no_report(tmp_path: Path) -> None:
+def test_an_unreadable_store_is_a_note_in_the_report(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"no database" * 100)
     blocks, (complaint,) = draw_training_curves(describe_training(tmp_path), "sqlite:///other.db", load_table())
     assert blocks == []

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_material_is_what_its_places_name_and_nothing_else(folder: Path) -> None:
+def test_the_dataset_holds_exactly_the_crops_of_the_plan(folder: Path) -> None:
     dataset = load(folder, people=3)
     assert len(set(dataset.file.tolist())) > 1
     for crop in range(len(dataset.crops)):
@@ -70,7 +70,7 @@ def test_work_items_hold_every_pair_and_gallery_crop_once(folder: Path) -> None:
             assert item.draws.crops.select(np.array([source, target])) == wanted
 
 
-def test_a_piece_travels_with_no_more_than_its_own_crops(folder: Path) -> None:
+def test_a_work_item_holds_only_its_own_crops(folder: Path) -> None:
     dataset = load(folder)
     first = next(item for item in split_work(dataset, [], batch_size=4) if isinstance(item, PairItem))
     again = pickle.loads(pickle.dumps(first))
@@ -87,7 +87,7 @@ def test_compact_draws_show_the_same_crops(folder: Path) -> None:
         assert draws.crops.select(draws.indices[:, role]) == dataset.crops.select(pairs[:, role])
 
 
-def test_answers_are_joined_in_the_order_of_their_numbers() -> None:
+def test_results_are_merged_in_the_order_of_their_numbers() -> None:
     late = (np.array([3, 4]), {"x": np.array([3.0, 4.0], np.float32)})
     early = (np.array([0]), {"x": np.array([0.0], np.float32)})
     numbers, columns = merge_results([late, early])

@@ -66,7 +66,7 @@ def test_the_seed_decides() -> None:
     assert bootstrap(mean, [column], seed=1) != bootstrap(mean, [column], seed=2)
 
 
-def test_ten_copies_of_a_person_are_no_more_evidence_than_one() -> None:
+def test_copies_of_a_person_do_not_narrow_the_interval() -> None:
     people = np.random.default_rng(5).normal(0, 1, 40)
     order = np.random.default_rng(6).permutation(400)
     column, person = np.repeat(people, 10)[order], np.repeat(np.char.mod("p%d", np.arange(40)), 10)[order]
@@ -77,7 +77,7 @@ def test_ten_copies_of_a_person_are_no_more_evidence_than_one() -> None:
     assert width(one_by_one) == pytest.approx(truth / math.sqrt(10), rel=0.1)
 
 
-def test_people_of_different_weight_are_drawn_whole() -> None:
+def test_clusters_of_different_size_are_drawn_as_a_whole() -> None:
     column, person = np.array([1.0, 1.0, 1.0, 5.0]), np.array(["a", "a", "a", "b"])
     seen: set[tuple[float, ...]] = set()
 
@@ -89,7 +89,7 @@ def test_people_of_different_weight_are_drawn_whole() -> None:
     assert seen == {(1.0,) * 6, (1.0, 1.0, 1.0, 5.0), (5.0, 5.0)}
 
 
-def test_rounds_that_say_nothing_are_left_out() -> None:
+def test_rounds_without_a_value_are_left_out() -> None:
     column = np.array([0.0, 1.0])
     interval = bootstrap(lambda drawn: mean(drawn) if drawn.any() else math.nan, [column], seed=0)
     assert interval == (0.5, 1.0)

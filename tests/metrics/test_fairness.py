@@ -34,7 +34,7 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     assert list(shuffled.by_group) == list(SKIN_TONES)
 
 
-def test_a_group_that_is_too_small_is_left_out_and_said() -> None:
+def test_a_group_with_too_few_rows_is_left_out_and_listed() -> None:
     tone = np.repeat([0.1, 0.5, 0.9], [9, 10, 11])
     figure = np.repeat([0.0, 0.8, 0.7], [9, 10, 11])
     groups = compare_groups(figure, tone, SKIN_TONES)

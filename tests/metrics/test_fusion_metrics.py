@@ -148,7 +148,7 @@ def test_the_source_as_it_is_has_its_identity_and_not_the_targets_pose(setting: 
     assert values["ssim_to_truth"] < values["ssim_paste"]
 
 
-def test_a_blurred_truth_is_called_soft_and_noise_is_no_face(setting: Setting, truth: Tensor) -> None:
+def test_blur_lowers_the_sharpness_ratio_and_noise_has_no_face(setting: Setting, truth: Tensor) -> None:
     soft = nn.functional.avg_pool2d(truth.float(), 3, stride=1, padding=1, count_include_pad=False).to(torch.uint8)
     assert setting.summarise(soft).summary.values["sharpness_ratio"] < 0.9
     noise = torch.randint(0, 256, truth.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

@@ -62,6 +62,6 @@ def test_no_more_people_are_drawn_than_asked_for() -> None:
     assert len({NAMES[row] for row in chosen.used_rows()}) == 3
 
 
-def test_one_person_gives_no_pair() -> None:
+def test_one_person_is_refused() -> None:
     with pytest.raises(ValueError, match="pairs need two people, but there are 1 in 4 pictures"):
         plan(["a"] * 4)

@@ -67,7 +67,7 @@ def test_the_motion_is_that_of_the_target_and_not_of_the_fused_clip() -> None:
     assert warp_error(frozen, moving).fused == pytest.approx(change_between_frames(moving), rel=1e-3)
 
 
-def test_a_pixel_that_comes_into_view_is_not_followed() -> None:
+def test_a_pixel_that_comes_into_view_is_not_trackable() -> None:
     still = np.zeros((12, 12, 2), np.float32)
     assert find_trackable(still, still).all()
     there = still.copy()
@@ -87,7 +87,7 @@ def test_a_pixel_that_comes_into_view_is_not_followed() -> None:
     assert (find_trackable(right, there) == expected).all()
 
 
-def test_a_step_that_cannot_be_followed_is_left_out() -> None:
+def test_a_step_without_trackable_pixels_is_left_out() -> None:
     random = torch.Generator().manual_seed(2)
     unrelated = F.interpolate(torch.rand(2, 3, 2, 2, generator=random) * 2 - 1, size=16, mode="bilinear")
     assert all(math.isnan(error) for error in warp_error(unrelated, unrelated))

@@ -76,7 +76,7 @@ def test_a_token_holds_what_lies_in_its_cell() -> None:
     assert (columns - 9).abs().max() <= 2
 
 
-def test_details_are_found_where_the_face_lies_in_the_crop() -> None:
+def test_details_are_fetched_at_the_position_of_the_face_in_the_crop() -> None:
     torch.manual_seed(0)
     # The face of arcface_112 is the crop of arcface_128 without 8 pixels on the left and right and 16 below.
     lookup = build_staring_lookup(crop_to_arcface_affine("arcface_128"))
@@ -102,7 +102,7 @@ def test_attention_can_fetch_from_elsewhere() -> None:
     torch.testing.assert_close(details[32], wanted, rtol=0, atol=1e-3)
 
 
-def test_the_product_of_two_places_is_largest_where_they_are_one() -> None:
+def test_the_product_of_position_codes_is_largest_for_equal_positions() -> None:
     places = torch.rand(50, 2, generator=torch.Generator().manual_seed(0))
     codes = encode_positions(places, 24)
     similarity = codes @ codes.T
@@ -124,7 +124,7 @@ def test_a_source_is_its_embedding_and_then_its_tokens() -> None:
         )
 
 
-def test_a_generator_that_does_not_look_takes_the_embedding_alone() -> None:
+def test_a_generator_without_source_attention_takes_the_embedding_alone() -> None:
     blind = SEEING.model_copy(update={"source": None})
     identity = IdentityEncoder(ENCODER).eval()
     face = build_faces(1)

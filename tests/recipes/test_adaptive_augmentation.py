@@ -81,7 +81,7 @@ def test_the_mean_sign_of_an_interval_decides() -> None:
     assert float(augmentation.probability) == pytest.approx(0.4 - 8 / 100)
 
 
-def test_a_step_that_was_not_finite_says_nothing() -> None:
+def test_a_nonfinite_step_is_ignored() -> None:
     augmentation = build(0.4, images_to_full=100, interval=2)
     augmentation.update(torch.tensor(torch.nan), 1)
     augmentation.update(torch.tensor(1.0), 1)
@@ -104,7 +104,7 @@ def test_a_probability_that_would_leak_is_refused() -> None:
         AdaptiveAugmentationConfig(max_probability=0.9)
 
 
-def test_neither_following_nor_augmenting_waits_for_the_device() -> None:
+def test_neither_update_nor_augmentation_synchronises_with_the_device() -> None:
     # A fake tensor has no value: whatever asks for one, as `.item()` does, raises.
     with FakeTensorMode():
         augmentation = build(cutout=0.5)
@@ -253,7 +253,7 @@ def test_matched_features_are_of_pictures_that_were_changed_alike() -> None:
     assert recipe.generator_loss(step).parts["feature_matching"] == 0
 
 
-def test_the_penalty_is_taken_where_the_discriminator_is_asked() -> None:
+def test_the_penalty_applies_to_augmented_pictures() -> None:
     recipe = adaptive_recipe(0.8)
     step = PhaseInput(recipe.networks, recipe.frozen, still_input(draw(3, SIZE)))
     losses = recipe.gradient_penalty_loss(step)
@@ -263,7 +263,7 @@ def test_the_penalty_is_taken_where_the_discriminator_is_asked() -> None:
     assert losses.parts["gradient_penalty"] != plain
 
 
-def test_a_discriminator_that_learns_eight_pictures_by_heart_is_shown_more_changes() -> None:
+def test_a_discriminator_that_memorises_eight_pictures_gets_more_augmentation() -> None:
     recipe = adaptive_recipe(0.0, images_to_full=800, interval=4)
     real, fake = (to_float(build_pairs(8, seed=seed, same=0).target) for seed in (1, 2))
     step = PhaseInput(recipe.networks, recipe.frozen, still_input(real))

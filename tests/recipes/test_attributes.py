@@ -110,7 +110,7 @@ def test_every_reading_is_learned_on_the_scale_of_the_population() -> None:
     assert 0.7 < float(standardised.std(dim=0).min()) < float(standardised.std(dim=0).max()) < 1.3
 
 
-def test_the_loss_reaches_encoder_and_head_and_is_told_by_group() -> None:
+def test_the_loss_reaches_encoder_and_head_and_is_logged_by_group() -> None:
     recipe = build_recipe()
     losses = compute_losses(recipe, draw_faces(8))
     losses.total.backward()
@@ -150,7 +150,7 @@ def test_pictures_are_blurred_and_recoloured_a_little_but_neither_mirrored_nor_t
     assert contrast.min() < 0.5 * contrast.max()
 
 
-def test_it_is_evaluated_where_somebody_is_held_out_and_has_no_preview() -> None:
+def test_it_is_evaluated_on_held_out_people_and_has_no_preview() -> None:
     recipe = build_recipe()
     assert recipe.evaluate(recipe.networks, []) == {}
     found = recipe.evaluate(recipe.networks, [draw_faces(4)])

@@ -70,7 +70,7 @@ def test_the_bundle_runs_with_inputs_in_the_order_of_the_module(bundle: Bundle) 
     assert np.unique(runner.run({"style_of": first, "content_of": second})).tolist() == [65]
 
 
-def test_a_gate_that_is_missed_leaves_nothing(
+def test_a_failed_export_writes_nothing(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["export", str(world / "run"), "--output", str(tmp_path / "bundle")]
@@ -144,7 +144,9 @@ def test_settings_of_face_fusion_have_no_effect_and_a_warning_says_so(world: Pat
         measure(world, "run", tmp_path, face_fusion=unused)
 
 
-def test_what_cannot_be_evaluated_says_why(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_cannot_be_evaluated_are_refused(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_encoder(tmp_path / "encoder")
     with pytest.raises(ConfigInvalid, match="models of the recipe identity cannot be evaluated"):
         measure(world, str(tmp_path / "encoder"), tmp_path / "report")

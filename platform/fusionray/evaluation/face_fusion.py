@@ -22,7 +22,7 @@ from fusionray.evaluation.report.documents import write_text
 from fusionray.evaluation.report.figures import write_figures
 from fusionray.evaluation.report.metric_table import load_table
 from fusionray.evaluation.report.missing_metrics import AvailableInputs, explain_missing_metrics
-from fusionray.evaluation.report.output import EvalRun, write_outcome
+from fusionray.evaluation.report.output import EvalRun, write_output
 from fusionray.evaluation.report.summary import EvalSummary, summarise_evaluation
 from fusionray.evaluation.result import EvaluateResult
 from fusionray.evaluation.work_items import EvalSpec, split_work
@@ -56,16 +56,16 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
     check_split(config.data, manifest, config.split)
     dependency_run = build_dependency_config(config, manifest, uri)
     config = train_evaluators(config, manifest, dependency_run)
-    evaluators, no_landmarks = resolve_evaluators(config, manifest)
+    evaluators, landmarks_error = resolve_evaluators(config, manifest)
     check_evaluators(config, evaluators, info, model)
     eval_run = EvalRun(config, uri, info, manifest, load_dataset(config, manifest), model)
     clips = list(plan_clips(config.face_fusion.clips, eval_run.dataset))
-    summary = measure(eval_run, evaluators, clips, use_gpu=choose_gpu(dependency_run))
+    summary = measure_model(eval_run, evaluators, clips, use_gpu=choose_gpu(dependency_run))
     available = AvailableInputs(
         synthetic=manifest.synthetic,
         with_reader=evaluators.reader is not None,
         with_features=evaluators.features is not None,
-        landmarks=no_landmarks,
+        landmarks_error=landmarks_error,
         num_clips=len(clips),
     )
     table, measured = load_table(), summary.summary
@@ -75,11 +75,11 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
         table.check_goals(measured.values, measured.intervals, config.goals),
         explain_missing_metrics(table, measured.values, available),
     )
-    report = write_outcome(eval_run, summary, figures, table)
+    report = write_output(eval_run, summary, figures, table)
     return EvaluateResult(figures, Path(config.output), write_text(figures), report)
 
 
-def measure(
+def measure_model(
     eval_run: EvalRun, evaluators: EvaluatorPaths, clips: list[tuple[Clip, int]], *, use_gpu: bool
 ) -> EvalSummary:
     """Fuse and measure all pairs, crops and clips on the workers, and summarise the columns."""
@@ -150,22 +150,22 @@ def train_evaluators(config: EvaluateConfig, manifest: Manifest, dependency_run:
 
 def resolve_evaluators(config: EvaluateConfig, manifest: Manifest) -> tuple[EvaluatorPaths, str]:
     """Return the paths of the evaluators; and why the face mesh is unavailable, empty if it is available."""
-    no_landmarks = ""
+    landmarks_error = ""
     try:
         CropLandmarks(load_template(manifest.template), manifest.size)
     except DetectorUnavailable as error:
-        no_landmarks = str(error)
+        landmarks_error = str(error)
     settings = config.face_fusion
-    paths = EvaluatorPaths(settings.evaluator, settings.attributes, settings.features, not no_landmarks)
-    return paths, no_landmarks
+    paths = EvaluatorPaths(settings.evaluator, settings.attributes, settings.features, not landmarks_error)
+    return paths, landmarks_error
 
 
-def check_evaluators(config: EvaluateConfig, places: EvaluatorPaths, info: ModelInfo, model: FusionModel) -> None:
+def check_evaluators(config: EvaluateConfig, paths: EvaluatorPaths, info: ModelInfo, model: FusionModel) -> None:
     """Check the evaluators before any worker starts; none may have supervised the model.
 
     Raises: ValueError for an evaluator that supervised the model; CheckpointMissing, InputMissing.
     """
-    encoder = places.build(CPU, template=info.template, size=info.size).encoder
+    encoder = paths.build(CPU, template=info.template, size=info.size).encoder
     known: list[Callable[[Tensor], Tensor]] = [model.embed]
     if not is_bundle(config.model):
         # The encoder of the generator's input may differ from the one that supervised the training.

@@ -18,14 +18,14 @@ class AvailableInputs:
     """The inputs of an evaluation, which determine what it can measure.
 
     `synthetic`: the shards hold synthetic faces, whose true fusion is known. `with_reader`: an attribute reader was
-    loaded. `with_features`: a feature network was given in a file. `landmarks`: reason why the face mesh is missing,
-    empty if it was loaded. `num_clips`: number of video clips.
+    loaded. `with_features`: a feature network was given in a file. `landmarks_error`: why the face mesh is unavailable,
+    empty if it is available. `num_clips`: number of video clips.
     """
 
     synthetic: bool
     with_reader: bool
     with_features: bool
-    landmarks: str
+    landmarks_error: str
     num_clips: int
 
 
@@ -44,7 +44,7 @@ def explain(key: str, theme: str, available: AvailableInputs) -> str:
     reasons = (
         (theme == "motion" and not available.num_clips, "there are no clips (face_fusion.clips)"),
         (theme == "motion", "recorded clips have no true fusion, or their motion cannot be tracked"),
-        (key in LANDMARK_KEYS, available.landmarks or "the face mesh finds no face in the targets"),
+        (key in LANDMARK_KEYS, available.landmarks_error or "the face mesh finds no face in the targets"),
         (theme == "realism" and ("_embedding" in key) == with_features, f"measured {elsewhere}"),
         (theme == "evaluator", "no person has two pictures"),
         (not available.synthetic, "photographs have no true fusion and no true attributes"),

@@ -54,7 +54,7 @@ class EvalRun:
     model: FusionModel
 
 
-def write_outcome(eval_run: EvalRun, summary: EvalSummary, figures: Figures, table: MetricTable) -> Report:
+def write_output(eval_run: EvalRun, summary: EvalSummary, figures: Figures, table: MetricTable) -> Report:
     """Write pairs.csv, gallery.csv and the report to the output folder, and log all files to the tracker."""
     folder = Path(eval_run.config.output)
     storage.write_atomic(str(folder / PAIRS_NAME), list_pairs(eval_run.dataset, summary).encode())
