@@ -62,12 +62,12 @@ def run_stages(started: float) -> None:
             )
         )
         bar.update()
-    judged = judge(config, bundle.folder)
+    evaluated = evaluate_bundle(config, bundle.folder)
     parity = bundle.description.parity
     assert parity is not None, "what was exported here was compared with torch"
     milliseconds = answer_over_http(str(bundle.folder))
-    figures = sum_up(
-        judged,
+    figures = write_demo_figures(
+        evaluated,
         {
             "train_seconds": (fusion.seconds, "s"),
             "train_images": (fusion.images_seen, "images"),
@@ -77,13 +77,13 @@ def run_stages(started: float) -> None:
             "total_seconds": (time.monotonic() - started, "s"),
         },
     )
-    report(OUTPUT, judged.report, figures, fusion)
+    report(OUTPUT, evaluated.report, figures, fusion)
     tell(figures)
 
 
-def judge(config: Any, bundle: Path) -> Any:
-    """Evaluate the bundle on the people of the test, by an encoder that is trained for it; attributes are not read."""
-    from fusionray.evaluation.config import EvaluateConfig
+def evaluate_bundle(config: Any, bundle: Path) -> Any:
+    """Evaluate the bundle on the test split, with an independent encoder that is trained first; without attributes."""
+    from fusionray.evaluation.config import EvaluateConfig, FaceFusionEvalConfig
     from fusionray.evaluation.evaluate import evaluate
 
     return evaluate(
@@ -92,24 +92,24 @@ def judge(config: Any, bundle: Path) -> Any:
             data=str(OUTPUT / "shards"),
             output=str(OUTPUT / "evaluation"),
             pairs=NUM_PAIRS,
-            attributes=None,
+            face_fusion=FaceFusionEvalConfig(attributes=None),
             workers=config.workers,
             runs=str(OUTPUT),
         )
     )
 
 
-def sum_up(judged: Any, run: dict[str, tuple[float, str]]) -> Any:
-    """Hold the evaluation to the demo's own goals, and write it with what the run itself was like."""
-    from fusionray.evaluation.report.figures import Figure, write_figures
-    from fusionray.evaluation.report.goals import Goal
+def write_demo_figures(evaluated: Any, run: dict[str, tuple[float, str]]) -> Any:
+    """Compare the evaluation with the demo's own goals, and write it with the figures of the run itself."""
+    from fusionray.evaluation.report.figures import MeasuredFigure, write_figures
+    from fusionray.evaluation.report.metric_table import Goal
 
-    figures = dict(judged.figures.figures)
+    figures = dict(evaluated.figures.figures)
     values = {key: figure.value for key, figure in figures.items()}
     goals = {"nearer_to_source": Goal(at_least=0.9), "ssim_to_truth": Goal(above=("ssim_target",))}
     figures |= {key: goal.check(figures[key], values) for key, goal in goals.items()}
-    figures |= {key: Figure(value=value, unit=unit) for key, (value, unit) in run.items()}
-    return write_figures(OUTPUT, "demo", figures, judged.figures.not_measured)
+    figures |= {key: MeasuredFigure(value=value, unit=unit) for key, (value, unit) in run.items()}
+    return write_figures(OUTPUT, "demo", figures, evaluated.figures.not_measured)
 
 
 def stage(title: str, total: int, unit: str) -> Any:
@@ -168,10 +168,10 @@ def fuse_request(port: int) -> bytes:
     return data
 
 
-def report(folder: Path, judged: Any, figures: Any, fusion: Any) -> None:
+def report(folder: Path, evaluation: Any, figures: Any, fusion: Any) -> None:
     """Write `report.html` into a folder: the evaluation's report, losses from the tracker, and the HTTP answer."""
+    from fusionray.evaluation.report.charts import draw_curves
     from fusionray.evaluation.report.documents import write_report
-    from fusionray.evaluation.report.drawing import draw_curves
     from fusionray.reporting.page import Block
     from fusionray.reporting.parts import Picture
     from fusionray.tracking.runs import metric_history
@@ -187,9 +187,9 @@ def report(folder: Path, judged: Any, figures: Any, fusion: Any) -> None:
     later = (
         Block("The answer over HTTP", answer, "Two people that the model never saw.", columns=True),
         Block("Losses over the images seen", draw_curves(losses), columns=True),
-        *judged.later,
+        *evaluation.later,
     )
-    write_report(folder, replace(judged, title="fusionray demo", figures=figures, later=later))
+    write_report(folder, replace(evaluation, title="fusionray demo", figures=figures, later=later))
 
 
 def tell(figures: Any) -> None:
@@ -200,7 +200,7 @@ def tell(figures: Any) -> None:
     print(
         f"""
 Made in {OUTPUT.relative_to(ROOT)}/: report.html, grid.png, fused.png, figures.json, bundle/, mlflow.db; and in
-evaluation/ how the model was judged, pair by pair
+evaluation/ the scores of every pair
 
 Next, on your own pictures (FACES/<person>/<picture>):
   .venv/bin/fusionray prepare FACES runs/mine/shards

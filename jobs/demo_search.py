@@ -27,7 +27,7 @@ from fusionray.hardware.processes import add_descendants, list_processes  # noqa
 from fusionray.tuning.config import TuneConfig  # noqa: E402
 from fusionray.tuning.driver import resolve_train  # noqa: E402
 from fusionray.tuning.plan import TRIALS_FOLDER, search_folder  # noqa: E402
-from fusionray.tuning.records import Records, repeated_images  # noqa: E402
+from fusionray.tuning.records import SearchRecords, repeated_images  # noqa: E402
 
 PRESET = ROOT / "jobs" / "presets" / "search-small.yaml"
 WAIT_SECONDS = 600.0
@@ -75,7 +75,7 @@ class Search:
         self.folder = folder
         self.interval = interval
         self.arguments = arguments
-        self.records = Records(str(folder))
+        self.records = SearchRecords(str(folder))
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the command line."""

@@ -15,7 +15,7 @@ from fusionray.config import load_config  # noqa: E402
 from fusionray.ray_cluster.connection import cluster  # noqa: E402
 from fusionray.tuning.config import TuneConfig  # noqa: E402
 from fusionray.tuning.driver import open_search, tuner_arguments  # noqa: E402
-from fusionray.tuning.outcome import conclude  # noqa: E402
+from fusionray.tuning.result import conclude  # noqa: E402
 
 
 def main() -> None:

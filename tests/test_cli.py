@@ -217,7 +217,7 @@ def test_settings_show_what_a_preset_and_overrides_set_beside_the_default(
         ("tune --settings space", ["space.KEY", "loguniform"], ["asha"]),
         ("serve --settings models.0", ["models.N", "models.N.canary"], ["ingress"]),
         ("serve --config serve/config.yaml --settings models", ["{name: default, bundle:"], ["ingress"]),
-        ("evaluate --settings clips", ["frames"], ["evaluator"]),
+        ("evaluate --settings face_fusion.clips", ["frames"], ["evaluator"]),
         ("bench train --settings", ["loader_batches"], []),
     ],
 )

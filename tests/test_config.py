@@ -53,7 +53,7 @@ def test_every_preset_is_a_valid_training_configuration(preset: str) -> None:
 
 
 def test_a_preset_may_stand_on_another() -> None:
-    longer, short = read_preset("judge-64"), read_preset("identity-judge")
+    longer, short = read_preset("identity-evaluator-64"), read_preset("identity-evaluator")
     assert longer["recipe"] == short["recipe"]
     assert longer["run"] == {"seed": 1000}
     assert longer["engine"] == {**short["engine"], "global_batch": 64}

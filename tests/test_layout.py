@@ -122,7 +122,7 @@ FORBIDDEN = {
     ],
     **{
         f"tuning/{name}.py": ["ray", "mlflow"]
-        for name in ("config", "drawing", "importance", "plan", "records", "report", "sampler", "space")
+        for name in ("charts", "config", "importance", "plan", "records", "report", "sampler", "space")
     },
     "export": [*TOP, *(f"fusionray.{room}" for room in ("training", "tuning", "evaluation"))],
     "serving": ["torch", "fusionray.nets", *(f"fusionray.{room}" for room in ("recipes", *TRAINING_SIDE))],

@@ -7,7 +7,7 @@ import pytest
 
 from fusionray.benchmarks.findings import Findings, load_keys, write_text
 from fusionray.benchmarks.report import build_page
-from fusionray.evaluation.report.figures import Figure, Figures, write_figures
+from fusionray.evaluation.report.figures import Figures, MeasuredFigure, write_figures
 from tests.support.page_shape import check_page
 
 FOUND = Findings(
@@ -53,7 +53,7 @@ def test_figures_are_written_with_the_reasons_of_those_that_are_missing(tmp_path
     write(tmp_path)
     tree = json.loads((tmp_path / "figures.json").read_text())
     assert tree["name"] == "bench-train"
-    scaling = Figure(value=1.9, unit="x", goal=">= 1.85", goal_low=1.85, holds=True)
+    scaling = MeasuredFigure(value=1.9, unit="x", goal=">= 1.85", goal_low=1.85, holds=True)
     assert tree["figures"]["scaling_2"] == scaling.model_dump()
     assert tree["not_measured"] == {"gpu_busy": "no GPU"}
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.errors import InputMissing
 from fusionray.metrics.attribute_reader import READINGS
-from fusionray.metrics.feature_network import FeatureNetwork, FeaturesConfig, is_same
+from fusionray.metrics.feature_network import FeatureNetwork, FeaturesConfig, is_same_encoder
 from fusionray.nets.identity import IdentityEncoder
 from tests.evaluation.materials import Brightest, save_script
 from tests.support.tiny_fusion import ENCODER, SIZE, save_encoder
@@ -31,16 +31,16 @@ def build_encoder(seed: int) -> IdentityEncoder:
     return IdentityEncoder(ENCODER).eval()
 
 
-def test_judges_are_built_from_their_places(tmp_path: Path) -> None:
-    save_encoder(tmp_path / "judge")
+def test_evaluators_are_built_from_their_paths(tmp_path: Path) -> None:
+    save_encoder(tmp_path / "evaluator")
     save_reader(tmp_path / "reader")
-    places = EvaluatorPaths(str(tmp_path / "judge"), str(tmp_path / "reader"), None, with_landmarks=True)
+    places = EvaluatorPaths(str(tmp_path / "evaluator"), str(tmp_path / "reader"), None, with_landmarks=True)
     evaluators = places.build(CPU, template=TEMPLATE, size=SIZE)
     assert not evaluators.encoder.training
     assert evaluators.reader is not None
     assert evaluators.reader.names == READINGS
     assert evaluators.landmarks is not None
-    alone = EvaluatorPaths(str(tmp_path / "judge"), None, None, with_landmarks=False).build(
+    alone = EvaluatorPaths(str(tmp_path / "evaluator"), None, None, with_landmarks=False).build(
         CPU, template=TEMPLATE, size=9
     )
     assert (alone.reader, alone.features, alone.landmarks) == (None, None, None)
@@ -67,11 +67,11 @@ def test_a_file_that_is_no_network_is_refused_in_one_line(tmp_path: Path) -> Non
 
 def test_a_network_that_gives_maps_is_refused(tmp_path: Path) -> None:
     path = save_script(nn.Conv2d(3, 2, 3), tmp_path / "maps.pt")
-    with pytest.raises(InputMissing, match=r"not \[N,F\]"), torch.no_grad():
+    with pytest.raises(InputMissing, match=r"must return \[N,F\]"), torch.no_grad():
         FeatureNetwork(FeaturesConfig(file=path))(torch.zeros(2, 3, 8, 8))
 
 
 def test_an_encoder_is_known_by_what_it_computes() -> None:
-    judge, copy, other = build_encoder(1), build_encoder(1), build_encoder(2)
-    assert is_same(judge, [other, copy])
-    assert not is_same(judge, [other])
+    encoder, copy, other = build_encoder(1), build_encoder(1), build_encoder(2)
+    assert is_same_encoder(encoder, [other, copy])
+    assert not is_same_encoder(encoder, [other])

@@ -154,7 +154,7 @@ def test_what_reads_the_source_of_a_checkpoint_tells_its_generator_what_training
     source, target = to_float(pairs.source), torch.rand(2, 3, 64, 64) * 2 - 1
     with torch.no_grad():
         wanted = recipe.fuse(recipe.networks, source, target)
-        found = loaded.generator(loaded.reader(recipe.frozen["window"](source)), target)
+        found = loaded.generator(loaded.reader(recipe.frozen["face_crop"](source)), target)
     torch.testing.assert_close(found.output, wanted.output)
     # Where the source's face lies in the crop has come with the checkpoint.
     places = recipe.networks["generator"].generator.lookup.places_key

@@ -145,7 +145,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Iterat
         yield world
 
 
-def test_encoder_is_judged_by_people_it_was_not_trained_on(world: World) -> None:
+def test_encoder_is_validated_on_held_out_people(world: World) -> None:
     info = read_info(find_checkpoint(str(world.runs / "encoder")))
     assert info.images_seen == ENCODER["budget"]["images"]
     assert 0 <= info.metrics["verification_accuracy"] <= 1

@@ -23,7 +23,7 @@ def build_clip(frames: int = 5) -> RenderedClip:
 
 def test_a_rendered_head_moves_and_nothing_else_changes() -> None:
     clip = build_clip()
-    attributes = clip.move()
+    attributes = clip.interpolate_attributes()
     still = [index for index, name in enumerate(synthetic.ATTRIBUTE_NAMES) if name not in MOVING]
     assert (attributes[:, still] == torch.from_numpy(clip.start)[still]).all()
     yaw = attributes[:, synthetic.ATTRIBUTE_NAMES.index("yaw")]
@@ -68,7 +68,7 @@ def test_colours_of_recorded_frames_are_red_green_blue(tmp_path: Path) -> None:
     assert (frame == red).all()
 
 
-def test_what_shows_no_face_or_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_clips_without_a_face_and_unreadable_files_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "words.mp4").write_text("words")
     write_pictures(tmp_path / "grey", [np.full((64, 64, 3), 90, np.uint8)] * 3)
     for name, words in (("grey", "shows a face in 0 frames"), ("words.mp4", "not a video"), ("none", "no such video")):

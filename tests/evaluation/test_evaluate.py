@@ -28,23 +28,26 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluate")
     write_world(folder / "shards")
     save_fusion(folder / "fusion")
-    save_encoder(folder / "judge")
+    save_encoder(folder / "evaluator")
     save_reader(folder / "reader")
     return folder
 
 
-def configure(world: Path, **changes: Any) -> EvaluateConfig:
+def configure(world: Path, face_fusion: dict[str, Any] | None = None, **changes: Any) -> EvaluateConfig:
     settings: dict[str, Any] = {
         "model": str(world / "fusion"),
         "data": str(world / "shards"),
         "output": str(world / "out"),
-        "evaluator": str(world / "judge"),
-        "attributes": str(world / "reader"),
+        "face_fusion": {
+            "evaluator": str(world / "evaluator"),
+            "attributes": str(world / "reader"),
+            "gallery_images": 2,
+            "clips": {"number": 1, "frames": 3},
+            **(face_fusion or {}),
+        },
         "pairs": PAIRS,
-        "gallery_images": 2,
-        "clips": {"number": 1, "frames": 3},
         "bootstrap_rounds": 10,
-        "batch": 8,
+        "batch_size": 8,
         "goals": "unpaired",
         "workers": {"num_workers": 2, "cpus_per_worker": 0.5},
     }
@@ -72,7 +75,7 @@ def test_every_key_is_measured_or_says_why_not(result: EvaluateResult) -> None:
     assert json.loads((result.folder / "figures.json").read_text())["figures"].keys() == figures.figures.keys()
 
 
-def test_the_list_of_pairs_names_their_rows_and_bears_their_scores(world: Path, result: EvaluateResult) -> None:
+def test_the_list_of_pairs_holds_their_rows_and_scores(world: Path, result: EvaluateResult) -> None:
     with (result.folder / "pairs.csv").open() as file:
         rows = list(csv.DictReader(file))
     with (result.folder / "gallery.csv").open() as file:
@@ -97,7 +100,7 @@ def test_the_report_holds_grids_goals_and_the_command(result: EvaluateResult) ->
     assert "| ssim_to_truth |" in (result.folder / "report.md").read_text()
 
 
-def test_the_evaluation_is_filed_once_in_the_tracker(world: Path, result: EvaluateResult) -> None:
+def test_the_evaluation_is_logged_once_to_the_tracker(world: Path, result: EvaluateResult) -> None:
     client = make_client(f"sqlite:///{world}/out/mlflow.db")
     experiment = client.get_experiment_by_name("fusionray")
     (run,) = client.search_runs([experiment.experiment_id])
@@ -108,13 +111,13 @@ def test_the_evaluation_is_filed_once_in_the_tracker(world: Path, result: Evalua
 
 
 def test_a_second_call_gives_the_same_figures_on_another_number_of_workers(world: Path, result: EvaluateResult) -> None:
-    again = evaluate(configure(world, output=str(world / "again"), workers={"num_workers": 1}, batch=5))
+    again = evaluate(configure(world, output=str(world / "again"), workers={"num_workers": 1}, batch_size=5))
     for key, figure in result.figures.figures.items():
         assert again.figures.figures[key].value == pytest.approx(figure.value, rel=1e-3, abs=1e-4), key
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_photographs_are_judged_with_what_the_user_brings(world: Path, tmp_path: Path) -> None:
+def test_photographs_are_evaluated_with_the_files_of_the_user(world: Path, tmp_path: Path) -> None:
     write_world(tmp_path / "shards", photographs=True)
     save_script(Brightest(), tmp_path / "brightest.pt")
     write_pictures(tmp_path / "clip", draw_frames(3))
@@ -123,8 +126,10 @@ def test_photographs_are_judged_with_what_the_user_brings(world: Path, tmp_path:
             world,
             data=str(tmp_path / "shards"),
             output=str(tmp_path / "out"),
-            features={"file": str(tmp_path / "brightest.pt")},
-            clips={"files": [str(tmp_path / "clip")]},
+            face_fusion={
+                "features": {"file": str(tmp_path / "brightest.pt")},
+                "clips": {"files": [str(tmp_path / "clip")]},
+            },
             bootstrap_rounds=0,
         )
     )
@@ -142,10 +147,11 @@ def test_photographs_are_judged_with_what_the_user_brings(world: Path, tmp_path:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_what_a_worker_refuses_is_told_in_one_line(world: Path, tmp_path: Path) -> None:
+def test_an_error_of_a_worker_is_one_line(world: Path, tmp_path: Path) -> None:
     clip = write_pictures(tmp_path / "clip", [np.full((64, 64, 3), 90, np.uint8)] * 3)
+    clips = {"number": 0, "files": [str(clip)]}
     with pytest.raises(InputMissing, match="shows a face in 0 frames") as refusal:
-        evaluate(configure(world, output=str(tmp_path / "out"), clips={"number": 0, "files": [str(clip)]}))
+        evaluate(configure(world, output=str(tmp_path / "out"), face_fusion={"clips": clips}))
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "out" / "figures.json").exists()
 
@@ -153,21 +159,24 @@ def test_what_a_worker_refuses_is_told_in_one_line(world: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [
-        ({"evaluator": "{fusion}"}, ValueError, "is the encoder that supervised"),
+        ({"face_fusion.evaluator": "{fusion}"}, ValueError, "is the encoder that supervised"),
         ({"model": "{none}"}, CheckpointMissing, "no such checkpoint"),
         ({"data": "{small}"}, ShardMismatch, "16 px crops"),
         ({"data": "{old}"}, ShardMismatch, "test split has 0 people"),
-        ({"evaluator": "{reader}"}, FusionRayError, "holds no identity encoder"),
+        ({"face_fusion.evaluator": "{reader}"}, FusionRayError, "holds no identity encoder"),
     ],
 )
-def test_what_cannot_be_judged_is_refused_in_one_line(
+def test_invalid_evaluations_are_refused_in_one_line(
     world: Path, tmp_path: Path, changes: dict[str, str], kind: type[Exception], words: str
 ) -> None:
     write_tiny_shards(tmp_path / "small", test_people=2)
     write_tiny_shards(tmp_path / "old", size=SIZE)
     places = {"small": tmp_path / "small", "old": tmp_path / "old", "none": tmp_path / "none"}
     places |= {name: world / name for name in ("fusion", "reader")}
-    config = configure(world, **{key: value.format(**places) for key, value in changes.items()})
+    ((key, value),) = changes.items()
+    section, _, name = key.rpartition(".")
+    change = {name: value.format(**places)}
+    config = configure(world, **({section: change} if section else change))
     with pytest.raises(kind, match=words) as refusal:
         evaluate(config)
     assert "\n" not in str(refusal.value)

@@ -10,14 +10,14 @@ from fusionray.checkpoint.models import load_encoder
 from fusionray.errors import BundleInvalid
 from fusionray.evaluation.fusion_model import (
     BundleFusionModel,
-    FusionModelInfo,
+    ModelInfo,
     TorchFusionModel,
     open_fusion_model,
     resolve_model,
 )
 from fusionray.export.export import ExportConfig, export
-from fusionray.metrics.feature_network import is_same
-from fusionray.metrics.measure import Columns, Evaluators, FusionModel, Meter
+from fusionray.metrics.feature_network import is_same_encoder
+from fusionray.metrics.fusion_metrics import Evaluators, FusionMetrics, FusionModel, MetricColumns
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny
 from tests.support.tiny_fusion import SEEING, SIZE, build_pairs, save_encoder
@@ -26,7 +26,7 @@ from tests.support.tiny_world import TEMPLATE, save_fusion
 CPU = torch.device("cpu")
 
 
-def load(location: Path) -> tuple[FusionModel, FusionModelInfo]:
+def load(location: Path) -> tuple[FusionModel, ModelInfo]:
     return open_fusion_model(resolve_model(str(location)), tracking_uri=None, device=CPU, threads=1)
 
 
@@ -35,14 +35,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and the bundle that was exported from it."""
     folder = tmp_path_factory.mktemp("subject")
     save_fusion(folder / "run")
-    save_encoder(folder / "judge")
+    save_encoder(folder / "evaluator")
     export(ExportConfig(checkpoint=str(folder / "run"), output=str(folder / "bundle")))
     return folder
 
 
-def measure(models: Path, model: FusionModel) -> Columns:
-    evaluators = Evaluators(load_encoder(str(models / "judge")).build())
-    return Meter(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU).measure(model, build_pairs(4))
+def measure(models: Path, model: FusionModel) -> MetricColumns:
+    evaluators = Evaluators(load_encoder(str(models / "evaluator")).build())
+    return FusionMetrics(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU).compute(model, build_pairs(4))
 
 
 def test_bundle_and_checkpoint_of_a_model_measure_alike(models: Path) -> None:
@@ -60,7 +60,7 @@ def test_bundle_and_checkpoint_of_a_model_measure_alike(models: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(found[name]), torch.from_numpy(values), rtol=1e-2, atol=1e-2)
 
 
-def test_what_a_model_sees_of_the_source_is_exported_with_it(tmp_path: Path) -> None:
+def test_the_source_encoder_is_exported_with_the_generator(tmp_path: Path) -> None:
     save_fusion(tmp_path / "run", generator=SEEING)
     exported = export(ExportConfig(checkpoint=str(tmp_path / "run"), output=str(tmp_path / "bundle")))
     assert exported.source_length == SEEING.source_length
@@ -73,10 +73,10 @@ def test_what_a_model_sees_of_the_source_is_exported_with_it(tmp_path: Path) -> 
     torch.testing.assert_close(run.embed(face), bundle.embed(face), rtol=1e-4, atol=1e-5)
 
 
-def test_the_encoder_of_a_bundle_is_known_for_the_one_that_supervised(models: Path) -> None:
+def test_the_encoder_of_a_bundle_is_recognised_as_the_supervising_one(models: Path) -> None:
     bundle, _ = load(models / "bundle")
-    assert is_same(load_encoder(str(models / "run")).build(), [bundle.embed])
-    assert not is_same(load_encoder(str(models / "judge")).build(), [bundle.embed])
+    assert is_same_encoder(load_encoder(str(models / "run")).build(), [bundle.embed])
+    assert not is_same_encoder(load_encoder(str(models / "evaluator")).build(), [bundle.embed])
 
 
 def test_a_model_fuses_crops_of_eight_bits(models: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_bundle_of_another_range_is_fed_in_its_own(tmp_path: Path) -> None:
     assert spread.max() < 1  # the tint is the same everywhere in a channel
 
 
-def test_a_folder_that_was_damaged_is_no_model(models: Path, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_refused(models: Path, tmp_path: Path) -> None:
     (tmp_path / "bundle.json").write_text("{}")
     with pytest.raises(BundleInvalid, match=r"bundle\.json"):
         load(tmp_path)

@@ -18,9 +18,11 @@ def test_the_command_says_every_setting_that_is_not_the_default() -> None:
             "data": "/shards",
             "output": "/out",
             "pairs": 7,
-            "attributes": None,
-            "features": {"file": "/inception.pt", "size": 299},
-            "clips": {"files": ["/a.mp4"]},
+            "face_fusion": {
+                "attributes": None,
+                "features": {"file": "/inception.pt", "size": 299},
+                "clips": {"files": ["/a.mp4"]},
+            },
             "workers": {"num_workers": 3},
         }
     )
@@ -30,7 +32,7 @@ def test_the_command_says_every_setting_that_is_not_the_default() -> None:
     places = [f"model={options.model}", f"data={options.data}", f"output={options.output}"]
     assert load_config(EvaluateConfig, overrides=[*options.overrides, *places]) == config
     assert "pairs=7" in words
-    assert not [word for word in words if word.startswith("people=")]
+    assert not [word for word in words if "people=" in word]
 
 
 def test_examples_are_the_best_the_middle_and_the_worst() -> None:

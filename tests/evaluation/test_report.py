@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from fusionray.evaluation.report.curves import show_quality
+from fusionray.evaluation.report.charts import draw_curves, draw_grid, draw_operating_curve
 from fusionray.evaluation.report.documents import Report, compose, write_report, write_text
-from fusionray.evaluation.report.drawing import draw_curves, draw_grid, draw_operating_curve
-from fusionray.evaluation.report.figures import Figure, Figures, write_figures
-from fusionray.evaluation.report.goals import Goal, load_table
+from fusionray.evaluation.report.figures import Figures, MeasuredFigure, write_figures
+from fusionray.evaluation.report.metric_table import Goal, load_table
+from fusionray.evaluation.report.training_curves import draw_training_curves
 from fusionray.metrics.verification import verify
 from fusionray.reporting.page import Block, Listing
 from fusionray.reporting.parts import Picture
@@ -22,11 +22,11 @@ from fusionray.tracking.runs import RunTracker, open_run
 from tests.support.page_shape import check_page
 
 FIGURES = {
-    "total_seconds": Figure(value=12.0, unit="s"),
-    "ssim_to_truth": Figure(
+    "total_seconds": MeasuredFigure(value=12.0, unit="s"),
+    "ssim_to_truth": MeasuredFigure(
         value=0.71234, unit="SSIM", low=0.7, high=0.72, goal="> ssim_target (0.500)", goal_low=0.5, holds=True
     ),
-    "nearer_to_source": Figure(value=0.5, unit="share", goal=">= 0.95", goal_low=0.95, holds=False),
+    "nearer_to_source": MeasuredFigure(value=0.5, unit="share", goal=">= 0.95", goal_low=0.95, holds=False),
 }
 
 
@@ -59,7 +59,9 @@ def test_the_page_needs_nothing_beside_it_and_takes_no_text_for_markup(folder: P
 
 def test_the_page_goes_from_pictures_to_goals_to_folded_tables(folder: Path) -> None:
     page = (folder / "report.html").read_text()
-    positions = [page.index(words) for words in ("1 of 2 goals hold", "<img", "Figures beside", "<details", "<table")]
+    positions = [
+        page.index(words) for words in ("1 of 2 goals hold", "<img", "Figures and goals", "<details", "<table")
+    ]
     assert positions == sorted(positions)
 
 
@@ -118,13 +120,13 @@ def test_a_report_without_figures_of_that_kind_has_no_empty_frame() -> None:
         (Goal(above=("low", "high", "unknown")), (0.6, None)),
     ],
 )
-def test_a_checked_figure_bears_its_goal_as_numbers(goal: Goal, bounds: tuple[float | None, float | None]) -> None:
-    checked = goal.check(Figure(value=1.0, unit="x", low=0.9, high=1.1), {"low": 0.4, "high": 0.6})
+def test_a_checked_figure_holds_its_goal_as_numbers(goal: Goal, bounds: tuple[float | None, float | None]) -> None:
+    checked = goal.check(MeasuredFigure(value=1.0, unit="x", low=0.9, high=1.1), {"low": 0.4, "high": 0.6})
     assert (checked.goal_low, checked.goal_high) == bounds
     assert (checked.low, checked.high, checked.holds) == (0.9, 1.1, True)
 
 
-def name_figures(figures: dict[str, Figure]) -> Figures:
+def name_figures(figures: dict[str, MeasuredFigure]) -> Figures:
     return Figures(name="n", machine="m", code_version="c", figures=figures)
 
 
@@ -172,36 +174,36 @@ def describe_training(folder: Path) -> dict[str, dict[str, str]]:
     return {"run": {"name": "fusion", "output": str(folder)}, "tracking": {"experiment": "faces"}}
 
 
-def test_quality_is_read_from_the_store_of_the_training(tmp_path: Path) -> None:
+def test_training_curves_are_read_from_the_store_of_the_training(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     tracker = RunTracker(uri, open_run(uri, "faces", "fusion", {}))
     for images in (100, 200):
         keys = ("l1_to_truth", "ssim_gap_closed", "ssim_target")
         tracker.log(images, {f"validation_{key}": 1 / images for key in keys} | {"loss_truth": 1.0})
     tracker.log(200, {"validation_mask_mean": 0.5})
-    (block,), complaints = show_quality(describe_training(tmp_path), "sqlite:///other.db", load_table())
+    (block,), complaints = draw_training_curves(describe_training(tmp_path), "sqlite:///other.db", load_table())
     titles = [part.title for part in block.parts]  # type: ignore[attr-defined]
     # Not: losses, what goals are never set for, and what has one point.
     assert titles == ["l1_to_truth", "ssim_gap_closed"]
     assert complaints == []
 
 
-def test_no_quality_is_shown_where_no_store_knows_the_training(tmp_path: Path) -> None:
+def test_without_a_store_of_the_training_there_are_no_curves(tmp_path: Path) -> None:
     table = load_table()
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     open_run(uri, "faces", "another", {})
-    assert show_quality({}, uri, table) == ([], [])
-    assert show_quality({"preset": "none"}, uri, table) == ([], []), "a model that was made elsewhere"
-    assert show_quality(describe_training(tmp_path), uri, table) == ([], [])
-    assert show_quality(describe_training(tmp_path / "gone"), uri, table) == ([], [])
+    assert draw_training_curves({}, uri, table) == ([], [])
+    assert draw_training_curves({"preset": "none"}, uri, table) == ([], []), "a model that was made elsewhere"
+    assert draw_training_curves(describe_training(tmp_path), uri, table) == ([], [])
+    assert draw_training_curves(describe_training(tmp_path / "gone"), uri, table) == ([], [])
     # A server that is not the evaluation's own is not waited for.
     remote = describe_training(tmp_path) | {"tracking": {"uri": "http://192.0.2.1", "experiment": "faces"}}
-    assert show_quality(remote, uri, table) == ([], [])
+    assert draw_training_curves(remote, uri, table) == ([], [])
 
 
-def test_a_store_that_cannot_be_read_is_said_and_costs_no_report(tmp_path: Path) -> None:
+def test_an_unreadable_store_is_a_note_in_the_report(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"no database" * 100)
-    blocks, (complaint,) = show_quality(describe_training(tmp_path), "sqlite:///other.db", load_table())
+    blocks, (complaint,) = draw_training_curves(describe_training(tmp_path), "sqlite:///other.db", load_table())
     assert blocks == []
     assert complaint.startswith("The curves of the training are left out: ")
     assert "\n" not in complaint

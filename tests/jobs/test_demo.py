@@ -10,8 +10,8 @@ import torch
 
 from fusionray.evaluation.report.documents import Report
 from fusionray.evaluation.report.examples import rank_pairs, show_examples
-from fusionray.evaluation.report.figures import Figure, Figures
-from fusionray.evaluation.report.goals import load_table
+from fusionray.evaluation.report.figures import Figures, MeasuredFigure
+from fusionray.evaluation.report.metric_table import load_table
 from fusionray.faces.decode import encode_image
 from fusionray.tracking.runs import RunTracker, open_run
 from jobs.demo import report
@@ -29,7 +29,7 @@ class Trained:
     tracking_run: str
 
 
-def build_judged() -> Report:
+def build_evaluated() -> Report:
     """Build the report of an evaluation of rendered people, whose fused faces are their targets."""
     people = torch.from_numpy(np.stack([draw_person(seed, 64) for seed in range(PAIRS)])).permute(0, 3, 1, 2)
     scores = {
@@ -56,18 +56,18 @@ def test_the_report_shows_pairs_the_answer_losses_and_goals_before_its_tables(tm
     tracker = RunTracker(uri, run)
     for images in (0, 500, 1000):
         tracker.log(images, {"loss_truth": 1 / (1 + images), "loss_identity": 0.5})
-    judged = build_judged()
+    evaluated = build_evaluated()
     figures = {
-        "nearer_to_source": Figure(
+        "nearer_to_source": MeasuredFigure(
             value=0.93, unit="share", low=0.9, high=0.96, goal=">= 0.9", goal_low=0.9, holds=True
         ),
-        "total_seconds": Figure(value=700, unit="s"),
+        "total_seconds": MeasuredFigure(value=700, unit="s"),
     }
-    report(tmp_path, judged, replace_figures(judged.figures, figures), Trained(uri, run))
+    report(tmp_path, evaluated, replace_figures(evaluated.figures, figures), Trained(uri, run))
     page = (tmp_path / "report.html").read_text()
     shape = check_page(page)
     assert "fusionray demo" in shape.text
-    places = [page.index(words) for words in ("1 of 1 goals hold", "Examples", "Best, median", "Figures beside")]
+    places = [page.index(words) for words in ("1 of 1 goals hold", "Examples", "Best, median", "Figures and goals")]
     places += [page.index(words) for words in ("The answer over HTTP", "Losses over", "<table")]
     assert places == sorted(places)
     assert len(shape.pictures) == 1 + 3 * 3 + 3
@@ -77,5 +77,5 @@ def test_the_report_shows_pairs_the_answer_losses_and_goals_before_its_tables(tm
     assert {"grid.png", "best-1.png", "fused.png", "report.md"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def replace_figures(figures: Figures, measured: dict[str, Figure]) -> Figures:
+def replace_figures(figures: Figures, measured: dict[str, MeasuredFigure]) -> Figures:
     return figures.model_copy(update={"figures": measured})

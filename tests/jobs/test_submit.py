@@ -21,7 +21,7 @@ import pytest
 
 from fusionray.evaluation.report.figures import Figures
 from fusionray.hardware.processes import find_processes
-from fusionray.tuning.records import Records, repeated_images
+from fusionray.tuning.records import SearchRecords, repeated_images
 from tests.faults.driver import wait_until
 from tests.support.tiny_fusion import TINY_SOURCE, save_encoder
 from tests.support.tiny_run import NAME, count_images, read_steps
@@ -167,9 +167,10 @@ def test_demo_preset_is_trained_stopped_without_a_process_left_and_goes_on(
 def test_submitted_job_evaluates_a_run(head: dict[str, str], tmp_path: Path) -> None:
     write_world(tmp_path / "shards")
     save_fusion(tmp_path / "fusion")
-    save_encoder(tmp_path / "judge")
-    places = ("--data", str(tmp_path / "shards"), "--output", str(tmp_path / "out"), f"evaluator={tmp_path / 'judge'}")
-    small = ("attributes=null", "pairs=8", "clips.number=0", "bootstrap_rounds=0", "workers.cpus_per_worker=0.5")
+    save_encoder(tmp_path / "evaluator")
+    places = ("--data", str(tmp_path / "shards"), "--output", str(tmp_path / "out"))
+    faces = (f"evaluator={tmp_path / 'evaluator'}", "attributes=null", "clips.number=0")
+    small = (*(f"face_fusion.{each}" for each in faces), "pairs=8", "bootstrap_rounds=0", "workers.cpus_per_worker=0.5")
     done = submit(head, "python", "jobs/evaluate.py", str(tmp_path / "fusion"), *places, *small)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "ssim_gap_closed" in done.stdout
@@ -183,7 +184,7 @@ def test_stopped_search_halts_its_trials_and_the_same_job_goes_on(head: dict[str
     search = write_search(tmp_path, train={"budget": budget})
     job = ("python", "jobs/tune.py", "--config", str(search))
     assert submit(head, *job, options=("--no-wait", "--submission-id", "search")).returncode == 0
-    records = Records(str(tmp_path / "runs" / "tiny"))
+    records = SearchRecords(str(tmp_path / "runs" / "tiny"))
     trials = tmp_path / "runs" / "tiny" / "trials"
     wait_until("a checkpoint of a trial", lambda: any(trials.glob("*/checkpoint-*/info.json")))
     assert ray_job(head, "stop", "search").returncode == 0

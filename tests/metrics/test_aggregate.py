@@ -65,7 +65,7 @@ def test_the_fairness_gap_is_between_groups_of_source_people() -> None:
     assert "fairness_gap_age" not in summary.values  # everybody is young: there is nothing to compare
 
 
-def test_pairs_of_one_person_are_no_independent_evidence() -> None:
+def test_pairs_of_one_person_are_not_independent() -> None:
     # Twenty pairs of each of ten people, who succeed or fail together.
     person = np.repeat(np.arange(10).astype(str), 20)
     scores = {"retrieval_top1": np.repeat(np.arange(10) % 2, 20).astype(np.float32)}

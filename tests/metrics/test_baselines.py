@@ -21,7 +21,7 @@ def test_each_baseline_is_what_its_name_says() -> None:
     assert (source - target)[corner].abs().max() > 0.1
 
 
-def test_a_person_fused_with_the_very_same_picture_stays_as_they_are() -> None:
+def test_baselines_of_equal_pictures_are_that_picture() -> None:
     target = to_float(build_pairs(2).target)
     for baseline in build_baselines(target, target).values():
         assert torch.equal(baseline, target)

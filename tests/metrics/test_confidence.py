@@ -35,7 +35,7 @@ def test_the_interval_of_a_mean_of_normal_data_is_the_textbooks() -> None:
 def test_the_interval_is_that_of_all_possible_draws() -> None:
     column = np.array([0.0, 1.0, 3.0, 4.0, 9.0])
     every = [column[list(rows)].mean() for rows in product(range(5), repeat=5)]
-    interval = bootstrap(mean, [column], seed=0, rounds=20000, share=0.8)
+    interval = bootstrap(mean, [column], seed=0, rounds=20000, level=0.8)
     assert interval == pytest.approx(np.quantile(every, [0.1, 0.9]), abs=0.2)
 
 
@@ -56,7 +56,7 @@ def test_rows_of_several_columns_are_drawn_together() -> None:
 def test_a_larger_share_and_fewer_rows_widen_the_interval() -> None:
     column = np.random.default_rng(3).normal(0, 1, 400)
     usual = width(bootstrap(mean, [column], seed=0))
-    assert width(bootstrap(mean, [column], seed=0, share=0.99)) > 1.2 * usual
+    assert width(bootstrap(mean, [column], seed=0, level=0.99)) > 1.2 * usual
     assert width(bootstrap(mean, [column[:100]], seed=0)) == pytest.approx(2 * usual, rel=0.3)
 
 
@@ -66,7 +66,7 @@ def test_the_seed_decides() -> None:
     assert bootstrap(mean, [column], seed=1) != bootstrap(mean, [column], seed=2)
 
 
-def test_ten_copies_of_a_person_are_no_more_evidence_than_one() -> None:
+def test_copies_of_a_person_do_not_narrow_the_interval() -> None:
     people = np.random.default_rng(5).normal(0, 1, 40)
     order = np.random.default_rng(6).permutation(400)
     column, person = np.repeat(people, 10)[order], np.repeat(np.char.mod("p%d", np.arange(40)), 10)[order]
@@ -77,7 +77,7 @@ def test_ten_copies_of_a_person_are_no_more_evidence_than_one() -> None:
     assert width(one_by_one) == pytest.approx(truth / math.sqrt(10), rel=0.1)
 
 
-def test_people_of_different_weight_are_drawn_whole() -> None:
+def test_clusters_of_different_size_are_drawn_as_a_whole() -> None:
     column, person = np.array([1.0, 1.0, 1.0, 5.0]), np.array(["a", "a", "a", "b"])
     seen: set[tuple[float, ...]] = set()
 
@@ -89,7 +89,7 @@ def test_people_of_different_weight_are_drawn_whole() -> None:
     assert seen == {(1.0,) * 6, (1.0, 1.0, 1.0, 5.0), (5.0, 5.0)}
 
 
-def test_rounds_that_say_nothing_are_left_out() -> None:
+def test_rounds_without_a_value_are_left_out() -> None:
     column = np.array([0.0, 1.0])
     interval = bootstrap(lambda drawn: mean(drawn) if drawn.any() else math.nan, [column], seed=0)
     assert interval == (0.5, 1.0)
@@ -103,5 +103,5 @@ def test_columns_that_cannot_be_drawn_from_are_refused() -> None:
             bootstrap(mean, columns, seed=0)
     with pytest.raises(ValueError, match="same number, at least one"):
         bootstrap(mean, [column], seed=0, cluster_N=np.arange(3))
-    with pytest.raises(ValueError, match="share=95"):
-        bootstrap(mean, [column], seed=0, share=95)
+    with pytest.raises(ValueError, match="level=95"):
+        bootstrap(mean, [column], seed=0, level=95)

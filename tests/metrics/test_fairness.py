@@ -21,7 +21,7 @@ def test_each_group_has_the_mean_of_its_rows_and_the_worst_is_named() -> None:
 
 def test_groups_are_the_thirds_of_the_parameter_and_the_upper_one_begins_at_its_bound() -> None:
     age = np.array([0.0, 0.33, 1 / 3, 0.66, 2 / 3, 1.0])
-    groups = compare_groups(np.arange(6.0), age, AGES, least_rows=1)
+    groups = compare_groups(np.arange(6.0), age, AGES, min_rows=1)
     assert groups.by_group == {"young": 0.5, "middle": 2.5, "old": 4.5}
 
 
@@ -34,7 +34,7 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     assert list(shuffled.by_group) == list(SKIN_TONES)
 
 
-def test_a_group_that_is_too_small_is_left_out_and_said() -> None:
+def test_a_group_with_too_few_rows_is_left_out_and_listed() -> None:
     tone = np.repeat([0.1, 0.5, 0.9], [9, 10, 11])
     figure = np.repeat([0.0, 0.8, 0.7], [9, 10, 11])
     groups = compare_groups(figure, tone, SKIN_TONES)
@@ -49,7 +49,7 @@ def test_one_group_alone_has_no_gap_and_no_group_no_worst() -> None:
     alone = compare_groups(figure, np.full(12, 0.5), SKIN_TONES)
     assert alone.worst == "medium"
     assert math.isnan(alone.gap)
-    none = compare_groups(figure, np.full(12, 0.5), SKIN_TONES, least_rows=13)
+    none = compare_groups(figure, np.full(12, 0.5), SKIN_TONES, min_rows=13)
     assert none.worst == ""
     assert none.left_out == SKIN_TONES
     assert math.isnan(none.gap)
@@ -57,7 +57,7 @@ def test_one_group_alone_has_no_gap_and_no_group_no_worst() -> None:
 
 def test_rows_without_a_figure_do_not_count() -> None:
     figure = np.array([1.0, math.nan, 0.0, math.nan])
-    groups = compare_groups(figure, np.array([0.1, 0.1, 0.1, 0.9]), SKIN_TONES, least_rows=0)
+    groups = compare_groups(figure, np.array([0.1, 0.1, 0.1, 0.9]), SKIN_TONES, min_rows=0)
     assert groups.by_group == {"dark": 0.5}
     assert groups.num_rows == {"dark": 2, "medium": 0, "light": 0}
 

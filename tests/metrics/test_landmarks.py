@@ -37,7 +37,7 @@ def test_a_picture_of_nothing_has_no_points() -> None:
     assert np.isnan(CropLandmarks(load_template("arcface_128"), 64).locate(crops)).all()
 
 
-def test_distances_are_told_in_eye_distances() -> None:
+def test_distances_are_in_units_of_the_eye_distance() -> None:
     points = load_template("arcface_112").points(112)[None]
     eyes = float(np.linalg.norm(points[0, 0] - points[0, 1]))
     assert landmark_distance(points + np.float32([3, 4]), points) == pytest.approx(5 / eyes, rel=1e-5)

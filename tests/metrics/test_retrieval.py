@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusionray.metrics.retrieval import build_templates, compare, is_nearer_to_source, retrieve
+from fusionray.metrics.retrieval import build_templates, cosine_similarity, is_nearer_to_source, retrieve
 
 
 def unit(values: NDArray[np.floating]) -> NDArray[np.float32]:
@@ -49,13 +49,13 @@ def test_new_pictures_are_retrieved_as_a_count_over_all_templates_would() -> Non
     assert 0.5 < share < 1
 
 
-def test_people_apart_are_all_found() -> None:
+def test_well_separated_people_are_all_retrieved() -> None:
     embedding, person = build_people(0.1)
     template, names = build_templates(embedding[:60], person[:60])
     assert (names[retrieve(embedding[60:], template)] == person[60:]).all()
 
 
-def test_an_encoder_that_says_the_same_of_everybody_finds_nobody_in_particular() -> None:
+def test_a_constant_encoder_retrieves_the_first_person() -> None:
     same = np.ones((12, 1), np.float32)
     template, names = build_templates(same, np.repeat(np.arange(4), 3))
     assert (names[retrieve(same, template)] == np.repeat(np.arange(4), 3)).mean() == 0.25
@@ -75,7 +75,7 @@ def test_cosines_are_taken_pair_by_pair() -> None:
     first, _ = build_people(1.0, seed=2)
     second, _ = build_people(1.0, seed=3)
     slow = [float(np.dot(one, other)) for one, other in zip(first, second, strict=True)]
-    np.testing.assert_allclose(compare(first, second), slow, atol=1e-6)
+    np.testing.assert_allclose(cosine_similarity(first, second), slow, atol=1e-6)
 
 
 def test_a_face_between_both_is_not_nearer_to_its_source() -> None:

@@ -89,7 +89,7 @@ def test_ssim_in_single_precision_is_good_to_four_digits() -> None:
     torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-5)
 
 
-def test_equal_pictures_are_alike_by_every_measure() -> None:
+def test_equal_pictures_have_the_best_value_of_every_metric() -> None:
     image, _ = draw_pictures(5)
     torch.testing.assert_close(region_ssim(image, image, left_half(image)), torch.ones(3, dtype=torch.float64))
     assert region_psnr(image, image, left_half(image)).tolist() == [math.inf] * 3

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fusionray.metrics.temporal import find_followed, flicker, follow, warp_error
+from fusionray.metrics.temporal import find_trackable, flicker, warp_by_flow, warp_error
 from tests.support.pictures import draw_person
 
 SIZE, FRAMES = 96, 6
@@ -67,27 +67,27 @@ def test_the_motion_is_that_of_the_target_and_not_of_the_fused_clip() -> None:
     assert warp_error(frozen, moving).fused == pytest.approx(change_between_frames(moving), rel=1e-3)
 
 
-def test_a_pixel_that_comes_into_view_is_not_followed() -> None:
+def test_a_pixel_that_comes_into_view_is_not_trackable() -> None:
     still = np.zeros((12, 12, 2), np.float32)
-    assert find_followed(still, still).all()
+    assert find_trackable(still, still).all()
     there = still.copy()
     there[4:8, 4:8] = 5
     expected = np.ones((12, 12), bool)
     expected[4:8, 4:8] = False
-    assert (find_followed(still, there) == expected).all()
+    assert (find_trackable(still, there) == expected).all()
     # Flows that undo one another agree, as far as the frame reaches.
     right = np.full((12, 12, 2), (3, 0), np.float32)
     expected = np.ones((12, 12), bool)
     expected[:, 9:] = False
-    assert (find_followed(right, -right) == expected).all()
+    assert (find_trackable(right, -right) == expected).all()
     # What counts is the flow at the place that a pixel leads to, not at the pixel itself.
     there = -right
     there[:, :6] = 0
     expected[:, :3] = False
-    assert (find_followed(right, there) == expected).all()
+    assert (find_trackable(right, there) == expected).all()
 
 
-def test_a_step_that_cannot_be_followed_is_left_out() -> None:
+def test_a_step_without_trackable_pixels_is_left_out() -> None:
     random = torch.Generator().manual_seed(2)
     unrelated = F.interpolate(torch.rand(2, 3, 2, 2, generator=random) * 2 - 1, size=16, mode="bilinear")
     assert all(math.isnan(error) for error in warp_error(unrelated, unrelated))
@@ -99,15 +99,15 @@ def test_values_are_taken_from_where_the_flow_leads() -> None:
     values = np.arange(20, dtype=np.float32).reshape(4, 5, 1)
     flow = np.zeros((4, 5, 2), np.float32)
     flow[..., 0], flow[..., 1] = 1, 2
-    assert follow(values, flow)[0, 0] == values[2, 1]
+    assert warp_by_flow(values, flow)[0, 0] == values[2, 1]
     flow[..., 0] = 0.5
-    assert follow(values, flow)[1, 1] == (values[3, 1] + values[3, 2]) / 2
+    assert warp_by_flow(values, flow)[1, 1] == (values[3, 1] + values[3, 2]) / 2
 
 
 @pytest.mark.parametrize("measure", [flicker, warp_error])
 def test_clips_that_cannot_be_compared_are_refused(measure: Callable[[Tensor, Tensor], object]) -> None:
     clip = torch.zeros(3, 3, 16, 16)
-    with pytest.raises(ValueError, match="one frame"):
+    with pytest.raises(ValueError, match="at least two frames"):
         measure(clip[:1], clip[:1])
     with pytest.raises(ValueError, match="differ"):
         measure(clip, clip[:2])

@@ -77,21 +77,21 @@ def test_a_rate_that_no_threshold_keeps_to_accepts_nothing() -> None:
     assert verify(embedding, np.array([0, 1, 1])).threshold_at(0.0) == np.inf
 
 
-def test_people_apart_are_told_apart_perfectly() -> None:
+def test_well_separated_people_are_verified_perfectly() -> None:
     result = verify(np.repeat(np.eye(4, dtype=np.float32), 3, axis=0), np.repeat(np.arange(4), 3))
     assert result.accuracy == 1.0
     assert result.auc == 1.0
     assert result.true_accept_rate(0.01) == 1.0
 
 
-def test_noise_is_worth_a_coin() -> None:
+def test_noise_verifies_at_chance() -> None:
     embedding, _ = build_clusters(300, 1, 1.0, seed=0)
     result = verify(embedding, np.random.default_rng(1).integers(0, 5, 300))
     assert result.auc == pytest.approx(0.5, abs=0.02)
     assert result.accuracy == pytest.approx(0.5, abs=0.03)
 
 
-def test_an_encoder_that_says_the_same_of_everybody_is_worth_a_coin() -> None:
+def test_a_constant_encoder_verifies_at_chance() -> None:
     # Equal scores are accepted together: counted one by one, the order of the pictures would decide.
     result = verify(np.ones((12, 1), np.float32), np.repeat(np.arange(3), 4))
     assert result.auc == 0.5

@@ -76,7 +76,7 @@ def count_saved_bytes(network: nn.Module, inputs: tuple[Tensor, ...]) -> int:
 
 @pytest.mark.parametrize("build", [build_generator, build_encoder, build_forgetful])
 @pytest.mark.parametrize("half", [False, True])
-def test_gradients_and_statistics_are_those_without_recomputation_bit_for_bit(build: Any, half: bool) -> None:
+def test_gradients_and_statistics_equal_those_without_checkpointing_bit_for_bit(build: Any, half: bool) -> None:
     network, inputs = build()
     other = copy.deepcopy(network)
     assert set_activation_checkpointing(other, True) > 0
@@ -87,7 +87,7 @@ def test_gradients_and_statistics_are_those_without_recomputation_bit_for_bit(bu
         assert torch.equal(value, recomputed[name]), name
 
 
-def test_batch_statistics_are_noted_once_in_the_buffers_that_were_there() -> None:
+def test_running_statistics_are_updated_once_in_the_original_buffers() -> None:
     network, inputs = build_encoder()
     set_activation_checkpointing(network, True)
     before = dict(network.named_buffers())
@@ -98,7 +98,7 @@ def test_batch_statistics_are_noted_once_in_the_buffers_that_were_there() -> Non
     assert all(int(value) == 1 for name, value in after.items() if name.endswith("num_batches_tracked"))
 
 
-def test_a_frozen_encoder_hands_the_same_gradient_to_the_picture() -> None:
+def test_a_frozen_encoder_passes_the_same_gradient_to_the_picture() -> None:
     encoder, (face,) = build_encoder()
     encoder.eval().requires_grad_(False)
     gradients = []
@@ -110,7 +110,7 @@ def test_a_frozen_encoder_hands_the_same_gradient_to_the_picture() -> None:
     assert torch.equal(gradients[0], gradients[1])
 
 
-def test_nothing_is_computed_twice_where_nothing_is_differentiated() -> None:
+def test_nothing_is_recomputed_without_a_backward_pass() -> None:
     unit, inputs = build_forgetful()
     calls = []
     unit.linear.register_forward_hook(lambda *_: calls.append(1))
@@ -125,7 +125,7 @@ def test_nothing_is_computed_twice_where_nothing_is_differentiated() -> None:
     assert len(calls) == 4
 
 
-def test_the_switch_counts_the_units_and_travels_with_copies_but_not_with_the_state() -> None:
+def test_the_switch_counts_the_blocks_and_is_copied_but_not_in_the_state_dict() -> None:
     generator, _ = build_generator()
     names = list(generator.state_dict())
     blocks = [module for module in generator.modules() if isinstance(module, EncoderBlock | FusionBlock)]

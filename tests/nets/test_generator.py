@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from fusionray.config import list_presets, load_config
 from fusionray.nets.blocks import count_parameters
 from fusionray.nets.generator import Generator, GeneratorConfig
-from fusionray.nets.source import SourceConfig
+from fusionray.nets.source_encoder import SourceConfig
 from fusionray.recipes.face_fusion_config import FaceFusionConfig
 from fusionray.training.config import TrainConfig
 from tests.support.tiny_fusion import SEEING
@@ -63,7 +63,7 @@ def test_the_target_passes_through_where_the_mask_is_0() -> None:
     assert torch.equal(fused.output, target)
 
 
-def test_the_floor_of_the_mask_forbids_to_return_the_target() -> None:
+def test_the_floor_of_the_mask_prevents_returning_the_target() -> None:
     torch.manual_seed(0)
     generator = Generator(SMALL.model_copy(update={"mask_floor": 0.25}))
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_the_identity_changes_the_picture_and_every_parameter_learns(config: Gen
     assert still == []
 
 
-def test_what_the_source_shows_changes_the_picture_of_one_embedding() -> None:
+def test_tokens_change_the_picture_for_an_equal_embedding() -> None:
     torch.manual_seed(0)
     generator = Generator(SEEING)
     source, target = build_inputs(1, SEEING.size, SEEING.source_length)
@@ -99,7 +99,7 @@ def test_what_the_source_shows_changes_the_picture_of_one_embedding() -> None:
 
 
 @pytest.mark.parametrize("channels", [(8, 8), (8, 8, 8, 8)])
-def test_a_generator_too_small_to_look_at_the_source_is_refused(channels: tuple[int, ...]) -> None:
+def test_a_generator_too_small_to_attend_to_the_source_is_refused(channels: tuple[int, ...]) -> None:
     with pytest.raises(ValidationError, match=r"source needs features of \[16, 32, 64\] px"):
         GeneratorConfig(size=32, channels=channels, source=SourceConfig())
 

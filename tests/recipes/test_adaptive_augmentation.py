@@ -31,7 +31,7 @@ NOTHING: dict[str, Any] = {
 
 
 def build(probability: float = 0.0, **settings: Any) -> AdaptiveAugmentation:
-    module = AdaptiveAugmentation(AdaptiveAugmentationConfig(**{"target": 0.6, **settings}))
+    module = AdaptiveAugmentation(AdaptiveAugmentationConfig(**{"target_real_sign": 0.6, **settings}))
     module.probability.fill_(probability)
     return module
 
@@ -42,7 +42,7 @@ def draw(count: int = 4, size: int = 24) -> Tensor:
 
 
 def adaptive_recipe(probability: float, weights: dict[str, float] | None = None, **settings: Any) -> FaceFusionRecipe:
-    chosen = AdaptiveAugmentationConfig(**{"target": 0.6, **settings})
+    chosen = AdaptiveAugmentationConfig(**{"target_real_sign": 0.6, **settings})
     recipe = build_recipe(build_config(weights, augmentation=STILL, adaptive_augmentation=chosen))
     augmentation = recipe.adaptive["augmentation"]
     assert isinstance(augmentation, AdaptiveAugmentation)
@@ -68,47 +68,47 @@ def test_the_probability_follows_the_sign_at_its_speed(sign: float, wanted: floa
     augmentation = build(0.4, images_to_full=1000, interval=1)
     # 80 images of 1000: 8 hundredths, however far from the target.
     for _ in range(10):
-        augmentation.follow(torch.tensor(sign), 8)
+        augmentation.update(torch.tensor(sign), 8)
     assert float(augmentation.probability) == pytest.approx(wanted, abs=1e-6)
 
 
 def test_the_mean_sign_of_an_interval_decides() -> None:
     augmentation = build(0.4, images_to_full=100, interval=4)
     for sign in (1.0, 1.0, 1.0):
-        augmentation.follow(torch.tensor(sign), 2)
+        augmentation.update(torch.tensor(sign), 2)
     assert float(augmentation.probability) == pytest.approx(0.4)
-    augmentation.follow(torch.tensor(-1.0), 2)  # mean 0.5, below the target of 0.6
+    augmentation.update(torch.tensor(-1.0), 2)  # mean 0.5, below the target of 0.6
     assert float(augmentation.probability) == pytest.approx(0.4 - 8 / 100)
 
 
-def test_a_step_that_was_not_finite_says_nothing() -> None:
+def test_a_nonfinite_step_is_ignored() -> None:
     augmentation = build(0.4, images_to_full=100, interval=2)
-    augmentation.follow(torch.tensor(torch.nan), 1)
-    augmentation.follow(torch.tensor(1.0), 1)
+    augmentation.update(torch.tensor(torch.nan), 1)
+    augmentation.update(torch.tensor(1.0), 1)
     assert float(augmentation.probability) == pytest.approx(0.42)
     for _ in range(2):
-        augmentation.follow(torch.tensor(torch.nan), 1)
+        augmentation.update(torch.tensor(torch.nan), 1)
     assert float(augmentation.probability) == pytest.approx(0.42)
 
 
 @pytest.mark.parametrize(("sign", "bound"), [(1.0, 0.7), (-1.0, 0.0)])
 def test_the_probability_stays_within_its_bounds(sign: float, bound: float) -> None:
-    augmentation = build(0.4, images_to_full=10, interval=1, largest=0.7)
+    augmentation = build(0.4, images_to_full=10, interval=1, max_probability=0.7)
     for _ in range(3):
-        augmentation.follow(torch.tensor(sign), 8)
+        augmentation.update(torch.tensor(sign), 8)
     assert float(augmentation.probability) == pytest.approx(bound)
 
 
 def test_a_probability_that_would_leak_is_refused() -> None:
-    with pytest.raises(ValidationError, match="largest"):
-        AdaptiveAugmentationConfig(largest=0.9)
+    with pytest.raises(ValidationError, match="max_probability"):
+        AdaptiveAugmentationConfig(max_probability=0.9)
 
 
-def test_neither_following_nor_augmenting_waits_for_the_device() -> None:
+def test_neither_update_nor_augmentation_synchronises_with_the_device() -> None:
     # A fake tensor has no value: whatever asks for one, as `.item()` does, raises.
     with FakeTensorMode():
         augmentation = build(cutout=0.5)
-        augmentation.follow(torch.empty(()), 8)
+        augmentation.update(torch.empty(()), 8)
         (changed,) = augmentation(torch.empty(2, 3, 16, 16))
         with pytest.raises(DataDependentOutputException):
             augmentation.probability.item()
@@ -117,12 +117,12 @@ def test_neither_following_nor_augmenting_waits_for_the_device() -> None:
 
 def test_the_state_survives_a_round_trip_in_the_middle_of_an_interval() -> None:
     first = build(0.3, images_to_full=100, interval=3)
-    first.follow(torch.tensor(1.0), 4)
-    first.follow(torch.tensor(-1.0), 4)
+    first.update(torch.tensor(1.0), 4)
+    first.update(torch.tensor(-1.0), 4)
     second = build(0.0, images_to_full=100, interval=3)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for augmentation in (first, second):
-        augmentation.follow(torch.tensor(1.0), 4)
+        augmentation.update(torch.tensor(1.0), 4)
     assert all(torch.equal(value, dict(second.named_buffers())[name]) for name, value in first.named_buffers())
     assert float(first.probability) == pytest.approx(0.3 - 12 / 100)
 
@@ -217,8 +217,8 @@ def test_off_means_untouched_losses_and_an_untouched_random_stream() -> None:
     discriminator_parts = recipe.discriminator_loss(step).parts
     assert torch.equal(torch.get_rng_state(), before)
     discriminator = recipe.networks["discriminator"]
-    judged = discriminator(torch.cat([step.batch.reference, step.shared["fused"]]))
-    real, fake = (judged._replace(logits=[v[part] for v in judged.logits]) for part in (slice(0, 3), slice(3, 6)))
+    output = discriminator(torch.cat([step.batch.reference, step.shared["fused"]]))
+    real, fake = (output._replace(logits=[v[part] for v in output.logits]) for part in (slice(0, 3), slice(3, 6)))
     assert torch.equal(discriminator_parts["discriminator"], adversarial_discriminator_loss(real, fake))
     wanted = adversarial_generator_loss(discriminator(step.shared["fused"]))
     assert torch.equal(generator_parts["adversarial"], wanted)
@@ -253,7 +253,7 @@ def test_matched_features_are_of_pictures_that_were_changed_alike() -> None:
     assert recipe.generator_loss(step).parts["feature_matching"] == 0
 
 
-def test_the_penalty_is_taken_where_the_discriminator_is_asked() -> None:
+def test_the_penalty_applies_to_augmented_pictures() -> None:
     recipe = adaptive_recipe(0.8)
     step = PhaseInput(recipe.networks, recipe.frozen, still_input(draw(3, SIZE)))
     losses = recipe.gradient_penalty_loss(step)
@@ -263,7 +263,7 @@ def test_the_penalty_is_taken_where_the_discriminator_is_asked() -> None:
     assert losses.parts["gradient_penalty"] != plain
 
 
-def test_a_discriminator_that_learns_eight_pictures_by_heart_is_shown_more_changes() -> None:
+def test_a_discriminator_that_memorises_eight_pictures_gets_more_augmentation() -> None:
     recipe = adaptive_recipe(0.0, images_to_full=800, interval=4)
     real, fake = (to_float(build_pairs(8, seed=seed, same=0).target) for seed in (1, 2))
     step = PhaseInput(recipe.networks, recipe.frozen, still_input(real))

@@ -15,8 +15,8 @@ from fusionray.recipes.affine import (
     compose_views,
     jitter_views,
     recolour,
-    sample,
     unit_to_signed,
+    warp_affine,
 )
 
 
@@ -29,7 +29,7 @@ def test_the_grid_is_torch_s_own() -> None:
 def test_one_view_serves_all_pictures() -> None:
     torch.manual_seed(0)
     picture, view = torch.rand(3, 2, 9, 9), torch.randn(1, 2, 3) * 0.5
-    torch.testing.assert_close(sample(picture, view, 6), sample(picture, view.expand(3, 2, 3), 6))
+    torch.testing.assert_close(warp_affine(picture, view, 6), warp_affine(picture, view.expand(3, 2, 3), 6))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -37,12 +37,12 @@ def test_autocast_moves_no_pixel_and_blurs_no_colour(dtype: torch.dtype) -> None
     torch.manual_seed(0)
     picture, view = torch.rand(2, 3, 64, 64), torch.randn(2, 2, 3) * 0.5
     colours = build_colours(torch.rand(2) + 0.5, torch.rand(2) + 0.5, torch.rand(2))
-    exact = recolour(sample(picture, view, 112), colours, torch.rand(2))
+    exact = recolour(warp_affine(picture, view, 112), colours, torch.rand(2))
     torch.manual_seed(0)
     picture, view = torch.rand(2, 3, 64, 64), torch.randn(2, 2, 3) * 0.5
     with torch.autocast("cpu", dtype=dtype):
         colours = build_colours(torch.rand(2) + 0.5, torch.rand(2) + 0.5, torch.rand(2))
-        cast = recolour(sample(picture, view, 112), colours, torch.rand(2))
+        cast = recolour(warp_affine(picture, view, 112), colours, torch.rand(2))
         composed = compose_views(view, view)
     assert torch.equal(cast, exact)
     assert torch.equal(composed, compose_views(view, view))
@@ -55,7 +55,7 @@ def test_quarter_turns_and_mirrors_are_exact(flip: float, quarters: int) -> None
     view = build_views(torch.tensor([flip]), angle, torch.ones(1), torch.zeros(1, 2))
     # The view says where a pixel comes from: first it is turned back, then mirrored.
     wanted = (picture.flip(-1) if flip < 0 else picture).rot90(quarters, dims=(2, 3))
-    torch.testing.assert_close(sample(picture, view, 8), wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(warp_affine(picture, view, 8), wanted, rtol=0, atol=1e-5)
 
 
 def test_scale_and_shift_say_where_a_pixel_comes_from() -> None:

@@ -71,7 +71,7 @@ def column(values: Tensor, name: str) -> Tensor:
 
 
 def test_a_small_reader_learns_the_yaw_of_people_it_never_saw() -> None:
-    recipe = build_recipe(least_resolution=1.0)
+    recipe = build_recipe(min_resolution=1.0)
     reader = reader_of(recipe)
     known, unseen = draw_faces(256, varied=("yaw",)), draw_faces(64, seed=1, varied=("yaw",))
     optimizer = torch.optim.Adam(reader.parameters(), lr=3e-3)
@@ -84,7 +84,7 @@ def test_a_small_reader_learns_the_yaw_of_people_it_never_saw() -> None:
             slow_down.step()
     reader.eval()
     with torch.no_grad():
-        readings = reader(recipe.faces.cut(unseen.image))
+        readings = reader(recipe.faces.crop(unseen.image))
     wanted = reader.select(attributes_of(unseen))
     error_N = (column(readings, "yaw") - column(wanted, "yaw")).abs()
     # In degrees, by the reader alone: it brings the standard along.
@@ -110,7 +110,7 @@ def test_every_reading_is_learned_on_the_scale_of_the_population() -> None:
     assert 0.7 < float(standardised.std(dim=0).min()) < float(standardised.std(dim=0).max()) < 1.3
 
 
-def test_the_loss_reaches_encoder_and_head_and_is_told_by_group() -> None:
+def test_the_loss_reaches_encoder_and_head_and_is_logged_by_group() -> None:
     recipe = build_recipe()
     losses = compute_losses(recipe, draw_faces(8))
     losses.total.backward()
@@ -134,13 +134,13 @@ def test_errors_are_degrees_of_pose_and_deviations_of_all_else() -> None:
 
 
 def test_pictures_are_blurred_and_recoloured_a_little_but_neither_mirrored_nor_turned() -> None:
-    recipe = build_recipe(least_resolution=0.25)
+    recipe = build_recipe(min_resolution=0.25)
     axis = torch.linspace(-0.5, 0.5, SIZE)
     slope = to_uint8(axis[None, None, :, None] * 0.5 + axis[None, None, None, :]).expand(64, 3, SIZE, SIZE)
     parameters = synthetic.sample_attributes(64, seed=0)
     torch.manual_seed(0)
     face = recipe.prepare(FaceBatch(slope, torch.arange(64), attributes=parameters)).face
-    plain = recipe.faces.cut(slope)
+    plain = recipe.faces.crop(slope)
     assert face.shape == plain.shape == (64, 3, IDENTITY_SIZE, IDENTITY_SIZE)
     # A plane stays the plane that it is under every blur; mirrored or turned it would lie elsewhere.
     assert float((face - plain)[:, :, 8:-8, 8:-8].abs().max()) < 0.1
@@ -150,7 +150,7 @@ def test_pictures_are_blurred_and_recoloured_a_little_but_neither_mirrored_nor_t
     assert contrast.min() < 0.5 * contrast.max()
 
 
-def test_it_is_evaluated_where_somebody_is_held_out_and_has_no_preview() -> None:
+def test_it_is_evaluated_on_held_out_people_and_has_no_preview() -> None:
     recipe = build_recipe()
     assert recipe.evaluate(recipe.networks, []) == {}
     found = recipe.evaluate(recipe.networks, [draw_faces(4)])

@@ -12,7 +12,7 @@ def draw(count: int = 4, size: int = 24) -> torch.Tensor:
     return torch.rand(count, 3, size, size) * 2 - 1
 
 
-def test_followers_and_masks_move_with_the_picture() -> None:
+def test_references_and_masks_move_with_the_picture() -> None:
     torch.manual_seed(0)
     image = draw()
     moved, follower, red = Augmentation(ROTATED).eval()(image, [image], [image[:, :1]])

@@ -33,7 +33,7 @@ def take_step(config_weights: dict[str, float], batch: FusionInput | None = None
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("preset", FUSION_PRESETS)
-def test_what_is_to_be_drawn_stays_as_sharp_as_it_is(preset: str, paired: bool) -> None:
+def test_augmentation_does_not_blur_the_reference(preset: str, paired: bool) -> None:
     # A warp, of the truth or of a photograph, is learned as what real pictures look like.
     torch.manual_seed(0)
     pairs = build_pairs(4)

@@ -20,15 +20,15 @@ from tests.support.tiny_world import PEOPLE, save_reader, write_world
 CPU = torch.device("cpu")
 
 
-class Place:
+class World:
     """A world, its evaluators, and the settings of a fusion that learns from it."""
 
     def __init__(self, folder: Path, *, photographs: bool = False) -> None:
         self.manifest: Manifest = write_world(folder / "shards", photographs=photographs)
-        save_encoder(folder / "judge")
+        save_encoder(folder / "evaluator")
         save_reader(folder / "reader")
         self.config = TrainConfig(data=DataConfig(shards=str(folder / "shards"), size=SIZE), recipe=build_config())
-        self.evaluator, self.reader = find_checkpoint(str(folder / "judge")), str(folder / "reader")
+        self.evaluator, self.reader = find_checkpoint(str(folder / "evaluator")), str(folder / "reader")
         self.decoder = CropDecoder(SIZE, threads=1)
 
     def open_validator(self) -> PairValidator:
@@ -37,24 +37,28 @@ class Place:
         )
         return PairValidator(self.config, EvaluatorPaths(self.evaluator, self.reader, None, False), held_out, CPU)
 
-    def look(self, *, judged: bool = True) -> dict[str, float]:
+    def validate(self, *, with_evaluator: bool = True) -> dict[str, float]:
         recipe = build_recipe(seed=3)
-        dependencies = {"validation.evaluator": self.evaluator, "validation.attributes": self.reader} if judged else {}
-        said: list[str] = []
-        validation = Validation(self.config, self.manifest, self.decoder, CPU, said.append, dependencies=dependencies)
+        dependencies = (
+            {"validation.evaluator": self.evaluator, "validation.attributes": self.reader} if with_evaluator else {}
+        )
+        messages: list[str] = []
+        validation = Validation(
+            self.config, self.manifest, self.decoder, CPU, messages.append, dependencies=dependencies
+        )
         metrics, picture = validation.evaluate(recipe, {"generator": recipe.networks["generator"].eval()})
         assert picture is not None
-        assert said == []
+        assert messages == []
         return metrics
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("court"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("validator"))
 
 
-def test_a_judged_look_tells_the_keys_of_an_evaluation(place: Place) -> None:
-    metrics = place.look()
+def test_a_validation_has_the_keys_of_an_evaluation(world: World) -> None:
+    metrics = world.validate()
     wanted = (
         "retrieval_top1",
         "ssim_gap_closed",
@@ -64,11 +68,11 @@ def test_a_judged_look_tells_the_keys_of_an_evaluation(place: Place) -> None:
         "l1_to_truth",
     )
     assert {f"validation_{key}" for key in wanted} <= metrics.keys()
-    assert place.look() == metrics  # the same pairs each time
+    assert world.validate() == metrics  # the same pairs each time
 
 
-def test_without_a_judge_only_the_recipe_tells_of_itself(place: Place) -> None:
-    metrics = place.look(judged=False)
+def test_without_an_evaluator_only_the_recipe_has_metrics(world: World) -> None:
+    metrics = world.validate(with_evaluator=False)
     assert set(metrics) == {
         "validation_identity_cosine",
         "validation_nearer_to_source",
@@ -77,26 +81,26 @@ def test_without_a_judge_only_the_recipe_tells_of_itself(place: Place) -> None:
     }
 
 
-def test_the_judge_has_the_last_word(place: Place) -> None:
+def test_the_metrics_of_the_evaluator_replace_those_of_the_recipe(world: World) -> None:
     recipe = build_recipe(seed=3)
-    alone = place.open_validator().validate(recipe, {"generator": recipe.networks["generator"].eval()})
-    assert place.look()["validation_nearer_to_source"] == alone["validation_nearer_to_source"]
+    alone = world.open_validator().validate(recipe, {"generator": recipe.networks["generator"].eval()})
+    assert world.validate()["validation_nearer_to_source"] == alone["validation_nearer_to_source"]
 
 
-def test_only_people_of_the_validation_split_are_judged_on(place: Place) -> None:
-    court = place.open_validator()
+def test_only_people_of_the_validation_split_are_used(world: World) -> None:
+    validator = world.open_validator()
     first = PEOPLE["train"]
     wanted = {f"person-{person:06d}" for person in range(first, first + PEOPLE["validation"])}
-    assert set(court.source_N) == set(court.templates.person) == wanted
+    assert set(validator.source_N) == set(validator.templates.person) == wanted
 
 
-def test_photographs_are_judged_by_what_needs_no_truth(tmp_path: Path) -> None:
-    metrics = Place(tmp_path, photographs=True).look()
+def test_photographs_get_the_metrics_that_need_no_truth(tmp_path: Path) -> None:
+    metrics = World(tmp_path, photographs=True).validate()
     assert "validation_retrieval_top1" in metrics
     assert "validation_ssim_gap_closed" not in metrics
 
 
-def test_a_fusion_is_judged_as_it_would_be_delivered() -> None:
+def test_a_fusion_is_validated_as_it_would_be_exported() -> None:
     recipe, pairs = build_recipe(), build_pairs(2)
     networks = {"generator": recipe.networks["generator"].eval()}
     fused = RecipeFusionModel(recipe, networks).fuse(pairs.source, pairs.target)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fusionray.nets.discriminator import DiscriminatorOutput
 from fusionray.recipes.losses import (
-    ArcMargin,
+    ArcFaceHead,
     adversarial_discriminator_loss,
     adversarial_generator_loss,
     feature_matching_loss,
@@ -21,13 +21,13 @@ from fusionray.recipes.losses import (
 )
 
 
-def judge(*logits: torch.Tensor) -> DiscriminatorOutput:
+def build_output(*logits: torch.Tensor) -> DiscriminatorOutput:
     return DiscriminatorOutput(list(logits), [[value] for value in logits])
 
 
 def test_arc_margin_adds_the_angle_to_the_true_class_alone() -> None:
     torch.manual_seed(0)
-    head = ArcMargin(5, 8, scale=30.0, margin=0.5)
+    head = ArcFaceHead(5, 8, scale=30.0, margin=0.5)
     embedding, label = F.normalize(torch.randn(6, 8)), torch.tensor([0, 1, 2, 3, 4, 0])
     with torch.no_grad():
         logits = head(embedding, label)
@@ -40,7 +40,7 @@ def test_arc_margin_adds_the_angle_to_the_true_class_alone() -> None:
 
 
 def test_arc_margin_stays_monotonic_where_the_angle_would_fold_back() -> None:
-    head = ArcMargin(1, 2, scale=1.0, margin=0.5)
+    head = ArcFaceHead(1, 2, scale=1.0, margin=0.5)
     with torch.no_grad():
         head.centres.copy_(torch.tensor([[1.0, 0.0]]))
     angles = torch.linspace(0.01, math.pi - 0.01, 200)
@@ -50,7 +50,7 @@ def test_arc_margin_stays_monotonic_where_the_angle_would_fold_back() -> None:
 
 
 def test_arc_margin_has_finite_gradients_at_the_poles() -> None:
-    head = ArcMargin(1, 2, scale=64.0, margin=0.5)
+    head = ArcFaceHead(1, 2, scale=64.0, margin=0.5)
     with torch.no_grad():
         head.centres.copy_(torch.tensor([[1.0, 0.0]]))
     embedding = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
@@ -61,7 +61,7 @@ def test_arc_margin_has_finite_gradients_at_the_poles() -> None:
 
 def test_arc_margin_keeps_its_precision_under_autocast() -> None:
     torch.manual_seed(0)
-    head = ArcMargin(50, 512, scale=64.0, margin=0.5)
+    head = ArcFaceHead(50, 512, scale=64.0, margin=0.5)
     embedding, label = F.normalize(torch.randn(4, 512)), torch.arange(4)
     exact = head(embedding, label)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -69,7 +69,7 @@ def test_arc_margin_keeps_its_precision_under_autocast() -> None:
     torch.testing.assert_close(cast, exact)
 
 
-def test_the_penalty_of_a_linear_judge_is_its_squared_weight() -> None:
+def test_the_penalty_of_a_linear_discriminator_is_its_squared_weight() -> None:
     # D(x) = mean over patches of <w, x>: its gradient is w, whatever the picture and however many patches.
     torch.manual_seed(0)
     weight = torch.randn(3, 4, 4)
@@ -77,7 +77,7 @@ def test_the_penalty_of_a_linear_judge_is_its_squared_weight() -> None:
         image = torch.randn(5, 3, 4, 4, requires_grad=True)
         score = (image * weight).sum(dim=(1, 2, 3))
         logits = score[:, None, None, None].expand(5, 1, 1, patches)
-        penalty = gradient_penalty(judge(logits), image)
+        penalty = gradient_penalty(build_output(logits), image)
         assert float(penalty.detach()) == pytest.approx(float(weight.square().sum()), rel=1e-5)
 
 
@@ -85,7 +85,7 @@ def test_the_penalty_adds_the_gradients_of_all_scales_and_can_be_learned_from() 
     weight = torch.tensor(3.0, requires_grad=True)
     image = torch.randn(2, 3, 4, 4, requires_grad=True)
     logits = weight * image.mean(dim=(1, 2, 3))[:, None, None, None]
-    penalty = gradient_penalty(judge(logits, logits), image)
+    penalty = gradient_penalty(build_output(logits, logits), image)
     # d/dx (2 w mean x) = 2 w / 48 in 48 places
     assert float(penalty.detach()) == pytest.approx((2 * 3.0) ** 2 / 48, rel=1e-5)
     penalty.backward()
@@ -94,13 +94,13 @@ def test_the_penalty_adds_the_gradients_of_all_scales_and_can_be_learned_from() 
 
 
 def test_a_guessing_discriminator_pays_ln_4() -> None:
-    nothing = judge(torch.zeros(2, 1, 3, 3), torch.zeros(2, 1, 1, 1))
+    nothing = build_output(torch.zeros(2, 1, 3, 3), torch.zeros(2, 1, 1, 1))
     assert float(adversarial_discriminator_loss(nothing, nothing)) == pytest.approx(math.log(4))
     assert float(adversarial_generator_loss(nothing)) == pytest.approx(math.log(2))
 
 
 def test_both_sides_want_opposite_logits() -> None:
-    high, low = judge(torch.full((1, 1, 2, 2), 5.0)), judge(torch.full((1, 1, 2, 2), -5.0))
+    high, low = build_output(torch.full((1, 1, 2, 2), 5.0)), build_output(torch.full((1, 1, 2, 2), -5.0))
     assert adversarial_discriminator_loss(high, low) < 0.1 < adversarial_discriminator_loss(low, high)
     assert adversarial_generator_loss(high) < 0.1 < adversarial_generator_loss(low)
 

@@ -15,11 +15,11 @@ from fusionray.checkpoint.reader import load_tensors
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.recipes.family import (
     BundleExport,
-    DataFacts,
+    DatasetInfo,
     RecipeConfig,
     RecipeFamily,
     TrainSettings,
-    deliver_pictures,
+    export_pictures,
 )
 from fusionray.recipes.recipe import Recipe
 from fusionray.types import PairBatch, Rows
@@ -60,13 +60,13 @@ class BlendFamily(RecipeFamily[BlendConfig]):
         source, target = roles
         return PairBatch.from_rows(source, target)
 
-    def build(self, config: BlendConfig, facts: DataFacts, dependencies: Mapping[str, Any]) -> Recipe[Any]:
+    def build(self, config: BlendConfig, dataset: DatasetInfo, dependencies: Mapping[str, Any]) -> Recipe[Any]:
         raise NotImplementedError
 
-    def draw_batch(self, config: TrainSettings, count: int) -> PairBatch:
+    def dummy_batch(self, config: TrainSettings, count: int) -> PairBatch:
         raise NotImplementedError
 
-    def trace_inference(self, recipe: Any) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    def inference_example(self, recipe: Any) -> tuple[nn.Module, tuple[Tensor, ...]]:
         raise NotImplementedError
 
     def reference(self, pictures: Sequence[Tensor]) -> Tensor:
@@ -79,7 +79,7 @@ class BlendFamily(RecipeFamily[BlendConfig]):
         return network.eval().requires_grad_(False)
 
     def export(self, checkpoint: str) -> BundleExport:
-        return deliver_pictures(
+        return export_pictures(
             "blend", self.load_model(checkpoint), ("style_of", "content_of"), SIZE, make_inputs=self.pair_crops
         )
 

@@ -15,7 +15,7 @@ from fusionray.data import synthetic
 from fusionray.nets.discriminator import DiscriminatorConfig
 from fusionray.nets.generator import GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
-from fusionray.nets.source import SourceConfig
+from fusionray.nets.source_encoder import SourceConfig
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.face_fusion import FaceFusionRecipe

@@ -20,11 +20,11 @@ from fusionray.config import in_unit
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.family import (
     BundleExport,
-    DataFacts,
+    DatasetInfo,
     RecipeConfig,
     RecipeFamily,
     TrainSettings,
-    deliver_pictures,
+    export_pictures,
 )
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
 from fusionray.recipes.registry import register
@@ -134,7 +134,7 @@ class ColourTransferFamily(RecipeFamily[ColourTransferConfig]):
         return PicturePairs(source.image, target.image)
 
     def build(
-        self, config: ColourTransferConfig, facts: DataFacts, dependencies: Mapping[str, Any]
+        self, config: ColourTransferConfig, dataset: DatasetInfo, dependencies: Mapping[str, Any]
     ) -> ColourTransferRecipe:
         """Build the painter; it takes pictures of any size."""
         return ColourTransferRecipe(config)
@@ -143,13 +143,13 @@ class ColourTransferFamily(RecipeFamily[ColourTransferConfig]):
         """Say how wide the painter is."""
         return {"painter_width": recipe.config.width}
 
-    def draw_batch(self, config: TrainSettings, count: int) -> PicturePairs:
+    def dummy_batch(self, config: TrainSettings, count: int) -> PicturePairs:
         """Draw noise."""
         generator = torch.Generator().manual_seed(config.run.seed)
         shape = (2, count, 3, config.data.size, config.data.size)
         return PicturePairs(*torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator))
 
-    def trace_inference(self, recipe: ColourTransferRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    def inference_example(self, recipe: ColourTransferRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """Recolour one picture."""
         return recipe.networks["painter"], (torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8))
 
@@ -167,7 +167,7 @@ class ColourTransferFamily(RecipeFamily[ColourTransferConfig]):
     def export(self, checkpoint: str) -> BundleExport:
         """Give the painter for pictures of the size that it learned from."""
         size: int = read_info(checkpoint).config["data"]["size"]
-        return deliver_pictures(
+        return export_pictures(
             self.name, self.load_model(checkpoint), ("source", "target"), size, make_inputs=pair_neighbours
         )
 

@@ -45,7 +45,7 @@ def test_stages_of_an_encoder_without_a_depth_are_refused() -> None:
         ),
     ],
 )
-def test_judges_without_anything_to_judge_are_refused(preset: str, override: str, words: str) -> None:
+def test_evaluators_without_fusions_to_evaluate_are_refused(preset: str, override: str, words: str) -> None:
     with pytest.raises(ConfigInvalid, match=re.escape(words)):
         load_config(TrainConfig, preset=preset, overrides=["data.shards=x", override])
 

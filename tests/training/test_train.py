@@ -31,7 +31,7 @@ def test_a_reader_of_attributes_is_not_trained_on_photographs(tmp_path: Path) ->
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_encoder_that_supervises_is_no_judge(tmp_path: Path) -> None:
+def test_the_supervising_encoder_cannot_be_the_evaluator(tmp_path: Path) -> None:
     write_world(tmp_path / "shards")
     save_encoder(tmp_path / "encoder")
     save_fusion(tmp_path / "other")
@@ -43,8 +43,8 @@ def test_the_encoder_that_supervises_is_no_judge(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="is the encoder that supervises this run"):
         train(config)
-    judged = config.model_copy(update={"validation": ValidationConfig(evaluator=str(tmp_path / "other"))})
-    assert load_dependencies(judged)["validation.evaluator"] == find_checkpoint(str(tmp_path / "other"))
+    evaluated = config.model_copy(update={"validation": ValidationConfig(evaluator=str(tmp_path / "other"))})
+    assert load_dependencies(evaluated)["validation.evaluator"] == find_checkpoint(str(tmp_path / "other"))
     assert set(load_dependencies(config.model_copy(update={"validation": ValidationConfig()}))) == {
         "recipe.identity_encoder"
     }
@@ -67,8 +67,8 @@ def test_a_preset_is_trained_beside_a_run_on_its_data_and_workers() -> None:
     other = load_config(TrainConfig, preset="tiny-64", overrides=[*overrides, "data.same_identity_ratio=0.7"])
     assert configure_dependency(other, "attributes-small") == reader
     assert (reader.run.name, reader.run.output) == ("attributes-small", "here")
-    # Those who judge keep seeds of their own: they are not to see with the eyes of the encoder that supervises.
-    seeds = {name: configure_dependency(fusion, name).run.seed for name in ("identity-small", "identity-judge")}
-    assert seeds == {"identity-small": 5, "identity-judge": 1000}
+    # Evaluators keep seeds of their own, so that they differ from the supervising encoder.
+    seeds = {name: configure_dependency(fusion, name).run.seed for name in ("identity-small", "identity-evaluator")}
+    assert seeds == {"identity-small": 5, "identity-evaluator": 1000}
     with pytest.raises(ConfigInvalid, match="no preset 'attributes-huge'"):
         configure_dependency(fusion, "attributes-huge")

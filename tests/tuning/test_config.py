@@ -29,7 +29,7 @@ PRESET = ROOT / "jobs" / "presets" / "search-64.yaml"
         ({"search": "pbt", "trials": 4}, "max_concurrent_trials=1 to trials=4"),
         (
             {"search": "pbt", "max_concurrent_trials": 2, "asha": {"grace_images": 1}},
-            "asha has no effect on search=pbt",
+            "asha has no effect with search=pbt",
         ),
         ({"search": "grid"}, "search: Input should be 'random', 'tpe' or 'pbt'"),
         ({"trails": 3}, r"unknown key 'trails'; did you mean 'trials'\?"),

@@ -15,7 +15,7 @@ def build_records(count: int, values: list[list[float]] | None = None) -> list[T
     random = np.random.default_rng(0)
     records = []
     for number in range(count):
-        settings = {key: kind.draw(random) for key, kind in SPACE.items()}
+        settings = {key: kind.sample(random) for key, kind in SPACE.items()}
         value = float(np.log10(settings[RATE])) + 0.01 * (settings[BATCH] == 16)
         records.append(build_record(number, "finished", [value] if values is None else values[number], settings))
     return records

@@ -17,7 +17,7 @@ import pytest
 
 from fusionray.checkpoint.info import find_checkpoint, read_info
 from fusionray.hardware.processes import find_processes
-from fusionray.tuning.records import Attempt, Records, TrialRecord, repeated_images
+from fusionray.tuning.records import Attempt, SearchRecords, TrialRecord, repeated_images
 from tests.support.child_python import ROOT
 from tests.tuning.tiny_search import write_search
 
@@ -41,8 +41,8 @@ class Search:
     ray_folder: str
 
     @property
-    def records(self) -> Records:
-        return Records(str(self.file.parent / "runs" / "tiny"))
+    def records(self) -> SearchRecords:
+        return SearchRecords(str(self.file.parent / "runs" / "tiny"))
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -14,7 +14,7 @@ import pytest
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.tuning import monitor as watching
 from fusionray.tuning.monitor import SearchMonitor, stop_on_signals
-from fusionray.tuning.records import Records
+from fusionray.tuning.records import SearchRecords
 from fusionray.tuning.search import TrialSearcher
 from tests.tuning.tiny_search import build_plan
 
@@ -29,7 +29,7 @@ def build_monitor(folder: Path, max_minutes: float | None = None) -> SearchMonit
 
 
 def test_a_search_whose_time_is_up_stops_its_trials_and_proposes_no_more(tmp_path: Path) -> None:
-    Records(str(tmp_path)).write_spent(59.0)
+    SearchRecords(str(tmp_path)).write_spent(59.0)
     monitor = build_monitor(tmp_path, max_minutes=1.0)
     monitor.on_step_end(0, [RUNNING])
     assert not monitor.stop_handle.read().stop_requested
@@ -46,10 +46,10 @@ def test_a_search_whose_time_is_up_stops_its_trials_and_proposes_no_more(tmp_pat
 
 
 def test_the_time_continues_from_the_last_start(tmp_path: Path) -> None:
-    Records(str(tmp_path)).write_spent(100.0)
+    SearchRecords(str(tmp_path)).write_spent(100.0)
     monitor = build_monitor(tmp_path)
     monitor.on_step_end(0, [])
-    assert 100 <= Records(str(tmp_path)).spent_seconds() < 110
+    assert 100 <= SearchRecords(str(tmp_path)).spent_seconds() < 110
     monitor.stop_handle.close()
 
 

@@ -4,23 +4,30 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.tuning.records import Attempt, CheckpointTransfer, Records, TrialReport, repeated_images, trained_images
+from fusionray.tuning.records import (
+    Attempt,
+    CheckpointTransfer,
+    SearchRecords,
+    TrialReport,
+    repeated_images,
+    trained_images,
+)
 from tests.tuning.tiny_search import build_record
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Records:
-    return Records(str(tmp_path / "search"))
+def records(tmp_path: Path) -> SearchRecords:
+    return SearchRecords(str(tmp_path / "search"))
 
 
-def test_a_new_search_has_no_records(records: Records) -> None:
+def test_a_new_search_has_no_records(records: SearchRecords) -> None:
     assert records.trials() == []
     assert records.attempts("tiny-000") == []
     assert records.transfers("tiny-000") == []
     assert records.spent_seconds() == 0
 
 
-def test_trials_come_back_in_their_order(records: Records) -> None:
+def test_trials_come_back_in_their_order(records: SearchRecords) -> None:
     written = [build_record(number, "finished", [0.5, 0.6]) for number in (2, 0, 1)]
     for record in written:
         records.write(record)
@@ -29,7 +36,7 @@ def test_trials_come_back_in_their_order(records: Records) -> None:
     assert records.spent_seconds() == 12.5
 
 
-def test_attempts_and_transfers_belong_to_their_trial(records: Records) -> None:
+def test_attempts_and_transfers_belong_to_their_trial(records: SearchRecords) -> None:
     for number in range(1, 12):
         records.write_attempt("a", number, Attempt(run="/a", first_images=number, last_images=number))
     records.write_attempt("a", 3, Attempt(run="/a", first_images=3, last_images=99, ended="interrupted"))
@@ -44,7 +51,7 @@ def test_attempts_and_transfers_belong_to_their_trial(records: Records) -> None:
     assert records.trials() == []
 
 
-def test_a_repeated_report_replaces_the_former(records: Records) -> None:
+def test_a_repeated_report_replaces_the_former(records: SearchRecords) -> None:
     record = build_record(0, "running", [0.5, 0.6, 0.7])
     again = record.with_report(TrialReport(images=128, value=0.9, run="/runs/tiny-000"))
     assert [(report.images, report.value) for report in again.reports] == [(64, 0.5), (128, 0.9)]
@@ -69,7 +76,7 @@ def test_a_run_that_starts_from_a_copy_repeats_nothing() -> None:
     assert repeated_images(attempts) == []
 
 
-def test_messages_of_a_training_are_kept_in_order(records: Records) -> None:
+def test_messages_of_a_training_are_kept_in_order(records: SearchRecords) -> None:
     records.write_attempt("a", 1, Attempt(run="/a", first_images=0, last_images=0))
     records.log("a", ["one", "two"])
     records.log("a", ["three"])

@@ -7,7 +7,7 @@ import pytest
 
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.records import TrialRecord
-from fusionray.tuning.sampler import mutate, propose
+from fusionray.tuning.sampler import perturb_settings, propose
 from tests.tuning.tiny_search import BATCH, RATE, build_record, build_search
 
 DEFAULT = {RATE: 1e-3, BATCH: 8}
@@ -33,7 +33,7 @@ def test_proposals_lie_in_the_space_and_depend_only_on_seed_number_and_records(t
     config = build_search(tmp_path, search=search, trials=8)
     first, second = run_all(config, 8), run_all(config, 8)
     assert first == second
-    assert all(config.space[key].holds(value) for record in first for key, value in record.settings.items())
+    assert all(config.space[key].contains(value) for record in first for key, value in record.settings.items())
     assert len({record.settings[RATE] for record in first}) == 8
     other = run_all(build_search(tmp_path, search=search, trials=8, seed=1), 8)
     assert [record.settings for record in other[1:]] != [record.settings for record in first[1:]]
@@ -60,14 +60,14 @@ def test_the_estimator_accepts_running_stopped_and_failed_trials(tmp_path: Path)
     # Numbers of records here run out of the space; what Optuna is told must lie in it.
     records = [record.model_copy(update={"settings": {RATE: 2e-3, BATCH: 16}}) for record in records]
     settings = propose(config, DEFAULT, records, 6)
-    assert all(config.space[key].holds(value) for key, value in settings.items())
+    assert all(config.space[key].contains(value) for key, value in settings.items())
 
 
 def test_a_member_that_copies_another_tries_settings_near_it(tmp_path: Path) -> None:
     config = build_search(tmp_path, population={"resample": 0.0})
     random = np.random.default_rng(0)
-    found = [mutate(config, {RATE: 1e-3, BATCH: 8}, random) for _ in range(40)]
+    found = [perturb_settings(config, {RATE: 1e-3, BATCH: 8}, random) for _ in range(40)]
     assert {settings[RATE] for settings in found} == {8e-4, 1.2e-3}
     assert {settings[BATCH] for settings in found} == {8, 16}
     anew = build_search(tmp_path, population={"resample": 1.0})
-    assert len({mutate(anew, {RATE: 1e-3, BATCH: 8}, random)[RATE] for _ in range(10)}) == 10
+    assert len({perturb_settings(anew, {RATE: 1e-3, BATCH: 8}, random)[RATE] for _ in range(10)}) == 10

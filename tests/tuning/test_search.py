@@ -20,8 +20,8 @@ from fusionray.tracking.store import make_client
 from fusionray.training.config import TrainConfig
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.driver import tune
-from fusionray.tuning.outcome import SearchResult
-from fusionray.tuning.records import Records, repeated_images
+from fusionray.tuning.records import SearchRecords, repeated_images
+from fusionray.tuning.result import SearchResult
 from tests.tuning.tiny_search import EVERY, GENERATOR_RATE, RATE, build_fusion_search, build_search
 
 # What Tune makes of a trainable that is given parameters.
@@ -63,7 +63,7 @@ def build_stopped(folder: Path) -> TuneConfig:
 
 
 def test_asha_stops_a_bad_trial(stopped: SearchResult) -> None:
-    records = Records(stopped.folder).trials()
+    records = SearchRecords(stopped.folder).trials()
     assert [record.status for record in records[:2]] == ["finished", "stopped"]
     assert len(records[0].reports) == 4
     assert len(records[1].reports) < 4
@@ -72,7 +72,7 @@ def test_asha_stops_a_bad_trial(stopped: SearchResult) -> None:
 
 
 def test_a_stopped_trial_leaves_a_checkpoint_where_it_was_interrupted(stopped: SearchResult) -> None:
-    records = Records(stopped.folder)
+    records = SearchRecords(stopped.folder)
     (attempt,) = records.attempts("tiny-001")
     assert attempt.ended == "interrupted"
     assert read_info(find_checkpoint(attempt.run)).images_seen == attempt.last_images < 4 * EVALUATED
@@ -97,7 +97,7 @@ def test_the_preset_of_the_best_trial_is_valid_and_its_bundle_registered(stopped
 
 
 def test_the_same_call_again_trains_nothing(stopped: SearchResult) -> None:
-    records = Records(stopped.folder)
+    records = SearchRecords(stopped.folder)
     before = [records.attempts(record.name) for record in records.trials()]
     again = tune(build_stopped(Path(stopped.folder).parents[1]))
     assert again.best == stopped.best
@@ -115,7 +115,7 @@ def test_a_population_copies_checkpoints_of_the_better_half(tmp_path: Path) -> N
         tmp_path, search="pbt", trials=2, max_concurrent_trials=2, population=population, train={"budget": budget}
     )
     result = tune(config)
-    records = Records(result.folder)
+    records = SearchRecords(result.folder)
     trials = records.trials()
     assert [record.status for record in trials] == ["finished", "finished"]
     transfers = {record.name: records.transfers(record.name) for record in trials}
@@ -178,7 +178,7 @@ def test_a_trial_whose_process_or_worker_dies_resumes_from_its_checkpoint(tmp_pa
     result = tune(config)
     assert trial_killed
     assert worker_killed
-    records = Records(result.folder)
+    records = SearchRecords(result.folder)
     assert [record.status for record in records.trials()] == ["finished", "finished"]
     first, second = records.attempts("tiny-000")
     assert second.first_images >= interval

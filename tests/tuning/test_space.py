@@ -16,8 +16,8 @@ from fusionray.tuning.space import (
     configure,
     corners,
     default_settings,
+    format_settings,
     short_names,
-    write_settings,
 )
 
 GENERATOR = "recipe.generator_optimizer.base_lr"
@@ -43,31 +43,31 @@ def build(**space: dict[str, Any]) -> dict[str, Range]:
 def test_drawn_and_changed_values_lie_in_the_range_and_can_be_typed(kind: dict[str, Any]) -> None:
     values = Range.model_validate(kind)
     random = np.random.default_rng(0)
-    value = values.draw(random)
+    value = values.sample(random)
     for _ in range(200):
-        for found in (values.draw(random), value := values.change(value, random)):
-            assert values.holds(found)
-            assert 0 <= values.place(found) <= 1
+        for found in (values.sample(random), value := values.perturb(value, random)):
+            assert values.contains(found)
+            assert 0 <= values.position(found) <= 1
             assert not isinstance(found, float) or float(f"{found:.4g}") == found or found in values.bounds
-    assert values.place(values.ends()[0]) == 0
-    assert values.place(values.ends()[-1]) == 1
+    assert values.position(values.extremes()[0]) == 0
+    assert values.position(values.extremes()[-1]) == 1
 
 
 def test_both_ends_of_whole_numbers_are_drawn() -> None:
     values = Range(integer=(1, 3))
     random = np.random.default_rng(0)
-    assert {values.draw(random) for _ in range(50)} == {1, 2, 3}
-    assert not values.holds(2.5)
-    assert not values.holds(True)
+    assert {values.sample(random) for _ in range(50)} == {1, 2, 3}
+    assert not values.contains(2.5)
+    assert not values.contains(True)
 
 
 def test_magnitudes_are_drawn_uniformly() -> None:
     values = Range(loguniform=(1e-4, 1.0))
     random = np.random.default_rng(0)
-    drawn = np.log10([values.draw(random) for _ in range(2000)])
+    drawn = np.log10([values.sample(random) for _ in range(2000)])
     counts, _ = np.histogram(drawn, bins=4, range=(-4, 0))
     assert abs(counts / 500 - 1).max() < 0.2
-    assert values.place(1e-2) == pytest.approx(0.5)
+    assert values.position(1e-2) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_valid_space_is_accepted(train: TrainConfig) -> None:
         ("budget.images", {"integer": [1, 10000]}, "trials that differ in budget cannot be compared"),
         ("run.seed", {"integer": [0, 3]}, "differ in run"),
         ("workers.num_workers", {"choice": [1, 2]}, "differ in workers"),
-        (GENERATOR, {"loguniform": [1e-3, 1e-2], "also": [GENERATOR]}, "named twice"),
+        (GENERATOR, {"loguniform": [1e-3, 1e-2], "also": [GENERATOR]}, "occurs twice"),
         (GENERATOR, {"loguniform": [1e-3, 1e-2], "also": ["recipe.weights.truth"]}, "must equal"),
         ("recipe.identity_perturbation.blur", {"uniform": [0, 1]}, "identity_perturbation"),
     ],
@@ -152,4 +152,4 @@ def test_short_names_are_unique() -> None:
 
 
 def test_settings_are_written_as_a_person_would() -> None:
-    assert write_settings({"a": math.pi / 1000, "b": 16, "c": [0.5, 0.99]}) == "a=0.003142, b=16, c=[0.5, 0.99]"
+    assert format_settings({"a": math.pi / 1000, "b": 16, "c": [0.5, 0.99]}) == "a=0.003142, b=16, c=[0.5, 0.99]"

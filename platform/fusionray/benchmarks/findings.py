@@ -10,8 +10,8 @@ from importlib import resources
 import yaml
 
 from fusionray.config import Section
-from fusionray.evaluation.report.figures import Figure, Figures
-from fusionray.evaluation.report.goals import Goal
+from fusionray.evaluation.report.figures import Figures, MeasuredFigure
+from fusionray.evaluation.report.metric_table import Goal
 
 
 class BenchKey(Section):
@@ -22,9 +22,9 @@ class BenchKey(Section):
     unit: str
     goal: Goal | None = None
 
-    def judge(self, value: float) -> Figure:
+    def judge(self, value: float) -> MeasuredFigure:
         """Compare a value with the goal."""
-        figure = Figure(value=value, unit=self.unit)
+        figure = MeasuredFigure(value=value, unit=self.unit)
         return self.goal.check(figure, {}) if self.goal else figure
 
 
@@ -52,7 +52,7 @@ class Findings:
         self.breakdowns |= other.breakdowns
         self.notes += other.notes
 
-    def figures(self, keys: Mapping[str, BenchKey]) -> dict[str, Figure]:
+    def figures(self, keys: Mapping[str, BenchKey]) -> dict[str, MeasuredFigure]:
         """Compare the medians over the rounds with the goals, in the order of the keys."""
         return {
             name: key.judge(statistics.median(self.values[name])) for name, key in keys.items() if self.values.get(name)

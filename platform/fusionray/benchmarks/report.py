@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusionray.benchmarks.findings import HEAD, BenchKey, Findings, describe_spread, list_rows
-from fusionray.evaluation.report.figures import Figure, Figures
+from fusionray.evaluation.report.figures import Figures, MeasuredFigure
 from fusionray.reporting.charts import (
     Measured,
     choose_strip_ends,
@@ -39,10 +39,10 @@ def show_figures(figures: Figures, findings: Findings, keys: Mapping[str, BenchK
         for key, figure in figures.figures.items()
     ]
     legend = Legend(explain_marks("from the lowest round to the highest", with_goals=True, with_open=True))
-    return [Block("Figures beside their goals", [legend, Rows(rows)])] if rows else []
+    return [Block("Figures and goals", [legend, Rows(rows)])] if rows else []
 
 
-def show_figure(key: str, figure: Figure, rounds: Sequence[float], what: str) -> Row:
+def show_figure(key: str, figure: MeasuredFigure, rounds: Sequence[float], what: str) -> Row:
     """Show a figure as a row."""
     low, high = (min(rounds), max(rounds)) if len(rounds) > 1 else (None, None)
     measured = Measured(figure.value, low, high, figure.goal_low, figure.goal_high, figure.holds)

@@ -9,8 +9,8 @@ import torch
 from fusionray.checkpoint.models import load_encoder, load_reader
 from fusionray.faces.align import load_template
 from fusionray.metrics.feature_network import FeatureNetwork, FeaturesConfig
+from fusionray.metrics.fusion_metrics import Evaluators
 from fusionray.metrics.landmarks import CropLandmarks
-from fusionray.metrics.measure import Evaluators
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from fusionray.checkpoint.info import CheckpointInfo, find_checkpoint, read_info
 from fusionray.checkpoint.reader import list_tensors, load_tensors
 from fusionray.config import Section, validate
 from fusionray.errors import CheckpointMissing
-from fusionray.metrics.attribute_reader import AttributeReader, AttributeReaderConfig, ParameterStandard
-from fusionray.nets.fusion import FusionNetwork, SourceReader
+from fusionray.metrics.attribute_reader import AttributeReader, AttributeReaderConfig, ParameterScaler
+from fusionray.nets.fusion import FusionNetwork, SourceConditioner
 from fusionray.nets.generator import Generator, GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 
@@ -74,7 +74,7 @@ def load_reader(location: str) -> AttributeReader:
     if ATTRIBUTE_READER not in info.metadata:
         raise CheckpointMissing(f"{folder}: holds no attribute reader; train one with `--preset attributes-small`")
     config = AttributeReaderConfig.model_validate(info.metadata[ATTRIBUTE_READER])
-    reader = AttributeReader(config, ParameterStandard.blank(len(config.names)))
+    reader = AttributeReader(config, ParameterScaler.identity(len(config.names)))
     load_weights(reader, load_tensors(folder, TRAINED_READER), folder)
     return reader.eval().requires_grad_(False)
 
@@ -165,9 +165,9 @@ class TrainedFusion:
         return self.network.generator
 
     @property
-    def reader(self) -> SourceReader:
+    def reader(self) -> SourceConditioner:
         """The network that encodes the source for the generator, in eval mode."""
-        return SourceReader(self.encoder, self.network).eval()
+        return SourceConditioner(self.encoder, self.network).eval()
 
 
 def read_stored_config(folder: str, info: CheckpointInfo) -> StoredConfig:

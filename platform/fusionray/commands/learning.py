@@ -143,7 +143,7 @@ def add_evaluate(verbs: Verbs) -> None:
         "evaluate",
         "Measure a model on people that it was not trained on.",
         arguments="MODEL --data SHARDS --output DIR [options] [KEY=VALUE ...]",
-        details="The encoder that measures identity is trained first, unless the setting evaluator names\n"
+        details="The encoder that measures identity is trained first, unless the setting face_fusion.evaluator names\n"
         "one. It must not be the encoder that supervised the model.",
         examples=[
             (

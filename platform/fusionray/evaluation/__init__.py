@@ -1,1 +1,1 @@
-"""How good it is: metrics, protocols and reports."""
+"""The evaluation stage: protocols, test pairs, workers and reports."""

@@ -1,4 +1,6 @@
-"""Clips of a moving face, which show whether a fusion is stable: rendered ones with a true fusion, or a user's.
+"""Clips of a moving face, on which the stability of a fusion is measured: rendered ones, or a user's recordings.
+
+Only rendered clips have a true fusion.
 
 Shape suffixes: T frames, H rows, W columns, A attributes, P parameters.
 """
@@ -24,21 +26,21 @@ from fusionray.errors import InputMissing
 from fusionray.faces.align import Template, estimate_alignment, warp_crop
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Image, largest_face
-from fusionray.metrics.measure import TRUTH_OVERSAMPLING
+from fusionray.metrics.fusion_metrics import TRUTH_OVERSAMPLING
 from fusionray.nets.pixels import to_uint8
 from fusionray.types import PairBatch, SyntheticTruth
 
-# What moves in a rendered clip; hair, clothes and background are those of its first frame.
+# Attributes that change during a rendered clip; hair, clothes and background are those of its first frame.
 MOVING = (
     "yaw", "pitch", "roll", "smile", "mouth_open", "brow_raise", "eye_closure", "gaze_x", "gaze_y", "light_azimuth",
 )  # fmt: skip
-# Fewest frames with a face in a file.
-LEAST_FRAMES = 2
+# Fewest frames with a face that a recorded clip must have.
+MIN_FRAMES = 2
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Aligned frames, uint8 [T,3,S,S] RGB; `truth` is the true fusion of each, where it can be rendered."""
+    """Aligned frames, uint8 [T,3,S,S] RGB; `truth`: the true fusion of each frame, for rendered clips."""
 
     target: Tensor
     truth: Tensor | None
@@ -48,15 +50,15 @@ class Clip(Protocol):
     """A description of a clip, small enough to send to a worker."""
 
     def load(self, template: Template, size: int) -> Frames:
-        """Make the frames, aligned to a template."""
+        """Return the frames as crops of `size` px, aligned to a template."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class RenderedClip:
-    """A synthetic person who moves from one set of attributes to another, and the source that is fused in.
+    """A synthetic target person who moves between two sets of attributes, and the source person to fuse in.
 
-    `source_identity` and `target_identity` [P]; `start` and `end` [A], float32.
+    `source_identity`, `target_identity` float32 [P]; `start`, `end` float32 [A].
     """
 
     name: str
@@ -67,8 +69,8 @@ class RenderedClip:
     num_frames: int
 
     def load(self, template: Template, size: int) -> Frames:
-        """Render frames and their true fusions, each aligned by the points of its own head."""
-        attributes_TA = self.move()
+        """Render frames and their true fusions, each aligned by the exact landmarks of its frame."""
+        attributes_TA = self.interpolate_attributes()
         target, source = (
             torch.from_numpy(identity).expand(self.num_frames, -1)
             for identity in (self.target_identity, self.source_identity)
@@ -88,7 +90,7 @@ class RenderedClip:
 
         return Frames(draw(target), draw(source))
 
-    def move(self) -> Tensor:
+    def interpolate_attributes(self) -> Tensor:
         """Interpolate from start to end with cosine easing, [T,A]; only MOVING attributes change."""
         columns = [synthetic.ATTRIBUTE_NAMES.index(name) for name in MOVING]
         share_T1 = (1 - torch.cos(torch.linspace(0, math.pi, self.num_frames)[:, None])) / 2
@@ -107,9 +109,9 @@ class RecordedClip:
     num_frames: int
 
     def load(self, template: Template, size: int) -> Frames:
-        """Read frames and align the largest face of each; frames without one are left out.
+        """Read frames and align the largest face of each; frames without a face are left out.
 
-        Raises: InputMissing if it cannot be read, or shows no face that moves.
+        Raises: InputMissing if the file cannot be read, or shows a face in too few frames.
         """
         detector = build_detector("default")
         crops = []
@@ -120,22 +122,22 @@ class RecordedClip:
                 crops.append(warp_crop(image, matrix, size))
             if len(crops) == self.num_frames:
                 break
-        if len(crops) < LEAST_FRAMES:
-            raise InputMissing(f"{self.path}: shows a face in {len(crops)} frames; at least {LEAST_FRAMES} are needed")
+        if len(crops) < MIN_FRAMES:
+            raise InputMissing(f"{self.path}: shows a face in {len(crops)} frames; at least {MIN_FRAMES} are needed")
         return Frames(torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2).contiguous(), None)
 
 
 def read_frames(path: Path) -> Iterator[Image]:
     """Yield the frames of a video file, or the pictures of a folder by name.
 
-    Raises: InputMissing if there is nothing that can be read.
+    Raises: InputMissing if the path does not exist, or OpenCV cannot decode the video.
     """
     if path.is_dir():
         pictures = (cv2.imread(str(file), cv2.IMREAD_COLOR_RGB) for file in sorted(path.iterdir()) if file.is_file())
         yield from (picture for picture in pictures if picture is not None)
         return
     if not path.is_file():
-        raise InputMissing(f"{path}: no such video file or folder of frames; check clips.files")
+        raise InputMissing(f"{path}: no such video file or folder of frames; check face_fusion.clips.files")
     capture = cv2.VideoCapture(str(path))
     try:
         if not capture.isOpened():

@@ -1,4 +1,4 @@
-"""The settings of an evaluation."""
+"""The settings of `fusionray evaluate`: general ones, and those that only models which fuse faces use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pydantic import Field, field_validator
 
 from fusionray.config import Section, in_unit
 from fusionray.data.shards import Split
-from fusionray.evaluation.report.goals import GoalSet
+from fusionray.evaluation.report.metric_table import GoalSet
 from fusionray.metrics.feature_network import FeaturesConfig
 from fusionray.training.config import WorkersConfig
 
 
 class ClipsConfig(Section):
-    """The clips in which flicker is measured."""
+    """The clips on which flicker and warp error are measured."""
 
     number: int = Field(
         8, ge=0, description="Synthetic clips that are rendered; 0: none.", json_schema_extra=in_unit("clips")
@@ -25,8 +25,35 @@ class ClipsConfig(Section):
     files: tuple[str, ...] = Field((), description="Video files, or folders of numbered pictures, to evaluate as well.")
 
 
+class FaceFusionEvalConfig(Section):
+    """Settings that only the evaluation of face fusion uses: people, evaluators and clips."""
+
+    people: int = Field(100, ge=2, description="Largest number of people to draw from the split.")
+    gallery_images: int = Field(
+        4,
+        ge=1,
+        description="Gallery pictures of each person, averaged into a template; none of them is a source or a target.",
+        json_schema_extra=in_unit("pictures"),
+    )
+    evaluator: str = Field(
+        "preset:identity-evaluator",
+        description="Encoder that measures identity: a checkpoint or run folder, or preset:NAME to train it first on "
+        "the train split of these shards. It must not be the encoder that supervised the model.",
+    )
+    attributes: str | None = Field(
+        "preset:attributes-small",
+        description="Model that reads pose, expression and light, named in the same way; null: none, for photographs.",
+    )
+    features: FeaturesConfig | None = Field(
+        None,
+        description="Network for FID and KID; null: both are measured in the evaluator's embeddings, as fid_embedding "
+        "and kid_embedding.",
+    )
+    clips: ClipsConfig = ClipsConfig()
+
+
 class EvaluateConfig(Section):
-    """Which model is evaluated, on which pictures, with which evaluators."""
+    """Which model is evaluated, on which pictures, and where the report goes."""
 
     listed_by: ClassVar[str] = "fusionray evaluate --settings"
 
@@ -37,38 +64,20 @@ class EvaluateConfig(Section):
     output: str = Field(description="Local folder for figures.json, report.html, report.md and pairs.csv.")
     split: Split = Field(
         "test",
-        description="Which people to evaluate on; no model is trained on, and no setting chosen on, those of the test "
-        "split.",
+        description="Split to evaluate on; no model is trained on the test split, and no setting is chosen by it.",
     )
-    pairs: int = Field(500, ge=2, description="Pairs of different people to fuse.")
-    people: int = Field(100, ge=2, description="Largest number of people to draw from the split.")
-    gallery_images: int = Field(
-        4,
-        ge=1,
-        description="Gallery pictures of each person, averaged into a template; none of them is a source or a target.",
-        json_schema_extra=in_unit("pictures"),
+    pairs: int = Field(
+        500,
+        ge=2,
+        description="Pairs of different people to fuse; for a model of pictures, draws of its inputs.",
     )
     seed: int = Field(
         0, ge=0, description="Seed of the drawn people and pairs; the same seed and shards give the same pairs."
     )
-    evaluator: str = Field(
-        "preset:identity-judge",
-        description="Encoder that measures identity: a checkpoint or run folder, or preset:NAME to train it first on "
-        "the train split of these shards. It must not be the encoder that supervised the model.",
-    )
-    attributes: str | None = Field(
-        "preset:attributes-small",
-        description="Model that reads pose, expression and light, named in the same way; null: none, for photographs.",
-    )
-    features: FeaturesConfig | None = Field(
-        None,
-        description="Network for FID and KID; null: both are measured in the evaluator's embeddings, as fid_judge and "
-        "kid_judge.",
-    )
-    clips: ClipsConfig = ClipsConfig()
+    face_fusion: FaceFusionEvalConfig = FaceFusionEvalConfig()
     goals: GoalSet = Field(
         "none",
-        description="Set of goals that the figures are compared with: that of paired or unpaired training, or none.",
+        description="Goals to compare the figures with: those of paired or of unpaired training, or none.",
     )
     bootstrap_rounds: int = Field(
         1000,
@@ -76,11 +85,14 @@ class EvaluateConfig(Section):
         description="Bootstrap resamplings for each confidence interval; 0: no intervals.",
         json_schema_extra=in_unit("rounds"),
     )
-    batch: int = Field(32, ge=1, description="Pairs that a worker fuses at once.", json_schema_extra=in_unit("pairs"))
+    batch_size: int = Field(
+        32, ge=1, description="Pairs that a worker fuses at once.", json_schema_extra=in_unit("pairs")
+    )
     workers: WorkersConfig = WorkersConfig()
     runs: str | None = Field(
         None,
-        description="Folder of the runs that train evaluator and attributes model, and of their tracker; null: output.",
+        description="Folder of the training runs of evaluator and attributes model, and of their tracker; null: "
+        "output.",
     )
     tracking_uri: str | None = Field(None, description="MLflow store; null: an SQLite store in `runs`.")
     experiment: str = Field("fusionray", description="MLflow experiment of the evaluation.")
@@ -89,5 +101,5 @@ class EvaluateConfig(Section):
     @classmethod
     def _local_output(cls, output: str) -> str:
         if "://" in output:
-            raise ValueError("must be a local folder: the report goes from there to the tracker")
+            raise ValueError("must be a local folder: the tracker uploads the report from there")
         return output

@@ -16,34 +16,34 @@ from fusionray.data.reading import list_files, read_split
 from fusionray.data.shards import Manifest, Split
 from fusionray.errors import ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
-from fusionray.metrics.protocol import PairPlan, Rows, plan_pairs
+from fusionray.metrics.pair_plan import PairPlan, RowIndices, plan_pairs
 
 
 @dataclass(frozen=True, eq=False)
 class EvalDataset:
     """N encoded crops, the pairs to form of them, and the place of each crop in the shards.
 
-    `plan`: pairs and enrolled pictures as indices into `crops`, not as rows of the split. `files`: names of all shard
+    `plan`: pairs and gallery pictures as indices into `crops`, not as rows of the split. `files`: names of all shard
     files of the split. `file` int64 [N]: index into `files` of each crop. `row` int64 [N]: its row in that file.
     """
 
     crops: Crops
     plan: PairPlan
     files: tuple[str, ...]
-    file: Rows
-    row: Rows
+    file: RowIndices
+    row: RowIndices
 
     def person(self, crop: int) -> str:
         """Return the name of the person whom a crop shows; `crop` in 0..N-1."""
         return self.crops.people[int(self.crops.person[crop])]
 
-    def place(self, crop: int) -> tuple[str, int, str]:
+    def locate(self, crop: int) -> tuple[str, int, str]:
         """Return the name of the shard file, the row in it, and the person of a crop; `crop` in 0..N-1."""
         return self.files[int(self.file[crop])], int(self.row[crop]), self.person(crop)
 
 
 def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
-    """Plan the pairs of `config.split` and read their crops, and those of the enrolled pictures, from the shards.
+    """Plan the pairs of `config.split` and read their crops, and those of the gallery, from the shards.
 
     Equal shards and settings give an equal dataset. The crops are in the order of their rows in the split.
 
@@ -51,15 +51,16 @@ def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
     """
     check_split(config.data, manifest, config.split)
     names = read_split(config.data, manifest, config.split, ["identity"]).column("identity").to_pylist()
+    settings = config.face_fusion
     plan = plan_pairs(
-        names, pairs=config.pairs, people=config.people, gallery_images=config.gallery_images, seed=config.seed
+        names, pairs=config.pairs, people=settings.people, gallery_images=settings.gallery_images, seed=config.seed
     )
     files = list_files(config.data, manifest, config.split)
     used = plan.used_rows()
     ends = np.cumsum(files.rows, dtype=np.int64)
     file = np.searchsorted(ends, used, side="right")
     row = used - (ends - np.array(files.rows, np.int64))[file]
-    crops = crops_from_tables(files.read(segment) for segment in segments(file, row))
+    crops = crops_from_tables(files.read(segment) for segment in group_by_file(file, row))
     return EvalDataset(
         crops,
         PairPlan(
@@ -71,7 +72,7 @@ def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
     )
 
 
-def segments(file: Rows, row: Rows) -> Iterator[Segment]:
+def group_by_file(file: RowIndices, row: RowIndices) -> Iterator[Segment]:
     """Yield a `Segment` per shard file with the rows to read from it, in the order of the files.
 
     `file` and `row` are as in `EvalDataset`; within a file, `row` must ascend.
@@ -83,7 +84,7 @@ def segments(file: Rows, row: Rows) -> Iterator[Segment]:
 def check_split(folder: str, manifest: Manifest, split: Split) -> None:
     """Check that a split has the two people that a pair needs. `folder` appears in the error message only.
 
-    Raises: ShardMismatch if the split is missing or has fewer than two people; no other split is taken instead.
+    Raises: ShardMismatch if the split is missing or has fewer than two people; other splits are not tried.
     """
     people = manifest.splits[split].identities if split in manifest.splits else 0
     if people >= 2:
@@ -91,15 +92,15 @@ def check_split(folder: str, manifest: Manifest, split: Split) -> None:
     known = ", ".join(f"{name} {info.identities}" for name, info in manifest.splits.items())
     remedy = "with more people" if split == "train" else f"with a larger {split}_fraction"
     if split == "test":
-        remedy += ", or evaluate on people that models were chosen by: split=validation"
+        remedy += ", or evaluate with split=validation, by which models were chosen"
     raise ShardMismatch(
-        f"{folder}: its {split} split has {people} people, and pairs need two (people by split: {known}); "
+        f"{folder}: its {split} split has {people} people, but pairs need two (people by split: {known}); "
         f"prepare again {remedy}"
     )
 
 
 def compact(draws: SampledPairs) -> SampledPairs:
-    """Return equal draws that hold only the crops in use, each copied once, and no regions.
+    """Return equal pairs that hold only the crops in use, each copied once, without regions.
 
     The result is small enough to send to a worker: it shares no memory with the shard tables.
     """

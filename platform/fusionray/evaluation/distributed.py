@@ -11,43 +11,45 @@ import numpy as np
 from tqdm import tqdm
 
 from fusionray.errors import FusionRayError
-from fusionray.evaluation.workload import EvalContext, EvalSpec, Kind, Piece, collect
-from fusionray.metrics.measure import Columns
-from fusionray.metrics.protocol import Rows
+from fusionray.evaluation.work_items import EvalContext, EvalSpec, ItemKind, WorkItem, merge_results
+from fusionray.metrics.fusion_metrics import MetricColumns
+from fusionray.metrics.pair_plan import RowIndices
 from fusionray.ray_cluster.actor_pool import Answer, unpack, work_through
 from fusionray.ray_cluster.connection import require_cpus
 from fusionray.training.config import WorkersConfig
 
 
 class EvalActor:
-    """A worker that loads model and evaluators once, then measures pieces."""
+    """A Ray actor that loads model and evaluators once, then measures work items."""
 
     def __init__(self, spec: EvalSpec) -> None:
         self.spec = spec
         self.context: EvalContext | None = None
 
     def __call__(self, batch: Answer) -> Iterator[Answer]:
-        """Measure pieces; each answer is pickled: kind, numbers and columns of a piece, or a FusionRayError.
+        """Measure work items; yield a pickled result for each: kind, numbers and columns, or a FusionRayError.
 
-        The error is returned as a value: if it were raised here, Ray would wrap it and extend its message; if it were
-        raised in the constructor, Ray would retry for ever.
+        The error is returned as a value: Ray would wrap an error that is raised here and extend its message, and
+        would retry without end after an error in the constructor.
         """
-        piece: Piece
-        for piece in unpack(batch):
+        item: WorkItem
+        for item in unpack(batch):
             try:
                 self.context = self.context or EvalContext(self.spec)
-                yield answer((piece.kind, piece.numbers, piece.measure(self.context)))
+                yield pickle_result((item.kind, item.numbers, item.measure(self.context)))
             except FusionRayError as error:
-                yield answer(error)
+                yield pickle_result(error)
 
 
-def answer(value: Any) -> Answer:
-    """Wrap an answer for the driver."""
+def pickle_result(value: Any) -> Answer:
+    """Pickle a result for the driver."""
     return {"answer": np.array([pickle.dumps(value)], dtype=object)}
 
 
-def measure_pieces(spec: EvalSpec, pieces: Sequence[Piece], workers: WorkersConfig) -> dict[Kind, tuple[Rows, Columns]]:
-    """Measure all pieces with a progress bar; return numbers, ascending, and columns by kind.
+def measure_items(
+    spec: EvalSpec, items: Sequence[WorkItem], workers: WorkersConfig
+) -> dict[ItemKind, tuple[RowIndices, MetricColumns]]:
+    """Measure all work items on the cluster, with a progress bar; return numbers (ascending) and columns by kind.
 
     Raises: ClusterUnavailable without a free CPU for each worker; any FusionRayError of a worker.
     """
@@ -55,13 +57,13 @@ def measure_pieces(spec: EvalSpec, pieces: Sequence[Piece], workers: WorkersConf
     answers = work_through(
         EvalActor,
         spec,
-        pieces,
+        items,
         size=workers.num_workers,
         num_cpus=workers.cpus_per_worker,
         num_gpus=1 if spec.use_gpu else 0,
     )
-    found: dict[Kind, list[tuple[Rows, Columns]]] = {"pairs": [], "crops": [], "clips": []}
-    total = sum(len(piece.numbers) for piece in pieces)
+    found: dict[ItemKind, list[tuple[RowIndices, MetricColumns]]] = {"pairs": [], "crops": [], "clips": []}
+    total = sum(len(item.numbers) for item in items)
     with tqdm(desc="evaluate", total=total, unit=" pictures", file=sys.stderr) as bar:
         for batch in answers:
             for pickled in batch["answer"]:
@@ -71,4 +73,4 @@ def measure_pieces(spec: EvalSpec, pieces: Sequence[Piece], workers: WorkersConf
                 kind, numbers, columns = value
                 found[kind].append((numbers, columns))
                 bar.update(len(numbers))
-    return {kind: collect(parts) for kind, parts in found.items()}
+    return {kind: merge_results(parts) for kind, parts in found.items()}

@@ -12,10 +12,10 @@ from fusionray.checkpoint.models import read_stored_config
 from fusionray.environment import resolve_location
 from fusionray.errors import BundleInvalid, ConfigInvalid
 from fusionray.evaluation.config import EvaluateConfig
-from fusionray.evaluation.fusion import evaluate_fusion
+from fusionray.evaluation.face_fusion import evaluate_fusion
 from fusionray.evaluation.fusion_model import is_bundle, resolve_model
-from fusionray.evaluation.outcome import EvaluateResult
 from fusionray.evaluation.pictures import evaluate_pictures
+from fusionray.evaluation.result import EvaluateResult
 from fusionray.recipes.family import RecipeFamily
 from fusionray.recipes.registry import find_family
 from fusionray.tracking.store import tracking_uri
@@ -28,11 +28,11 @@ PROTOCOLS: dict[str, Callable[[EvaluateConfig, RecipeFamily[Any]], EvaluateResul
 
 
 def evaluate(config: EvaluateConfig) -> EvaluateResult:
-    """Measure a model on the connected Ray cluster; evaluators that are named by a preset are trained first.
+    """Measure a model on the connected Ray cluster; train evaluators that a preset names first.
 
-    Equal settings, model and shards give equal figures. Results of an earlier call are replaced.
+    Equal settings, model and shards give equal figures. A call replaces the results of an earlier one.
 
-    Raises: ConfigInvalid if the family of the model names no protocol; any FusionRayError of the protocol.
+    Raises: ConfigInvalid if the model's family names no protocol; any FusionRayError of the protocol.
     """
     family = find_model_family(config)
     if family.evaluation not in PROTOCOLS:
@@ -49,11 +49,11 @@ def find_model_family(config: EvaluateConfig) -> RecipeFamily[Any]:
     if not is_bundle(location):
         return find_family(read_stored_config(location, read_info(location)).recipe.name)
     uri = tracking_uri(config.tracking_uri, resolve_location(config.runs or config.output))
-    described = read_bundle(location, uri).description
+    description = read_bundle(location, uri).description
     # Imported models fuse faces, and have no training configuration.
-    if described.task == FACE_FUSION:
+    if description.task == FACE_FUSION:
         return find_family(FACE_FUSION)
     try:
-        return find_family(described.lineage.config["recipe"]["name"])
+        return find_family(description.lineage.config["recipe"]["name"])
     except (KeyError, TypeError):
         raise BundleInvalid(f"{location}: does not say which recipe trained it; evaluate its run instead") from None

@@ -1,4 +1,4 @@
-"""The models that can be evaluated: a checkpoint with torch, or an exported bundle.
+"""Face-fusion models behind one interface for evaluation: a checkpoint run by torch, or an exported bundle.
 
 Shape suffixes: N batch, C channels, H rows, W columns.
 """
@@ -20,8 +20,8 @@ from fusionray.checkpoint.info import find_checkpoint
 from fusionray.checkpoint.models import load_fusion
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import BundleInvalid
-from fusionray.metrics.measure import FusionModel
-from fusionray.nets.generator import Fused
+from fusionray.metrics.fusion_metrics import FusionModel
+from fusionray.nets.generator import GeneratorOutput
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.runtime.config import RuntimeConfig
@@ -32,8 +32,8 @@ from fusionray.storage import filesystem as storage
 
 
 @dataclass(frozen=True)
-class FusionModelInfo:
-    """Metadata of a model; `digest` identifies it, `data_digest` the shards that it was trained on.
+class ModelInfo:
+    """Metadata of a model under evaluation; `digest` identifies it, `data_digest` the shards that it was trained on.
 
     `training`: the resolved configuration of its training; empty if it is unknown.
     """
@@ -47,17 +47,17 @@ class FusionModelInfo:
 
 
 class TorchFusionModel:
-    """A generator and the network that reads the source's identity."""
+    """A generator and the network that turns source faces into its condition, both of a checkpoint."""
 
-    def __init__(self, generator: nn.Module, reader: nn.Module, window: nn.Module) -> None:
+    def __init__(self, generator: nn.Module, reader: nn.Module, face_crop: nn.Module) -> None:
         self.generator = generator
         self.reader = reader
-        self.window = window
+        self.face_crop = face_crop
 
     @torch.no_grad()
     def fuse(self, source: Tensor, target: Tensor) -> Tensor:
         """Fuse crops, uint8 [N,3,S,S] RGB in and out."""
-        fused: Fused = self.generator(self.reader(self.window(to_float(source))), to_float(target))
+        fused: GeneratorOutput = self.generator(self.reader(self.face_crop(to_float(source))), to_float(target))
         return to_uint8(fused.output)
 
     @torch.no_grad()
@@ -68,13 +68,13 @@ class TorchFusionModel:
 
 
 class BundleFusionModel:
-    """The two models of a bundle on ONNX Runtime, for aligned crops.
+    """The generator and the identity encoder of a bundle on ONNX Runtime, for aligned crops.
 
     Raises: BundleInvalid if the models do not match the bundle's description, or the generator takes source pictures;
         ProviderUnavailable.
     """
 
-    def __init__(self, bundle: Bundle, window: nn.Module, threads: int | None = None) -> None:
+    def __init__(self, bundle: Bundle, face_crop: nn.Module, threads: int | None = None) -> None:
         if bundle.description.takes_picture:
             raise BundleInvalid(
                 f"{bundle.folder}: its generator takes the source as a picture; an evaluation needs the bundle's "
@@ -83,13 +83,13 @@ class BundleFusionModel:
         settings = RuntimeConfig(threads=threads)
         self.generator = CropFuser(bundle, settings)
         self.reader = EmbeddingReader(bundle, settings)
-        self.window = window
+        self.face_crop = face_crop
 
     @torch.no_grad()
     def fuse(self, source: Tensor, target: Tensor) -> Tensor:
         """Fuse crops, uint8 [N,3,S,S] RGB in and out."""
         crops_NHWC = target.permute(0, 2, 3, 1).cpu().numpy()
-        fused = self.generator.fuse(self.reader.forward(self.rescale(self.window(to_float(source)))), crops_NHWC)
+        fused = self.generator.fuse(self.reader.forward(self.rescale(self.face_crop(to_float(source)))), crops_NHWC)
         return torch.from_numpy(fused.crops.copy()).permute(0, 3, 1, 2).contiguous().to(target.device)
 
     @torch.no_grad()
@@ -99,7 +99,7 @@ class BundleFusionModel:
         return torch.from_numpy(source_NE[:, :EMBEDDING_LENGTH]).to(face.device)
 
     def rescale(self, image_NCHW: Tensor) -> NDArray[np.float32]:
-        """Map pictures in [-1,1], RGB, to the levels and order that the encoder takes."""
+        """Map RGB pictures in [-1,1] to the value range and channel order of the encoder's input."""
         black_C11, span_C11 = levels_of(self.reader.crop_range)
         ordered = image_NCHW.flip(1) if self.reader.crop_range.order == "bgr" else image_NCHW
         return np.asarray((ordered.float() + 1).cpu().numpy() * (span_C11 / 2) + black_C11, np.float32)
@@ -123,28 +123,28 @@ def is_bundle(location: str) -> bool:
 
 def open_fusion_model(
     location: str, *, tracking_uri: str | None, device: torch.device, threads: int | None = None
-) -> tuple[FusionModel, FusionModelInfo]:
+) -> tuple[FusionModel, ModelInfo]:
     """Load a model from a location that `resolve_model` returned.
 
     Raises: BundleInvalid, CheckpointMissing, ProviderUnavailable.
     """
     if is_bundle(location):
         bundle = read_bundle(location, tracking_uri)
-        described = bundle.description
-        window = ArcFaceCrop(crop_to_arcface_affine(described.template)).to(device)
-        return BundleFusionModel(bundle, window, threads), FusionModelInfo(
-            described.name,
-            described.size,
-            described.template,
+        description = bundle.description
+        face_crop = ArcFaceCrop(crop_to_arcface_affine(description.template)).to(device)
+        return BundleFusionModel(bundle, face_crop, threads), ModelInfo(
+            description.name,
+            description.size,
+            description.template,
             bundle_hash(bundle),
-            described.lineage.data_manifest,
-            described.lineage.config,
+            description.lineage.data_manifest,
+            description.lineage.config,
         )
     trained = load_fusion(location)
     data = trained.config.data
-    window = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
-    model = TorchFusionModel(trained.generator.to(device), trained.reader.to(device), window)
-    return model, FusionModelInfo(
+    face_crop = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
+    model = TorchFusionModel(trained.generator.to(device), trained.reader.to(device), face_crop)
+    return model, ModelInfo(
         trained.config.run.name,
         data.size,
         data.template,

@@ -1,4 +1,4 @@
-"""A model from pictures to a picture as it is evaluated: with torch, or as an exported bundle.
+"""Image-to-image models behind one interface for evaluation: a checkpoint run by torch, or an exported bundle.
 
 Shape suffixes: N pictures, S side.
 """
@@ -16,7 +16,7 @@ from fusionray.bundle.bundle import Bundle, bundle_hash, read_bundle
 from fusionray.checkpoint.info import read_info
 from fusionray.checkpoint.models import read_stored_config
 from fusionray.errors import BundleInvalid
-from fusionray.evaluation.fusion_model import FusionModelInfo, is_bundle
+from fusionray.evaluation.fusion_model import ModelInfo, is_bundle
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.family import RecipeFamily
 from fusionray.runtime.config import RuntimeConfig
@@ -24,10 +24,10 @@ from fusionray.runtime.tasks import open_runner
 
 
 class PictureModel(Protocol):
-    """A model under test."""
+    """A model under evaluation."""
 
-    def make(self, pictures: Sequence[Tensor]) -> Tensor:
-        """Make pictures, uint8 [N,3,S,S] RGB in each role and out, as a service would."""
+    def run(self, pictures: Sequence[Tensor]) -> Tensor:
+        """Map one tensor uint8 [N,3,S,S] RGB for each role to the output, uint8 [N,3,S,S], as the service does."""
         ...
 
 
@@ -39,16 +39,17 @@ class TorchPictureModel:
         self.device = device
 
     @torch.no_grad()
-    def make(self, pictures: Sequence[Tensor]) -> Tensor:
-        """Make pictures, uint8 [N,3,S,S]."""
-        made: Tensor = self.network(*(to_float(picture.to(self.device)) for picture in pictures))
-        return to_uint8(made).cpu()
+    def run(self, pictures: Sequence[Tensor]) -> Tensor:
+        """Run the network; uint8 [N,3,S,S] in and out."""
+        output: Tensor = self.network(*(to_float(picture.to(self.device)) for picture in pictures))
+        return to_uint8(output).cpu()
 
 
 class BundlePictureModel:
-    """A bundle as the service runs it, its inputs in the order in which the model takes them.
+    """A bundle as the service runs it; its inputs are in the order of the family's roles.
 
-    Raises: BundleInvalid if it takes another number of pictures than its family gives; ProviderUnavailable.
+    Raises: BundleInvalid if the bundle takes another number of pictures than its family has roles;
+        ProviderUnavailable.
     """
 
     def __init__(self, bundle: Bundle, num_roles: int, settings: RuntimeConfig | None = None) -> None:
@@ -59,30 +60,28 @@ class BundlePictureModel:
                 "input picture(s); export it again"
             )
 
-    def make(self, pictures: Sequence[Tensor]) -> Tensor:
-        """Make pictures, uint8 [N,3,S,S]."""
+    def run(self, pictures: Sequence[Tensor]) -> Tensor:
+        """Run the bundle row by row; uint8 [N,3,S,S] in and out."""
         roles = [picture.permute(0, 2, 3, 1).numpy() for picture in pictures]
         rows = zip(*roles, strict=True)
-        made = [self.runner.run(dict(zip(self.runner.inputs, row, strict=True))) for row in rows]
-        return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).contiguous()
+        outputs = [self.runner.run(dict(zip(self.runner.inputs, row, strict=True))) for row in rows]
+        return torch.from_numpy(np.stack(outputs)).permute(0, 3, 1, 2).contiguous()
 
 
 def open_picture_model(
     location: str, family: RecipeFamily[Any], tracking_uri: str, device: torch.device
-) -> tuple[PictureModel, FusionModelInfo]:
+) -> tuple[PictureModel, ModelInfo]:
     """Load a model from a location that `resolve_model` returned.
 
     Raises: BundleInvalid, CheckpointMissing, ProviderUnavailable; ConfigInvalid if the family has no such model.
     """
     if is_bundle(location):
         bundle = read_bundle(location, tracking_uri)
-        described = bundle.description
-        digest, learned = bundle_hash(bundle), described.lineage.data_manifest
-        facts = FusionModelInfo(described.name, described.size, described.template, digest, learned)
-        return BundlePictureModel(bundle, family.num_roles), facts
-    info = read_info(location)
-    config = read_stored_config(location, info)
-    facts = FusionModelInfo(
-        config.run.name, config.data.size, config.data.template, info.table_sha256, info.data_digest
-    )
-    return TorchPictureModel(family.load_model(location), device), facts
+        description = bundle.description
+        digest, data_digest = bundle_hash(bundle), description.lineage.data_manifest
+        info = ModelInfo(description.name, description.size, description.template, digest, data_digest)
+        return BundlePictureModel(bundle, family.num_roles), info
+    stored = read_info(location)
+    config = read_stored_config(location, stored)
+    info = ModelInfo(config.run.name, config.data.size, config.data.template, stored.table_sha256, stored.data_digest)
+    return TorchPictureModel(family.load_model(location), device), info

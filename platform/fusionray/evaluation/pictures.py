@@ -1,7 +1,7 @@
 """Evaluate an image-to-image model: SSIM, PSNR and L1 between its output and the reference output of its family.
 
 Each draw is one input picture per role of the family (for example content and style). The baseline is to return the
-first input unchanged; its figures have the suffix `_first`. Models that fuse faces are evaluated by fusion.py instead.
+first input unchanged; its figures have the suffix `_first`. The module face_fusion.py evaluates models that fuse faces.
 
 Shape suffixes: N draws, R roles, S side in pixels.
 """
@@ -25,13 +25,12 @@ from fusionray.data.shards import Manifest, check_shards, read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
-from fusionray.evaluation.fusion_model import FusionModelInfo, resolve_model
-from fusionray.evaluation.outcome import EvaluateResult
+from fusionray.evaluation.fusion_model import ModelInfo, resolve_model
 from fusionray.evaluation.picture_model import PictureModel, open_picture_model
 from fusionray.evaluation.report.documents import Report, write_report, write_text
 from fusionray.evaluation.report.examples import Ranking, show_examples
 from fusionray.evaluation.report.figures import FIGURES_NAME, write_figures
-from fusionray.evaluation.report.goals import PICTURES_TABLE, Table, load_table
+from fusionray.evaluation.report.metric_table import PICTURES_TABLE, MetricTable, load_table
 from fusionray.evaluation.report.output import (
     PAIRS_NAME,
     describe_command,
@@ -39,9 +38,10 @@ from fusionray.evaluation.report.output import (
     track,
     write_csv,
 )
+from fusionray.evaluation.result import EvaluateResult
 from fusionray.metrics.aggregate import Summary, mean
 from fusionray.metrics.confidence import bootstrap
-from fusionray.metrics.measure import EIGHT_BITS_PSNR, Columns, join
+from fusionray.metrics.fusion_metrics import EIGHT_BITS_PSNR, MetricColumns, join
 from fusionray.metrics.similarity import region_psnr, region_ssim
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.family import RecipeFamily
@@ -52,8 +52,8 @@ NAME = "evaluate"
 # Levels of 0..255 in a difference of 1 between pictures in [-1, 1].
 LEVELS = 127.5
 DECODE_THREADS = 2
-# Settings that only the evaluation of face fusion (fusion.py) reads.
-ABOUT_FACES = ("evaluator", "attributes", "features", "clips", "people", "enrolled", "workers")
+# Settings that only the evaluation of face fusion (face_fusion.py) reads.
+FACE_FUSION_SETTINGS = ("face_fusion", "workers")
 
 
 def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> EvaluateResult:
@@ -77,39 +77,40 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
     )
     uri = tracking_uri(config.tracking_uri, config.runs or config.output)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, facts = open_picture_model(config.model, family, uri, device)
+    model, info = open_picture_model(config.model, family, uri, device)
     manifest = read_manifest(config.data)
-    check_shards(config.data, manifest, size=facts.size, task=family.task)
+    check_shards(config.data, manifest, size=info.size, task=family.task)
     check_extent(config, manifest, family)
-    with closing(CropDecoder(facts.size, DECODE_THREADS)) as decoder:
+    with closing(CropDecoder(info.size, DECODE_THREADS)) as decoder:
         rows = HeldOutCrops(
             config.data, manifest, config.pairs, decoder, family.collate, with_regions=False, split=config.split
         )
         draws = rows.draw(family.num_roles, config.seed)
-        scores = join(measure_batches(model, family, rows, draws, config.batch))
+        scores = join(measure_batches(model, family, rows, draws, config.batch_size))
         groups = np.array(rows.groups)[draws[:, 0]]
-        table = load_table(PICTURES_TABLE) if family.figures is None else Table.model_validate(family.figures)
-        summary = sum_up(scores, groups, config)
-        missing = {key: "not measured for pictures" for key in table.keys if key not in summary.values}
+        own_table = family.metric_table
+        table = load_table(PICTURES_TABLE) if own_table is None else MetricTable.model_validate(own_table)
+        summary = summarise_draws(scores, groups, config)
+        not_measured = {key: "not measured for pictures" for key in table.metrics if key not in summary.values}
         checked = table.check_goals(summary.values, summary.intervals, config.goals)
-        figures = write_figures(Path(config.output), NAME, checked, missing)
+        figures = write_figures(Path(config.output), NAME, checked, not_measured)
         pairs = list_draws(np.array(rows.groups)[draws], scores)
         storage.write_atomic(str(Path(config.output) / PAIRS_NAME), pairs.encode())
         examples = list(show_examples(rank_draws(model, family, rows, draws, scores)))
-    title = f"{facts.name} on held-out pictures"
-    notes = list(describe(config, facts, manifest, len(draws)))
+    title = f"{info.name} on held-out pictures"
+    notes = list(describe(config, info, manifest, len(draws)))
     report = Report(title, figures, table, notes, describe_command(config), blocks=examples)
     files = [FIGURES_NAME, PAIRS_NAME, *write_report(Path(config.output), report)]
-    track(config, uri, facts, manifest, figures=figures, files=files)
+    track(config, uri, info, manifest, figures=figures, files=files)
     return EvaluateResult(figures, Path(config.output), write_text(figures), report)
 
 
 def warn_unused(config: EvaluateConfig) -> None:
     """Warn (UserWarning) of settings that differ from their defaults but only affect face fusion."""
     plain = EvaluateConfig(model=config.model, data=config.data, output=config.output)
-    unused = [key for key, _ in list_changes(plain, config) if key.partition(".")[0] in ABOUT_FACES]
+    unused = [key for key, _ in list_changes(plain, config) if key.partition(".")[0] in FACE_FUSION_SETTINGS]
     if unused:
-        warnings.warn(f"{', '.join(unused)}: only for models that fuse faces; no effect here", stacklevel=3)
+        warnings.warn(f"{', '.join(unused)}: only for models that fuse faces; no effect on this one", stacklevel=3)
 
 
 def check_extent(config: EvaluateConfig, manifest: Manifest, family: RecipeFamily[Any]) -> None:
@@ -119,11 +120,11 @@ def check_extent(config: EvaluateConfig, manifest: Manifest, family: RecipeFamil
     """
     held_out = manifest.splits.get(config.split)
     rows, groups = (held_out.rows, held_out.identities) if held_out else (0, 0)
-    missing = "at least one row" if rows == 0 else family.tell_missing(rows, groups)
-    if missing:
+    shortage = "at least one row" if rows == 0 else family.describe_shortage(rows, groups)
+    if shortage:
         remedy = "more pictures" if config.split == "train" else f"a larger {config.split}_fraction"
         raise ShardMismatch(
-            f"{config.data}: its {config.split} split has {rows} rows of {groups}, but {missing} are needed; prepare "
+            f"{config.data}: its {config.split} split has {rows} rows of {groups}, but {shortage} are needed; prepare "
             f"again with {remedy}"
         )
 
@@ -135,17 +136,17 @@ def decode_roles(rows: HeldOutCrops, draws: NDArray[np.int64]) -> list[Tensor]:
 
 def measure_batches(
     model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], batch: int
-) -> Iterator[Columns]:
+) -> Iterator[MetricColumns]:
     """Yield the scores of draws int64 [N,R], at most `batch` draws at a time, in order.
 
     Columns: `ssim`, `psnr`, `l1` of the model's output, and `ssim_first`, `psnr_first`, `l1_first` of the first input.
     """
     for start in range(0, len(draws), batch):
         pictures = decode_roles(rows, draws[start : start + batch])
-        wanted = make_reference(family, pictures)
+        reference = make_reference(family, pictures)
         yield {
-            **compare(model.make(pictures), wanted),
-            **{f"{name}_first": values for name, values in compare(pictures[0], wanted).items()},
+            **compare_to_reference(model.run(pictures), reference),
+            **{f"{name}_first": values for name, values in compare_to_reference(pictures[0], reference).items()},
         }
 
 
@@ -159,23 +160,23 @@ def make_reference(family: RecipeFamily[Any], pictures: Sequence[Tensor]) -> Ten
     return to_uint8(family.reference([to_float(picture) for picture in pictures]))
 
 
-def compare(picture: Tensor, wanted: Tensor) -> Columns:
-    """Compare pictures with references, both uint8 [N,3,S,S] on the CPU; returns float32 [N] columns.
+def compare_to_reference(output: Tensor, reference: Tensor) -> MetricColumns:
+    """Compare outputs with references, both uint8 [N,3,S,S] on the CPU; return float32 [N] columns.
 
     `ssim`: at most 1. `psnr`: dB, at most `EIGHT_BITS_PSNR`, which equal pictures get. `l1`: mean absolute difference
     in levels of 0..255.
     """
-    found, reference = to_float(picture), to_float(wanted)
-    everywhere = torch.ones_like(found[:, :1])
+    first, second = to_float(output), to_float(reference)
+    everywhere = torch.ones_like(first[:, :1])
     measured = {
-        "ssim": region_ssim(found, reference, everywhere),
-        "psnr": region_psnr(found, reference, everywhere).clamp(max=EIGHT_BITS_PSNR),
-        "l1": (found - reference).abs().mean(dim=(1, 2, 3)) * LEVELS,
+        "ssim": region_ssim(first, second, everywhere),
+        "psnr": region_psnr(first, second, everywhere).clamp(max=EIGHT_BITS_PSNR),
+        "l1": (first - second).abs().mean(dim=(1, 2, 3)) * LEVELS,
     }
     return {name: values.numpy() for name, values in measured.items()}
 
 
-def sum_up(scores: Columns, groups: NDArray[np.str_], config: EvaluateConfig) -> Summary:
+def summarise_draws(scores: MetricColumns, groups: NDArray[np.str_], config: EvaluateConfig) -> Summary:
     """Average each score over the N draws, with a bootstrap interval unless `config.bootstrap_rounds` is 0.
 
     `groups` [N]: name of the group of each draw's first input. The bootstrap resamples whole groups, because draws of
@@ -192,7 +193,7 @@ def sum_up(scores: Columns, groups: NDArray[np.str_], config: EvaluateConfig) ->
     return summary
 
 
-def list_draws(groups_NR: NDArray[np.str_], scores: Columns) -> str:
+def list_draws(groups_NR: NDArray[np.str_], scores: MetricColumns) -> str:
     """Return a CSV with a line per draw: the group names of its R inputs, `groups_NR` [N,R], then its scores."""
     head = [*(f"picture_{role}" for role in range(groups_NR.shape[1])), *scores]
     return write_csv(
@@ -205,7 +206,7 @@ def list_draws(groups_NR: NDArray[np.str_], scores: Columns) -> str:
 
 
 def rank_draws(
-    model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], scores: Columns
+    model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], scores: MetricColumns
 ) -> Ranking:
     """Rank draws int64 [N,R] by SSIM for the examples in the report.
 
@@ -214,7 +215,7 @@ def rank_draws(
 
     def fuse(chosen: NDArray[np.int64]) -> list[Tensor]:
         pictures = decode_roles(rows, draws[chosen])
-        return [*pictures, model.make(pictures), make_reference(family, pictures)]
+        return [*pictures, model.run(pictures), make_reference(family, pictures)]
 
     def describe_draw(row: int) -> str:
         return f"SSIM to the reference {scores['ssim'][row]:.3f}, PSNR {scores['psnr'][row]:.1f} dB"
@@ -223,13 +224,13 @@ def rank_draws(
     return Ranking(scores["ssim"], "SSIM to the reference (ssim)", heads, fuse, describe_draw)
 
 
-def describe(config: EvaluateConfig, facts: FusionModelInfo, manifest: Manifest, num_draws: int) -> Iterator[str]:
+def describe(config: EvaluateConfig, info: ModelInfo, manifest: Manifest, num_draws: int) -> Iterator[str]:
     """Yield the notes of the report: model, shards, number of draws and seed, then caveats."""
     yield (
-        f"Model {facts.name} ({facts.digest[:12]}), {facts.size} px. Measured on the {config.split} split of "
+        f"Model {info.name} ({info.digest[:12]}), {info.size} px. Measured on the {config.split} split of "
         f"{config.data} ({manifest.digest()[:12]}): {num_draws} draws; seed {config.seed}."
     )
     if config.split != "test":
-        yield "These pictures are not the test split: models may have been trained on them, or chosen by them."
-    if facts.data_digest != manifest.digest():
+        yield "These pictures are not of the test split: the model may have been trained on them, or chosen by them."
+    if info.data_digest != manifest.digest():
         yield "The model was trained on other shards: it is unknown whether they contain these pictures."

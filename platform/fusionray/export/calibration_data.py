@@ -52,10 +52,10 @@ def draw_calibration_data(delivery: BundleExport, data: StoredData, shards: str 
     if delivery.make_inputs is None:
         raise ConfigInvalid("precisions: this recipe gives no inputs to measure variants on; export fp32 only")
     folder = shards or data.shards
-    if shards is None and delivery.draw_crops and not storage.exists(storage.join(folder, MANIFEST_NAME)):
-        held_out = delivery.draw_crops(NUM_HELD_OUT, SYNTHETIC_SEED + 1)
-        calibration = delivery.draw_crops(NUM_CALIBRATION, SYNTHETIC_SEED)
-        judged_on = delivery.crops_are
+    if shards is None and delivery.draw_fallback and not storage.exists(storage.join(folder, MANIFEST_NAME)):
+        held_out = delivery.draw_fallback(NUM_HELD_OUT, SYNTHETIC_SEED + 1)
+        calibration = delivery.draw_fallback(NUM_CALIBRATION, SYNTHETIC_SEED)
+        judged_on = delivery.fallback_name
     else:
         manifest = read_manifest(folder)
         # Pictures are aligned to no template.

@@ -1,1 +1,1 @@
-"""What a set of pictures is measured by: functions of arrays and tensors with known answers."""
+"""Metrics as functions of arrays and tensors: similarity, retrieval, verification, realism, fairness, stability."""

@@ -1,4 +1,4 @@
-"""From columns to figures: what each pair scored, then means, ratios and gaps over the pairs, with their intervals.
+"""Aggregate columns into metrics: scores of each pair, then means, ratios and gaps with confidence intervals.
 
 Shape suffixes: N pairs.
 """
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from fusionray.metrics.attribute_reader import GROUPS
 from fusionray.metrics.confidence import Interval, bootstrap
-from fusionray.metrics.fairness import AGES, SKIN_TONES, GroupFigures, Thirds, compare_groups
-from fusionray.metrics.measure import Columns
-from fusionray.metrics.retrieval import Embeddings, Templates, compare, is_nearer_to_source, retrieve
+from fusionray.metrics.fairness import AGES, SKIN_TONES, GroupMeans, TertileNames, compare_groups
+from fusionray.metrics.fusion_metrics import MetricColumns
+from fusionray.metrics.retrieval import Embeddings, Templates, cosine_similarity, is_nearer_to_source, retrieve
 
 Names = NDArray[np.str_]
 Statistic = Callable[..., float]
 
-# Key: which score over which other one, both averaged.
+# Metric key -> the two scores whose means are divided.
 RATIOS = {
     "retrieval_vs_truth": ("retrieval_top1", "retrieval_truth"),
     "sharpness_ratio": ("gradient_energy", "gradient_energy_truth"),
@@ -30,8 +30,8 @@ RATIOS = {
     "expression_error_ratio": ("expression_error", "expression_error_truth"),
     "light_error_ratio": ("light_error", "light_error_truth"),
 }
-# Key: a score, the parameter of the sources that groups them, and the names of the groups.
-GAPS: dict[str, tuple[str, str, Thirds]] = {
+# Metric key -> a score, the parameter that groups the source people, and the names of the groups.
+GAPS: dict[str, tuple[str, str, TertileNames]] = {
     "fairness_gap": ("retrieval_top1", "skin_tone", SKIN_TONES),
     "fairness_gap_truth": ("retrieval_truth", "skin_tone", SKIN_TONES),
     "fairness_gap_age": ("retrieval_top1", "age", AGES),
@@ -42,39 +42,38 @@ HIDDEN = ("gradient_energy", "gradient_energy_truth", "skin_tone", "age")
 
 @dataclass
 class Summary:
-    """Values by key, intervals of those that pairs were drawn anew for, and figures by group for each gap."""
+    """Metric values and confidence intervals by key, and the means by group of each gap."""
 
     values: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, Interval] = field(default_factory=dict)
-    groups: dict[str, GroupFigures] = field(default_factory=dict)
+    groups: dict[str, GroupMeans] = field(default_factory=dict)
 
     def add(self, values: Mapping[str, float], intervals: Mapping[str, Interval] | None = None) -> None:
-        """Take over what was measured elsewhere; what is no number was not measured."""
+        """Add values and their intervals; values and intervals that are not finite are left out."""
         finite = {key: value for key, value in values.items() if math.isfinite(value)}
         self.values |= finite
-        self.intervals |= {key: bounds for key, bounds in (intervals or {}).items() if is_known(key, bounds, finite)}
+        self.intervals |= {
+            key: bounds
+            for key, bounds in (intervals or {}).items()
+            if key in finite and all(map(math.isfinite, bounds))
+        }
 
 
-def is_known(key: str, bounds: Interval, values: Mapping[str, float]) -> bool:
-    """Tell whether an interval has two ends and a value."""
-    return key in values and math.isfinite(bounds.low) and math.isfinite(bounds.high)
+def score_pairs(columns: MetricColumns, templates: Templates, source_N: Names) -> MetricColumns:
+    """Score each pair: float32 [N] by name. A score that is averaged has the name of its metric key.
 
-
-def score_pairs(columns: Columns, templates: Templates, source_N: Names) -> Columns:
-    """Score each pair, [N] each: the scores that are averaged bear the name of their key.
-
-    `source_N` names the source person of each pair; their templates tell whom a fused face is nearest to.
+    `source_N` names the source person of each pair; `templates` are those of the gallery.
     """
     fused, source, target = (columns[f"embedding_{name}"] for name in ("fused", "source", "target"))
     scores = {
-        "retrieval_top1": finds_source(fused, templates, source_N),
+        "retrieval_top1": retrieves_source(fused, templates, source_N),
         "nearer_to_source": is_nearer_to_source(fused, source, target),
-        "cosine_to_source": compare(fused, source),
-        "cosine_to_target": compare(fused, target),
+        "cosine_to_source": cosine_similarity(fused, source),
+        "cosine_to_target": cosine_similarity(fused, target),
     }
     if "embedding_truth" in columns:
         truth = columns["embedding_truth"]
-        scores["retrieval_truth"] = finds_source(truth, templates, source_N)
+        scores["retrieval_truth"] = retrieves_source(truth, templates, source_N)
         scores["nearer_to_source_truth"] = is_nearer_to_source(truth, source, target)
         scores |= {name: columns[name] for name in ("gradient_energy_truth", "skin_tone", "age")}
         scores["gradient_energy"] = columns["gradient_energy_fused"]
@@ -89,16 +88,16 @@ def score_pairs(columns: Columns, templates: Templates, source_N: Names) -> Colu
     return {name: np.asarray(score, np.float32) for name, score in scores.items()}
 
 
-def finds_source(embedding_NE: Embeddings, templates: Templates, source_N: Names) -> NDArray[np.bool_]:
-    """Return for which faces the nearest person of the gallery is the source: [N]."""
+def retrieves_source(embedding_NE: Embeddings, templates: Templates, source_N: Names) -> NDArray[np.bool_]:
+    """Return whether the nearest person of the gallery is the source: bool [N]."""
     found_N: NDArray[np.bool_] = templates.person[retrieve(embedding_NE, templates.template)] == source_N
     return found_N
 
 
-def summarise(scores: Columns, source_N: Names, *, rounds: int = 0, seed: int = 0) -> Summary:
-    """Turn scores into figures; `rounds` resamplings give each its interval, 0 leaves them out.
+def summarise(scores: MetricColumns, source_N: Names, *, rounds: int = 0, seed: int = 0) -> Summary:
+    """Aggregate scores into metrics, with bootstrap intervals of `rounds` resamplings; 0: no intervals.
 
-    People are drawn anew, not pairs: pairs of one source person succeed and fail together.
+    The bootstrap resamples source people, not pairs, because pairs of one source person are not independent.
     """
     summary = Summary()
     for key, (statistic, names) in list_statistics(scores).items():
@@ -111,8 +110,8 @@ def summarise(scores: Columns, source_N: Names, *, rounds: int = 0, seed: int = 
     return summary
 
 
-def list_statistics(scores: Columns) -> dict[str, tuple[Statistic, tuple[str, ...]]]:
-    """List how each key follows from which scores, for the scores that there are."""
+def list_statistics(scores: MetricColumns) -> dict[str, tuple[Statistic, tuple[str, ...]]]:
+    """Return, for each metric that the scores allow, its statistic and the names of the scores that it takes."""
     statistics: dict[str, tuple[Statistic, tuple[str, ...]]] = {
         name: (mean, (name,)) for name in scores if name not in HIDDEN
     }
@@ -124,25 +123,25 @@ def list_statistics(scores: Columns) -> dict[str, tuple[Statistic, tuple[str, ..
 
 
 def mean(score_N: NDArray[Any]) -> float:
-    """Average a score over the pairs that have it; nan if none has."""
+    """Average a score over the pairs where it is not nan; nan if there are none."""
     known = score_N[~np.isnan(score_N)]
     return float(known.mean(dtype=np.float64)) if len(known) else math.nan
 
 
 def ratio(first_N: NDArray[Any], second_N: NDArray[Any]) -> float:
-    """Divide two means; nan where the second is 0."""
+    """Divide two means; nan if the second is 0."""
     below = mean(second_N)
     return mean(first_N) / below if below else math.nan
 
 
 def gap_closed(score_N: NDArray[Any], start_N: NDArray[Any]) -> float:
-    """Give the share of the way from where one starts to 1; nan where there is no way."""
+    """Return (mean(score) - mean(start)) / (1 - mean(start)); nan if mean(start) is 1 or more."""
     start = mean(start_N)
     return (mean(score_N) - start) / (1 - start) if start < 1 else math.nan
 
 
-def gap_between(groups: Thirds) -> Statistic:
-    """Give the statistic best less worst of some groups."""
+def gap_between(groups: TertileNames) -> Statistic:
+    """Return the statistic "best group minus worst group"."""
 
     def gap(score_N: NDArray[Any], parameter_N: NDArray[Any]) -> float:
         return compare_groups(score_N, parameter_N, groups).gap

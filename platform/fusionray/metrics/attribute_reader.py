@@ -1,6 +1,7 @@
-"""A reader of pose, expression and light: the network by which the attributes of fused pictures are measured.
+"""The attribute reader: a network that estimates pose, expression and light from an aligned face.
 
-The attributes recipe trains it. What it reads is what the crop shows: see `synthetic.attributes_in_crop`.
+The attributes recipe trains it. Attributes are those of the crop, not of the picture: see
+`synthetic.attributes_in_crop`.
 
 Shape suffixes: N batch, M population, A attributes of a picture, K readings, P parameters.
 """
@@ -35,10 +36,11 @@ GROUPS: Mapping[str, tuple[str, ...]] = {"pose": POSE, "expression": EXPRESSION,
 READINGS = (*POSE, *EXPRESSION, *LIGHT)
 
 
-class ParameterStandard(nn.Module):
-    """Scale parameters of the synthetic world to mean 0 and deviation 1 over its population.
+class ParameterScaler(nn.Module):
+    """Scale parameters of the synthetic world to mean 0 and standard deviation 1 over its population.
 
-    `mean` and `deviation` [P] are buffers: they travel with the weights of whatever predicts on this scale.
+    `mean` and `deviation` [P] are buffers, so a checkpoint holds them together with the weights of the network that
+    predicts on this scale.
     """
 
     mean: Tensor
@@ -50,39 +52,39 @@ class ParameterStandard(nn.Module):
         self.register_buffer("deviation", deviation)
 
     @classmethod
-    def measure(cls, population_MP: Tensor) -> ParameterStandard:
-        """Measure a population."""
-        # A parameter that hardly varies is not blown up.
+    def fit(cls, population_MP: Tensor) -> ParameterScaler:
+        """Compute mean and standard deviation of a population."""
+        # The floor keeps a parameter that hardly varies from being scaled up.
         return cls(population_MP.mean(dim=0), population_MP.std(dim=0).clamp_min(1e-2))
 
     @classmethod
-    def blank(cls, num_parameters: int) -> ParameterStandard:
-        """Leave parameters as they are, until the weights of a network bring their scale along."""
+    def identity(cls, num_parameters: int) -> ParameterScaler:
+        """Build a scaler that changes nothing, whose buffers a checkpoint then fills."""
         return cls(torch.zeros(num_parameters), torch.ones(num_parameters))
 
     def forward(self, values_NP: Tensor) -> Tensor:
-        """Standardise."""
+        """Standardise values."""
         return (values_NP - self.mean) / self.deviation
 
-    def restore(self, standardised_NP: Tensor) -> Tensor:
-        """Give standardised values their own units back."""
+    def inverse(self, standardised_NP: Tensor) -> Tensor:
+        """Return standardised values in their own units."""
         return standardised_NP * self.deviation + self.mean
 
 
 class AttributeReaderConfig(Section):
-    """The size of a reader, and what it reads."""
+    """The encoder of an attribute reader, and the attributes that it reads."""
 
     encoder: IdentityEncoderConfig
     names: tuple[str, ...] = Field(READINGS, description="readings in their order, names of the world's attributes")
 
 
 class AttributeReader(nn.Module):
-    """Read attributes off aligned faces.
+    """Estimate attributes of aligned faces.
 
-    `standard` holds mean and deviation of the world's population, by which errors are put on one scale.
+    `standard` holds mean and deviation of the world's population, which put errors on one scale.
     """
 
-    def __init__(self, config: AttributeReaderConfig, standard: ParameterStandard) -> None:
+    def __init__(self, config: AttributeReaderConfig, standard: ParameterScaler) -> None:
         super().__init__()
         self.config = config
         self.encoder = IdentityEncoder(config.encoder)
@@ -91,21 +93,21 @@ class AttributeReader(nn.Module):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name the readings, column by column."""
+        """Return the names of the readings, in the order of the columns."""
         return self.config.names
 
     def forward(self, face: Tensor) -> Tensor:
         """Read `face` [N,3,112,112] RGB in [-1,1], aligned to arcface_112, as [N,K] float32 in the world's units."""
         standardised_NK = self.head(self.encoder(face) * math.sqrt(EMBEDDING_LENGTH))
-        return self.standard.restore(standardised_NK.float())
+        return self.standard.inverse(standardised_NK.float())
 
     def select(self, attributes_NA: Tensor) -> Tensor:
-        """Take the columns that are read out of all attributes of the world, [N,K]."""
+        """Select the columns that the network reads from all attributes of the world: [N,K]."""
         return select_attributes(attributes_NA, self.names)
 
-    def measure_errors(self, readings_NK: Tensor, wanted_NK: Tensor) -> dict[str, Tensor]:
-        """Give each row's mean absolute error over each group [N]: pose in degrees, others in population deviations."""
-        error_NK = (readings_NK - wanted_NK).abs()
+    def measure_errors(self, readings_NK: Tensor, true_NK: Tensor) -> dict[str, Tensor]:
+        """Return the mean absolute error [N] over each group: pose in degrees, others in population deviations."""
+        error_NK = (readings_NK - true_NK).abs()
         scaled_NK = error_NK / self.standard.deviation
         return {
             group: (error_NK if group == "pose" else scaled_NK)[:, columns].mean(dim=1)
@@ -114,10 +116,10 @@ class AttributeReader(nn.Module):
 
 
 def select_attributes(attributes_NA: Tensor, names: Sequence[str]) -> Tensor:
-    """Take columns out of the attributes of pictures by name, [N,K]."""
+    """Select attributes by name: [N,K]."""
     return attributes_NA[:, [synthetic.ATTRIBUTE_NAMES.index(name) for name in names]]
 
 
 def group_columns(names: Sequence[str]) -> dict[str, list[int]]:
-    """Find the columns of each group among readings of these names."""
+    """Return the column indices of each group among readings of these names."""
     return {group: [names.index(name) for name in members] for group, members in GROUPS.items()}

@@ -1,4 +1,4 @@
-"""What anyone can do without a model: the least that a fusion has to be better than.
+"""Baselines without a model, which a fusion has to exceed: the unchanged target, a pasted face, the average.
 
 Shape suffixes: N batch, H rows, W columns.
 """
@@ -11,10 +11,10 @@ from fusionray.nets.pixels import elliptic_region
 
 
 def build_baselines(source_N3HW: Tensor, target_N3HW: Tensor) -> dict[str, Tensor]:
-    """Make three pictures [N,3,H,W] of each pair of crops that are aligned alike, by name.
+    """Build three pictures [N,3,H,W] by name from each pair of crops, which must be aligned to one template.
 
-    `target`: the target as it is. `paste`: the source's face in the target, through a soft ellipse. `average`: the
-    mean of both, pixel by pixel.
+    `target`: the unchanged target. `paste`: the source's face in the target, blended by a soft ellipse. `average`:
+    the mean of both, pixel by pixel.
 
     Raises: ValueError if the crops differ in shape.
     """

@@ -1,4 +1,4 @@
-"""A network of the user's in whose features pictures are compared, and how two networks are told apart."""
+"""The user's feature network for FID and KID, and a check whether two encoders compute the same."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fusionray.errors import InputMissing
 from fusionray.nets.identity import IDENTITY_SIZE
 from fusionray.storage import filesystem as storage
 
-# A network equals itself but for rounding, on whatever it runs; two trained ones lie far apart.
+# Largest difference of embeddings that counts as rounding; those of two trained encoders differ far more.
 ROUNDING = 1e-3
 NUM_PROBES = 4
 
 
 class FeaturesConfig(Section):
-    """A feature network of the user's, for FID and KID."""
+    """The user's feature network for FID and KID."""
 
     file: str = Field(
         description="TorchScript file that maps pictures [N,3,H,W] to features [N,F]; Inception gives the usual FID."
@@ -33,9 +33,9 @@ class FeaturesConfig(Section):
 
 
 class FeatureNetwork(nn.Module):
-    """A TorchScript network of the user's that maps pictures to features.
+    """A TorchScript network from a file of the user, which maps pictures to features.
 
-    Raises: InputMissing if its file is not there, or is none.
+    Raises: InputMissing if the file does not exist, or is not TorchScript.
     """
 
     def __init__(self, config: FeaturesConfig) -> None:
@@ -44,14 +44,15 @@ class FeatureNetwork(nn.Module):
         try:
             content = io.BytesIO(storage.read_bytes(config.file))
             with warnings.catch_warnings():
-                # Torch advises another format for new networks; Inception and its like are passed on in this one.
+                # Torch deprecates TorchScript, but Inception networks for FID are distributed in it.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                # An archive of code and tensors, not a pickle: nothing but the network itself can run.
+                # TorchScript is an archive of code and tensors: unlike a pickle it runs no Python.
                 self.network = torch.jit.load(content, map_location="cpu").eval()  # type: ignore[no-untyped-call]
         except (OSError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputMissing(
-                f"features.file={config.file}: cannot be read as TorchScript ({reason}); save it with torch.jit.save"
+                f"face_fusion.features.file={config.file}: cannot be read as TorchScript ({reason}); save it with "
+                "torch.jit.save"
             ) from None
 
     def forward(self, picture: Tensor) -> Tensor:
@@ -63,15 +64,19 @@ class FeatureNetwork(nn.Module):
         features: Tensor = self.network(scaled)
         if features.ndim != 2 or len(features) != len(picture):
             raise InputMissing(
-                f"features.file={config.file}: gives {list(features.shape)} for {len(picture)} pictures, not [N,F]"
+                f"face_fusion.features.file={config.file}: returns {list(features.shape)} for {len(picture)} pictures; "
+                "it must return [N,F]"
             )
         return features
 
 
-def is_same(encoder: nn.Module, others: Iterable[Callable[[Tensor], Tensor]]) -> bool:
-    """Return whether an encoder computes the same as one of `others`: equal weights, whatever their file."""
-    drawn = torch.Generator().manual_seed(0)
-    probe = torch.rand((NUM_PROBES, 3, IDENTITY_SIZE, IDENTITY_SIZE), generator=drawn) * 2 - 1
+def is_same_encoder(encoder: nn.Module, others: Iterable[Callable[[Tensor], Tensor]]) -> bool:
+    """Return whether an encoder computes the same embeddings as one of `others`, whatever file each comes from.
+
+    All take faces [N,3,112,112] in [-1,1].
+    """
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.rand((NUM_PROBES, 3, IDENTITY_SIZE, IDENTITY_SIZE), generator=generator) * 2 - 1
     with torch.no_grad():
-        wanted = encoder(probe)
-        return any(bool((embed(probe) - wanted).abs().max() < ROUNDING) for embed in others)
+        embedding_NE = encoder(probe)
+        return any(bool((embed(probe) - embedding_NE).abs().max() < ROUNDING) for embed in others)

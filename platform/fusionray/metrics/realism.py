@@ -1,7 +1,7 @@
-"""How far a set of pictures lies from a set of real ones, by the features of a network that saw neither.
+"""FID and KID: distances between two sets of pictures in the features of a network that was trained on neither.
 
-Both distances tell populations apart, not pictures. What they are worth depends on the features and on how many
-pictures there are: compare figures of the same network and the same numbers only.
+Both compare distributions, not single pictures, and depend on the features and on the number of pictures: compare
+values of the same network and the same numbers of pictures only.
 
 Shape suffixes: N pictures, M the pictures of the other set, F features, S the pictures of a subset.
 """
@@ -25,19 +25,19 @@ class KernelDistance(NamedTuple):
 
 
 def frechet_distance(first_NF: Features, second_MF: Features) -> float:
-    """Measure the Frechet distance between Gaussians fitted to two sets of features (FID when they are Inception's).
+    """Return the Frechet distance between Gaussians fitted to two sets of features (FID with Inception features).
 
-    |m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)), in float64. Few pictures make it too large: with fewer than several
-    times F, two sets of the very same kind lie far from 0.
+    |m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)), in float64. The estimate is biased upwards: with fewer pictures than
+    several times F, two sets of the same distribution are far from 0.
 
     Raises: ValueError with fewer than two pictures, features of different length, or features that are not finite.
 
     Source: Heusel et al. 2017, "GANs trained by a two time-scale update rule", eq. 6.
     """
-    first, second = check_features(first_NF, second_MF, least_rows=2)
+    first, second = check_features(first_NF, second_MF, min_rows=2)
     first_root, second_root = covariance_root(first), covariance_root(second)
     # With C = R'R the traces are squared norms, and the eigenvalues of C1 C2 are the squared singular values of
-    # R1 R2': no square root of a matrix, which few pictures would leave singular.
+    # R1 R2'. This avoids the square root of a matrix that is singular with few pictures.
     common = np.linalg.svd(first_root @ second_root.T, compute_uv=False).sum()
     between_means = np.square(first.mean(axis=0) - second.mean(axis=0)).sum()
     distance = between_means + np.square(first_root).sum() + np.square(second_root).sum() - 2 * common
@@ -45,7 +45,7 @@ def frechet_distance(first_NF: Features, second_MF: Features) -> float:
 
 
 def covariance_root(feature_NF: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Give a matrix R of at most F rows with R'R = the covariance of the features."""
+    """Return a matrix R of at most F rows with R'R = the covariance of the features."""
     centred_NF = feature_NF - feature_NF.mean(axis=0)
     root: NDArray[np.float64] = np.linalg.qr(centred_NF, mode="r") / np.sqrt(len(feature_NF) - 1)
     return root
@@ -54,16 +54,16 @@ def covariance_root(feature_NF: NDArray[np.float64]) -> NDArray[np.float64]:
 def kernel_distance(
     first_NF: Features, second_MF: Features, seed: int, *, num_subsets: int = 100, largest_subset: int = 1000
 ) -> KernelDistance:
-    """Average the kernel distance over random subsets of two sets of features (KID when they are Inception's).
+    """Average the kernel distance over random subsets of two sets of features (KID with Inception features).
 
-    It is unbiased: few pictures widen its deviation, but around the true value, so that the mean may be negative. A
-    subset is half the smaller set, at most `largest_subset`: subsets of the whole set would all be the same.
+    The estimate is unbiased: with few pictures it varies more around the true value, so the mean may be negative. A
+    subset has half the pictures of the smaller set, at most `largest_subset`: subsets of full size would all be equal.
 
     Raises: ValueError with fewer than four pictures, features of different length, or features that are not finite.
 
     Source: Binkowski et al. 2018, "Demystifying MMD GANs", section 4.
     """
-    first, second = check_features(first_NF, second_MF, least_rows=4)
+    first, second = check_features(first_NF, second_MF, min_rows=4)
     size = min(largest_subset, len(first) // 2, len(second) // 2)
     random = np.random.default_rng(seed)
     distances = [
@@ -85,21 +85,24 @@ def kernel_discrepancy(first_SF: NDArray[np.float64], second_SF: NDArray[np.floa
     within = 0.0
     for feature_SF in (first_SF, second_SF):
         kernel_SS = (feature_SF @ feature_SF.T / length + 1) ** 3
-        # A picture compared with itself would add the bias.
+        # Without the diagonal: comparing pictures with themselves would bias the estimate.
         within += (kernel_SS.sum() - np.trace(kernel_SS)) / (size * (size - 1))
     between = ((first_SF @ second_SF.T / length + 1) ** 3).mean()
     return float(within - 2 * between)
 
 
 def check_features(
-    first_NF: Features, second_MF: Features, least_rows: int
+    first_NF: Features, second_MF: Features, min_rows: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Refuse what has no distance; give both sets as float64."""
+    """Check two sets of features, and return them as float64.
+
+    Raises: ValueError.
+    """
     first, second = np.asarray(first_NF, np.float64), np.asarray(second_MF, np.float64)
     if first.shape[1] != second.shape[1]:
         raise ValueError(f"features of length {first.shape[1]} and {second.shape[1]}: take both from one network")
-    if min(len(first), len(second)) < least_rows:
-        raise ValueError(f"sets of {len(first)} and {len(second)} pictures: a distance needs {least_rows} in each")
+    if min(len(first), len(second)) < min_rows:
+        raise ValueError(f"sets of {len(first)} and {len(second)} pictures: a distance needs {min_rows} in each")
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        raise ValueError("features hold nan or infinity: look at the network that made them")
+        raise ValueError("features contain nan or infinity: check the network that computes them")
     return first, second

@@ -1,4 +1,4 @@
-"""Retrieval: embeddings compared with the templates of a gallery, and with one another.
+"""Retrieval: nearest templates of a gallery, and cosine similarity between embeddings.
 
 Shape suffixes: N pictures, P people, E embedding length.
 """
@@ -14,18 +14,18 @@ Embeddings = NDArray[np.floating]
 
 
 class Templates(NamedTuple):
-    """Templates of a gallery: `template` [P,E] of unit length, `person` [P] their people, sorted."""
+    """Templates of a gallery: `template` [P,E] of unit length; `person` [P], the sorted names of their people."""
 
     template: Embeddings
     person: NDArray[Any]
 
 
 def build_templates(embedding_NE: Embeddings, person_N: NDArray[Any]) -> Templates:
-    """Average the unit-length embeddings of each person, and scale the average to unit length again.
+    """Average the unit-length embeddings of each person, and normalise the mean to unit length.
 
     `person_N` holds names or numbers.
 
-    Raises: ValueError without pictures, or if those of a person average to nothing (or to nan).
+    Raises: ValueError without pictures, or if the mean of a person is zero or nan.
     """
     if not len(person_N):
         raise ValueError("templates need at least one gallery picture")
@@ -40,18 +40,18 @@ def build_templates(embedding_NE: Embeddings, person_N: NDArray[Any]) -> Templat
 
 
 def retrieve(embedding_NE: Embeddings, template_PE: Embeddings) -> NDArray[np.int64]:
-    """Find the most similar template of each embedding by cosine: its index [N]; of equals, the first."""
+    """Return the index [N] of the template that is most similar to each embedding by cosine; the first of equals."""
     index_N: NDArray[np.int64] = (embedding_NE @ template_PE.T).argmax(axis=1)
     return index_N
 
 
-def compare(first_NE: Embeddings, second_NE: Embeddings) -> Embeddings:
-    """Give the cosine of each pair of unit-length embeddings: [N]."""
+def cosine_similarity(first_NE: Embeddings, second_NE: Embeddings) -> Embeddings:
+    """Return the cosine similarity of each pair of unit-length embeddings: [N]."""
     cosine_N: Embeddings = np.einsum("ne,ne->n", first_NE, second_NE)
     return cosine_N
 
 
 def is_nearer_to_source(fused_NE: Embeddings, source_NE: Embeddings, target_NE: Embeddings) -> NDArray[np.bool_]:
     """Return which fused faces are nearer to their source than to their target: bool [N]."""
-    nearer_N: NDArray[np.bool_] = compare(fused_NE, source_NE) > compare(fused_NE, target_NE)
+    nearer_N: NDArray[np.bool_] = cosine_similarity(fused_NE, source_NE) > cosine_similarity(fused_NE, target_NE)
     return nearer_N

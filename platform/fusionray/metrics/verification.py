@@ -1,4 +1,4 @@
-"""Face verification: are two pictures of one person? Threshold-free figures and the best threshold's accuracy."""
+"""Face verification (do two pictures show one person?): ROC curve, its area, and the accuracy at the best threshold."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """The receiver operating curve over all pairs, from the strictest threshold to the loosest.
+    """The ROC curve over all pairs, from the strictest threshold to the loosest.
 
-    Its points are `false_accepts`, `true_accepts` (rates) and `thresholds`: the lowest cosine, to six digits, that is
-    accepted there; the first, inf, accepts nothing. `accuracy` is balanced: the mean of true accepts and true rejects
-    at `threshold`, the best one, so that the many different-person pairs do not drown the few same-person ones.
+    `false_accepts`, `true_accepts`: rates. `thresholds`: the lowest cosine, to six digits, that each point accepts;
+    the first is inf and accepts nothing. `accuracy` is the balanced accuracy at the best `threshold`: the mean of true
+    accept rate and true reject rate, since pairs of different people are far more numerous.
     """
 
     accuracy: float
@@ -25,11 +25,11 @@ class VerificationResult:
     thresholds: NDArray[np.float64]
 
     def true_accept_rate(self, false_accept_rate: float) -> float:
-        """Read the curve at a false accept rate."""
+        """Return the true accept rate at a false accept rate (TAR at FAR), interpolated."""
         return float(np.interp(false_accept_rate, self.false_accepts, self.true_accepts))
 
     def threshold_at(self, false_accept_rate: float) -> float:
-        """Give the loosest threshold that accepts no more pairs of different people than that rate."""
+        """Return the loosest threshold whose false accept rate does not exceed the given one."""
         num_allowed = int(np.searchsorted(self.false_accepts, false_accept_rate, side="right"))
         return float(self.thresholds[max(0, num_allowed - 1)])
 
@@ -40,7 +40,7 @@ def verify(embedding_NE: NDArray[np.float32], label_N: NDArray[np.int64]) -> Ver
     Raises: ValueError without at least one same-person and one different-person pair.
     """
     first, second = np.triu_indices(len(label_N), k=1)
-    # float32 knows six digits of a cosine: the rest would put equal ones into the order of the pictures.
+    # A float32 cosine has six significant digits; further digits would order equal scores by the order of the pictures.
     score = (embedding_NE @ embedding_NE.T)[first, second].astype(np.float64).round(6)
     same = label_N[first] == label_N[second]
     if same.all() or not same.any():

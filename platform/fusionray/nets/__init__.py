@@ -1,1 +1,1 @@
-"""Networks: plain `torch.nn`, no Ray, no files, no devices."""
+"""Networks: plain `torch.nn` modules that know nothing of Ray, files or devices."""

@@ -1,4 +1,4 @@
-"""Building blocks of the generator, and the recomputation of what lies inside a block.
+"""Building blocks of the generator, and activation checkpointing of single blocks.
 
 Shape suffixes: N batch, C channels, H rows, W columns, S style (identity code) length.
 """
@@ -17,71 +17,71 @@ from torch.utils.checkpoint import checkpoint
 
 
 class ActivationCheckpointedBlock(nn.Module):
-    """A unit whose inner activations may be computed again in the backward pass instead of being kept.
+    """A module that can compute its inner activations again in the backward pass instead of storing them.
 
-    Subclasses define `compute`. The switch is no part of the state: names and exported graphs stay as they are.
+    Subclasses define `compute`. The switch is not part of the state dict and does not change exported graphs.
     """
 
     activation_checkpointing = False
     compute: Callable[..., Tensor]
 
     def forward(self, *inputs: Tensor | None) -> Tensor:
-        if not (self.activation_checkpointing and torch.is_grad_enabled() and self.is_differentiated(inputs)):
+        if not (self.activation_checkpointing and torch.is_grad_enabled() and self.requires_backward(inputs)):
             return self.compute(*inputs)
         if self.training and any(isinstance(module, _BatchNorm) for module in self.modules()):
-            out: Tensor = checkpoint(self.compute, *inputs, use_reentrant=False, context_fn=self.build_contexts)
+            out: Tensor = checkpoint(self.compute, *inputs, use_reentrant=False, context_fn=self.checkpoint_contexts)
         else:
-            # A compiled graph takes no contexts: they are asked for only where there is something to protect.
+            # Compiled graphs do not support context_fn, so only blocks with running statistics use it.
             out = checkpoint(self.compute, *inputs, use_reentrant=False)
         return out
 
-    def is_differentiated(self, inputs: tuple[Tensor | None, ...]) -> bool:
-        """Tell whether a backward pass can come here at all."""
+    def requires_backward(self, inputs: tuple[Tensor | None, ...]) -> bool:
+        """Return whether a backward pass can reach this block."""
         return any(value is not None and value.requires_grad for value in inputs) or any(
             p.requires_grad for p in self.parameters()
         )
 
-    def build_contexts(
+    def checkpoint_contexts(
         self,
     ) -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
-        """Give what surrounds the first computation and the second."""
-        return contextlib.nullcontext(), self.keep_statistics()
+        """Return the contexts of the forward computation and of the recomputation."""
+        return contextlib.nullcontext(), self.protect_statistics()
 
     @contextlib.contextmanager
-    def keep_statistics(self) -> Iterator[None]:
-        """Let batch norms note the statistics in copies: the first computation has noted them already."""
+    def protect_statistics(self) -> Iterator[None]:
+        """Let batch norms update copies of their running statistics: the first computation has updated them already."""
         norms = [module for module in self.modules() if isinstance(module, _BatchNorm)]
-        kept = [dict(norm.named_buffers(recurse=False)) for norm in norms]
-        # It must note them somewhere: without running statistics it would save other tensors than the first time.
-        for norm, buffers in zip(norms, kept, strict=True):
+        originals = [dict(norm.named_buffers(recurse=False)) for norm in norms]
+        # Copies instead of none: without running statistics the recomputation would save other tensors.
+        for norm, buffers in zip(norms, originals, strict=True):
             for name, buffer in buffers.items():
                 setattr(norm, name, buffer.clone())
         try:
             yield
         finally:
-            for norm, buffers in zip(norms, kept, strict=True):
+            for norm, buffers in zip(norms, originals, strict=True):
                 for name, buffer in buffers.items():
                     setattr(norm, name, buffer)
 
 
 def set_activation_checkpointing(network: nn.Module, enabled: bool) -> int:
-    """Switch the recomputation of all units of a network; returns how many there are.
+    """Switch activation checkpointing of all blocks of a network on or off; return their number.
 
-    Measured on the fast-128 generator before it saw the source (float32, 4 pictures, one CPU thread): what the forward
-    pass keeps falls to 19 %, the peak of the whole step to 51 %, and the step takes 1.3 times as long. What looks at
-    the source keeps its activations: with it, 23 % are left.
+    Measured on the fast-128 generator without source tokens (float32, 4 pictures, one CPU thread): the activations
+    that the forward pass stores fall to 19 %, the peak memory of a step to 51 %, and a step takes 1.3 times as long.
+    Source encoder and source attention are not checkpointed: with them, 23 % of the activations remain.
     """
-    units = [module for module in network.modules() if isinstance(module, ActivationCheckpointedBlock)]
-    for unit in units:
-        unit.activation_checkpointing = enabled
-    return len(units)
+    blocks = [module for module in network.modules() if isinstance(module, ActivationCheckpointedBlock)]
+    for block in blocks:
+        block.activation_checkpointing = enabled
+    return len(blocks)
 
 
 class ModulatedConv(nn.Module):
-    """3x3 convolution: a style scales its weights, which are demodulated to unit variance, and gives its bias.
+    """3x3 convolution whose weights a style scales (then demodulated to unit variance), and whose bias it sets.
 
-    The bias is what StyleGAN2 does without: there a style varies what a constant holds already, here it must bring in
-    what the target has nothing of, such as the colour of a skin.
+    StyleGAN2 has no bias from the style. Here the style must add content that the target lacks, such as the colour of
+    the skin.
 
     The scaling is applied to input and output instead of to the weights: `conv(x, W * s) / |W * s|` equals
     `conv(x * s, W) / |W * s|`, and this form keeps the batch dynamic in an exported graph.
@@ -103,7 +103,7 @@ class ModulatedConv(nn.Module):
     def forward(self, x_NCHW: Tensor, style_NS: Tensor) -> Tensor:
         scale_NC = self.to_scale(style_NS)
         power_OC = self.weight.square().sum(dim=(2, 3))
-        # In half precision the sum of squares can overflow: demodulate in float32.
+        # Demodulate in float32: in half precision the sum of squares can overflow.
         norm_NO = torch.rsqrt(F.linear(scale_NC.float().square(), power_OC.float()) + 1e-6)
         out = F.conv2d(x_NCHW * scale_NC[:, :, None, None], self.weight, padding=1)
         bias_NO = self.to_bias(style_NS)
@@ -112,7 +112,7 @@ class ModulatedConv(nn.Module):
 
 
 class EncoderBlock(ActivationCheckpointedBlock):
-    """Halve the resolution first, where the work is cheapest afterwards, then refine, with a residual path."""
+    """Halve the resolution, then refine, with a residual path; refining at the lower resolution costs less."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -127,9 +127,9 @@ class EncoderBlock(ActivationCheckpointedBlock):
 
 
 class FusionBlock(ActivationCheckpointedBlock):
-    """Inject the identity, then let a learned gate choose, pixel by pixel, between identity and target attributes.
+    """Inject the identity, then blend identity and target features by a learned gate, pixel by pixel.
 
-    The gate is the attentional part of AAD; where it is 0 the target's own feature passes unchanged.
+    The gate is the attention mask of AAD; where it is 0, the target's feature passes unchanged.
 
     Source: FaceShifter (Li et al. 2019), section 3.1 (AAD layer), with StyleGAN2 modulation as the identity path.
     """
@@ -144,16 +144,16 @@ class FusionBlock(ActivationCheckpointedBlock):
         self.first = ModulatedConv(out_channels, out_channels, style_length)
         self.second = ModulatedConv(out_channels, out_channels, style_length)
         self.gate = nn.Conv2d(out_channels, 1, 3, padding=1)
-        # sigmoid(1) = 0.73: begin on the identity side, or the gate closes before the identity path has learned
+        # sigmoid(1) = 0.73: begin on the identity side, or the gate closes before the identity path has learned.
         nn.init.zeros_(self.gate.weight)
         nn.init.ones_(self.gate.bias)  # type: ignore[arg-type]
 
     def compute(self, x_NCHW: Tensor, skip_NCHW: Tensor, style_NS: Tensor, detail_NDHW: Tensor | None = None) -> Tensor:
-        """Join `x` [N,Cin,h,w] with the target's feature `skip` [N,Cskip,H,W], H = h or 2 h; returns [N,Cout,H,W].
+        """Fuse `x` [N,Cin,h,w] with the target's feature `skip` [N,Cskip,H,W], H = h or 2 h; return [N,Cout,H,W].
 
-        `detail` [N,D,H,W] is what was found in the source, if anything is looked for there.
+        `detail` [N,D,H,W]: features of the source from `SourceAttention`, if the block has `detail_channels`.
         """
-        # Narrowed before it is enlarged, and added instead of stacked: both 3x3 convolutions see the output's width.
+        # Project before upsampling, and add instead of concatenating: both 3x3 convolutions have the output's width.
         below = self.below(x_NCHW)
         if below.shape[-1] != skip_NCHW.shape[-1]:
             below = upsample(below)
@@ -164,21 +164,21 @@ class FusionBlock(ActivationCheckpointedBlock):
         hidden = F.silu(self.first(joined, style_NS))
         identity_path = F.silu(self.second(hidden, style_NS))
         gate_N1HW = torch.sigmoid(self.gate(hidden))
-        # g a + (1 - g) b, written so that the gate is spread over the channels once
+        # (1 - g) attribute + g identity, written so that the gate is broadcast over the channels once.
         blended: Tensor = attribute + gate_N1HW * (identity_path - attribute)
         return blended
 
 
 def upsample(x_NCHW: Tensor) -> Tensor:
-    """Double the resolution; bilinear, since pixel shuffle invites checkerboards."""
+    """Double the resolution; bilinear, because pixel shuffle causes checkerboard artefacts."""
     return F.interpolate(x_NCHW, scale_factor=2.0, mode="bilinear", align_corners=False)
 
 
 def count_groups(channels: int) -> int:
-    """Choose the number of normalisation groups: 16 channels each where that divides."""
+    """Return the number of groups of a group norm: 16 channels per group if `channels` is divisible by that."""
     return math.gcd(channels, max(1, channels // 16))
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Count trained parameters."""
+    """Count the parameters that require gradients."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)

@@ -28,14 +28,14 @@ class DiscriminatorConfig(Section):
 
 
 class DiscriminatorOutput(NamedTuple):
-    """Per scale: patch logits [N,1,h,w] and the feature maps that led to them."""
+    """For each scale: patch logits [N,1,h,w], and the feature map of each layer."""
 
     logits: list[Tensor]
     features: list[list[Tensor]]
 
 
 class PatchDiscriminator(nn.Module):
-    """Judge overlapping patches at one scale."""
+    """Classify overlapping patches as real or fake at one scale."""
 
     def __init__(self, channels: tuple[int, ...]) -> None:
         super().__init__()
@@ -48,14 +48,14 @@ class PatchDiscriminator(nn.Module):
         features = []
         hidden = image_NCHW
         for layer in self.layers:
-            # Gain sqrt(2) keeps the variance of a leaky ReLU of slope 0.2.
+            # The gain sqrt(2) preserves the variance through a leaky ReLU of slope 0.2.
             hidden = F.leaky_relu(layer(hidden), 0.2) * math.sqrt(2)
             features.append(hidden)
         return self.head(hidden), features
 
 
 class Discriminator(nn.Module):
-    """Judge a picture at several scales."""
+    """Classify the patches of a picture at several scales."""
 
     def __init__(self, config: DiscriminatorConfig) -> None:
         super().__init__()
@@ -63,11 +63,11 @@ class Discriminator(nn.Module):
         self.scales = nn.ModuleList(PatchDiscriminator(config.channels) for _ in range(config.scales))
 
     def forward(self, image: Tensor) -> DiscriminatorOutput:
-        """Judge `image` [N,3,S,S] in [-1,1]; higher logits mean more real."""
+        """Classify `image` [N,3,S,S] in [-1,1]; higher logits mean more real."""
         logits, features = [], []
         for index, scale in enumerate(self.scales):
-            seen = image if index == 0 else F.avg_pool2d(image, 2**index)
-            patch_logits, patch_features = scale(seen)
+            scaled = image if index == 0 else F.avg_pool2d(image, 2**index)
+            patch_logits, patch_features = scale(scaled)
             logits.append(patch_logits)
             features.append(patch_features)
         return DiscriminatorOutput(logits, features)

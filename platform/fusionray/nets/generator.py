@@ -1,4 +1,4 @@
-"""The fusion generator: identity embedding, tokens of the source's face, target crop -> fused crop and blending mask.
+"""The fusion generator: from identity embedding, tokens of the source's face and target crop to fused crop and mask.
 
 Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, S style length.
 """
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fusionray.config import Section, in_unit
 from fusionray.nets.blocks import EncoderBlock, FusionBlock, count_groups
-from fusionray.nets.source import NUM_TOKENS, QUERY_SIZE, SourceConfig, SourceLookup
+from fusionray.nets.source_encoder import NUM_TOKENS, QUERY_SIZE, SourceAttention, SourceConfig
 
 EMBEDDING_LENGTH = 512
 
@@ -49,40 +49,40 @@ class GeneratorConfig(Section):
         step = 2 ** (len(self.channels) - 1)
         if self.size % step or self.size < 4 * step:
             raise ValueError(f"size {self.size} must be a multiple of {step} and at least {4 * step}")
-        wanted = {QUERY_SIZE, *self.source.detail_at} if self.source else set()
-        if not wanted <= set(self.sides):
-            raise ValueError(f"source needs features of {sorted(wanted)} px, and there are {self.sides}")
+        needed = {QUERY_SIZE, *self.source.detail_widths} if self.source else set()
+        if not needed <= set(self.sides):
+            raise ValueError(f"source needs features of {sorted(needed)} px, but the generator has {self.sides}")
         return self
 
     @property
     def sides(self) -> list[int]:
-        """List the sides of the features, from full resolution downwards."""
+        """Return the sides of the feature maps in pixels, from full resolution downwards."""
         return [self.size // 2**level for level in range(len(self.channels))]
 
     @property
     def source_length(self) -> int:
-        """Count the values that stand for a source: its embedding, and its tokens one after the other."""
+        """Return the length of the vector that encodes a source: its embedding, then its tokens."""
         return EMBEDDING_LENGTH + (NUM_TOKENS * self.source.token_length if self.source else 0)
 
 
-class Fused(NamedTuple):
-    """What the generator returns, target value range [-1,1], mask [0,1]."""
+class GeneratorOutput(NamedTuple):
+    """`output` [N,3,S,S] in [-1,1]: the fused crop; `mask` [N,1,S,S] in [0,1]: the share of the generated face."""
 
     output: Tensor
     mask: Tensor
 
 
 class Generator(nn.Module):
-    """Encode the target, inject the identity at every scale on the way up, blend the result into the target.
+    """Encode the target, inject the identity at every scale of the decoder, and blend the result into the target.
 
-    Source: FaceShifter (Li et al. 2019) for multi-scale attributes; StyleGAN2 for the modulation; the mask follows
-    the practice of public one-shot swappers, which blend inside the network.
+    Source: FaceShifter (Li et al. 2019) for multi-scale attributes; StyleGAN2 for the modulation; like public one-shot
+    swappers, the network blends by a mask of its own.
     """
 
     def __init__(self, config: GeneratorConfig, face_view_23: Tensor | None = None) -> None:
-        """Build it; `face_view_23` maps the unit square of the source's face to that of the target's crop.
+        """Build the network; `face_view_23` maps the unit square of the source's face to that of the target's crop.
 
-        By default they are the same, until a checkpoint brings its own.
+        The default is the identity; a checkpoint overwrites what follows from it.
         """
         super().__init__()
         self.config = config
@@ -99,27 +99,26 @@ class Generator(nn.Module):
         self.bottleneck = nn.ModuleList(
             FusionBlock(deepest, deepest, deepest, config.style_length) for _ in range(config.bottleneck_blocks)
         )
-        detail = config.source.detail_at if config.source else {}
+        detail = config.source.detail_widths if config.source else {}
         self.decoder = nn.ModuleList(
             FusionBlock(below, here, here, config.style_length, detail.get(side, 0))
             for side, (here, below) in reversed(list(zip(config.sides, pairwise(widths), strict=False)))
         )
-        self.lookup: SourceLookup | None = None
+        self.lookup: SourceAttention | None = None
         if config.source is not None:
             width = dict(zip(config.sides, widths, strict=True))[QUERY_SIZE]
             view = torch.eye(2, 3) if face_view_23 is None else face_view_23
-            self.lookup = SourceLookup(config.source, width, view)
+            self.lookup = SourceAttention(config.source, width, view)
         self.head_norm = nn.GroupNorm(count_groups(widths[0]), widths[0])
         self.head = nn.Conv2d(widths[0], 4, 3, padding=1)
 
-    def forward(self, source: Tensor, target: Tensor) -> Fused:
+    def forward(self, source: Tensor, target: Tensor) -> GeneratorOutput:
         """Fuse a batch.
 
-        `source` [N,L], L = `config.source_length`: unit-length identity embedding [N,512] and, where the generator
-        looks at the source, its tokens (`describe_source`); `target` [N,3,S,S] RGB in [-1,1].
-        Returns `output` [N,3,S,S] in [-1,1] and `mask` [N,1,S,S] in [0,1].
+        `source` [N,L], L = `config.source_length`: unit-length identity embedding [N,512] and, if the generator
+        attends to the source, its tokens (`encode_source`); `target` [N,3,S,S] RGB in [-1,1].
         """
-        # A unit vector has entries of size 1/sqrt(E): bring them to size 1.
+        # The entries of a unit vector have size 1/sqrt(E): scale them to size 1.
         style_NS = self.mapping(source[:, :EMBEDDING_LENGTH] * math.sqrt(EMBEDDING_LENGTH))
         features = [self.stem(target)]
         for down in self.encoder:
@@ -128,22 +127,22 @@ class Generator(nn.Module):
         hidden = deepest
         for block in self.bottleneck:
             hidden = block(hidden, deepest, style_NS)
-        hidden, details = self.look(hidden, source, {})
+        hidden, details = self.attend(hidden, source, {})
         for block, skip in zip(self.decoder, reversed(features), strict=True):
             hidden = block(hidden, skip, style_NS, details.get(skip.shape[-1]))
-            hidden, details = self.look(hidden, source, details)
-        # Planes apart: with the channels last, face and mask would be strided, and a CPU takes tanh one by one.
+            hidden, details = self.attend(hidden, source, details)
+        # Contiguous: in channels-last layout face and mask would be strided, and tanh on a CPU would not vectorise.
         head_N4HW = self.head(F.silu(self.head_norm(hidden))).float().contiguous()
         face = torch.tanh(head_N4HW[:, :3])
         floor = self.config.mask_floor
         mask = floor + (1 - floor) * torch.sigmoid(head_N4HW[:, 3:])
-        return Fused(mask * face + (1 - mask) * target, mask)
+        return GeneratorOutput(mask * face + (1 - mask) * target, mask)
 
-    def look(
+    def attend(
         self, hidden_NCHW: Tensor, source_NL: Tensor, details: dict[int, Tensor]
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Look at the source from the features that do; others, and what was found before them, stay as they are."""
+        """Attend to the source if the features have QUERY_SIZE px; otherwise return features and details unchanged."""
         if self.lookup is None or hidden_NCHW.shape[-1] != QUERY_SIZE:
             return hidden_NCHW, details
-        looked: tuple[Tensor, dict[int, Tensor]] = self.lookup(hidden_NCHW, source_NL[:, EMBEDDING_LENGTH:])
-        return looked
+        attended: tuple[Tensor, dict[int, Tensor]] = self.lookup(hidden_NCHW, source_NL[:, EMBEDDING_LENGTH:])
+        return attended

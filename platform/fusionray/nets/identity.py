@@ -1,4 +1,4 @@
-"""The identity encoder: a ResNet-family network from an aligned 112 px face to a unit vector.
+"""The identity encoder: a residual network that maps an aligned 112 px face to a unit-length embedding.
 
 Source: ArcFace (Deng et al. 2019), section 3.1: improved residual unit (BN-Conv-BN-PReLU-Conv-BN), BN-FC-BN head.
 """
@@ -75,7 +75,7 @@ class IdentityEncoder(nn.Module):
         super().__init__()
         self.config = config
         width = config.channels[0]
-        # Neighbouring windows overlap by half, or a large stride would skip pixels.
+        # Neighbouring kernel windows overlap by half; with a large stride, a kernel of 3 would skip pixels.
         kernel = max(3, 2 * config.stem_stride - 1)
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, kernel, stride=config.stem_stride, padding=kernel // 2, bias=False),
@@ -101,7 +101,7 @@ class IdentityEncoder(nn.Module):
         return F.normalize(self.embedding_norm(self.project(hidden)).float())
 
     def features(self, face: Tensor) -> list[Tensor]:
-        """Give the maps [N,C,H,W] behind each stage, the finest first, for a `face` as above."""
+        """Return the feature map [N,C,H,W] after each stage, the finest first; `face` as in `forward`."""
         hidden = self.stem(face)
         maps: list[Tensor] = []
         ends = set(accumulate(self.config.blocks))

@@ -1,4 +1,4 @@
-"""Pictures as networks see them, float in [-1,1] instead of bytes, and where an aligned face lies in one.
+"""Conversion of pictures between uint8 and the networks' float range [-1,1], and a default face region.
 
 Shape suffixes: N batch, C channels, H rows, W columns.
 """
@@ -20,7 +20,7 @@ def to_uint8(image: Tensor) -> Tensor:
 
 
 def elliptic_region(image_NCHW: Tensor) -> Tensor:
-    """Draw where an aligned face usually lies: a soft ellipse around the crop's middle, [N,1,S,S] in [0,1]."""
+    """Return the usual region of an aligned face, a soft ellipse around the crop's centre: [N,1,S,S] in [0,1]."""
     size = image_NCHW.shape[-1]
     axis = (torch.arange(size, device=image_NCHW.device, dtype=torch.float32) + 0.5) / size * 2 - 1
     radius_HW = ((axis[:, None] / 0.95).square() + (axis[None, :] / 0.8).square()).sqrt()

@@ -1,1 +1,1 @@
-"""What is learned. A recipe is networks + phases + losses in pure torch; the engine runs any of them."""
+"""Model families and their recipes: networks, phases and losses in pure torch, which the engine runs."""

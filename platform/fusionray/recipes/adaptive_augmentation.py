@@ -1,4 +1,4 @@
-"""Adaptive augmentation of what the discriminator sees, for data sets so small that it would learn them by heart.
+"""Adaptive discriminator augmentation (ADA), for datasets so small that the discriminator would memorise them.
 
 Shape suffixes: N rows, C channels, H rows of pixels, W columns, K random changes.
 
@@ -14,25 +14,25 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fusionray.config import Section, in_unit
-from fusionray.recipes.affine import build_colours, build_views, recolour, sample
+from fusionray.recipes.affine import build_colours, build_views, recolour, warp_affine
 
-# Changes chosen apart from each other: mirror, rotate, scale, shift; brightness, contrast, saturation, hue; cutout.
+# Changes that are drawn independently: mirror, rotate, scale, shift; brightness, contrast, saturation, hue; cutout.
 NUM_CHANGES = 9
 
 
 class AdaptiveAugmentationConfig(Section):
-    """Random changes of every picture that the discriminator sees; training adapts their probability.
+    """Adaptive discriminator augmentation: random changes of every picture, whose probability follows the training.
 
     Useful below about 30,000 pictures, or when the logged `discriminator_real_sign` stays above 0.6: the discriminator
     then memorises its pictures. With more pictures the probability stays near 0.
     """
 
-    target: float = Field(
+    target_real_sign: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Target for the share of real patches judged real, less the share judged fake: 0.6 as published; "
-        "0 turns adaptive augmentation off.",
+        description="Target for the mean sign of the logits of real patches (share classified as real minus share "
+        "classified as fake): 0.6 as published; 0 turns adaptive augmentation off.",
         json_schema_extra=in_unit("share"),
     )
     images_to_full: int = Field(
@@ -44,7 +44,7 @@ class AdaptiveAugmentationConfig(Section):
     interval: int = Field(
         4, ge=1, description="Steps between two corrections of the probability.", json_schema_extra=in_unit("steps")
     )
-    largest: float = Field(
+    max_probability: float = Field(
         0.8,
         ge=0,
         le=0.8,
@@ -85,10 +85,10 @@ class AdaptiveAugmentationConfig(Section):
 
 
 class AdaptiveAugmentation(nn.Module):
-    """Change pictures with probability `probability` a change, and steer it by how surely real ones are recognised.
+    """Apply each change with probability `probability`, which `update` adapts to the discriminator's real logits.
 
-    Below p = 0.8 each change leaves the original the likeliest picture, so that a generator that matches the augmented
-    pictures matches the original ones: the changes do not leak.
+    At p <= 0.8, the unchanged picture stays more likely than any changed one, so that a generator that matches the
+    augmented distribution also matches the original one: the changes do not leak into fused pictures.
     """
 
     probability: Tensor
@@ -106,43 +106,43 @@ class AdaptiveAugmentation(nn.Module):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def follow(self, real_sign: Tensor, num_images: int) -> None:
-        """Note E[sign D(real)] of a step over `num_images` images; correct the probability when it is due.
+    def update(self, real_sign: Tensor, num_images: int) -> None:
+        """Add E[sign D(real)] of a step over `num_images` images; every `interval` steps, adapt the probability.
 
-        Everything stays on the device: a decision in Python would wait for it.
+        All computations stay on the device: a decision in Python would synchronise with it.
         """
-        known = real_sign.isfinite()  # a skipped step says nothing
+        known = real_sign.isfinite()  # ignore nonfinite steps, which are skipped
         self.sign_sum += torch.where(known, real_sign, 0.0)
         self.num_signs += known
         self.num_steps += 1
         self.num_images += num_images
         due = self.num_steps >= self.config.interval
         mean = self.sign_sum / self.num_signs.clamp_min(1)
-        direction = torch.sign(mean - self.config.target) * (due & (self.num_signs > 0))
+        direction = torch.sign(mean - self.config.target_real_sign) * (due & (self.num_signs > 0))
         move = direction * self.num_images / self.config.images_to_full
-        self.probability.add_(move).clamp_(0, self.config.largest)
+        self.probability.add_(move).clamp_(0, self.config.max_probability)
         for count in (self.sign_sum, self.num_signs, self.num_steps, self.num_images):
             count.mul_(~due)
 
     def forward(self, *pictures: Tensor) -> tuple[Tensor, ...]:
-        """Change pictures [N,3,S,S] in [-1,1]; row i of all of them is changed alike. Differentiable; not clamped.
+        """Augment tensors [N,3,S,S] in [-1,1]; row i of all tensors gets the same changes. Differentiable; not clamped.
 
-        Returns as many pictures in float32.
+        Returns as many tensors, float32.
         """
         like = pictures[0]
         chosen_NK = torch.rand(len(like), NUM_CHANGES, device=like.device) < self.probability
         view_N23 = self.draw_views(chosen_NK[:, :4])
         linear_N33, offset_N = self.draw_colours(chosen_NK[:, 4:8])
-        window_N1HW = self.draw_window(chosen_NK[:, 8], like.shape[-1]) if self.config.cutout else None
+        window_N1HW = self.draw_cutout(chosen_NK[:, 8], like.shape[-1]) if self.config.cutout else None
         changed = []
         for picture in pictures:
-            moved = sample(picture, view_N23, like.shape[-1], "reflection")
+            moved = warp_affine(picture, view_N23, like.shape[-1], "reflection")
             coloured = recolour(moved, linear_N33, offset_N)
             changed.append(coloured if window_N1HW is None else coloured * window_N1HW)
         return tuple(changed)
 
     def draw_views(self, chosen_N4: Tensor) -> Tensor:
-        """Draw maps [N,2,3] from places in the changed picture to places in the original, both squares [-1,1]."""
+        """Draw affine maps [N,2,3] from positions in the changed picture to the original, both squares [-1,1]."""
         config, count, device = self.config, len(chosen_N4), chosen_N4.device
         mirrored, rotated, scaled, shifted = chosen_N4.float().unbind(1)
         half = (torch.rand(count, device=device) < 0.5) * mirrored
@@ -153,7 +153,7 @@ class AdaptiveAugmentation(nn.Module):
         return build_views(flip, angle, scale, shift_N2)
 
     def draw_colours(self, chosen_N4: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw affine maps of colours: linear parts [N,3,3] and what is added to all three [N]."""
+        """Draw affine maps of colours: linear parts [N,3,3], and offsets [N] that are added to all three channels."""
         config, count, device = self.config, len(chosen_N4), chosen_N4.device
         bright, contrasted, saturated, turned = chosen_N4.float().unbind(1)
         brightness = torch.randn(count, device=device) * config.brightness * bright
@@ -162,10 +162,10 @@ class AdaptiveAugmentation(nn.Module):
         angle = (torch.rand(count, device=device) * 2 - 1) * (math.tau * config.hue) * turned
         return build_colours(contrast, saturation, angle), contrast * brightness
 
-    def draw_window(self, chosen_N: Tensor, size: int) -> Tensor:
-        """Draw what stays [N,1,S,S]: 0 in a square about a random middle of the chosen rows, else 1."""
-        middle_N2 = torch.rand(len(chosen_N), 2, device=chosen_N.device)
+    def draw_cutout(self, chosen_N: Tensor, size: int) -> Tensor:
+        """Draw cutout masks [N,1,S,S]: 0 in a square around a random centre in the chosen rows, 1 elsewhere."""
+        centre_N2 = torch.rand(len(chosen_N), 2, device=chosen_N.device)
         axis = (torch.arange(size, device=chosen_N.device) + 0.5) / size
-        inside_N2S = (axis - middle_N2[:, :, None]).abs() < self.config.cutout / 2
+        inside_N2S = (axis - centre_N2[:, :, None]).abs() < self.config.cutout / 2
         cut_NSS = inside_N2S[:, 0, :, None] & inside_N2S[:, 1, None, :] & chosen_N[:, None, None]
         return (~cut_NSS).float()[:, None]

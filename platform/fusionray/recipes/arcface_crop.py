@@ -1,4 +1,4 @@
-"""The arcface_112 face in a crop of another template: where it lies, and how it is cut out.
+"""Crop an arcface_112 face from a crop that is aligned to another template, differentiably.
 
 Shape suffixes: N batch, C channels, H rows, W columns.
 """
@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from fusionray.faces.align import fit_similarity, load_template
 from fusionray.nets.identity import IDENTITY_SIZE, IDENTITY_TEMPLATE
-from fusionray.recipes.affine import compose_views, sample, unit_to_signed
+from fusionray.recipes.affine import compose_views, unit_to_signed, warp_affine
 
 
 def crop_to_arcface_affine(template: str) -> Tensor:
-    """Give the map from the unit square of the arcface_112 face to the unit square of a template's crop, [2,3]."""
+    """Return the affine map [2,3] from the unit square of the arcface_112 face to that of a template's crop."""
     matrix = fit_similarity(load_template(IDENTITY_TEMPLATE).unit_points, load_template(template).unit_points)
     return torch.from_numpy(matrix).to(torch.float32)
 
 
 class ArcFaceCrop(nn.Module):
-    """Cut the arcface_112 face out of crops that are aligned to another template.
+    """Crop the arcface_112 face from crops that are aligned to another template.
 
     `view_23` maps unit-square coordinates of the 112 px face to unit-square coordinates of the crop.
     """
@@ -33,12 +33,12 @@ class ArcFaceCrop(nn.Module):
         self.register_buffer("view", view_23.to(torch.float32), persistent=False)
 
     def forward(self, image_NCHW: Tensor, jitter_N23: Tensor | None = None) -> Tensor:
-        """Return [N,3,112,112]; `jitter_N23` is applied to the face first (small turns and shifts)."""
+        """Return [N,3,112,112] from [N,3,S,S]; `jitter_N23` moves the face within the result (see `jitter_views`)."""
         image = image_NCHW
-        # Bilinear sampling takes four pixels: shrink first what is more than twice too large.
+        # Bilinear sampling reads four pixels, so a picture that is at least twice too large is shrunk first.
         while image.shape[-1] * float(self.view[:, :2].norm(dim=0).mean()) >= 2 * IDENTITY_SIZE:
             image = F.avg_pool2d(image, 2)
         view_N23 = self.view[None]
         if jitter_N23 is not None:
             view_N23 = compose_views(view_N23, jitter_N23)
-        return sample(image, unit_to_signed(view_N23), IDENTITY_SIZE)
+        return warp_affine(image, unit_to_signed(view_N23), IDENTITY_SIZE)

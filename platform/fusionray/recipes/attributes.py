@@ -1,7 +1,7 @@
-"""Attributes recipe: a reader of pose, expression and light, with which the evaluation measures fused pictures.
+"""Attributes recipe: train the attribute reader, by which the evaluation measures pose, expression and light.
 
-It learns from synthetic faces, of which these are known, and reads them off any aligned face. What it reads is what the
-crop shows: see `synthetic.attributes_in_crop`.
+It trains on synthetic faces, whose attributes are known. Attributes are those of the crop, not of the picture: see
+`synthetic.attributes_in_crop`.
 
 Shape suffixes: N batch, M population, K readings.
 """
@@ -24,7 +24,7 @@ from fusionray.metrics.attribute_reader import (
     READINGS,
     AttributeReader,
     AttributeReaderConfig,
-    ParameterStandard,
+    ParameterScaler,
     group_columns,
     select_attributes,
 )
@@ -33,14 +33,14 @@ from fusionray.recipes.arcface_crop import ArcFaceCrop
 from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.family import RecipeConfig
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
-from fusionray.recipes.single_faces import FacePreparation, NothingToShow
+from fusionray.recipes.single_faces import FacePreparation, SingleFaceRecipe
 from fusionray.types import Batch, FaceBatch
 
 
 class AttributesRecipeConfig(RecipeConfig):
     """Attributes recipe: a model that reads pose, expression and light.
 
-    It neither mirrors nor rotates its pictures: they would then show other attributes.
+    It neither mirrors nor rotates pictures, because that changes their attributes.
     """
 
     name: Literal["attributes"] = Field("attributes", description="Selects the attributes recipe.")
@@ -52,7 +52,7 @@ class AttributesRecipeConfig(RecipeConfig):
         description="Largest change of brightness, contrast and saturation; small, because light is read from them.",
         json_schema_extra=in_unit("share"),
     )
-    least_resolution: float = Field(
+    min_resolution: float = Field(
         0.5,
         gt=0,
         le=1,
@@ -63,15 +63,15 @@ class AttributesRecipeConfig(RecipeConfig):
 
 
 @dataclass(frozen=True)
-class KnownFaces(Batch):
-    """Prepared: `face` [N,3,112,112] in [-1,1], `wanted` [N,K] standardised attributes."""
+class FacesWithAttributes(Batch):
+    """Prepared batch: `face` [N,3,112,112] in [-1,1], `attributes` [N,K] standardised."""
 
     face: Tensor
-    wanted: Tensor
+    attributes: Tensor
 
 
-class AttributesRecipe(NothingToShow):
-    """Learn to read what the synthetic world drew."""
+class AttributesRecipe(SingleFaceRecipe):
+    """Train a reader to estimate the attributes with which the synthetic world was rendered."""
 
     ema_names = frozenset({"reader"})
 
@@ -79,40 +79,42 @@ class AttributesRecipe(NothingToShow):
         self.config = config
         self.reader_config = AttributeReaderConfig(encoder=config.encoder)
         population_MK = select_attributes(synthetic.sample_attributes(1024, seed=0), self.reader_config.names)
-        self.standard = ParameterStandard.measure(population_MK)
+        self.standard = ParameterScaler.fit(population_MK)
         jitter = config.colour_jitter
-        # Hue least of all: it is what warm light changes.
+        # Smallest change for hue, because warm light shows in it.
         augmentation = AugmentationConfig(
             rotation_degrees=0, brightness=jitter, contrast=jitter, saturation=jitter, hue=jitter / 10, flip=0
         )
-        self.faces = FacePreparation(ArcFaceCrop(face_view_23), augmentation, config.least_resolution)
+        self.faces = FacePreparation(ArcFaceCrop(face_view_23), augmentation, config.min_resolution)
         self.networks: Mapping[str, nn.Module] = {"reader": AttributeReader(self.reader_config, self.standard)}
         self.frozen: Mapping[str, nn.Module] = {"faces": self.faces, "standard": self.standard}
         self.adaptive: Mapping[str, nn.Module] = {}
         self.optimizers = {"reader": config.optimizer}
         self.phases = (Phase("read", "reader", self.read),)
 
-    def prepare(self, batch: FaceBatch) -> KnownFaces:
-        """Cut out the faces, blur some, and put what they show on one scale."""
-        assert batch.attributes is not None, "photographs are refused before training"
-        return KnownFaces(self.faces(batch.image), self.standard(select_attributes(batch.attributes, READINGS)))
+    def prepare(self, batch: FaceBatch) -> FacesWithAttributes:
+        """Crop and augment the faces, and standardise their attributes."""
+        assert batch.attributes is not None, "`needs_parameters` refuses photographs before training"
+        return FacesWithAttributes(
+            self.faces(batch.image), self.standard(select_attributes(batch.attributes, READINGS))
+        )
 
-    def read(self, step: PhaseInput[KnownFaces]) -> Losses:
-        """Take the distance of readings to the truth, standardised: smooth L1, every reading counts the same."""
+    def read(self, step: PhaseInput[FacesWithAttributes]) -> Losses:
+        """Smooth L1 between standardised readings and true attributes; every attribute has equal weight."""
         readings_NK = self.standard(step.networks["reader"](step.batch.face))
-        loss_NK = F.smooth_l1_loss(readings_NK, step.batch.wanted, reduction="none")
+        loss_NK = F.smooth_l1_loss(readings_NK, step.batch.attributes, reduction="none")
         parts = {group: loss_NK[:, columns].mean() for group, columns in group_columns(READINGS).items()}
         return Losses(loss_NK.mean(), parts)
 
     @torch.no_grad()
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[FaceBatch]) -> dict[str, float]:
-        """Read held-out people: mean absolute errors, pose in degrees, the others in population deviations."""
+        """Return mean absolute errors on held-out people: pose in degrees, the others in population deviations."""
         reader = networks["reader"]
         assert isinstance(reader, AttributeReader)
         errors: dict[str, list[Tensor]] = {group: [] for group in GROUPS}
         for batch in batches:
             assert batch.attributes is not None
-            found = reader.measure_errors(reader(self.faces.cut(batch.image)), reader.select(batch.attributes))
-            for group, error_N in found.items():
+            measured = reader.measure_errors(reader(self.faces.crop(batch.image)), reader.select(batch.attributes))
+            for group, error_N in measured.items():
                 errors[group].append(error_N)
         return {f"validation_{group}_error": float(torch.cat(parts).mean()) for group, parts in errors.items() if parts}

@@ -1,4 +1,4 @@
-"""The attributes recipe as a family: single synthetic faces in, a reader of pose, expression and light out."""
+"""The family of the attributes recipe: single synthetic faces in, an attribute reader out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fusionray.data import synthetic
 from fusionray.nets.identity import IDENTITY_SIZE
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.attributes import AttributesRecipe, AttributesRecipeConfig
-from fusionray.recipes.family import DataFacts, RecipeFamily, TrainSettings
+from fusionray.recipes.family import DatasetInfo, RecipeFamily, TrainSettings
 from fusionray.recipes.registry import register
-from fusionray.recipes.single_faces import collate_faces, draw_crops
+from fusionray.recipes.single_faces import collate_faces, noise_crops
 from fusionray.types import FaceBatch, Rows
 
 
@@ -28,32 +28,32 @@ class AttributesFamily(RecipeFamily[AttributesRecipeConfig]):
     fewest_images = 2  # batch norm has no variance of one image
 
     def needs_parameters(self, config: AttributesRecipeConfig) -> bool:
-        """It learns what the renderer drew, which nobody has measured in photographs."""
+        """Return True: the attributes of photographs are unknown."""
         del config
         return True
 
     def collate(self, roles: Sequence[Rows]) -> FaceBatch:
-        """Put crops together with the attributes that they show."""
+        """Batch crops with their attributes."""
         return collate_faces(roles)
 
     def build(
-        self, config: AttributesRecipeConfig, facts: DataFacts, dependencies: Mapping[str, Any]
+        self, config: AttributesRecipeConfig, dataset: DatasetInfo, dependencies: Mapping[str, Any]
     ) -> AttributesRecipe:
-        """Build the reader."""
+        """Build the recipe; it depends on no other network."""
         del dependencies
-        return AttributesRecipe(config, face_view_23=crop_to_arcface_affine(facts.template))
+        return AttributesRecipe(config, face_view_23=crop_to_arcface_affine(dataset.template))
 
     def describe(self, recipe: AttributesRecipe) -> dict[str, Any]:
-        """Give the config of the reader, which evaluations take out of the checkpoint."""
+        """Return the config of the reader, from which evaluations rebuild it."""
         return {"attribute_reader": recipe.reader_config.model_dump(mode="json")}
 
-    def draw_batch(self, config: TrainSettings, count: int) -> FaceBatch:
-        """Draw noise for crops, and attributes of the synthetic world."""
+    def dummy_batch(self, config: TrainSettings, count: int) -> FaceBatch:
+        """Draw noise as crops, and random attributes of the synthetic world."""
         attributes = synthetic.sample_attributes(count, config.run.seed)
-        return FaceBatch(draw_crops(config, count)[0], torch.arange(count), attributes=attributes)
+        return FaceBatch(noise_crops(config, count)[0], torch.arange(count), attributes=attributes)
 
-    def trace_inference(self, recipe: AttributesRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """Read one face."""
+    def inference_example(self, recipe: AttributesRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """Return the reader and one face."""
         return recipe.networks["reader"], (torch.zeros(1, 3, IDENTITY_SIZE, IDENTITY_SIZE),)
 
 

@@ -1,7 +1,7 @@
-"""Face-fusion recipe: generator against discriminator, watched by a frozen identity encoder.
+"""Face-fusion recipe: a GAN of generator and discriminator, supervised by a frozen identity encoder.
 
-Two ways to learn, chosen row set by row set: *paired*, where the rendered true fusion is the target (synthetic
-faces), and *unpaired*, where only same-person pairs have a known answer (real faces).
+Training is *paired* on synthetic faces, where the rendered true fusion is the reference, and *unpaired* on
+photographs, where a reference exists only for pairs of one person: the target itself.
 
 Shape suffixes: N batch, C channels, H rows, W columns, E embedding length.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fusionray.data.synthetic import render_truth
 from fusionray.nets.discriminator import Discriminator
 from fusionray.nets.fusion import FusionNetwork
-from fusionray.nets.generator import Fused
+from fusionray.nets.generator import GeneratorOutput
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.pixels import elliptic_region, to_float, to_uint8
 from fusionray.recipes.adaptive_augmentation import AdaptiveAugmentation
@@ -44,8 +44,8 @@ from fusionray.types import Batch, PairBatch
 class FusionInput(Batch):
     """Prepared pairs, all pictures in [-1,1].
 
-    `source_face` [N,3,112,112]; `target`, `reference` [N,3,S,S] (the true fusion when paired, else the target);
-    `face_region` [N,1,S,S] in [0,1]; `same_identity` bool [N]; `paired` tells what `reference` is.
+    `source_face` [N,3,112,112]; `target`, `reference` [N,3,S,S]; `face_region` [N,1,S,S] in [0,1]; `same_identity`
+    bool [N]. `paired`: `reference` is the true fusion; otherwise it is the target.
     """
 
     source_face: Tensor
@@ -57,7 +57,7 @@ class FusionInput(Batch):
 
 
 class FaceFusionRecipe:
-    """Fuse the identity of a source into a target."""
+    """Train a generator that fuses the identity of a source into a target."""
 
     ema_names = frozenset({"generator"})
 
@@ -70,7 +70,7 @@ class FaceFusionRecipe:
         upright = config.augmentation.model_copy(update={"rotation_degrees": 0.0})
         self.frozen: Mapping[str, nn.Module] = {
             "identity": identity_encoder,
-            "window": ArcFaceCrop(face_view_23),
+            "face_crop": ArcFaceCrop(face_view_23),
             "augmentation": Augmentation(config.augmentation),
             "source_augmentation": Augmentation(upright),
             **(
@@ -79,9 +79,9 @@ class FaceFusionRecipe:
                 else {}
             ),
         }
-        # Left out altogether when it is off: a probability of 0 would still cost a warp.
+        # No module when it is off: a probability of 0 would still cost a warp.
         chosen = config.adaptive_augmentation
-        self.discriminator_augmentation = AdaptiveAugmentation(chosen) if chosen.target else None
+        self.discriminator_augmentation = AdaptiveAugmentation(chosen) if chosen.target_real_sign else None
         self.adaptive: Mapping[str, nn.Module] = (
             {} if self.discriminator_augmentation is None else {"augmentation": self.discriminator_augmentation}
         )
@@ -99,9 +99,9 @@ class FaceFusionRecipe:
         self.optimizers = {"generator": config.generator_optimizer, "discriminator": discriminator_optimizer}
 
     def prepare(self, batch: PairBatch) -> FusionInput:
-        """Render the true fusion where there is one, augment it together with its target.
+        """Augment the pairs; in paired training, render the true fusion and augment it like its target.
 
-        Where there is none the face is where the shards say, or about where faces of this alignment are.
+        In unpaired training, the face region is that of the shards, or an ellipse if the shards have none.
         """
         source, target = to_float(batch.source), to_float(batch.target)
         (source,) = self.frozen["source_augmentation"](source)
@@ -112,15 +112,15 @@ class FaceFusionRecipe:
             truth = target
             region = elliptic_region(target) if batch.region is None else batch.region.float() / 255
         target, reference, region = self.frozen["augmentation"](target, [truth], [region])
-        return FusionInput(self.frozen["window"](source), target, reference, region, batch.same_identity, paired)
+        return FusionInput(self.frozen["face_crop"](source), target, reference, region, batch.same_identity, paired)
 
     def generator_loss(self, step: PhaseInput[FusionInput]) -> Losses:
-        """Everything that is asked of the generator; leaves the fused pictures for the discriminator."""
+        """Return the weighted sum of the generator's losses; pass the fused pictures to the discriminator's phase."""
         weights, batch = self.config.weights, step.batch
         source_NE = embed_source(step)
         perturbation = None if batch.paired else self.config.identity_perturbation
-        shown = self.perturb_identity(step, source_NE, perturbation) if perturbation else batch.target
-        fused: Fused = step.networks["generator"](batch.source_face, source_NE, shown)
+        target = self.perturb_identity(step, source_NE, perturbation) if perturbation else batch.target
+        fused: GeneratorOutput = step.networks["generator"](batch.source_face, source_NE, target)
         step.shared["fused"] = fused.output.detach()
         parts: dict[str, Tensor] = {}
         if weights.identity:
@@ -130,26 +130,26 @@ class FaceFusionRecipe:
         if weights.truth and batch.paired:
             parts["truth"] = masked_l1(fused.output, batch.reference, torch.ones_like(batch.same_identity))
         if weights.structure:
-            # Only where the answer is known: everywhere when paired, else where source and target are one person.
+            # Only rows with a true reference: all rows if paired, else those where source and target are one person.
             known_N = torch.ones_like(batch.same_identity) if batch.paired else batch.same_identity
             parts["structure"] = structure_loss(fused.output, batch.reference, batch.face_region, known_N)
         if weights.mask:
             parts["mask"] = mask_loss(fused.mask, batch.face_region)
         if weights.adversarial or weights.feature_matching:
-            # One draw for both: features of pictures that were changed differently have nothing to match.
-            seen_fused, seen_reference = self.augment(fused.output, batch.reference)
-            judged = step.networks["discriminator"](seen_fused)
+            # One draw for both: features of differently augmented pictures cannot match.
+            augmented_fused, augmented_reference = self.augment(fused.output, batch.reference)
+            fake = step.networks["discriminator"](augmented_fused)
             if weights.adversarial:
-                parts["adversarial"] = adversarial_generator_loss(judged)
+                parts["adversarial"] = adversarial_generator_loss(fake)
             if weights.feature_matching:
-                with torch.no_grad():  # the reference is a constant: only the fused side is differentiated
-                    reference = step.networks["discriminator"](seen_reference)
-                parts["feature_matching"] = feature_matching_loss(judged, reference, self.config.matching_from_layer)
+                with torch.no_grad():  # the reference is constant, so only the fused pictures need a gradient
+                    real = step.networks["discriminator"](augmented_reference)
+                parts["feature_matching"] = feature_matching_loss(fake, real, self.config.matching_from_layer)
         if weights.cycle:
-            with torch.no_grad():  # who the target is does not depend on the generator
-                target_face = step.frozen["window"](batch.target)
+            with torch.no_grad():  # the target's embedding does not depend on the generator
+                target_face = step.frozen["face_crop"](batch.target)
                 target_NE = step.frozen["identity"](target_face)
-            returned: Fused = step.networks["generator"](target_face, target_NE, fused.output)
+            returned: GeneratorOutput = step.networks["generator"](target_face, target_NE, fused.output)
             parts["cycle"] = (returned.output - batch.target).abs().mean()
         total = torch.stack([getattr(weights, name) * value for name, value in parts.items()]).sum()
         return Losses(total, parts)
@@ -160,25 +160,25 @@ class FaceFusionRecipe:
     ) -> Tensor:
         """Return the targets [N,3,S,S] in [-1,1], with the identity of same-person targets perturbed.
 
-        The perturbation has no gradient: with one, the generator would learn to hide the answer in the picture.
+        Without gradients: with them, the generator would learn to hide the reference in the perturbed picture.
         """
-        batch, shown = step.batch, step.batch.target
+        batch, perturbed = step.batch, step.batch.target
         if config.fused:
-            others = (batch.source_face.roll(1, dims=0), source_NE.roll(1, dims=0))
-            shown = step.networks["generator"](*others, shown).output
-        shown = step.frozen["identity_perturbation"](shown, batch.face_region)
-        return torch.where(batch.same_identity[:, None, None, None], shown, batch.target)
+            other_sources = (batch.source_face.roll(1, dims=0), source_NE.roll(1, dims=0))
+            perturbed = step.networks["generator"](*other_sources, perturbed).output
+        perturbed = step.frozen["identity_perturbation"](perturbed, batch.face_region)
+        return torch.where(batch.same_identity[:, None, None, None], perturbed, batch.target)
 
     def discriminator_loss(self, step: PhaseInput[FusionInput]) -> Losses:
-        """Tell the references from what the generator made in this step."""
+        """Return the adversarial loss of references (real) against the fused pictures of this step (fake)."""
         discriminator = step.networks["discriminator"]
         count = len(step.batch)
-        # One pass over both: one forward a backward is what the distributed wrapper expects.
-        judged = discriminator(torch.cat(self.augment(step.batch.reference, step.shared["fused"])))
-        real = judged._replace(logits=[logits[:count] for logits in judged.logits])
-        fake = judged._replace(logits=[logits[count:] for logits in judged.logits])
+        # One forward pass for both, because the distributed wrapper expects one forward for each backward pass.
+        output = discriminator(torch.cat(self.augment(step.batch.reference, step.shared["fused"])))
+        real = output._replace(logits=[logits[:count] for logits in output.logits])
+        fake = output._replace(logits=[logits[count:] for logits in output.logits])
         loss = adversarial_discriminator_loss(real, fake)
-        # 1: every real patch is recognised, 0: it is guessing. Near 1 it has learned its pictures by heart.
+        # 1: all real patches are classified as real; 0: chance. Near 1 the discriminator memorises its pictures.
         sign = torch.stack([logits.detach().float().sign().mean() for logits in real.logits]).mean()
         parts = {"discriminator": loss, "discriminator_real_sign": sign}
         if self.discriminator_augmentation is not None:
@@ -186,46 +186,46 @@ class FaceFusionRecipe:
         return Losses(loss, parts)
 
     def gradient_penalty_loss(self, step: PhaseInput[FusionInput]) -> Losses:
-        """Lazy R1: gamma / 2 x interval x |grad|^2, computed on every interval-th step only."""
-        # Augmented first, then differentiated: the penalty holds where the discriminator is asked, and a warp has no
-        # second derivative in torch.
+        """Lazy R1: gamma / 2 x interval x |grad|^2, computed only on every interval-th step."""
+        # Augment before differentiating: the penalty then applies to the discriminator's actual inputs, and torch has
+        # no second derivative of a warp.
         (image,) = self.augment(step.batch.reference)
         image = image.detach().requires_grad_(True)
-        judged = step.networks["discriminator"](image)
-        penalty = gradient_penalty(judged, image)
+        real = step.networks["discriminator"](image)
+        penalty = gradient_penalty(real, image)
         gamma, interval = self.config.weights.gradient_penalty, self.config.gradient_penalty_interval
-        # The last bias has no part in a gradient; the distributed wrapper waits for every parameter all the same.
-        touched = torch.stack([logits.sum() for logits in judged.logits]).sum() * 0
+        # The bias of the head has no gradient here, but the distributed wrapper waits for every parameter.
+        touched = torch.stack([logits.sum() for logits in real.logits]).sum() * 0
         return Losses(penalty * (gamma / 2 * interval) + touched, {"gradient_penalty": penalty})
 
     def augment(self, *pictures: Tensor) -> tuple[Tensor, ...]:
-        """Change pictures alike before the discriminator sees them, if that is turned on."""
+        """Augment the discriminator's inputs, all by the same changes, if adaptive augmentation is on."""
         if self.discriminator_augmentation is None:
             return pictures
-        changed: tuple[Tensor, ...] = self.discriminator_augmentation(*pictures)
-        return changed
+        augmented: tuple[Tensor, ...] = self.discriminator_augmentation(*pictures)
+        return augmented
 
     def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
-        """Augment more where real pictures are recognised too surely, less where they are not."""
+        """Update the probability of the discriminator's augmentation."""
         if self.discriminator_augmentation is not None and "discriminator_real_sign" in losses:
-            self.discriminator_augmentation.follow(losses["discriminator_real_sign"], num_images)
+            self.discriminator_augmentation.update(losses["discriminator_real_sign"], num_images)
 
     def embed_fused(self, step: PhaseInput[FusionInput], fused_NCHW: Tensor) -> Tensor:
-        """Embed fused faces, slightly moved and blurred, since a fixed view can be fooled by a fixed pattern."""
-        face = step.frozen["window"](fused_NCHW, jitter_views(fused_NCHW))
+        """Embed fused faces, randomly shifted and blurred: a fixed pattern could fool the encoder on a fixed crop."""
+        face = step.frozen["face_crop"](fused_NCHW, jitter_views(fused_NCHW))
         embedding: Tensor = step.frozen["identity"](degrade_resolution(face, 0.5))
         return embedding
 
     @torch.no_grad()
-    def fuse(self, networks: Mapping[str, nn.Module], source_NCHW: Tensor, target_NCHW: Tensor) -> Fused:
+    def fuse(self, networks: Mapping[str, nn.Module], source_NCHW: Tensor, target_NCHW: Tensor) -> GeneratorOutput:
         """Fuse crops in [-1,1] without augmentation."""
-        face = self.frozen["window"](source_NCHW)
-        fused: Fused = networks["generator"](face, self.frozen["identity"](face), target_NCHW)
+        face = self.frozen["face_crop"](source_NCHW)
+        fused: GeneratorOutput = networks["generator"](face, self.frozen["identity"](face), target_NCHW)
         return fused
 
     @torch.no_grad()
     def preview(self, networks: Mapping[str, nn.Module], batch: PairBatch) -> Tensor | None:
-        """Draw rows of source, target, fused, mask and, where known, true fusion."""
+        """Draw rows of source, target, fused, mask and, if known, true fusion."""
         source, target = to_float(batch.source), to_float(batch.target)
         fused = self.fuse(networks, source, target)
         columns = [source, target, fused.output, fused.mask.expand_as(target) * 2 - 1]
@@ -235,14 +235,14 @@ class FaceFusionRecipe:
 
     @torch.no_grad()
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[PairBatch]) -> dict[str, float]:
-        """Measure held-out people with the supervising encoder, so the scores are not independent."""
+        """Measure held-out people with the supervising encoder; its scores are therefore not independent."""
         to_source, to_target, to_truth, mask = [], [], [], []
         for batch in batches:
             source, target = to_float(batch.source), to_float(batch.target)
             fused = self.fuse(networks, source, target)
             embed = self.frozen["identity"]
-            window = self.frozen["window"]
-            fused_NE, source_NE, target_NE = (embed(window(image)) for image in (fused.output, source, target))
+            face_crop = self.frozen["face_crop"]
+            fused_NE, source_NE, target_NE = (embed(face_crop(image)) for image in (fused.output, source, target))
             to_source.append((fused_NE * source_NE).sum(dim=1))
             to_target.append((fused_NE * target_NE).sum(dim=1))
             mask.append(fused.mask.mean(dim=(1, 2, 3)))
@@ -262,6 +262,6 @@ class FaceFusionRecipe:
 
 
 def embed_source(step: PhaseInput[FusionInput]) -> Tensor:
-    with torch.no_grad():  # the source is given: there is nothing to differentiate
+    with torch.no_grad():  # the source does not depend on the generator
         embedding: Tensor = step.frozen["identity"](step.batch.source_face)
     return embedding

@@ -78,7 +78,10 @@ class FaceFusionConfig(RecipeConfig):
 
     @model_validator(mode="after")
     def check_matching(self) -> FaceFusionConfig:
-        """Refuse feature matching without features."""
+        """Check that feature matching has at least one layer.
+
+        Raises: ValueError.
+        """
         num_layers = len(self.discriminator.channels)
         if self.weights.feature_matching and self.matching_from_layer >= num_layers:
             raise ValueError(

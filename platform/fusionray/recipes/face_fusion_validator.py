@@ -1,4 +1,4 @@
-"""Validation of a fusion while it trains: the evaluation's metrics on pairs of the validation split."""
+"""Validation of face fusion during training: the metrics of `fusionray evaluate` on pairs of the validation split."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.metrics.aggregate import score_pairs, summarise
-from fusionray.metrics.measure import Meter, join
-from fusionray.metrics.protocol import plan_pairs
+from fusionray.metrics.fusion_metrics import FusionMetrics, join
+from fusionray.metrics.pair_plan import plan_pairs
 from fusionray.metrics.retrieval import build_templates
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
@@ -20,11 +20,11 @@ from fusionray.recipes.family import HeldOutRows, TrainSettings
 
 # Gallery pictures of each person, as in `fusionray evaluate`.
 GALLERY_IMAGES = 4
-BATCH = 32
+BATCH_SIZE = 32
 
 
 class RecipeFusionModel:
-    """A fusion in training, as it would be delivered now."""
+    """A recipe in training as a `FusionModel`, which fuses as its export would."""
 
     def __init__(self, recipe: FaceFusionRecipe, networks: Mapping[str, nn.Module]) -> None:
         self.recipe = recipe
@@ -35,13 +35,13 @@ class RecipeFusionModel:
         return to_uint8(self.recipe.fuse(self.networks, to_float(source), to_float(target)).output)
 
     def embed(self, face: Tensor) -> Tensor:
-        """Embed faces [N,3,112,112] in [-1,1] with the encoder that supervises, [N,512] of unit length."""
+        """Embed faces [N,3,112,112] in [-1,1] with the supervising encoder: [N,512] of unit length."""
         embedding: Tensor = self.recipe.frozen["identity"](face)
         return embedding
 
 
 class PairValidator:
-    """Evaluators of a run on a fixed list of held-out pairs; the gallery templates are computed once."""
+    """Measure a recipe on a fixed list of held-out pairs; the constructor computes the gallery templates."""
 
     def __init__(
         self, config: TrainSettings, evaluators: EvaluatorPaths, held_out: HeldOutRows, device: torch.device
@@ -58,15 +58,17 @@ class PairValidator:
         )
         self.pairs = plan.pairs
         self.source_N = names[plan.pairs[:, 0]]
-        window = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
-        self.meter = Meter(evaluators.build(device, template=data.template, size=data.size), window, device)
+        face_crop = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
+        self.metrics = FusionMetrics(
+            evaluators.build(device, template=data.template, size=data.size), face_crop, device
+        )
         gallery = held_out.decode(plan.gallery)
-        described = join(self.meter.measure_crops(part) for part in torch.split(gallery, BATCH))
-        self.templates = build_templates(described["embedding"], names[plan.gallery])
+        embedded = join(self.metrics.embed_crops(part) for part in torch.split(gallery, BATCH_SIZE))
+        self.templates = build_templates(embedded["embedding"], names[plan.gallery])
 
     def validate(self, recipe: FaceFusionRecipe, networks: Mapping[str, nn.Module]) -> dict[str, float]:
         """Fuse the pairs and return metrics named `validation_<key>`, with the keys of an evaluation."""
         model = RecipeFusionModel(recipe, networks)
-        columns = join(self.meter.measure(model, batch) for batch in self.held_out.batches(self.pairs, BATCH))
+        columns = join(self.metrics.compute(model, batch) for batch in self.held_out.batches(self.pairs, BATCH_SIZE))
         values = summarise(score_pairs(columns, self.templates, self.source_N), self.source_N).values
         return {f"validation_{key}": value for key, value in values.items()}

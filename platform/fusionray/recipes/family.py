@@ -1,8 +1,8 @@
 """The interface of a model family to the platform: its settings, data, networks and export.
 
-A second family is one module (or folder) that subclasses `RecipeFamily` and calls `registry.register`. Training,
-tuning, dry runs, evaluation, export and serving call the family and name none. A family is pure torch: it gets objects
-of Ray, pyarrow or ONNX only as arguments of its methods.
+A family is one module (or folder) that subclasses `RecipeFamily` and calls `registry.register`. Training, tuning, dry
+runs, evaluation, export and serving use this interface and know no particular family. A family needs torch alone; it
+does not import Ray, pyarrow or ONNX.
 
 Shape suffixes: N rows, M draws, R roles (one: single rows; two: source and target), C channels, S side.
 """
@@ -29,13 +29,13 @@ from fusionray.types import Batch, Rows
 
 
 class RecipeConfig(Section):
-    """Base of every family's settings; a family narrows `name` to its own, with it as the default."""
+    """Base of every family's settings; a family narrows `name` to a literal of its own name."""
 
     name: str = Field(description="Selects the recipe.")
 
     @classmethod
     def list_members(cls) -> tuple[type[RecipeConfig], ...]:
-        """List the sections that may stand where this one is the type of a field: those of all registered families."""
+        """List the sections that a field of this type may hold: the settings of all registered families."""
         from fusionray.recipes.registry import find_family, list_families
 
         return tuple(find_family(name).Config for name in list_families()) if cls is RecipeConfig else ()
@@ -75,7 +75,7 @@ class ValidationSettings(Protocol):
 
 
 class TrainSettings(Protocol):
-    """What a family may read of a training configuration (`training.config.TrainConfig`)."""
+    """The part of a training configuration (`training.config.TrainConfig`) that a family may read."""
 
     @property
     def run(self) -> RunSettings: ...
@@ -91,10 +91,11 @@ class TrainSettings(Protocol):
 
 
 @dataclass(frozen=True)
-class DataFacts:
-    """What the networks are sized for: read from the manifest of the shards, or assumed by a dry run.
+class DatasetInfo:
+    """Properties of the dataset that the networks depend on: from the manifest of the shards, or assumed by a dry run.
 
-    `num_people`: people of the training split; 0 where rows show nobody. `synthetic`: rows carry what generated them.
+    `num_people`: people of the training split; 0 for shards of pictures. `synthetic`: rows hold the parameters from
+    which they were rendered.
     """
 
     size: int
@@ -108,7 +109,7 @@ class HeldOutRows(Protocol):
 
     @property
     def groups(self) -> Sequence[str]:
-        """Name what each row [N] shows: a person, or in shards of pictures the picture that it is cut from."""
+        """Return the group of each row [N]: a person, or in shards of pictures the picture that the row is cut from."""
 
     def decode(self, rows: NDArray[np.int64]) -> Tensor:
         """Decode rows to uint8 [N,3,S,S] RGB on the CPU."""
@@ -121,77 +122,78 @@ class Validator(Protocol):
     """An independent validation of a recipe while it trains."""
 
     def validate(self, recipe: Any, networks: Mapping[str, nn.Module]) -> dict[str, float]:
-        """Measure the networks on held-out rows: metrics by name."""
+        """Return metrics by name, measured on held-out rows."""
 
 
-# Draws `count` rows of each input of a graph, float32, as they may come: no trained model is asked.
-DrawInputs = Callable[[np.random.Generator, int], tuple[Tensor, ...]]
+# Draws `count` random rows of each input of a graph, float32, without a trained model.
+DrawGraphInputs = Callable[[np.random.Generator, int], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
 class GraphExport:
-    """One network of a bundle: a torch module, in eval mode, that becomes one ONNX file.
+    """One network of a bundle: a torch module in eval mode, to be exported to one ONNX file.
 
-    `inputs` and `outputs`: names, in the order of the module's arguments and of what it returns. All have the batch as
-    axis 0, which may have any length. `draw`: rows by which torch and ONNX are compared.
+    `inputs` and `outputs`: names, in the order of the module's arguments and of its return values. Axis 0 of all is
+    the batch, of any length. `draw`: draws the inputs on which torch and ONNX are compared.
     """
 
     file: str
     module: nn.Module
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    draw: DrawInputs
+    draw: DrawGraphInputs
 
 
 @dataclass(frozen=True)
 class BundleExport:
     """The export of a family: the networks of a bundle, and their description in `bundle.json`.
 
-    `task`: what runs the bundle (`runtime.tasks`). `graphs`: the first one makes the picture, as `generator.onnx`.
-    `description`: fields of `bundle.json` beyond those that every bundle has; at least `size` and `tensors`.
+    `task`: selects the code that runs the bundle (`runtime.tasks`). `graphs`: the first one makes the picture and
+    becomes `generator.onnx`. `description`: fields of `bundle.json` besides those of every bundle; at least `size` and
+    `tensors`.
 
-    Variants in fewer bits are calibrated and measured on crops of the run's shards, uint8 [N,3,S,S]; `make_inputs`
-    turns them into inputs of the first graph; its `output` lies in [-1,1]. Without it there are no variants. Where the
-    shards are out of reach, `draw_crops` (number, seed) stands in for them, and `crops_are` says what it draws.
+    Variants in fewer bits are calibrated and measured on crops of the run's shards, uint8 [N,3,S,S]. `make_inputs`
+    turns crops into inputs of the first graph, whose `output` lies in [-1,1]; without it there are no variants. If the
+    shards are not available, `draw_fallback` (number, seed) draws crops instead, and `fallback_name` describes them.
     """
 
     task: str
     graphs: tuple[GraphExport, ...]
     description: Mapping[str, Any]
     make_inputs: Callable[[Tensor], tuple[Tensor, ...]] | None = None
-    draw_crops: Callable[[int, int], Tensor] | None = None
-    crops_are: str = "crops that were drawn"
+    draw_fallback: Callable[[int, int], Tensor] | None = None
+    fallback_name: str = "random crops"
 
 
-def draw_pictures(random: np.random.Generator, count: int, size: int) -> Tensor:
-    """Draw pictures of noise, float32 [N,3,S,S] in [-1,1]."""
+def noise_pictures(random: np.random.Generator, count: int, size: int) -> Tensor:
+    """Draw noise as pictures, float32 [N,3,S,S] in [-1,1]."""
     return torch.from_numpy(random.uniform(-1, 1, (count, 3, size, size)).astype(np.float32))
 
 
-def deliver_pictures(
+def export_pictures(
     task: str,
     module: nn.Module,
     inputs: tuple[str, ...],
     size: int,
     make_inputs: Callable[[Tensor], tuple[Tensor, ...]],
 ) -> BundleExport:
-    """Deliver a module from pictures [N,3,S,S] to one, all in [-1,1]: the runtime needs no code to run it."""
+    """Export a module that maps pictures [N,3,S,S] to one, all in [-1,1]; the runtime needs no code of the family."""
 
     def draw(random: np.random.Generator, count: int) -> tuple[Tensor, ...]:
-        return tuple(draw_pictures(random, count, size) for _ in inputs)
+        return tuple(noise_pictures(random, count, size) for _ in inputs)
 
     graph = GraphExport(GENERATOR_NAME, module.eval(), inputs, ("output",), draw)
     return BundleExport(task, (graph,), {"size": size, "tensors": describe_pictures(size, inputs)}, make_inputs)
 
 
 class RecipeFamily(ABC, Generic[ConfigT]):
-    """One model family. The platform has one instance of each, which holds no state; see `registry`.
+    """One model family. The registry holds one instance of each family, which has no state.
 
-    `name`: `recipe.name` in configurations. `Config`: its settings. `task`: the shards it learns from. `num_roles`: 1
-    samples single rows, 2 samples pairs (source, target) of rows. `fewest_images`: the smallest batch of a step.
-    `counts_people`: the size of a network follows from the number of people. `evaluation`: the protocol by which
-    `fusionray evaluate` measures its models: `pictures` compares with `reference`; None if there is none. `figures`:
-    the table of that protocol's keys and goals, in the form of evaluation/report/pictures.yaml; None: that one.
+    `name`: `recipe.name` in configurations. `Config`: its settings. `task`: the task of the shards that it trains on.
+    `num_roles`: 1 samples single rows, 2 samples pairs (source, target) of rows. `fewest_images`: the smallest batch of
+    a step. `sized_by_people`: the size of a network depends on the number of people. `evaluation`: the protocol of
+    `fusionray evaluate` for its models (`pictures` compares them with `reference`); None: it has none. `metric_table`:
+    metrics and goals of that protocol, in the form of evaluation/report/pictures.yaml; None: that table.
     """
 
     name: ClassVar[str]
@@ -199,9 +201,9 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     task: ClassVar[ShardTask]
     num_roles: ClassVar[Literal[1, 2]]
     fewest_images: ClassVar[int] = 1
-    counts_people: ClassVar[bool] = False
+    sized_by_people: ClassVar[bool] = False
     evaluation: ClassVar[str | None] = None
-    figures: ClassVar[Mapping[str, Any] | None] = None
+    metric_table: ClassVar[Mapping[str, Any] | None] = None
 
     # Settings.
 
@@ -216,7 +218,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
             )
 
     def dependencies(self, config: TrainSettings) -> dict[str, str]:
-        """Name the trained networks that a run needs, by the dotted key of the setting that says where each lies.
+        """Return the locations of the trained networks that a run needs, by the dotted key of their setting.
 
         A location is a checkpoint or run folder, or `preset:NAME`, which is trained first.
         """
@@ -224,41 +226,41 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         return {}
 
     def load_dependency(self, key: str, checkpoint: str) -> Any:
-        """Load what `dependencies` named out of its checkpoint folder: plain data that travels to workers.
+        """Load one of `dependencies` from its checkpoint folder, as plain data that can be sent to workers.
 
         Raises: CheckpointMissing.
         """
-        raise NotImplementedError(f"recipe {self.name} names no dependency: {key}={checkpoint}")
+        raise NotImplementedError(f"recipe {self.name} has no dependency {key}={checkpoint}")
 
     def build_untrained(self, key: str, preset: RecipeConfig) -> Any:
-        """Build what `load_dependency` would load, untrained, for a dry run; `preset` is the recipe that trains it."""
-        raise NotImplementedError(f"recipe {self.name} names no dependency: {key}, by the recipe {preset.name}")
+        """Build one of `dependencies` untrained, for a dry run; `preset` holds the settings of its own recipe."""
+        raise NotImplementedError(f"recipe {self.name} has no dependency {key} of the recipe {preset.name}")
 
     def check_dependencies(self, config: TrainSettings, loaded: Mapping[str, Any]) -> None:
-        """Check what `load_dependency` loaded, by key.
+        """Check the loaded dependencies, by key.
 
-        Raises: ValueError for networks that do not go together.
+        Raises: ValueError for networks that do not fit together.
         """
         del config, loaded
 
     # Data.
 
     def needs_parameters(self, config: ConfigT) -> bool:
-        """Return whether it trains on the parameters of each row, which only synthetic shards have."""
+        """Return whether training needs the parameters of each row, which only synthetic shards have."""
         del config
         return False
 
     def needs_regions(self, config: ConfigT, *, synthetic: bool) -> bool:
-        """Return whether it needs the face region of each crop from the shards."""
+        """Return whether training needs the face region of each crop from the shards."""
         del config, synthetic
         return False
 
     @abstractmethod
     def collate(self, roles: Sequence[Rows]) -> Batch:
-        """Make a batch of decoded rows, one `Rows` for each of `num_roles` (source first), all of one length."""
+        """Batch decoded rows: one `Rows` for each of `num_roles` (source first), all of one length."""
 
-    def tell_missing(self, num_rows: int, num_groups: int) -> str:
-        """Return what held-out rows lack for `Recipe.evaluate`, such as "at least two people"; "" if nothing.
+    def describe_shortage(self, num_rows: int, num_groups: int) -> str:
+        """Return the requirement of `Recipe.evaluate` that held-out rows miss, such as "at least two people"; or "".
 
         `num_groups`: people, or in shards of pictures the pictures that rows are cut from.
         """
@@ -268,8 +270,8 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     # Networks.
 
     @abstractmethod
-    def build(self, config: ConfigT, facts: DataFacts, dependencies: Mapping[str, Any]) -> Recipe[Any]:
-        """Build the recipe; its networks draw their first weights from torch's global generator, seeded before."""
+    def build(self, config: ConfigT, dataset: DatasetInfo, dependencies: Mapping[str, Any]) -> Recipe[Any]:
+        """Build the recipe; the caller has seeded torch's global generator, from which initial weights are drawn."""
 
     def describe(self, recipe: Any) -> dict[str, Any]:
         """Return the JSON metadata that a checkpoint needs, besides the configuration, to rebuild the networks."""
@@ -279,21 +281,21 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     def build_validator(
         self, config: TrainSettings, dependencies: Mapping[str, Any], held_out: HeldOutRows, device: torch.device
     ) -> Validator | None:
-        """Build the independent validator of the run, if the configuration names one; it adds to `Recipe.evaluate`."""
+        """Build the validator that the configuration names, if any; its metrics are added to `Recipe.evaluate`."""
         del config, dependencies, held_out, device
         return None
 
     # Dry run.
 
     @abstractmethod
-    def draw_batch(self, config: TrainSettings, count: int) -> Batch:
-        """Draw `count` rows of noise of `config.data.size` px, uint8 on the CPU, seeded by `config.run.seed`."""
+    def dummy_batch(self, config: TrainSettings, count: int) -> Batch:
+        """Draw `count` rows of noise, uint8 on the CPU, of `config.data.size` px, seeded by `config.run.seed`."""
 
     @abstractmethod
-    def trace_inference(self, recipe: Any) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """Give the network that the recipe is for, and an input of one row, whose operations a dry run counts."""
+    def inference_example(self, recipe: Any) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """Return the network that serves after training, and inputs of one row: a dry run counts its operations."""
 
-    # Delivery.
+    # Export.
 
     def load_model(self, checkpoint: str) -> nn.Module:
         """Load the EMA networks of a checkpoint folder as the model to evaluate: pictures in [-1,1] in and out.
@@ -310,19 +312,21 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         Raises: ConfigInvalid if the family has no reference.
         """
         del pictures
-        raise ConfigInvalid(f"the recipe {self.name} has no reference output, so there is nothing to compare with")
+        raise ConfigInvalid(
+            f"the recipe {self.name} has no reference output, so its models cannot be compared with one"
+        )
 
     def export(self, checkpoint: str) -> BundleExport:
-        """Give the graphs of a checkpoint folder, and what describes them.
+        """Return the graphs of a checkpoint folder, and their description.
 
-        Raises: ConfigInvalid if the family delivers none; CheckpointMissing.
+        Raises: ConfigInvalid if the family has no export; CheckpointMissing.
         """
         raise ConfigInvalid(f"{checkpoint}: models of the recipe {self.name} cannot be exported")
 
-    def deliver(self, recipe: Any, template: str) -> BundleExport:
-        """Give the same of networks in memory, trained or not; `template` is that of the shards.
+    def export_recipe(self, recipe: Any, template: str) -> BundleExport:
+        """Return the same for networks in memory, trained or not; `template` is that of the shards.
 
-        Raises: ConfigInvalid if the family delivers none.
+        Raises: ConfigInvalid if the family has no export.
         """
         del recipe, template
         raise ConfigInvalid(f"models of the recipe {self.name} cannot be exported")

@@ -1,4 +1,4 @@
-"""Identity recipe: ArcFace on a ResNet-family encoder.
+"""Identity recipe: train an identity encoder with ArcFace.
 
 Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, K people.
 """
@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from fusionray.config import in_unit
 from fusionray.data import synthetic
-from fusionray.metrics.attribute_reader import ParameterStandard
+from fusionray.metrics.attribute_reader import ParameterScaler
 from fusionray.metrics.verification import verify
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.arcface_crop import ArcFaceCrop
 from fusionray.recipes.augmentation import AugmentationConfig
 from fusionray.recipes.family import RecipeConfig
-from fusionray.recipes.losses import ArcMargin
+from fusionray.recipes.losses import ArcFaceHead
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
-from fusionray.recipes.single_faces import FacePreparation, NothingToShow
+from fusionray.recipes.single_faces import FacePreparation, SingleFaceRecipe
 from fusionray.types import Batch, FaceBatch
 
 
@@ -39,7 +39,7 @@ class IdentityRecipeConfig(RecipeConfig):
         32.0, gt=0, description="Radius s of the hypersphere of the logits.", json_schema_extra=in_unit("")
     )
     margin: float = Field(0.4, ge=0, description="Additive angular margin m.", json_schema_extra=in_unit("radians"))
-    least_resolution: float = Field(
+    min_resolution: float = Field(
         0.4, gt=0, le=1, description="Strongest random loss of resolution; 1: none.", json_schema_extra=in_unit("share")
     )
     traits_weight: float = Field(
@@ -54,7 +54,7 @@ class IdentityRecipeConfig(RecipeConfig):
 
 @dataclass(frozen=True)
 class LabelledFaces(Batch):
-    """Prepared: `face` [N,3,112,112] in [-1,1], `label` int64 [N], `traits` [N,P] standardised or None."""
+    """Prepared batch: `face` [N,3,112,112] in [-1,1], `label` int64 [N], `traits` [N,P] standardised, or None."""
 
     face: Tensor
     label: Tensor
@@ -62,12 +62,12 @@ class LabelledFaces(Batch):
 
 
 class IdentityClassifier(nn.Module):
-    """Encoder and what hangs on it as one trained network; only `encoder` leaves training."""
+    """The encoder with its training heads, as one network; only `encoder` is used after training."""
 
     def __init__(self, config: IdentityRecipeConfig, num_people: int, num_traits: int) -> None:
         super().__init__()
         self.encoder = IdentityEncoder(config.encoder)
-        self.head = ArcMargin(num_people, EMBEDDING_LENGTH, config.scale, config.margin)
+        self.head = ArcFaceHead(num_people, EMBEDDING_LENGTH, config.scale, config.margin)
         self.traits = nn.Linear(EMBEDDING_LENGTH, num_traits) if num_traits else None
 
     def forward(self, face: Tensor, label: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -77,11 +77,11 @@ class IdentityClassifier(nn.Module):
         return self.head(embedding_NE, label), traits_NP
 
 
-class IdentityRecipe(NothingToShow):
-    """Tell the people of the training split apart, so that the embedding tells all people apart.
+class IdentityRecipe(SingleFaceRecipe):
+    """Train the encoder to classify the people of the training split.
 
-    The margin loss says only who is who: with few people and minutes of training that teaches little. A synthetic
-    person's parameters are known, and reading them off the embedding says what to look at.
+    With few people and minutes of training, the margin loss alone teaches little. For synthetic people the encoder is
+    also trained to predict the person's true parameters (traits) from the embedding.
     """
 
     ema_names = frozenset({"classifier"})
@@ -91,10 +91,10 @@ class IdentityRecipe(NothingToShow):
     ) -> None:
         self.config = config
         with_traits = synthetic_faces and config.traits_weight > 0
-        self.standard = ParameterStandard.measure(synthetic.sample_identities(1024, seed=0)) if with_traits else None
+        self.standard = ParameterScaler.fit(synthetic.sample_identities(1024, seed=0)) if with_traits else None
         num_traits = len(synthetic.IDENTITY_NAMES) if with_traits else 0
         self.networks: Mapping[str, nn.Module] = {"classifier": IdentityClassifier(config, num_people, num_traits)}
-        self.faces = FacePreparation(ArcFaceCrop(face_view_23), config.augmentation, config.least_resolution)
+        self.faces = FacePreparation(ArcFaceCrop(face_view_23), config.augmentation, config.min_resolution)
         self.frozen: Mapping[str, nn.Module] = {
             "faces": self.faces,
             **({"standard": self.standard} if self.standard is not None else {}),
@@ -104,14 +104,14 @@ class IdentityRecipe(NothingToShow):
         self.phases = (Phase("classify", "classifier", self.classify),)
 
     def prepare(self, batch: FaceBatch) -> LabelledFaces:
-        """Augment and cut out the faces."""
+        """Augment and crop the faces, and standardise the traits."""
         traits = None
         if self.standard is not None and batch.traits is not None:
             traits = self.standard(batch.traits)
         return LabelledFaces(self.faces(batch.image), batch.label, traits)
 
     def classify(self, step: PhaseInput[LabelledFaces]) -> Losses:
-        """Cross-entropy of the margin logits, and the distance to the person's parameters where they are known."""
+        """Cross-entropy of the margin logits, plus smooth L1 of the predicted traits if they are known."""
         batch = step.batch
         logits_NK, traits_NP = step.networks["classifier"](batch.face, batch.label)
         loss = F.cross_entropy(logits_NK, batch.label)
@@ -124,12 +124,12 @@ class IdentityRecipe(NothingToShow):
 
     @torch.no_grad()
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[FaceBatch]) -> dict[str, float]:
-        """Verify held-out people: accuracy, area under the ROC, true accepts at 1 % false ones."""
+        """Return face verification metrics on held-out people: accuracy, area under the ROC curve, TAR at FAR 0.01."""
         encoder = networks["classifier"].encoder
         assert isinstance(encoder, IdentityEncoder)
         embeddings, labels = [], []
         for batch in batches:
-            embeddings.append(encoder(self.faces.cut(batch.image)))
+            embeddings.append(encoder(self.faces.crop(batch.image)))
             labels.append(batch.label)
         if not embeddings:
             return {}

@@ -1,11 +1,11 @@
-"""Identity perturbation: changes a face so that the original picture can supervise its fusion.
+"""Identity perturbation: change a target face so that the original picture can supervise the fusion.
 
 If source and target show the same person, the target is the correct output, and a generator that copies it has no loss.
 If the target is perturbed first, the generator must restore the original: a supervised pair without rendering.
 
-Source: ReliableSwap (Yuan et al. 2023), section 3, for fused pictures as input and photographs as answers, with the
-generator itself in place of an older swapper; Face X-ray (Li et al. 2020), section 3.2, for colours and warps within
-the face.
+Source: ReliableSwap (Yuan et al. 2023), section 3, for fused pictures as inputs and photographs as references; here
+the generator itself replaces the pretrained swapper. Face X-ray (Li et al. 2020), section 3.2, for colours and warps
+within the face.
 
 Shape suffixes: N batch, C channels, H rows, W columns, S side.
 """
@@ -21,7 +21,7 @@ from fusionray.config import Section, in_unit
 from fusionray.recipes.affine import build_grid
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig
 
-# Control points of a warp along each axis: features as large as an eye move as one.
+# Control points of a warp along each axis: so few that features of the size of an eye move as a whole.
 WARP_KNOTS = 6
 
 
@@ -48,7 +48,7 @@ class IdentityPerturbationConfig(Section):
 
 
 class IdentityPerturbation(nn.Module):
-    """Change colours and shapes of faces at random; each row is drawn independently."""
+    """Randomly change colours and shapes of faces; each row gets its own random changes."""
 
     def __init__(self, config: IdentityPerturbationConfig) -> None:
         super().__init__()
@@ -66,22 +66,22 @@ class IdentityPerturbation(nn.Module):
 
     def forward(self, image: Tensor, face_region: Tensor) -> Tensor:
         """Perturb `image` [N,3,S,S] in [-1,1] in proportion to `face_region` [N,1,S,S]: fully at 1, not at all at 0."""
-        (coloured,) = self.colours.colour([self.warp(image, face_region)])
-        return torch.lerp(image, coloured, face_region)
+        (perturbed,) = self.colours.jitter_colours([self.warp(image, face_region)])
+        return torch.lerp(image, perturbed, face_region)
 
     def warp(self, image_N3SS: Tensor, region_N1SS: Tensor) -> Tensor:
-        """Move features within the region by smooth random amounts."""
+        """Warp the region by a smooth random displacement field."""
         if not self.config.warp:
             return image_N3SS
         count, _, _, size = image_N3SS.shape
         with torch.autocast(image_N3SS.device.type, enabled=False):
             knots = torch.rand(count, 2, WARP_KNOTS, WARP_KNOTS, device=image_N3SS.device) * 2 - 1
-            # Twice: sides of the square [-1,1] are 2 long. The edge of the region stays where it is.
+            # Factor 2: the square [-1,1] has sides of length 2. The region weights the shift, so its edge stays fixed.
             shift_N2SS = F.interpolate(knots, size=size, mode="bicubic") * (2 * self.config.warp) * region_N1SS.float()
-            still = build_grid(torch.eye(2, 3, device=image_N3SS.device)[None], size)
+            identity_grid = build_grid(torch.eye(2, 3, device=image_N3SS.device)[None], size)
             return F.grid_sample(
                 image_N3SS.float(),
-                still + shift_N2SS.permute(0, 2, 3, 1),
+                identity_grid + shift_N2SS.permute(0, 2, 3, 1),
                 padding_mode="border",
                 align_corners=False,
             )

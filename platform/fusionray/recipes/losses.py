@@ -1,4 +1,4 @@
-"""Losses apart from the loop: pure functions of tensors; none of them hides a `no_grad`.
+"""Losses as pure functions of tensors, differentiable in all inputs unless a docstring says otherwise.
 
 Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, K classes.
 """
@@ -15,12 +15,12 @@ from fusionray.nets.discriminator import DiscriminatorOutput
 
 
 def adversarial_generator_loss(fake: DiscriminatorOutput) -> Tensor:
-    """Ask the fakes to look real: softplus(-logit), averaged over patches and scales."""
+    """Non-saturating generator loss softplus(-logit), averaged over patches and scales; scalar."""
     return torch.stack([F.softplus(-logits.float()).mean() for logits in fake.logits]).mean()
 
 
 def adversarial_discriminator_loss(real: DiscriminatorOutput, fake: DiscriminatorOutput) -> Tensor:
-    """Tell real from fake: softplus(-real) + softplus(fake). ln 4 = 1.386 means that it is guessing."""
+    """Discriminator loss softplus(-real) + softplus(fake), averaged over patches and scales; ln 4 = 1.386 is chance."""
     terms = [
         F.softplus(-real_logits.float()).mean() + F.softplus(fake_logits.float()).mean()
         for real_logits, fake_logits in zip(real.logits, fake.logits, strict=True)
@@ -31,7 +31,7 @@ def adversarial_discriminator_loss(real: DiscriminatorOutput, fake: Discriminato
 def gradient_penalty(real: DiscriminatorOutput, image_NCHW: Tensor) -> Tensor:
     """R1: squared gradient of the *mean* patch logit with respect to the real picture, averaged over the batch.
 
-    On summed logits the penalty grows with the number of patches and silences the discriminator.
+    With summed logits, the penalty would grow with the number of patches and suppress the discriminator.
 
     Source: Mescheder et al. 2018, section 4.1.
     """
@@ -41,27 +41,27 @@ def gradient_penalty(real: DiscriminatorOutput, image_NCHW: Tensor) -> Tensor:
 
 
 def identity_loss(fused_NE: Tensor, source_NE: Tensor) -> Tensor:
-    """One minus the cosine between unit embeddings of the fused face and of its source."""
+    """Return 1 - cosine similarity of the unit-length embeddings of fused face and source; scalar."""
     return (1 - (fused_NE * source_NE).sum(dim=1)).mean()
 
 
-def masked_l1(output_NCHW: Tensor, wanted_NCHW: Tensor, chosen_N: Tensor) -> Tensor:
-    """L1 over the chosen rows, scaled by the whole batch, so that accumulation and ranks stay comparable."""
-    per_row_N = (output_NCHW - wanted_NCHW).abs().mean(dim=(1, 2, 3))
+def masked_l1(output_NCHW: Tensor, reference_NCHW: Tensor, chosen_N: Tensor) -> Tensor:
+    """L1 over the chosen rows, divided by the whole batch size, so that micro-batches and ranks add up; scalar."""
+    per_row_N = (output_NCHW - reference_NCHW).abs().mean(dim=(1, 2, 3))
     return (per_row_N * chosen_N.to(per_row_N.dtype)).mean()
 
 
-def structure_loss(output_NCHW: Tensor, wanted_NCHW: Tensor, region_N1HW: Tensor, chosen_N: Tensor) -> Tensor:
-    """One minus the structural similarity of pictures in [-1,1], over each chosen row's region; scaled as `masked_l1`.
+def structure_loss(output_NCHW: Tensor, reference_NCHW: Tensor, region_N1HW: Tensor, chosen_N: Tensor) -> Tensor:
+    """Return 1 - SSIM of pictures in [-1,1] over the region of each chosen row; divided as in `masked_l1`; scalar.
 
-    L1 is content with an average of all edges that could be meant; similarity punishes the missing contrast.
-    A box of 7 px at every second place stands for the Gaussian of 11 at each, which costs a CPU forty times as much and
-    asks for nearly the same.
+    L1 favours the average of all plausible edges; SSIM penalises its lack of contrast. The window is a box of 7 px at
+    every second pixel. The usual Gaussian of 11 px at every pixel costs forty times as much on a CPU and has nearly
+    the same gradient.
 
     Source: Wang et al. 2004, equation 13; Zhao et al. 2017 for its use as a loss.
     """
     side, floor_mean, floor_variance = 7, 0.01**2, 0.03**2
-    first, second = (output_NCHW.float() + 1) / 2, (wanted_NCHW.float() + 1) / 2
+    first, second = (output_NCHW.float() + 1) / 2, (reference_NCHW.float() + 1) / 2
     moments = torch.cat([first, second, first * first, second * second, first * second])
     averaged = F.avg_pool2d(moments, side, stride=2, padding=side // 2, count_include_pad=False)
     mean_1, mean_2, square_1, square_2, product = averaged.chunk(5)
@@ -70,34 +70,36 @@ def structure_loss(output_NCHW: Tensor, wanted_NCHW: Tensor, region_N1HW: Tensor
     luminance = (2 * mean_1 * mean_2 + floor_mean) / (mean_1.square() + mean_2.square() + floor_mean)
     contrast = (2 * covariance + floor_variance) / (variances + floor_variance)
     dissimilarity = (1 - luminance * contrast).mean(dim=1, keepdim=True)
-    # A face that is hidden altogether costs nothing.
-    region = region_N1HW[:, :, ::2, ::2]  # where the boxes stand
+    region = region_N1HW[:, :, ::2, ::2]  # at the centres of the boxes
+    # The clamp makes the loss of an empty region 0.
     per_row_N = (dissimilarity * region).sum(dim=(1, 2, 3)) / region.sum(dim=(1, 2, 3)).clamp_min(1)
     return (per_row_N * chosen_N.to(per_row_N.dtype)).mean()
 
 
 def mask_loss(mask_N1HW: Tensor, region_N1HW: Tensor) -> Tensor:
-    """Cross-entropy between a mask and the region that it should cover, both in [0,1].
+    """Cross-entropy between a mask and the region that it should cover, both in [0,1]; scalar.
 
-    The gradient of an L1 vanishes where the mask is sure of the wrong thing; this one does not, and a mask that leaves
-    half of the target's face in the picture hides for long what the generator draws.
+    Unlike the gradient of L1, its gradient does not vanish where the mask is confidently wrong. A mask that leaves half
+    of the target's face in the picture would hide the generator's output for a long time.
     """
     mask, region = mask_N1HW.float(), region_N1HW.float()
-    floor = 1e-4  # a mask that is right about a pixel costs nothing to speak of, a wrong one no infinity
+    floor = 1e-4  # bounds the loss of a wrong pixel
     covered = mask.clamp_min(floor).log()
     free = (1 - mask).clamp_min(floor).log()
     return -(region * covered + (1 - region) * free).mean()
 
 
 def feature_matching_loss(fake: DiscriminatorOutput, real: DiscriminatorOutput, first_layer: int) -> Tensor:
-    """L1 between discriminator features of fused and reference pictures, from `first_layer` on.
+    """L1 between discriminator features of fused and reference pictures, from layer `first_layer` on; scalar.
 
-    Shallow layers would copy the reference's pixels, identity included; deep ones its layout and light.
+    Shallow layers transfer the reference's pixels including its identity; deep layers its layout and light. The
+    reference's features get no gradient.
 
     Source: SimSwap (Chen et al. 2020), section 3.3 (weak feature matching).
     """
     terms = [
-        # A mean hands back a gradient in rows of planes, whatever the maps' layout; a sum hands back none at all.
+        # Sum and divide: the gradient of `mean` is a tensor in NCHW layout whatever layout the features have, while
+        # that of `sum` is an expanded scalar.
         (fake_map.float() - real_map.detach().float()).abs().sum() / fake_map.numel()
         for fake_maps, real_maps in zip(fake.features, real.features, strict=True)
         for fake_map, real_map in zip(fake_maps[first_layer:], real_maps[first_layer:], strict=True)
@@ -105,10 +107,10 @@ def feature_matching_loss(fake: DiscriminatorOutput, real: DiscriminatorOutput, 
     return torch.stack(terms).mean()
 
 
-class ArcMargin(nn.Module):
-    """Additive angular margin classifier.
+class ArcFaceHead(nn.Module):
+    """Classification head with an additive angular margin.
 
-    logit_k = s cos(theta_k + m [k = label]), theta_k the angle between embedding and class centre.
+    logit_k = s cos(theta_k + m [k = label]), theta_k: the angle between embedding and class centre.
 
     Source: ArcFace (Deng et al. 2019), section 2, with the monotonic extension below cos(pi - m).
     """
@@ -121,14 +123,14 @@ class ArcMargin(nn.Module):
 
     def forward(self, embedding_NE: Tensor, label_N: Tensor) -> Tensor:
         """Return logits [N,K]; `embedding_NE` of unit length, `label_N` int64."""
-        # Three significant digits of bf16 times s = 64 would blur the logits by more than the margin is worth.
+        # In float32: bf16 has three significant digits, so its error times s = 64 would exceed the margin's effect.
         with torch.autocast(embedding_NE.device.type, enabled=False):
             cosine_NK = F.linear(embedding_NE.float(), F.normalize(self.centres.float()))
         cosine_N1 = cosine_NK.gather(1, label_N[:, None])
         # Keep the square root's derivative finite at cos = +-1.
         sine_N1 = (1 - cosine_N1.square()).clamp_min(1e-7).sqrt()
         moved_N1 = cosine_N1 * math.cos(self.margin) - sine_N1 * math.sin(self.margin)
-        # theta + m > pi would fold back and reward the wrong direction.
+        # Beyond theta + m = pi the cosine rises again and would reward the wrong direction.
         straight_N1 = cosine_N1 - math.sin(self.margin) * self.margin
         moved_N1 = torch.where(cosine_N1 > math.cos(math.pi - self.margin), moved_N1, straight_N1)
         return self.scale * cosine_NK.scatter(1, label_N[:, None], moved_N1)

@@ -1,4 +1,4 @@
-"""Contract 2: what a recipe offers to the engine."""
+"""The interface between a recipe and the engine: networks, phases, losses, optimiser settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BatchT = TypeVar("BatchT", bound=Batch)
 
 
 class OptimizerConfig(Section):
-    """How one network is optimised; its learning rate is base_lr x global batch / 32 x schedule."""
+    """The optimiser of one network; its learning rate is base_lr x global batch / 32 x schedule."""
 
     kind: Literal["adamw", "muon", "sgd"] = Field(
         "adamw", description="Algorithm; muon takes orthogonal steps for convolutions and adamw steps for the rest."
@@ -41,9 +41,9 @@ class OptimizerConfig(Section):
     )
 
     def adjust_for_lazy_penalty(self, interval: int) -> OptimizerConfig:
-        """Make up for a lazy second phase of the same network, which steps once more every `interval` steps.
+        """Compensate for a lazy second phase of the same network, which takes an extra step every `interval` steps.
 
-        lr' = c lr, beta' = beta^c with c = k / (k + 1): k + 1 steps then move and forget as much as k did.
+        lr' = c lr, beta' = beta^c with c = k / (k + 1): k + 1 steps then have the total rate and decay of k steps.
 
         Source: StyleGAN2 (Karras et al. 2020), appendix B, "Lazy regularization".
         """
@@ -59,10 +59,10 @@ class OptimizerConfig(Section):
 
 @dataclass(frozen=True)
 class PhaseInput(Generic[BatchT]):
-    """What a phase's loss sees.
+    """The arguments of a phase's loss.
 
-    `networks`: the trained network in its distributed wrapper, the others bare. `frozen`: never trained.
-    `batch`: the prepared batch. `shared`: tensors that an earlier phase of the same step left for later ones.
+    `networks`: the trained network in its distributed wrapper, the others unwrapped. `frozen`: networks that are never
+    trained. `batch`: the prepared batch. `shared`: tensors that earlier phases of the same step pass to later ones.
     """
 
     networks: Mapping[str, nn.Module]
@@ -73,7 +73,7 @@ class PhaseInput(Generic[BatchT]):
 
 @dataclass(frozen=True)
 class Losses:
-    """`total` is what is differentiated (scalar); `parts` are logged (scalars, detached by the engine)."""
+    """`total`: the scalar whose gradient trains; `parts`: scalars to log, which the engine detaches."""
 
     total: Tensor
     parts: dict[str, Tensor]
@@ -81,9 +81,9 @@ class Losses:
 
 @dataclass(frozen=True)
 class Phase(Generic[BatchT]):
-    """One optimisation of one network; it runs on every `interval`-th step.
+    """One optimiser step of the network `trains`, on every `interval`-th step.
 
-    `second_order`: the loss differentiates a gradient; compiled graphs and sharded parameters cannot follow that.
+    `second_order`: the loss differentiates a gradient, which compiled graphs and sharded parameters do not support.
     """
 
     name: str
@@ -94,51 +94,51 @@ class Phase(Generic[BatchT]):
 
 
 class Recipe(Protocol[BatchT]):
-    """Networks, phases and what to do with a batch; knows no Ray, no files, no devices."""
+    """The networks and phases of one model, in pure torch without Ray, files or devices."""
 
     @property
     def networks(self) -> Mapping[str, nn.Module]:
-        """Networks to train, by name."""
+        """Return the networks to train, by name."""
 
     @property
     def frozen(self) -> Mapping[str, nn.Module]:
-        """Networks that only look."""
+        """Return the modules that are used but not trained; checkpoints hold those with parameters."""
 
     @property
     def adaptive(self) -> Mapping[str, nn.Module]:
-        """Modules without parameters whose buffers follow the training; kept in checkpoints."""
+        """Return the modules without parameters whose buffers `adapt` updates; checkpoints hold them."""
 
     @property
     def optimizers(self) -> Mapping[str, OptimizerConfig]:
-        """How each network is optimised."""
+        """Return the optimiser settings of each network."""
 
     @property
     def ema_names(self) -> frozenset[str]:
-        """Names of the networks of which a moving average is kept."""
+        """Return the names of the networks that have an EMA."""
 
     @property
     def phases(self) -> tuple[Phase[BatchT], ...]:
-        """What one step does, in order."""
+        """Return the phases of one step, in order."""
 
     def prepare(self, batch: BatchT) -> Any:
-        """Turn uint8 crops on the device into what the phases see: augmentation, scaling, rendered truth."""
+        """Turn uint8 crops on the device into the batch of the phases: augmented, scaled, with the rendered truth."""
 
     def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
-        """Let the adaptive modules follow a step over `num_images` images.
+        """Update the adaptive modules after a step over `num_images` images.
 
-        `losses`: the step's loss parts, averaged over all micro-batches and ranks, scalars on the device; all ranks
-        compute the same from them. Must not wait for the device (no `.item()`).
+        `losses`: the step's loss parts, averaged over all micro-batches and ranks: equal scalars on the device of every
+        rank. The method must not synchronise with the device (no `.item()`).
         """
 
     def preview(self, networks: Mapping[str, nn.Module], batch: BatchT) -> Tensor | None:
-        """Draw what the networks do as [R,C,3,S,S] uint8 (rows, columns), or None if there is nothing to see."""
+        """Return example pictures uint8 [R,C,3,S,S] (rows, columns), or None if the model makes no pictures."""
 
     def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[BatchT]) -> dict[str, float]:
-        """Measure the networks on held-out batches."""
+        """Return metrics by name, measured on held-out batches."""
 
 
 def tile(grid: Tensor) -> NDArray[np.uint8]:
-    """Lay out pictures [R,C,3,S,S] uint8 as one picture [R*S, C*S, 3]."""
+    """Lay out pictures uint8 [R,C,3,S,S] as one picture [R*S, C*S, 3]."""
     rows, columns, channels, size, _ = grid.shape
     picture: NDArray[np.uint8] = (
         grid.permute(0, 3, 1, 4, 2).reshape(rows * size, columns * size, channels).cpu().numpy()

@@ -1,7 +1,7 @@
-"""The model families there are: built in, installed as entry points, or named in the environment.
+"""The registry of model families: built in, installed as entry points, or named in the environment.
 
-`register` is called by the module of a family. Families of other packages are found by the entry-point group
-`fusionray.recipes` (each entry names a module), and by FUSIONRAY_RECIPES (importable modules, separated by commas).
+The module of a family calls `register`. The registry imports the modules of the entry-point group `fusionray.recipes`,
+and those that FUSIONRAY_RECIPES names, separated by commas.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from fusionray.environment import list_recipe_modules
 from fusionray.errors import ConfigInvalid
-from fusionray.recipes.family import DataFacts, RecipeConfig, RecipeFamily, TrainSettings
+from fusionray.recipes.family import DatasetInfo, RecipeConfig, RecipeFamily, TrainSettings
 from fusionray.recipes.recipe import Recipe
 
 ENTRY_POINTS = "fusionray.recipes"
@@ -29,26 +29,26 @@ BUILT_IN = (
     "fusionray.recipes.face_fusion_family",
 )
 
-Family = RecipeFamily[Any]
-families: dict[str, Family] = {}
+AnyFamily = RecipeFamily[Any]
+families: dict[str, AnyFamily] = {}
 imported: set[str] = set()
 
 
-def register(family: Family) -> None:
-    """Make a family known under its name.
+def register(family: AnyFamily) -> None:
+    """Register a family under its name.
 
-    Raises: ValueError if another class has taken the name.
+    Raises: ValueError if another class has registered the name.
     """
-    former = families.setdefault(family.name, family)
+    registered = families.setdefault(family.name, family)
     # The same module may be imported under two names, e.g. by a test and by FUSIONRAY_RECIPES.
-    if type(former).__qualname__ != type(family).__qualname__:
-        raise ValueError(f"recipe name '{family.name}' is taken by {type(former).__module__}")
+    if type(registered).__qualname__ != type(family).__qualname__:
+        raise ValueError(f"recipe name '{family.name}' is taken by {type(registered).__module__}")
 
 
-def find_family(name: str) -> Family:
+def find_family(name: str) -> AnyFamily:
     """Find a family by `recipe.name`.
 
-    Raises: ConfigInvalid naming the families there are, or the module that cannot be imported.
+    Raises: ConfigInvalid naming the registered families, or the module that cannot be imported.
     """
     import_families()
     if name not in families:
@@ -57,9 +57,9 @@ def find_family(name: str) -> Family:
 
 
 def list_families() -> list[str]:
-    """Name the families in alphabetical order.
+    """Return the names of all families in alphabetical order.
 
-    Raises: ConfigInvalid as `find_family`.
+    Raises: ConfigInvalid if a module cannot be imported.
     """
     import_families()
     return sorted(families)
@@ -85,15 +85,15 @@ def import_families() -> None:
 
 
 def recipe_union() -> Any:
-    """Type the settings of any registered family: a union that `name` tags."""
+    """Return the type of any family's settings: a union discriminated by `name`."""
     configs: list[Any] = [find_family(name).Config for name in list_families()]
     return Annotated[reduce(or_, configs), Field(discriminator="name")]
 
 
 def parse_recipe(value: Any) -> RecipeConfig:
-    """Read a family's settings from a plain tree with a `name`; settings that were read already are passed through.
+    """Validate a family's settings from a plain tree with a `name`; return validated settings unchanged.
 
-    Raises: ValidationError as a union tagged by `name` does, ValueError for a family that cannot be imported.
+    Raises: ValidationError for settings that the family refuses, ValueError for a module that cannot be imported.
     """
     if isinstance(value, RecipeConfig):
         return value
@@ -106,18 +106,18 @@ def parse_recipe(value: Any) -> RecipeConfig:
 
 
 class RecipeSchema:
-    """Describe a field that `parse_recipe` reads to whoever asks for the JSON schema: the union of all families."""
+    """Provide the JSON schema of a field that `parse_recipe` validates: the union of all families."""
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         del schema
         return handler(TypeAdapter(recipe_union()).core_schema)
 
 
-# The settings of a recipe as a field of a configuration: read by the family that `name` names.
+# Type of a configuration field with the settings of any recipe; `name` selects the family.
 AnyRecipeConfig = Annotated[SerializeAsAny[RecipeConfig], PlainValidator(parse_recipe), RecipeSchema()]
 
 
-def build_recipe(config: TrainSettings, facts: DataFacts, dependencies: Mapping[str, Any]) -> Recipe[Any]:
-    """Build the recipe of a configuration; its networks get their first weights from `run.seed`."""
+def build_recipe(config: TrainSettings, dataset: DatasetInfo, dependencies: Mapping[str, Any]) -> Recipe[Any]:
+    """Build the recipe of a configuration; `run.seed` seeds the initial weights of its networks."""
     torch.manual_seed(config.run.seed)
-    return find_family(config.recipe.name).build(config.recipe, facts, dependencies)
+    return find_family(config.recipe.name).build(config.recipe, dataset, dependencies)

@@ -1,4 +1,4 @@
-"""What recipes that learn from one face at a time share: how a crop becomes a face.
+"""Common parts of recipes that train on single faces: a base class, and the preparation of crops.
 
 Shape suffixes: N batch, C channels, H rows, W columns.
 """
@@ -17,42 +17,42 @@ from fusionray.recipes.family import TrainSettings
 from fusionray.types import FaceBatch, Rows
 
 
-class NothingToShow:
-    """The parts of a recipe that reading one face has no use for: nothing follows its training, it draws no picture."""
+class SingleFaceRecipe:
+    """Base of recipes that train on single faces: without adaptive modules and without previews."""
 
     def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
-        """Do nothing."""
+        """Do nothing: there are no adaptive modules."""
 
     def preview(self, networks: Mapping[str, nn.Module], batch: FaceBatch) -> Tensor | None:
-        """Show nothing."""
+        """Return None: the networks make no pictures."""
         del networks, batch
         return None
 
 
 class FacePreparation(nn.Module):
-    """Turn uint8 crops [N,3,S,S] into faces [N,3,112,112] in [-1,1] to learn from: augmented, cut out, blurred.
+    """Turn uint8 crops [N,3,S,S] into training faces [N,3,112,112] in [-1,1]: augmented, cropped, blurred.
 
-    `window` cuts the face out of a crop; `least_resolution` is the strongest random loss of resolution, 1 none.
+    `face_crop` crops the face; `min_resolution` is the strongest random loss of resolution as a share; 1: none.
     """
 
-    def __init__(self, window: nn.Module, augmentation: AugmentationConfig, least_resolution: float) -> None:
+    def __init__(self, face_crop: nn.Module, augmentation: AugmentationConfig, min_resolution: float) -> None:
         super().__init__()
-        self.window = window
+        self.face_crop = face_crop
         self.augmentation = Augmentation(augmentation)
-        self.least_resolution = least_resolution
+        self.min_resolution = min_resolution
 
     def forward(self, image_NCHW: Tensor) -> Tensor:
         (image,) = self.augmentation(to_float(image_NCHW))
-        return degrade_resolution(self.window(image), self.least_resolution)
+        return degrade_resolution(self.face_crop(image), self.min_resolution)
 
-    def cut(self, image_NCHW: Tensor) -> Tensor:
-        """Cut the faces out and leave them as they are: for evaluation."""
-        face: Tensor = self.window(to_float(image_NCHW))
+    def crop(self, image_NCHW: Tensor) -> Tensor:
+        """Crop the faces without augmentation, for evaluation."""
+        face: Tensor = self.face_crop(to_float(image_NCHW))
         return face
 
 
 def collate_faces(roles: Sequence[Rows]) -> FaceBatch:
-    """Make a batch of the rows of one role; of synthetic faces, with what they show as the crop shows it."""
+    """Batch the rows of the single role; batches of synthetic faces include traits and attributes."""
     (rows,) = roles
     if not rows.columns:
         return FaceBatch(rows.image, rows.label)
@@ -61,8 +61,8 @@ def collate_faces(roles: Sequence[Rows]) -> FaceBatch:
     return FaceBatch(rows.image, rows.label, rows.columns["identity_parameters"], attributes)
 
 
-def draw_crops(config: TrainSettings, count: int) -> tuple[Tensor, Tensor]:
-    """Draw two crops of noise for each row, uint8 [N,3,S,S]: what a dry run takes its step on."""
+def noise_crops(config: TrainSettings, count: int) -> tuple[Tensor, Tensor]:
+    """Draw two sets of noise crops uint8 [N,3,S,S], for the step of a dry run."""
     generator = torch.Generator().manual_seed(config.run.seed)
     shape = (count, 3, config.data.size, config.data.size)
     first, second = (torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator) for _ in range(2))

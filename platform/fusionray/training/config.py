@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from fusionray.config import Section, in_unit
-from fusionray.recipes.family import DataFacts, RecipeFamily
+from fusionray.recipes.family import DatasetInfo, RecipeFamily
 from fusionray.recipes.registry import AnyRecipeConfig, find_family
 from fusionray.training.engine.schedule import ScheduleConfig
 
@@ -267,9 +267,9 @@ class TrainConfig(Section):
         """The recipe family of `recipe.name`."""
         return find_family(self.recipe.name)
 
-    def state_facts(self, *, num_people: int, synthetic: bool) -> DataFacts:
+    def state_facts(self, *, num_people: int, synthetic: bool) -> DatasetInfo:
         """Combine facts of the shards with the data settings."""
-        return DataFacts(self.data.size, self.data.template, num_people, synthetic)
+        return DatasetInfo(self.data.size, self.data.template, num_people, synthetic)
 
     @model_validator(mode="after")
     def check_sizes(self) -> TrainConfig:

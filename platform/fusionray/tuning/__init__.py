@@ -1,1 +1,1 @@
-"""Hyperparameter search: many trainings on Ray Tune, compared by a metric of their evaluation."""
+"""Hyperparameter search: many trainings on Ray Tune, compared by a metric of their validation."""

@@ -1,4 +1,4 @@
-"""The settings of a search."""
+"""The settings of `fusionray tune`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fusionray.tuning.space import Range
 
 
 class AshaConfig(Section):
-    """ASHA: stop trials that are worse than others after the same number of images."""
+    """Settings of ASHA, which stops trials that are worse than others after the same number of images."""
 
     grace_images: int = Field(ge=1, description="Images that every trial trains on before it may be stopped.")
     factor: float = Field(
@@ -24,7 +24,10 @@ class AshaConfig(Section):
 
 
 class PopulationConfig(Section):
-    """Population-based training: the worst trials continue from checkpoints of the best, with perturbed settings."""
+    """Settings of population-based training: the worst trials continue from checkpoints of the best ones.
+
+    The settings of the best trial are copied and perturbed.
+    """
 
     interval_images: int | None = Field(
         None, ge=1, description="Images between two comparisons; null: train.budget.validate_every_images."
@@ -103,7 +106,7 @@ class TuneConfig(Section):
     def check_metric(cls, metric: str) -> str:
         if metric.startswith("loss_"):
             raise ValueError(
-                f"{metric} is a training loss, which another loss weight changes; name a metric of the evaluation"
+                f"{metric} is a training loss, whose value depends on the loss weights; name a validation metric"
             )
         return metric
 
@@ -121,7 +124,7 @@ class TuneConfig(Section):
         if self.search != "pbt":
             return self
         if self.asha is not None:
-            raise ValueError("asha has no effect on search=pbt, whose members all train to the end; leave it out")
+            raise ValueError("asha has no effect with search=pbt, whose members all train to the end; remove it")
         if self.max_concurrent_trials < self.trials:
             raise ValueError(
                 f"search=pbt trains all members at once: raise max_concurrent_trials={self.max_concurrent_trials} to "

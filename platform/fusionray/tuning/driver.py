@@ -1,4 +1,4 @@
-"""Run a search: prepare what the trials share, run them on Ray Tune, conclude. A repeated call continues the search.
+"""The search stage: prepare what the trials share, run them on Ray Tune, write the results; a repeated call resumes.
 
 `jobs/tune_driver.py` shows the steps of `tune` as a script to copy and change.
 """
@@ -32,9 +32,9 @@ from fusionray.training.run.resume_guard import CHANGEABLE, first_difference, wi
 from fusionray.training.train import ensure_trained, resolve_output, resolve_shards
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.monitor import SearchMonitor, stop_on_signals
-from fusionray.tuning.outcome import SearchResult, conclude
 from fusionray.tuning.plan import TRIALS_FOLDER, SearchPlan, search_folder, share_cores
-from fusionray.tuning.records import DONE, Records
+from fusionray.tuning.records import DONE_STATUSES, SearchRecords
+from fusionray.tuning.result import SearchResult, conclude
 from fusionray.tuning.search import TrialSearcher, build_scheduler
 from fusionray.tuning.space import check_space
 from fusionray.tuning.trial import FusionTrial
@@ -70,8 +70,8 @@ def tune(config: TuneConfig) -> SearchResult:
     while not is_over(plan):
         with tuner_arguments(plan) as arguments:
             Tuner(**arguments).fit()
-        # Members that waited for others that had ended continue by themselves in the next round.
-        if not any(record.status == "running" for record in Records(plan.folder).trials()):
+        # Members of a population may have waited for members that ended; they continue in the next round.
+        if not any(record.status == "running" for record in SearchRecords(plan.folder).trials()):
             break
     return conclude(plan)
 
@@ -130,8 +130,8 @@ def store_or_compare(folder: str, config: TuneConfig, train: TrainConfig) -> Non
 def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str) -> TrainConfig:
     """Prepare shards and train encoders once for all trials, and return the training that uses them."""
     train = resolve_shards(resolve_output(train))
-    for key, place in train.family.dependencies(train).items():
-        train = replace_setting(train, key, ensure_trained(train, place))
+    for key, location in train.family.dependencies(train).items():
+        train = replace_setting(train, key, ensure_trained(train, location))
     budget = train.budget
     if config.search == "pbt":
         budget = budget.model_copy(update={"keep_checkpoints": max(budget.keep_checkpoints, KEPT_CHECKPOINTS)})
@@ -154,10 +154,10 @@ def count_nodes() -> int:
 
 
 def is_over(plan: SearchPlan) -> bool:
-    """Tell whether an earlier call finished the search: every trial has ended, or the time is up."""
-    records = Records(plan.folder)
+    """Return whether an earlier call finished the search: every trial has ended, or the time is up."""
+    records = SearchRecords(plan.folder)
     trials, limit = records.trials(), plan.config.max_minutes
-    ended = sum(record.status in DONE for record in trials)
+    ended = sum(record.status in DONE_STATUSES for record in trials)
     return ended >= plan.config.trials or (limit is not None and records.spent_seconds() >= limit * 60)
 
 
@@ -167,7 +167,7 @@ def tuner_arguments(plan: SearchPlan) -> Iterator[dict[str, Any]]:
 
     Raises: RunStopped or KeyboardInterrupt if a signal ended the search; TrainingFailed if Tune or the cluster failed.
     """
-    # The records say why a trial failed, and the report shows it.
+    # Tune's log of errors is not needed: the records hold the errors, and the report shows them.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     config = plan.config
     scratch = storage.join(plan.folder, TUNE_FOLDER)
@@ -178,7 +178,7 @@ def tuner_arguments(plan: SearchPlan) -> Iterator[dict[str, Any]]:
     monitor = SearchMonitor(plan, stop_handle, searcher)
     try:
         with stop_on_signals(monitor), warnings.catch_warnings():
-            # Actors are not reused: a member that continues from another's checkpoint needs workers of its own.
+            # Actors are not reused: a member that continues from another's checkpoint needs new workers.
             warnings.filterwarnings("ignore", message="Consider boosting PBT", category=UserWarning)
             yield {
                 "trainable": ray.tune.with_parameters(FusionTrial, plan=plan, stop_handle=stop_handle),

@@ -9,7 +9,7 @@ from fusionray.tuning.records import TrialRecord
 from fusionray.tuning.sampler import build_study
 from fusionray.tuning.space import Space
 
-# With fewer trials the result means nothing: a forest over three points splits at random.
+# With fewer trials the result is random: a forest cannot split three points in a meaningful way.
 MIN_TRIALS = 4
 
 

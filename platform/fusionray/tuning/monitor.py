@@ -16,15 +16,15 @@ from ray.tune.search import SearchAlgorithm
 from tqdm import tqdm
 
 from fusionray.ray_cluster.progress import ProgressHandle
-from fusionray.tuning.outcome import choose_best
 from fusionray.tuning.plan import SearchPlan
-from fusionray.tuning.records import Records, TrialRecord
-from fusionray.tuning.space import short_names, write_value
+from fusionray.tuning.records import SearchRecords, TrialRecord
+from fusionray.tuning.result import choose_best
+from fusionray.tuning.space import format_value, short_names
 
 SHOW_SECONDS = 2.0
-# How often the table is printed to a log, where it cannot be redrawn, if no trial reports.
+# Seconds between two prints of the table to a log, where it cannot be redrawn, if no trial reports.
 PRINT_SECONDS = 60.0
-# If all trials of a population pause for this long, they wait for a member that has ended.
+# If all trials of a population are paused for this long, they wait for a member that has ended.
 STUCK_SECONDS = 10.0
 
 
@@ -38,7 +38,7 @@ class SearchMonitor(Callback, Stopper):  # type: ignore[misc]
         self.plan = plan
         self.stop_handle = stop_handle
         self.searcher = searcher
-        self.records = Records(plan.folder)
+        self.records = SearchRecords(plan.folder)
         self.spent_before = self.records.spent_seconds()
         self.started = time.monotonic()
         self.shown_at = 0.0
@@ -85,7 +85,7 @@ class SearchMonitor(Callback, Stopper):  # type: ignore[misc]
 
     def show(self, *, final: bool = False) -> None:
         """Redraw the table on a terminal; elsewhere print it when it has changed."""
-        table = write_table(self.plan, self.records, self.spent_seconds)
+        table = format_table(self.plan, self.records, self.spent_seconds)
         if sys.stderr.isatty():
             # A wrapped line could not be overwritten.
             width = shutil.get_terminal_size().columns - 1
@@ -102,16 +102,16 @@ class SearchMonitor(Callback, Stopper):  # type: ignore[misc]
 
 
 def changed(former: Sequence[str], table: Sequence[str]) -> bool:
-    """Tell whether a trial started, reported or ended; ignore the time and the images, which always change."""
+    """Return whether a trial started, reported or ended; time and images are ignored, because they always change."""
     return [row.split()[:2] for row in former[2:]] != [row.split()[:2] for row in table[2:]]
 
 
-def write_table(plan: SearchPlan, records: Records, spent_seconds: float) -> list[str]:
+def format_table(plan: SearchPlan, records: SearchRecords, spent_seconds: float) -> list[str]:
     """Format the state of a search: a summary line, the header, a line for each trial."""
     config, trials = plan.config, records.trials()
     names = short_names(config.space)
     rows = [("trial", "status", "images", config.metric.removeprefix("validation_"), *names.values())]
-    rows += [write_row(plan, record, records) for record in trials]
+    rows += [format_row(plan, record, records) for record in trials]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     ended = sum(record.status in ("finished", "stopped", "failed") for record in trials)
@@ -122,11 +122,11 @@ def write_table(plan: SearchPlan, records: Records, spent_seconds: float) -> lis
     return [f"tune {config.name}: {ended} of {config.trials} trials ended{leader}, {minutes}", *lines]
 
 
-def write_row(plan: SearchPlan, record: TrialRecord, records: Records) -> tuple[str, ...]:
+def format_row(plan: SearchPlan, record: TrialRecord, records: SearchRecords) -> tuple[str, ...]:
     attempts = records.attempts(record.name)
     images = attempts[-1].last_images if attempts else 0
     value = f"{record.last.value:.4g}" if record.last else ""
-    settings = (write_value(record.settings[key]) for key in plan.config.space)
+    settings = (format_value(record.settings[key]) for key in plan.config.space)
     return (record.name, record.status, f"{images}/{plan.images}", value, *settings)
 
 

@@ -2,7 +2,7 @@
 
     records/<trial>.json                 settings, reports and status of a trial; written by the driver
     records/<trial>/attempt-0001.json    first and last image of one start of its training; written by the trial
-    records/<trial>/log.txt              messages of its training: damage, restarts, how steps are computed
+    records/<trial>/log.txt              messages of its training: damaged files, restarts, how steps are computed
     records/<trial>/transfer-0001.json   checkpoint of another trial that it continues from, and its settings (PBT)
 
 One process writes each file, atomically, so a reader sees a consistent state. Does not import Ray.
@@ -26,7 +26,7 @@ LOG_NAME = "log.txt"
 
 Status = Literal["waiting", "running", "finished", "stopped", "failed"]
 # A trial with this status is over; a failed trial is tried again by the next start of the search.
-DONE: tuple[Status, ...] = ("finished", "stopped")
+DONE_STATUSES: tuple[Status, ...] = ("finished", "stopped")
 
 
 class TrialReport(Section):
@@ -84,7 +84,7 @@ class TrialRecord(Section):
         return seen[-1] if seen else None
 
 
-class Records:
+class SearchRecords:
     """The records of a search, in its folder."""
 
     def __init__(self, folder: str) -> None:
@@ -98,7 +98,7 @@ class Records:
 
     def write(self, record: TrialRecord) -> None:
         """Write a trial."""
-        self.put(f"{record.name}.json", record)
+        self.write_section(f"{record.name}.json", record)
 
     def attempts(self, trial: str) -> list[Attempt]:
         """Read the starts of a trial's training, in order."""
@@ -106,23 +106,23 @@ class Records:
 
     def write_attempt(self, trial: str, number: int, attempt: Attempt) -> None:
         """Write a start of a trial's training; `number` counts from 1."""
-        self.put(f"{trial}/attempt-{number:04d}.json", attempt)
+        self.write_section(f"{trial}/attempt-{number:04d}.json", attempt)
 
     def last_error(self, trial: str) -> str:
-        """Explain why a trial failed."""
+        """Return the last error of a trial."""
         errors = [attempt.error for attempt in self.attempts(trial) if attempt.error]
         return errors[-1] if errors else "its process died, or it never started; see Ray's logs"
 
     def transfers(self, trial: str) -> list[CheckpointTransfer]:
-        """Read the checkpoints that a trial took over from others, in order."""
+        """Read the transfers of checkpoints from other trials to a trial, in order."""
         return [CheckpointTransfer.model_validate_json(self.read(name)) for name in self.parts(trial, "transfer")]
 
     def write_transfer(self, trial: str, number: int, transfer: CheckpointTransfer) -> None:
-        """Write that a trial took over a checkpoint; `number` counts from 1."""
-        self.put(f"{trial}/transfer-{number:04d}.json", transfer)
+        """Write a transfer of a checkpoint to a trial; `number` counts from 1."""
+        self.write_section(f"{trial}/transfer-{number:04d}.json", transfer)
 
     def log(self, trial: str, lines: Sequence[str]) -> None:
-        """Append messages of a training to its log; on the terminal they would hide the table."""
+        """Append messages of a training to its log file; on the terminal they would scroll the table away."""
         path = Path(self.folder) / trial / LOG_NAME
         with path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
@@ -144,7 +144,7 @@ class Records:
     def read(self, name: str) -> bytes:
         return storage.read_bytes(storage.join(self.folder, name))
 
-    def put(self, name: str, section: Section) -> None:
+    def write_section(self, name: str, section: Section) -> None:
         storage.write_atomic(storage.join(self.folder, name), section.model_dump_json(indent=1).encode())
 
 

@@ -7,29 +7,29 @@ from pathlib import Path
 
 from fusionray.evaluation.report.documents import Report, write_report
 from fusionray.evaluation.report.figures import Figures
-from fusionray.evaluation.report.goals import load_table
+from fusionray.evaluation.report.metric_table import load_table
 from fusionray.reporting.page import Block, Listing
-from fusionray.tuning.drawing import draw_importance, draw_learning_curves, draw_parallel_coordinates
+from fusionray.tuning.charts import draw_importance, draw_learning_curves, draw_parallel_coordinates
 from fusionray.tuning.importance import common_images
 from fusionray.tuning.plan import SearchPlan
-from fusionray.tuning.records import Records, TrialRecord
-from fusionray.tuning.space import Space, short_names, write_value
+from fusionray.tuning.records import SearchRecords, TrialRecord
+from fusionray.tuning.space import Space, format_value, short_names
 
 
 def write_search_report(
     plan: SearchPlan,
-    records: Records,
+    records: SearchRecords,
     trials: Sequence[TrialRecord],
     *,
     best: TrialRecord,
     importance: Mapping[str, float],
     figures: Figures,
 ) -> list[str]:
-    """Write `report.html`, `report.md` and the pictures of the latter into the search's folder; return their names."""
+    """Write `report.html`, `report.md` and its images into the search's folder; return the file names."""
     config = plan.config
     better = "lower" if config.mode == "min" else "higher"
     notes = [
-        f"Searched by {config.metric} ({better} is better) of held-out people; {plan.images} images a trial. The first "
+        f"Metric: {config.metric} ({better} is better) on held-out people; {plan.images} images per trial. The first "
         "trial is the unchanged training.",
         f"This is one search with one seed: the best of {len(trials)} trials is partly luck. Train it again with "
         "another run.seed before you rely on the difference.",
@@ -49,8 +49,8 @@ def write_search_report(
     ]
     if importance:
         note = (
-            f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw; only "
-            f"{len(trials)} trials, so the shares are rough."
+            f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw. With "
+            f"{len(trials)} trials the shares are rough estimates."
         )
         blocks.append(Block("Importance of settings", [draw_importance(config.space, importance)], note))
     report = Report(
@@ -69,7 +69,7 @@ def write_search_report(
     return write_report(Path(plan.folder), report)
 
 
-def list_trials(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord]) -> Listing:
+def list_trials(plan: SearchPlan, records: SearchRecords, trials: Sequence[TrialRecord]) -> Listing:
     """List all trials."""
     space = plan.config.space
     rows = [
@@ -79,28 +79,30 @@ def list_trials(plan: SearchPlan, records: Records, trials: Sequence[TrialRecord
             str(record.last.images if record.last else 0),
             f"{record.last.value:.4g}" if record.last else "",
             str(len(records.attempts(record.name))),
-            *(write_value(record.settings[key]) for key in space),
+            *(format_value(record.settings[key]) for key in space),
         )
         for record in trials
     ]
     head = ("trial", "status", "images", plan.config.metric, "starts", *short_names(space).values())
-    return Listing("trials", head, rows, "Finished: saw all images. Stopped: was worse than others at equal images.")
+    return Listing(
+        "trials", head, rows, "Finished: trained on all images. Stopped: was worse than others after as many images."
+    )
 
 
-def list_failed(records: Records, trials: Sequence[TrialRecord]) -> list[Listing]:
+def list_failed(records: SearchRecords, trials: Sequence[TrialRecord]) -> list[Listing]:
     """List why trials failed, if any did."""
     rows = [(record.name, records.last_error(record.name)) for record in trials if record.status == "failed"]
     return [Listing("failed", ("trial", "why"), rows, "The same command tries them again.")] if rows else []
 
 
-def list_transfers(records: Records, trials: Sequence[TrialRecord], space: Space) -> list[Listing]:
-    """List the checkpoints that members took over from others, if any did."""
+def list_transfers(records: SearchRecords, trials: Sequence[TrialRecord], space: Space) -> list[Listing]:
+    """List the checkpoints that were copied between members, if there are any."""
     rows = [
         (
             record.name,
             transfer.source_trial,
             str(transfer.images),
-            *(write_value(transfer.settings[key]) for key in space),
+            *(format_value(transfer.settings[key]) for key in space),
         )
         for record in trials
         for transfer in records.transfers(record.name)

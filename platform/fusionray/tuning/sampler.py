@@ -1,6 +1,6 @@
 """Propose the next trial: a pure function of a search's settings, its records, and the number of the trial.
 
-So only the records have to survive when a search is killed. Does not import Ray.
+A search that is killed needs nothing but its records to continue. Does not import Ray.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def propose(config: TuneConfig, default: Settings, records: Sequence[TrialRecord
         return default
     random = np.random.default_rng([config.seed, number])
     if config.search == "tpe" and number >= config.startup_trials:
-        return estimate(config, records, seed=int(random.integers(2**31)))
-    return {key: values.draw(random) for key, values in config.space.items()}
+        return propose_by_tpe(config, records, seed=int(random.integers(2**31)))
+    return {key: values.sample(random) for key, values in config.space.items()}
 
 
-def estimate(config: TuneConfig, records: Sequence[TrialRecord], *, seed: int) -> Settings:
-    """Ask Optuna's tree-structured Parzen estimator.
+def propose_by_tpe(config: TuneConfig, records: Sequence[TrialRecord], *, seed: int) -> Settings:
+    """Propose settings by Optuna's tree-structured Parzen estimator (TPE).
 
     Source: Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization", section 4.
     """
     import optuna
 
-    # Running trials count as bad ones; otherwise the trials proposed meanwhile would be close to them.
+    # constant_liar: running trials count as bad ones, so that trials proposed meanwhile are not close to them.
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, constant_liar=True)
     study = build_study(config.space, config.mode, records, sampler)
     asked = study.ask(fixed_distributions=distributions(config.space))
@@ -86,7 +86,7 @@ def distribution(values: Range) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if values.choice is not None:
-        # By index: Optuna does not support lists, such as betas.
+        # By index, because Optuna does not support lists as choices, such as betas.
         return CategoricalDistribution(tuple(range(len(values.choice))))
     if values.integer is not None:
         return IntDistribution(*values.integer)
@@ -100,17 +100,17 @@ def to_optuna(values: Range, value: Any) -> Any:
 
 def from_optuna(values: Range, value: Any) -> Any:
     """Convert Optuna's value to a setting."""
-    return values.settle(value) if values.choice is None else values.choice[value]
+    return values.round_to_range(value) if values.choice is None else values.choice[value]
 
 
-def mutate(config: TuneConfig, settings: Settings, random: np.random.Generator) -> Settings:
+def perturb_settings(config: TuneConfig, settings: Settings, random: np.random.Generator) -> Settings:
     """Perturb the settings of a good member for one that continues from its checkpoint.
 
     Source: Jaderberg et al. 2017, "Population Based Training of Neural Networks", explore.
     """
     return {
-        key: values.draw(random)
+        key: values.sample(random)
         if random.random() < config.population.resample
-        else values.change(settings[key], random)
+        else values.perturb(settings[key], random)
         for key, values in config.space.items()
     }

@@ -17,8 +17,8 @@ from ray.tune.search import SearchAlgorithm
 
 from fusionray.storage import filesystem as storage
 from fusionray.tuning.plan import SearchPlan, milestone, trial_name
-from fusionray.tuning.records import DONE, Records, TrialRecord, TrialReport
-from fusionray.tuning.sampler import mutate, propose
+from fusionray.tuning.records import DONE_STATUSES, SearchRecords, TrialRecord, TrialReport
+from fusionray.tuning.sampler import perturb_settings, propose
 from fusionray.tuning.space import Settings, default_settings
 
 # Attribute of Tune's results that counts images; Tune's own training_iteration starts again at each start.
@@ -31,15 +31,15 @@ class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
 
     def __init__(self, plan: SearchPlan) -> None:
         self.plan = plan
-        self.records = Records(plan.folder)
+        self.records = SearchRecords(plan.folder)
         self.trials = {record.name: record for record in self.records.trials()}
-        self.unfinished = [record.name for record in self.trials.values() if record.status not in DONE]
+        self.unfinished = [record.name for record in self.trials.values() if record.status not in DONE_STATUSES]
         self.live: set[str] = set()
         self.spec: dict[str, Any] = {}
         self.broken = False
 
     def add_configurations(self, experiments: Any) -> None:
-        """Take the specification that Tune wants in every trial."""
+        """Store the specification that Tune requires in every trial."""
         (experiment,) = experiments
         self.spec = experiment.spec
 
@@ -49,7 +49,7 @@ class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
         return self.plan.config.trials
 
     def is_finished(self) -> bool:
-        """Tell whether no trial is left to propose."""
+        """Return whether no trial is left to propose."""
         return bool(self._finished) or self.broken or not (self.unfinished or self.number_left)
 
     @property
@@ -102,16 +102,16 @@ class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
         record = self.trials[trial_id]
         if error:
             self.update(record.model_copy(update={"status": "failed"}))
-            # If the unchanged training fails, so do its variants: the search ends with the reason.
+            # If the unchanged training fails, its variants would fail too: end the search with the error.
             self.broken |= record.number == 0 and not any(other.reports for other in self.trials.values())
-        elif result and result.get("whole"):
+        elif result and result.get("complete"):
             tracking_run = str(result["tracking_run"])
             self.update(record.model_copy(update={"status": "finished", "tracking_run": tracking_run}))
         elif result and read_report(result, self.plan):
             self.update(record.model_copy(update={"status": "stopped"}))
 
     def settings_of(self, record: TrialRecord) -> Settings:
-        """Return the current settings of a trial: those of the last checkpoint that it took over, if any."""
+        """Return the current settings of a trial: those of its last transfer, if there is one."""
         transfers = self.records.transfers(record.name)
         return transfers[-1].settings if transfers else record.settings
 
@@ -143,7 +143,7 @@ def build_scheduler(plan: SearchPlan) -> TrialScheduler:
             perturbation_interval=interval,
             quantile_fraction=config.population.quantile,
             custom_explore_fn=PerturbFn(plan),
-            # All members wait for each other, so that the result does not depend on their speed.
+            # Synchronous: the result does not depend on the speed of the members.
             synch=True,
             require_attrs=False,
             log_config=False,
@@ -157,15 +157,15 @@ def build_scheduler(plan: SearchPlan) -> TrialScheduler:
         reduction_factor=config.asha.factor,
     )
     scheduler.set_search_properties(config.metric, config.mode)
-    scheduler.replay(Records(plan.folder).trials(), plan.train.budget.validate_every_images)
+    scheduler.replay(SearchRecords(plan.folder).trials(), plan.train.budget.validate_every_images)
     return scheduler
 
 
 class PerturbFn:
-    """Perturb the settings of a checkpoint for the member that takes it over; differently each time."""
+    """Perturb the settings that belong to a checkpoint for the member that continues from it; each call differs."""
 
     def __init__(self, plan: SearchPlan) -> None:
-        records = Records(plan.folder)
+        records = SearchRecords(plan.folder)
         self.config = plan.config
         self.num_calls = sum(len(records.transfers(record.name)) for record in records.trials())
 
@@ -173,7 +173,7 @@ class PerturbFn:
         """Perturb the settings in a trial's configuration."""
         self.num_calls += 1
         random = np.random.default_rng([self.config.seed, self.config.trials, self.num_calls])
-        return {**config, "settings": mutate(self.config, config["settings"], random)}
+        return {**config, "settings": perturb_settings(self.config, config["settings"], random)}
 
 
 class AshaScheduler(AsyncHyperBandScheduler):  # type: ignore[misc]

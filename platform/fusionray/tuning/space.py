@@ -15,10 +15,10 @@ from fusionray.errors import ConfigInvalid
 from fusionray.training.config import TrainConfig
 
 # Settings that make trials incomparable, or that belong to the search itself.
-FIXED = ("run", "budget", "tracking", "validation", "workers", "data.shards", "data.validation_images")
-# With more combinations of extremes than this, each extreme is checked on its own.
+NOT_SEARCHABLE = ("run", "budget", "tracking", "validation", "workers", "data.shards", "data.validation_images")
+# Largest number of combinations of extremes that are all checked; in larger spaces each extreme is checked on its own.
 MAX_CORNERS = 1024
-# Significant digits of a drawn number, so that a reported value can be typed.
+# Significant digits of a sampled number, so that users can type a reported value.
 DIGITS = 4
 
 Settings = dict[str, Any]
@@ -61,45 +61,45 @@ class Range(Section):
         assert bounds is not None, "choices have no bounds"
         return bounds
 
-    def ends(self) -> tuple[Any, ...]:
+    def extremes(self) -> tuple[Any, ...]:
         """List the values that a configuration must accept: all choices, or both bounds."""
         return self.choice if self.choice is not None else self.bounds
 
-    def holds(self, value: Any) -> bool:
-        """Tell whether a value lies in the range."""
+    def contains(self, value: Any) -> bool:
+        """Return whether a value lies in the range."""
         if self.choice is not None:
             return value in self.choice
         low, high = self.bounds
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and low <= value <= high and (self.integer is None or value == int(value))
 
-    def draw(self, random: np.random.Generator) -> Any:
-        """Draw a value."""
+    def sample(self, random: np.random.Generator) -> Any:
+        """Sample a value."""
         if self.choice is not None:
             return self.choice[int(random.integers(len(self.choice)))]
         low, high = self.bounds
         if self.integer is not None:
             return int(random.integers(self.integer[0], self.integer[1] + 1))
         if self.loguniform is not None:
-            return self.settle(math.exp(random.uniform(math.log(low), math.log(high))))
-        return self.settle(random.uniform(low, high))
+            return self.round_to_range(math.exp(random.uniform(math.log(low), math.log(high))))
+        return self.round_to_range(random.uniform(low, high))
 
-    def change(self, value: Any, random: np.random.Generator) -> Any:
+    def perturb(self, value: Any, random: np.random.Generator) -> Any:
         """Return a value near another: a fifth more or less, or the neighbouring choice."""
         up = bool(random.integers(2))
         if self.choice is not None:
             place = self.choice.index(value) + (1 if up else -1)
             return self.choice[min(max(place, 0), len(self.choice) - 1)]
-        return self.settle(value * (1.2 if up else 0.8))
+        return self.round_to_range(value * (1.2 if up else 0.8))
 
-    def settle(self, value: float) -> float | int:
+    def round_to_range(self, value: float) -> float | int:
         """Round a number to DIGITS significant digits, within the range."""
         low, high = self.bounds
         if self.integer is not None:
             return int(min(max(round(value), low), high))
         return min(max(float(f"{value:.{DIGITS}g}"), low), high)
 
-    def place(self, value: Any) -> float:
+    def position(self, value: Any) -> float:
         """Return the position of a value in the range, 0 at the low end, 1 at the high end."""
         if self.choice is not None:
             return self.choice.index(value) / (len(self.choice) - 1)
@@ -120,17 +120,18 @@ def check_space(space: Space, train: TrainConfig) -> None:
     keys = [name for key, values in space.items() for name in (key, *values.also)]
     for key in keys:
         if keys.count(key) > 1:
-            raise ConfigInvalid(f"space: {key} is named twice")
-        if fixed := next((name for name in FIXED if key == name or key.startswith(f"{name}.")), None):
-            raise ConfigInvalid(f"space: {key} cannot be searched: trials that differ in {fixed} cannot be compared")
+            raise ConfigInvalid(f"space: {key} occurs twice; name each setting once, also in `also`")
+        excluded = next((name for name in NOT_SEARCHABLE if key == name or key.startswith(f"{name}.")), None)
+        if excluded:
+            raise ConfigInvalid(f"space: {key} cannot be searched: trials that differ in {excluded} cannot be compared")
     for settings in corners(space):
-        configure(train, space, settings, f"space, at {write_settings(settings)}")
+        configure(train, space, settings, f"space, at {format_settings(settings)}")
     check_default(space, train)
 
 
 def corners(space: Space) -> Iterator[Settings]:
     """Yield every combination of extremes; in a large space, each extreme with the first extremes of the others."""
-    ends = {key: values.ends() for key, values in space.items()}
+    ends = {key: values.extremes() for key, values in space.items()}
     if math.prod(len(values) for values in ends.values()) <= MAX_CORNERS:
         for chosen in itertools.product(*ends.values()):
             yield dict(zip(ends, chosen, strict=True))
@@ -147,24 +148,24 @@ def check_default(space: Space, train: TrainConfig) -> None:
     """
     tree = train.model_dump(mode="json")
     for key, values in space.items():
-        default = look_up(tree, key)
-        if not values.holds(default):
+        default = read_setting(tree, key)
+        if not values.contains(default):
             raise ConfigInvalid(
                 f"space: {key} is {default} in the unchanged training, outside its range; widen the range, or set "
                 f"train.{key}"
             )
         for other in values.also:
-            if look_up(tree, other) != default:
+            if read_setting(tree, other) != default:
                 raise ConfigInvalid(
-                    f"space: {other} must equal {key}, but in the unchanged training they are {look_up(tree, other)} "
-                    f"and {default}; set both to one value in train"
+                    f"space: {other} must equal {key}, but in the unchanged training they are "
+                    f"{read_setting(tree, other)} and {default}; set both to one value in train"
                 )
 
 
 def default_settings(space: Space, train: TrainConfig) -> Settings:
     """Read the searched settings of the unchanged training."""
     tree = train.model_dump(mode="json")
-    return {key: look_up(tree, key) for key in space}
+    return {key: read_setting(tree, key) for key in space}
 
 
 def configure(train: TrainConfig, space: Space, settings: Settings, where: str) -> TrainConfig:
@@ -172,10 +173,10 @@ def configure(train: TrainConfig, space: Space, settings: Settings, where: str) 
 
     Raises: ConfigInvalid naming `where` and the key.
     """
-    return validate(TrainConfig, merge_trees(train.model_dump(mode="json"), nest(space, settings)), where)
+    return validate(TrainConfig, merge_trees(train.model_dump(mode="json"), build_tree(space, settings)), where)
 
 
-def nest(space: Space, settings: Settings) -> dict[str, Any]:
+def build_tree(space: Space, settings: Settings) -> dict[str, Any]:
     """Turn settings by dotted key into a tree, with the further keys of `also`."""
     tree: dict[str, Any] = {}
     for key, value in settings.items():
@@ -187,7 +188,7 @@ def nest(space: Space, settings: Settings) -> dict[str, Any]:
     return tree
 
 
-def look_up(tree: Mapping[str, Any], key: str) -> Any:
+def read_setting(tree: Mapping[str, Any], key: str) -> Any:
     """Read a setting of a tree by its dotted key.
 
     Raises: ConfigInvalid if the tree has no such part.
@@ -213,11 +214,11 @@ def short_names(space: Space) -> dict[str, str]:
     return names
 
 
-def write_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a setting for people."""
     return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
 
 
-def write_settings(settings: Settings) -> str:
+def format_settings(settings: Settings) -> str:
     """Format settings in one line."""
-    return ", ".join(f"{key}={write_value(value)}" for key, value in settings.items())
+    return ", ".join(f"{key}={format_value(value)}" for key, value in settings.items())

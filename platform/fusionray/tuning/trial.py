@@ -1,7 +1,7 @@
 """A trial for Ray Tune: a training in a thread; each step ends with an evaluation.
 
-A trial that Tune or a new start of the search restarts finds the checkpoints of its run and resumes by itself. Its Tune
-checkpoint is a pointer to one of them.
+If Tune or a new start of the search restarts a trial, the trial resumes from the newest checkpoint of its run. Its Tune
+checkpoint is only a pointer to a checkpoint of the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fusionray.storage import filesystem as storage
 from fusionray.training.config import TrainConfig
 from fusionray.training.train import TrainResult, train
 from fusionray.tuning.plan import SearchPlan, configure_trial, milestone
-from fusionray.tuning.records import Attempt, CheckpointTransfer, Records
+from fusionray.tuning.records import Attempt, CheckpointTransfer, SearchRecords
 from fusionray.tuning.space import Settings
 
 POLL_SECONDS = 0.3
@@ -45,7 +45,7 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
         self.plan = plan
         self.stop_handle = stop_handle
         self.name: str = self.trial_id
-        self.records = Records(plan.folder)
+        self.records = SearchRecords(plan.folder)
         self.settings: Settings = config["settings"]
         transfers = self.records.transfers(self.name)
         self.run_name = Path(transfers[-1].run).name if transfers else self.name
@@ -71,14 +71,14 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
                 if len(training.reports) > 1:
                     return self.describe(*training.reports.pop(0))
                 newest = training.reports.pop() if training.reports else (result.images_seen, result.metrics)
-                return self.describe(*newest) | {"done": True, "whole": True, "tracking_run": result.tracking_run}
+                return self.describe(*newest) | {"done": True, "complete": True, "tracking_run": result.tracking_run}
             if self.is_stop_requested():
                 training.stop()
                 return {"done": True}
             time.sleep(POLL_SECONDS)
 
     def is_stop_requested(self) -> bool:
-        """Tell whether the search is stopping; if the actor is too busy to answer, the next poll asks again."""
+        """Return whether the search is stopping; if the actor is too busy to answer, the next poll asks again."""
         with contextlib.suppress(ray.exceptions.GetTimeoutError):
             return self.stop_handle.read().stop_requested
         return False
@@ -108,7 +108,7 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
         (Path(checkpoint_dir) / POINTER_NAME).write_text(json.dumps(pointer))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """Continue from a checkpoint: the run finds its own by itself; that of another trial is copied.
+        """Continue from a checkpoint: a run finds its own checkpoints; one of another trial is copied.
 
         The copy starts a run with a new name, because the settings of a run never change.
         """
@@ -136,7 +136,7 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
     def cleanup(self) -> None:
         """Let the run write a checkpoint and stop; otherwise it would keep its workers' resources."""
         if self.training is not None:
-            # Nobody needs the result here: if the training failed, its next start fails with the same error.
+            # Errors are ignored: if the training failed, its next start fails with the same error.
             with contextlib.suppress(FusionRayError, ray.exceptions.RayError):
                 self.training.stop()
             self.training = None
@@ -145,7 +145,7 @@ class FusionTrial(ray.tune.Trainable):  # type: ignore[misc]
 class TrainingThread:
     """One start of a training in a thread, with the reports that Tune has not received yet."""
 
-    def __init__(self, config: TrainConfig, parent_run: str, records: Records, trial: str) -> None:
+    def __init__(self, config: TrainConfig, parent_run: str, records: SearchRecords, trial: str) -> None:
         self.config = config
         self.parent_run = parent_run
         self.records = records
@@ -174,7 +174,7 @@ class TrainingThread:
 
     @property
     def alive(self) -> bool:
-        """Tell whether the training runs."""
+        """Return whether the training runs."""
         return self.thread.is_alive()
 
     def poll(self) -> None:
@@ -202,17 +202,17 @@ class TrainingThread:
         """
         self.thread.join()
         if self.attempt.ended:
-            return self.outcome()
+            return self.result_or_raise()
         self.progress.close()
         if self.error is not None:
             self.update_attempt(ended="failed", error=" ".join(str(self.error).split())[:2000])
         else:
-            result = self.outcome()
-            whole = not self.was_stopped or result.images_seen >= self.config.budget.images
-            self.update_attempt(last_images=result.images_seen, ended="finished" if whole else "interrupted")
-        return self.outcome()
+            result = self.result_or_raise()
+            complete = not self.was_stopped or result.images_seen >= self.config.budget.images
+            self.update_attempt(last_images=result.images_seen, ended="finished" if complete else "interrupted")
+        return self.result_or_raise()
 
-    def outcome(self) -> TrainResult:
+    def result_or_raise(self) -> TrainResult:
         if self.error is not None:
             raise self.error
         assert self.result is not None

@@ -18,9 +18,9 @@ def test_held_out_pictures_are_compared_only_where_they_can_be(
     people: int, pictures: int, for_fusion: str, for_verification: str
 ) -> None:
     rows = people * pictures
-    assert find_family("face_fusion").tell_missing(rows, people) == for_fusion
-    assert find_family("identity").tell_missing(rows, people) == for_verification
-    assert find_family("attributes").tell_missing(rows, people) == ""
+    assert find_family("face_fusion").describe_shortage(rows, people) == for_fusion
+    assert find_family("identity").describe_shortage(rows, people) == for_verification
+    assert find_family("attributes").describe_shortage(rows, people) == ""
 
 
 @pytest.mark.parametrize(("before", "after", "due"), [(0, 9, False), (9, 10, True), (10, 19, False), (8, 32, True)])

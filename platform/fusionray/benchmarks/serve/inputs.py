@@ -52,7 +52,7 @@ def make_bundle(preset: str, folder: Path) -> Bundle:
     """
     setup = build_setup(TrainBenchConfig(output=str(folder)), preset, torch.device("cpu"))
     recipe = setup.build_recipe()
-    delivery = find_family(setup.config.recipe.name).deliver(recipe, setup.config.data.template)
+    delivery = find_family(setup.config.recipe.name).export_recipe(recipe, setup.config.data.template)
     with TemporaryDirectory(prefix="fusionray-bench-") as temporary:
         files = write_graphs(delivery.graphs, np.random.default_rng(0), Path(temporary))
         description = BundleDescription(

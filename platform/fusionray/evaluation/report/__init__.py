@@ -1,1 +1,1 @@
-"""What an evaluation tells: figures, the goals they are held to, the documents that show them."""
+"""The output of an evaluation: figures, their goals, and the report."""

@@ -1,4 +1,4 @@
-"""The report of a run: pictures, then figures beside their goals as a chart, then all figures as folded tables."""
+"""The report page: images, then figures and their goals as a chart, then all figures as folded tables."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fusionray.evaluation.report.figures import Figure, Figures
-from fusionray.evaluation.report.goals import Table
+from fusionray.evaluation.report.figures import Figures, MeasuredFigure
+from fusionray.evaluation.report.metric_table import MetricTable
 from fusionray.reporting.charts import Measured, choose_strip_ends, draw_interval, explain_marks
 from fusionray.reporting.page import Block, Listing, Page, save_page
 from fusionray.reporting.parts import Group, Legend, Row, Rows
 
-# What is said of figures that the table of keys does not know.
+# Theme of figures that are not in the metric table.
 OTHER_THEME = "run"
-OTHER_SENTENCE = "What the run itself was like."
-# Values in these units cannot exceed 1: their rows show how much is missing to it.
+OTHER_SENTENCE = "Properties of the run itself."
+# Values in these units cannot exceed 1: the axis of their rows ends at 1.
 UNITS_UP_TO_ONE = ("share", "SSIM", "area", "cosine")
 FIGURE_HEAD = ("key", "value", "95 % interval", "goal", "holds")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a page tells, in this order: `blocks` of pictures, figures beside their goals, `later` blocks of pictures;
-    then folded: figures by theme, what could not be measured, listings, notes and the command.
+    """The content of a page, in this order: `blocks` of images, figures and goals, `later` blocks of images; then
+    folded: figures by theme, what could not be measured, listings, notes and the command.
     """
 
     title: str
     figures: Figures
-    table: Table
+    table: MetricTable
     notes: Sequence[str] = ()
     command: str = ""
     listings: Sequence[Listing] = ()
@@ -37,12 +37,12 @@ class Report:
 
 
 def write_report(folder: Path, report: Report) -> list[str]:
-    """Write `report.html`, `report.md` and the pictures of the latter into a folder; return their names."""
+    """Write `report.html`, `report.md` and the images of `report.md` into a folder; return the file names."""
     return save_page(folder, compose(report))
 
 
 def compose(report: Report) -> Page:
-    """Put a report into the order of its page."""
+    """Build the page of a report."""
     figures = report.figures
     return Page(
         report.title,
@@ -56,7 +56,7 @@ def compose(report: Report) -> Page:
 
 
 def count_goals(figures: Figures) -> str:
-    """Say in a sentence how many goals hold, and which do not; nothing where there are none."""
+    """Say in a sentence how many goals hold, and which do not; empty if there are no goals."""
     missed = [key for key, figure in figures.figures.items() if figure.holds is False]
     number = sum(figure.holds is not None for figure in figures.figures.values())
     if not number:
@@ -66,12 +66,12 @@ def count_goals(figures: Figures) -> str:
 
 
 def show_figures(report: Report) -> list[Block]:
-    """Show the figures that have a goal here; where none has, those for which the table knows one."""
+    """Show the figures that have a goal; if none has one, the figures for which the table has a goal."""
     figures, table = report.figures.figures, report.table
     shown = {key: figure for key, figure in figures.items() if figure.goal is not None}
-    title = "Figures beside their goals"
+    title = "Figures and goals"
     if not shown:
-        known = [key for key, row in table.keys.items() if row.paired or row.unpaired]
+        known = [key for key, row in table.metrics.items() if row.paired or row.unpaired]
         shown = {key: figure for key, figure in figures.items() if key in known}
         title = "Main figures"
     if not shown:
@@ -98,22 +98,22 @@ def show_figure(key: str, report: Report) -> Row:
         key,
         draw_interval(measured, ends, title=", ".join([f"{key} {value}", *details])),
         value,
-        report.table.keys[key].what if key in report.table.keys else "",
+        report.table.metrics[key].description if key in report.table.metrics else "",
         details,
         (f"{ends[0]:g}", f"{ends[1]:g}"),
         figure.holds,
     )
 
 
-def figure_cells(key: str, figure: Figure) -> tuple[str, str, str, str, str]:
-    """Put a figure into words, under FIGURE_HEAD."""
+def figure_cells(key: str, figure: MeasuredFigure) -> tuple[str, str, str, str, str]:
+    """Format a figure as one cell for each column of FIGURE_HEAD."""
     interval = "" if figure.low is None or figure.high is None else f"{figure.low:.4g} .. {figure.high:.4g}"
-    verdict = {True: "yes", False: "NO", None: ""}[figure.holds]
-    return key, f"{figure.value:.4g} {figure.unit}", interval, figure.goal or "", verdict
+    holds = {True: "yes", False: "NO", None: ""}[figure.holds]
+    return key, f"{figure.value:.4g} {figure.unit}", interval, figure.goal or "", holds
 
 
 def write_text(figures: Figures) -> str:
-    """Lay the figures out in columns, for a terminal."""
+    """Format the figures as a table for a terminal."""
     rows = [FIGURE_HEAD, *(figure_cells(key, figure) for key, figure in figures.figures.items())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(FIGURE_HEAD))]
     return "\n".join(
@@ -121,22 +121,25 @@ def write_text(figures: Figures) -> str:
     )
 
 
-def by_theme(figures: Mapping[str, Figure], table: Table) -> dict[str, list[str]]:
-    """Sort keys by theme, in the order of the table; what it does not know comes last."""
+def by_theme(figures: Mapping[str, MeasuredFigure], table: MetricTable) -> dict[str, list[str]]:
+    """Group keys by theme, in the order of the table; keys that are not in the table come last."""
     themes: dict[str, list[str]] = {theme: [] for theme in (*table.themes, OTHER_THEME)}
     for key in figures:
-        themes[table.keys[key].theme if key in table.keys else OTHER_THEME].append(key)
+        themes[table.metrics[key].theme if key in table.metrics else OTHER_THEME].append(key)
     return {theme: keys for theme, keys in themes.items() if keys}
 
 
 def list_figures(report: Report) -> list[Listing]:
-    """Make a listing of each theme."""
+    """Return a listing for each theme."""
     table, figures = report.table, report.figures.figures
     return [
         Listing(
             theme,
-            (*FIGURE_HEAD, "what"),
-            [(*figure_cells(key, figures[key]), table.keys[key].what if key in table.keys else "") for key in keys],
+            (*FIGURE_HEAD, "description"),
+            [
+                (*figure_cells(key, figures[key]), table.metrics[key].description if key in table.metrics else "")
+                for key in keys
+            ],
             table.themes.get(theme, OTHER_SENTENCE),
         )
         for theme, keys in by_theme(figures, table).items()
@@ -144,6 +147,6 @@ def list_figures(report: Report) -> list[Listing]:
 
 
 def list_missing(figures: Figures) -> list[Listing]:
-    """Make a listing of what could not be measured, if there is anything."""
+    """Return a listing of the figures that could not be measured, if there are any."""
     rows = list(figures.not_measured.items())
     return [Listing("not measured", ("key", "why"), rows)] if rows else []

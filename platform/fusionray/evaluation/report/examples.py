@@ -1,4 +1,4 @@
-"""The pairs that a report shows: some over the whole ranking, then the best, the median and the worst ones."""
+"""The example pairs of a report: some over the whole ranking, then the best, the median and the worst ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fusionray.evaluation.report.drawing import draw_grid
-from fusionray.metrics.measure import Columns
-from fusionray.metrics.protocol import Rows
+from fusionray.evaluation.report.charts import draw_grid
+from fusionray.metrics.fusion_metrics import MetricColumns
+from fusionray.metrics.pair_plan import RowIndices
 from fusionray.reporting.page import Block
 from fusionray.reporting.parts import Group, Picture
 
@@ -21,20 +21,20 @@ SHOWN_ROWS = 3
 SHOWN = {"best": "Best", "median": "Median", "worst": "Worst"}
 HEADS = ("source", "target", "fused", "true fusion")
 
-# From rows of the list of pairs to columns of crops, uint8 [R,3,S,S] each.
-Fuse = Callable[[Rows], Sequence[Tensor]]
+# Maps rows of the list of pairs to columns of crops, uint8 [R,3,S,S] each.
+Fuse = Callable[[RowIndices], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """What pairs are ranked by, higher is better, and how they are shown.
+    """The score by which pairs are ranked, higher is better, and how the pairs are shown.
 
-    `scores`: the score of each pair, [N]; `what`: its name; `heads`: names of the columns that `fuse` gives;
-    `describe`: the figures of one pair in words.
+    `scores`: the score of each pair, [N]; `score_name`: its description; `heads`: names of the columns that `fuse`
+    returns; `describe`: the figures of one pair in words.
     """
 
     scores: NDArray[np.float32]
-    what: str
+    score_name: str
     heads: Sequence[str]
     fuse: Fuse
     describe: Callable[[int], str]
@@ -47,19 +47,19 @@ def show_examples(ranking: Ranking) -> Iterator[Block]:
 
 
 def show_grid(ranking: Ranking) -> Block:
-    """Show pairs that are spread over the ranking as one picture, a row each."""
+    """Show pairs that are spread over the ranking as one image, a row for each pair."""
     columns = ranking.fuse(spread_examples(ranking.scores))
     heads = ranking.heads[: len(columns)]
     alt = f"{len(columns[0])} pairs from best to worst, a row each: {', '.join(heads)}"
     note = (
         f"Evenly over the ranking of {len(ranking.scores)} pairs, the best on top, the worst at the bottom. Pairs are "
-        f"ranked by the {ranking.what}."
+        f"ranked by the {ranking.score_name}."
     )
     return Block("Examples", [Picture("grid", alt, draw_grid(columns), heads=heads)], note, narrow=True)
 
 
 def show_extremes(ranking: Ranking) -> Block:
-    """Show the best, median and worst pairs, each with its own figures beneath."""
+    """Show the best, median and worst pairs, each with its own figures."""
     order, groups = sort_pairs(ranking.scores).tolist(), []
     for name, rows in choose_examples(ranking.scores).items():
         columns, strips = ranking.fuse(rows), []
@@ -74,39 +74,39 @@ def show_extremes(ranking: Ranking) -> Block:
     return Block("Best, median and worst pairs", groups, note, columns=True)
 
 
-def rank_pairs(scores: Columns, fuse: Fuse) -> Ranking:
+def rank_pairs(scores: MetricColumns, fuse: Fuse) -> Ranking:
     """Rank fused pairs by their gain in SSIM, or by similarity to the source if there is no true fusion."""
     if "ssim_to_truth" in scores:
         score_N = scores["ssim_to_truth"] - scores["ssim_target"]
-        what = "gain in SSIM to the true fusion over the unchanged target (ssim_to_truth - ssim_target)"
+        name = "gain in SSIM to the true fusion over the unchanged target (ssim_to_truth - ssim_target)"
     else:
-        score_N, what = scores["cosine_to_source"], "similarity of fused and source to the evaluator (cosine_to_source)"
-    return Ranking(score_N, what, HEADS, fuse, partial(describe_pair, scores))
+        score_N, name = scores["cosine_to_source"], "similarity of fused and source to the evaluator (cosine_to_source)"
+    return Ranking(score_N, name, HEADS, fuse, partial(describe_pair, scores))
 
 
-def describe_pair(scores: Columns, row: int) -> str:
-    """Put the main figures of a pair into words."""
+def describe_pair(scores: MetricColumns, row: int) -> str:
+    """Describe the main figures of a pair in one line."""
     words = []
     if "ssim_to_truth" in scores:
         near, target = scores["ssim_to_truth"][row], scores["ssim_target"][row]
         words.append(f"SSIM to the true fusion {near:.3f} ({near - target:+.3f} over the target)")
     words.append(f"cosine to source {scores['cosine_to_source'][row]:.3f}")
-    words.append(f"nearest person is {'the source' if scores['retrieval_top1'][row] else 'somebody else'}")
+    words.append(f"nearest person is {'the source' if scores['retrieval_top1'][row] else 'another person'}")
     return ", ".join(words)
 
 
-def sort_pairs(score_N: NDArray[np.float32]) -> Rows:
+def sort_pairs(score_N: NDArray[np.float32]) -> RowIndices:
     """Sort the rows from the highest score to the lowest; nan counts as lowest."""
     return np.argsort(-np.nan_to_num(score_N, nan=-np.inf), kind="stable")
 
 
-def spread_examples(score_N: NDArray[np.float32]) -> Rows:
+def spread_examples(score_N: NDArray[np.float32]) -> RowIndices:
     """Choose rows that are spread evenly from the highest score to the lowest."""
     order = sort_pairs(score_N)
     return order[np.linspace(0, len(order) - 1, min(GRID_ROWS, len(order))).round().astype(np.int64)]
 
 
-def choose_examples(score_N: NDArray[np.float32]) -> dict[str, Rows]:
+def choose_examples(score_N: NDArray[np.float32]) -> dict[str, RowIndices]:
     """Choose the rows with the highest, middle and lowest scores, each from better to worse."""
     order = sort_pairs(score_N)
     count = min(SHOWN_ROWS, len(order))

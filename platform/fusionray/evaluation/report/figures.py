@@ -1,4 +1,4 @@
-"""Contract 5, the figures: what a run measured, in one JSON file beside its report."""
+"""The figures of a run: measured values with goals, in the file `figures.json` next to the report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fusionray.storage import filesystem as storage
 FIGURES_NAME = "figures.json"
 
 
-class Figure(Section):
-    """One measured value; `goal` is what was wanted of it, `holds` whether the value reaches it (null without a goal).
+class MeasuredFigure(Section):
+    """One measured value; `goal` is its goal in words, `holds` whether the value reaches it (null without a goal).
 
-    `low` and `high` bound what other pairs of the same kind would have given; null where that is not known. `goal_low`
-    and `goal_high` are the goal as numbers: bounds of what was wanted.
+    `low` and `high` are the ends of the 95 % confidence interval; null if there is none. `goal_low` and `goal_high`
+    are the bounds of the goal.
     """
 
     value: float
@@ -35,41 +35,41 @@ class Figure(Section):
 
 
 class Figures(Section):
-    """Everything that one run measured, where, and with which code."""
+    """All figures of one run, with the machine and the version of the code."""
 
     name: str
     machine: str
     code_version: str
-    figures: dict[str, Figure]
-    not_measured: dict[str, str] = Field({}, description="keys that could not be measured there, and why")
+    figures: dict[str, MeasuredFigure]
+    not_measured: dict[str, str] = Field({}, description="keys that could not be measured, and why")
 
 
-def at_least(value: float, goal: float, unit: str) -> Figure:
-    """State a figure that is to reach a goal."""
-    return Figure(value=value, unit=unit, goal=f">= {goal:g}", goal_low=goal, holds=value >= goal)
+def at_least(value: float, goal: float, unit: str) -> MeasuredFigure:
+    """Build a figure whose goal is a lower bound."""
+    return MeasuredFigure(value=value, unit=unit, goal=f">= {goal:g}", goal_low=goal, holds=value >= goal)
 
 
-def at_most(value: float, goal: float, unit: str) -> Figure:
-    """State a figure that is not to exceed a goal."""
-    return Figure(value=value, unit=unit, goal=f"<= {goal:g}", goal_high=goal, holds=value <= goal)
+def at_most(value: float, goal: float, unit: str) -> MeasuredFigure:
+    """Build a figure whose goal is an upper bound."""
+    return MeasuredFigure(value=value, unit=unit, goal=f"<= {goal:g}", goal_high=goal, holds=value <= goal)
 
 
-def within(value: float, low: float, high: float, unit: str) -> Figure:
-    """State a figure that is to lie between two bounds, both included."""
+def within(value: float, low: float, high: float, unit: str) -> MeasuredFigure:
+    """Build a figure whose goal is a range, both bounds included."""
     goal = f"{low:g} .. {high:g}"
-    return Figure(value=value, unit=unit, goal=goal, goal_low=low, goal_high=high, holds=low <= value <= high)
+    return MeasuredFigure(value=value, unit=unit, goal=goal, goal_low=low, goal_high=high, holds=low <= value <= high)
 
 
-def above(value: float, others: Mapping[str, float], unit: str) -> Figure:
-    """State a figure that is to lie above all of some others, by name."""
+def above(value: float, others: Mapping[str, float], unit: str) -> MeasuredFigure:
+    """Build a figure whose goal is to exceed other values, given by name."""
     goal = ", ".join(f"{name} ({other:.3f})" for name, other in others.items())
     holds = all(value > other for other in others.values())
     highest = max(others.values(), default=None)
-    return Figure(value=value, unit=unit, goal=f"> {goal}", goal_low=highest, holds=holds)
+    return MeasuredFigure(value=value, unit=unit, goal=f"> {goal}", goal_low=highest, holds=holds)
 
 
 def describe_machine() -> str:
-    """Describe what the figures were measured on."""
+    """Describe the machine, and the versions of Python and torch, in one line."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     cores = len(os.sched_getaffinity(0))
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
@@ -77,9 +77,9 @@ def describe_machine() -> str:
 
 
 def write_figures(
-    folder: Path, name: str, figures: dict[str, Figure], not_measured: Mapping[str, str] | None = None
+    folder: Path, name: str, figures: dict[str, MeasuredFigure], not_measured: Mapping[str, str] | None = None
 ) -> Figures:
-    """Write `figures.json` into a folder."""
+    """Write `figures.json` into a folder, and return its content."""
     written = Figures(
         name=name,
         machine=describe_machine(),

@@ -1,4 +1,4 @@
-"""The output of an evaluation: the list of pairs with their scores, grids, the report, a run in the tracker."""
+"""The output of an evaluation: the list of pairs with their scores, the report, and a run in the tracker."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from fusionray.data.shards import Manifest
 from fusionray.data.synthetic import render_truth
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.dataset import EvalDataset
-from fusionray.evaluation.fusion_model import FusionModelInfo
-from fusionray.evaluation.report.curves import show_quality
+from fusionray.evaluation.fusion_model import ModelInfo
+from fusionray.evaluation.report.charts import draw_operating_curve
 from fusionray.evaluation.report.documents import Report, write_report
-from fusionray.evaluation.report.drawing import draw_operating_curve
 from fusionray.evaluation.report.examples import rank_pairs, show_examples
 from fusionray.evaluation.report.figures import FIGURES_NAME, Figures
-from fusionray.evaluation.report.goals import Table
+from fusionray.evaluation.report.metric_table import MetricTable
 from fusionray.evaluation.report.summary import EvalSummary
+from fusionray.evaluation.report.training_curves import draw_training_curves
 from fusionray.metrics.aggregate import Summary
-from fusionray.metrics.measure import TRUTH_OVERSAMPLING, FusionModel
-from fusionray.metrics.protocol import Rows
+from fusionray.metrics.fusion_metrics import TRUTH_OVERSAMPLING, FusionModel
+from fusionray.metrics.pair_plan import RowIndices
 from fusionray.nets.pixels import to_uint8
 from fusionray.reporting.page import Block, Listing
 from fusionray.storage import filesystem as storage
@@ -44,39 +44,39 @@ GALLERY_NAME = "gallery.csv"
 
 @dataclass(frozen=True, eq=False)
 class EvalRun:
-    """One evaluation: settings, model and dataset; `model` is loaded in this process to draw examples."""
+    """One evaluation: settings, model and dataset; this process loads `model` too, to draw the examples."""
 
     config: EvaluateConfig
     tracking_uri: str
-    facts: FusionModelInfo
+    info: ModelInfo
     manifest: Manifest
     dataset: EvalDataset
     model: FusionModel
 
 
-def write_outcome(eval_run: EvalRun, summary: EvalSummary, figures: Figures, table: Table) -> Report:
-    """Write the lists and the report to the output folder, and log everything to the tracker."""
+def write_output(eval_run: EvalRun, summary: EvalSummary, figures: Figures, table: MetricTable) -> Report:
+    """Write pairs.csv, gallery.csv and the report to the output folder, and log all files to the tracker."""
     folder = Path(eval_run.config.output)
     storage.write_atomic(str(folder / PAIRS_NAME), list_pairs(eval_run.dataset, summary).encode())
     storage.write_atomic(str(folder / GALLERY_NAME), list_gallery(eval_run.dataset).encode())
     report = build_report(eval_run, summary, figures, table)
     files = [FIGURES_NAME, PAIRS_NAME, GALLERY_NAME, *write_report(folder, report)]
-    track(eval_run.config, eval_run.tracking_uri, eval_run.facts, eval_run.manifest, figures=figures, files=files)
+    track(eval_run.config, eval_run.tracking_uri, eval_run.info, eval_run.manifest, figures=figures, files=files)
     return report
 
 
-def build_report(eval_run: EvalRun, summary: EvalSummary, figures: Figures, table: Table) -> Report:
-    """Build the report: fused pairs, curves of the training, figures, and the evaluator's ROC curve."""
-    curves, complaints = show_quality(eval_run.facts.training, eval_run.tracking_uri, table)
+def build_report(eval_run: EvalRun, summary: EvalSummary, figures: Figures, table: MetricTable) -> Report:
+    """Build the report: fused pairs, training curves, figures, and the evaluator's ROC curve."""
+    curves, curve_warnings = draw_training_curves(eval_run.info.training, eval_run.tracking_uri, table)
     later = []
     if summary.verification is not None:
-        title = "How well the evaluator tells people apart"
+        title = "Face verification by the evaluator"
         later.append(Block(title, [draw_operating_curve(summary.verification)], narrow=True))
     return Report(
-        f"{eval_run.facts.name} on held-out people",
+        f"{eval_run.info.name} on held-out people",
         figures,
         table,
-        (*describe_eval(eval_run), *complaints),
+        (*describe_eval(eval_run), *curve_warnings),
         describe_command(eval_run.config),
         [list_groups(summary.summary)] if summary.summary.groups else [],
         (*show_examples(rank_pairs(summary.scores, partial(fuse_examples, eval_run))), *curves),
@@ -85,22 +85,22 @@ def build_report(eval_run: EvalRun, summary: EvalSummary, figures: Figures, tabl
 
 
 def list_pairs(dataset: EvalDataset, summary: EvalSummary) -> str:
-    """List the pairs with their scores, as CSV: where source and target lie, their people, the scores."""
-    places = [f"{role}_{what}" for role in ("source", "target") for what in ("file", "row", "person")]
+    """List the pairs as CSV: shard file, row and person of source and target, then the scores."""
+    columns = [f"{role}_{what}" for role in ("source", "target") for what in ("file", "row", "person")]
     rows = (
         [
-            *dataset.place(source),
-            *dataset.place(target),
+            *dataset.locate(source),
+            *dataset.locate(target),
             *(f"{column[number]:.6g}" for column in summary.scores.values()),
         ]
         for number, (source, target) in enumerate(dataset.plan.pairs.tolist())
     )
-    return write_csv([*places, *summary.scores], rows)
+    return write_csv([*columns, *summary.scores], rows)
 
 
 def list_gallery(dataset: EvalDataset) -> str:
     """List the gallery pictures of each person, as CSV."""
-    return write_csv(["file", "row", "person"], (list(dataset.place(crop)) for crop in dataset.plan.gallery.tolist()))
+    return write_csv(["file", "row", "person"], (list(dataset.locate(crop)) for crop in dataset.plan.gallery.tolist()))
 
 
 def write_csv(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -111,9 +111,9 @@ def write_csv(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     return text.getvalue()
 
 
-def fuse_examples(eval_run: EvalRun, rows: Rows) -> list[torch.Tensor]:
-    """Fuse some of the pairs again: columns source, target, fused and, where known, true fusion, uint8 [R,3,S,S]."""
-    decoder = CropDecoder(eval_run.facts.size, threads=1)
+def fuse_examples(eval_run: EvalRun, rows: RowIndices) -> list[torch.Tensor]:
+    """Fuse some pairs again; return source, target, fused and, if known, true fusion, uint8 [R,3,S,S] each."""
+    decoder = CropDecoder(eval_run.info.size, threads=1)
     batch = collate_pairs([SampledPairs(eval_run.dataset.crops, eval_run.dataset.plan.pairs[rows])], decoder)
     decoder.close()
     columns = [batch.source, batch.target, eval_run.model.fuse(batch.source, batch.target)]
@@ -134,32 +134,33 @@ def list_groups(summary: Summary) -> Listing:
         "by group",
         ("key", "group", "pairs", "value", ""),
         rows,
-        "Sources in thirds of the synthetic world's own parameters, not estimates.",
+        "Sources, grouped in thirds by true parameters of the synthetic world, not by estimates.",
     )
 
 
 def describe_eval(eval_run: EvalRun) -> Iterator[str]:
     """Describe the model, the data and the evaluators."""
-    config, facts, plan = eval_run.config, eval_run.facts, eval_run.dataset.plan
+    config, info, plan = eval_run.config, eval_run.info, eval_run.dataset.plan
     yield (
-        f"Model {facts.name} ({facts.digest[:12]}), {facts.size} px, aligned to {facts.template}. Evaluated on the "
+        f"Model {info.name} ({info.digest[:12]}), {info.size} px, aligned to {info.template}. Evaluated on the "
         f"{config.split} split of {config.data} ({eval_run.manifest.digest()[:12]}): {len(plan.pairs)} pairs of "
         f"{plan.num_people} people, with {len(plan.gallery)} other pictures as their gallery; seed {config.seed}."
     )
     if config.split != "test":
-        yield "These people are not the test split: models may have been trained on them, or chosen by them."
-    learned = {"model": facts.data_digest, "evaluator": read_info(config.evaluator).data_digest}
-    for who, digest in learned.items():
+        yield "These people are not of the test split: the model may have been trained on them, or chosen by them."
+    settings = config.face_fusion
+    data_digests = {"model": info.data_digest, "evaluator": read_info(settings.evaluator).data_digest}
+    for who, digest in data_digests.items():
         if digest != eval_run.manifest.digest():
             yield f"The {who} was trained on other shards: it is unknown whether they contain these people."
     if len(plan.pairs) < config.pairs:
-        yield f"{config.pairs} pairs were requested; there are no more different ones."
+        yield f"{config.pairs} pairs were requested, but there are no more different ones."
     if plan.num_single:
-        yield f"{plan.num_single} of the people have one picture, which is in the gallery and is fused too."
-    yield f"Evaluator: {config.evaluator}. Attributes read by: {config.attributes or 'none'}."
-    if config.features is not None:
-        content = storage.read_bytes(config.features.file)
-        yield f"Features: {Path(config.features.file).name}, sha256 {storage.sha256_hex(content)}."
+        yield f"{plan.num_single} people have one picture each, which is in the gallery and is also fused."
+    yield f"Evaluator: {settings.evaluator}. Attribute reader: {settings.attributes or 'none'}."
+    if settings.features is not None:
+        content = storage.read_bytes(settings.features.file)
+        yield f"Features: {Path(settings.features.file).name}, sha256 {storage.sha256_hex(content)}."
 
 
 def describe_command(config: EvaluateConfig) -> str:
@@ -183,7 +184,7 @@ def list_changes(plain: Section | None, changed: Section, prefix: str = "") -> I
 def track(
     config: EvaluateConfig,
     uri: str,
-    facts: FusionModelInfo,
+    info: ModelInfo,
     manifest: Manifest,
     *,
     figures: Figures,
@@ -191,13 +192,13 @@ def track(
 ) -> None:
     """Log the evaluation and its files to the tracker; the same model, shards and settings share one run."""
     params = {
-        "model_name": facts.name,
-        "model_digest": facts.digest,
+        "model_name": info.name,
+        "model_digest": info.digest,
         "data_digest": manifest.digest(),
         **config.model_dump(mode="json"),
     }
     key = storage.sha256_hex(json.dumps(params, sort_keys=True).encode())
-    run_id = open_run(uri, config.experiment, f"evaluate {facts.name}", params, key=key)
+    run_id = open_run(uri, config.experiment, f"evaluate {info.name}", params, key=key)
     failed = True
     try:
         tracker = RunTracker(uri, run_id)

@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.evaluation.dataset import EvalDataset
-from fusionray.evaluation.workload import Kind
+from fusionray.evaluation.work_items import ItemKind
 from fusionray.metrics.aggregate import Summary, mean, score_pairs, summarise
 from fusionray.metrics.confidence import bootstrap
-from fusionray.metrics.measure import Columns
-from fusionray.metrics.protocol import Rows
+from fusionray.metrics.fusion_metrics import MetricColumns
+from fusionray.metrics.pair_plan import RowIndices
 from fusionray.metrics.realism import frechet_distance, kernel_distance
 from fusionray.metrics.retrieval import build_templates
 from fusionray.metrics.verification import VerificationResult, verify
 
 FALSE_ACCEPT_RATE = 0.01
-# A kernel distance needs so many pictures in each set.
-LEAST_PICTURES = 4
+# Fewest pictures of a set for a kernel distance.
+MIN_PICTURES = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,16 +29,21 @@ class EvalSummary:
     """Figures by key, scores of each pair, and how well the evaluator itself verifies real crops."""
 
     summary: Summary
-    scores: Columns
+    scores: MetricColumns
     verification: VerificationResult | None
 
 
-def sum_up(
-    dataset: EvalDataset, answers: Mapping[Kind, tuple[Rows, Columns]], *, with_features: bool, rounds: int, seed: int
+def summarise_evaluation(
+    dataset: EvalDataset,
+    results: Mapping[ItemKind, tuple[RowIndices, MetricColumns]],
+    *,
+    with_features: bool,
+    rounds: int,
+    seed: int,
 ) -> EvalSummary:
-    """Sum up what workers measured; `with_features`: pictures were described by the user's network as well."""
-    _, pairs = answers["pairs"]
-    gallery, gallery_columns = answers["crops"]
+    """Summarise the columns of all workers; `with_features`: the user's feature network was used too."""
+    _, pairs = results["pairs"]
+    gallery, gallery_columns = results["crops"]
     names = np.array(dataset.crops.people)[dataset.crops.person]
     source_N = names[dataset.plan.pairs[:, 0]]
     templates = build_templates(gallery_columns["embedding"], names[gallery])
@@ -55,7 +60,7 @@ def sum_up(
             }
         )
     summary.add(compare_distributions(pairs, real_columns, with_features=with_features, seed=seed))
-    _, clips = answers["clips"]
+    _, clips = results["clips"]
     for key, values in clips.items():
         bounds = {key: bootstrap(mean, [values], seed, rounds=rounds)} if rounds and len(values) > 1 else None
         summary.add({key: mean(values)}, bounds)
@@ -63,8 +68,10 @@ def sum_up(
     return EvalSummary(summary, scores, verification)
 
 
-def describe_real(pairs_M2: Rows, pairs: Columns, gallery: Rows, gallery_columns: Columns) -> tuple[Rows, Columns]:
-    """Gather the evaluators' columns of every real crop in use, once each; return crop numbers and columns."""
+def describe_real(
+    pairs_M2: RowIndices, pairs: MetricColumns, gallery: RowIndices, gallery_columns: MetricColumns
+) -> tuple[RowIndices, MetricColumns]:
+    """Collect the evaluators' columns of every real crop in use, each crop once; return crop numbers and columns."""
     numbers = np.concatenate([gallery, pairs_M2[:, 0], pairs_M2[:, 1]])
     unique, first = np.unique(numbers, return_index=True)
     return unique, {
@@ -73,25 +80,27 @@ def describe_real(pairs_M2: Rows, pairs: Columns, gallery: Rows, gallery_columns
     }
 
 
-def verify_real(embedding_NE: NDArray[np.float32], person_N: Rows) -> VerificationResult | None:
+def verify_real(embedding_NE: NDArray[np.float32], person_N: RowIndices) -> VerificationResult | None:
     """Verify real crops with the evaluator; None if no person has two of them."""
     if len(np.unique(person_N)) == len(person_N):
         return None
     return verify(embedding_NE, person_N)
 
 
-def compare_distributions(pairs: Columns, real: Columns, *, with_features: bool, seed: int) -> dict[str, float]:
-    """Measure the distance of the distribution of fused pictures from the real ones; and that of true fusions."""
-    what, suffix = ("features", "") if with_features else ("embedding", "_judge")
-    # Entries of a unit vector are small; the distances are made for features whose entries vary by about 1.
+def compare_distributions(
+    pairs: MetricColumns, real: MetricColumns, *, with_features: bool, seed: int
+) -> dict[str, float]:
+    """Return FID and KID of the fused pictures, and of the true fusions, to the real pictures."""
+    what, suffix = ("features", "") if with_features else ("embedding", "_embedding")
+    # Entries of a unit vector are small, but the kernel distance expects features whose entries vary by about 1.
     scale = 1.0 if with_features else math.sqrt(real[what].shape[1])
-    wanted = real[what] * scale
-    if min(len(wanted), len(pairs[f"{what}_fused"])) < LEAST_PICTURES:
+    real_NF = real[what] * scale
+    if min(len(real_NF), len(pairs[f"{what}_fused"])) < MIN_PICTURES:
         return {}
     distances: dict[str, float] = {}
     for picture, ending in (("fused", ""), ("truth", "_truth")):
         if f"{what}_{picture}" in pairs:
-            found = pairs[f"{what}_{picture}"] * scale
-            distances[f"fid{suffix}{ending}"] = frechet_distance(found, wanted)
-            distances[f"kid{suffix}{ending}"] = kernel_distance(found, wanted, seed).mean
+            picture_NF = pairs[f"{what}_{picture}"] * scale
+            distances[f"fid{suffix}{ending}"] = frechet_distance(picture_NF, real_NF)
+            distances[f"kid{suffix}{ending}"] = kernel_distance(picture_NF, real_NF, seed).mean
     return distances

@@ -91,11 +91,11 @@ def dry_run(config: TrainConfig, log_line: Callable[[str], None] = print) -> Dry
     few = family.fewest_images
     precision = Precision(resolve_profile(profile, config).precision, device)
     try:
-        batch = family.draw_batch(config, few)
+        batch = family.dummy_batch(config, few)
         footprint = measure_step(
             recipe, batch.to(device), precision, activation_checkpointing=config.engine.activation_checkpointing
         )
-        for line in describe_networks(footprint, count_inference(*family.trace_inference(recipe))):
+        for line in describe_networks(footprint, count_inference(*family.inference_example(recipe))):
             log_line(line)
         plan = make_plan(config, footprint, device)
         for line in describe_plan(config, plan):
@@ -170,7 +170,7 @@ def build_dry_recipe(config: TrainConfig) -> tuple[Recipe[Any], list[str]]:
     if has_shards(config):
         manifest = read_manifest(config.data.shards)
         num_people, is_synthetic = manifest.splits["train"].identities, manifest.synthetic
-    elif config.family.counts_people:
+    elif config.family.sized_by_people:
         notes.append(f"no shards yet: the margin head is built for {ASSUMED_PEOPLE} people")
     dependencies, more = build_dependencies(config)
     facts = config.state_facts(num_people=num_people, synthetic=is_synthetic)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusionray.data.shards import Manifest
-from fusionray.recipes.family import DataFacts
+from fusionray.recipes.family import DatasetInfo
 from fusionray.training.config import TrainConfig
 
 
@@ -29,6 +29,6 @@ class WorkerTask:
     fencing_token: str
 
     @property
-    def facts(self) -> DataFacts:
+    def facts(self) -> DatasetInfo:
         """Return the facts that determine the sizes of the networks."""
         return self.config.state_facts(num_people=len(self.people), synthetic=self.manifest.synthetic)

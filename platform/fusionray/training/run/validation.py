@@ -78,7 +78,7 @@ class Validation:
             family.collate,
             with_regions=family.needs_regions(config.recipe, synthetic=self.manifest.synthetic),
         )
-        missing = family.tell_missing(len(held_out), len(held_out.crops.people))
+        missing = family.describe_shortage(len(held_out), len(held_out.crops.people))
         if missing:
             self.log_line(
                 f"train {config.run.name}: no validation, since the {len(held_out)} held-out pictures do not show "

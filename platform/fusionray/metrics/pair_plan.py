@@ -1,4 +1,4 @@
-"""The pairs of an evaluation: a seeded list, equal for all models that are evaluated on the same shards.
+"""The pairs of an evaluation: a seeded plan, which is the same for all models that are evaluated on the same shards.
 
 Shape suffixes: N rows of a split, M pairs, K gallery rows, P people.
 """
@@ -11,26 +11,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = NDArray[np.int64]
+RowIndices = NDArray[np.int64]
 
-# Second part of the seeds: each draw has its own stream of random numbers.
+# Second part of the seeds, so that each draw has its own stream of random numbers.
 PEOPLE, CIRCLE = 0x70656F, 0x636972
 
 
 @dataclass(frozen=True, eq=False)
 class PairPlan:
-    """Rows of a split, counted in its fixed order.
+    """RowIndices of a split, counted in its fixed order.
 
-    `pairs` int64 [M,2]: source and target of different people, no pair twice. `gallery` int64 [K]: the pictures of
-    each person's template. `num_single`: people with one picture, which is source, target and gallery.
+    `pairs` int64 [M,2]: source and target, of different people; no pair occurs twice. `gallery` int64 [K]: the
+    pictures of each person's template. `num_single`: people with one picture, which is source, target and gallery.
     """
 
-    pairs: Rows
-    gallery: Rows
+    pairs: RowIndices
+    gallery: RowIndices
     num_people: int
     num_single: int
 
-    def used_rows(self) -> Rows:
+    def used_rows(self) -> RowIndices:
         """Return all rows in use, ascending."""
         return np.unique(np.concatenate([self.pairs.ravel(), self.gallery]))
 
@@ -39,22 +39,22 @@ class PairPlan:
 class PairPool:
     """The rows that may be source or target, grouped by person: `rows` [R]; `count` [P] rows from `first` [P]."""
 
-    rows: Rows
-    first: Rows
-    count: Rows
+    rows: RowIndices
+    first: RowIndices
+    count: RowIndices
 
 
 def plan_pairs(names: Sequence[str], *, pairs: int, people: int, gallery_images: int, seed: int) -> PairPlan:
     """Choose people, their gallery pictures, and pairs of their other pictures.
 
-    `names` [N]: the person of each row. There are fewer than `pairs` pairs only if there are no more different ones.
-    `gallery_images`: pictures of each person's template; fewer if none would be left to fuse.
+    `names` [N]: the person of each row. `pairs`: number of pairs; the plan has fewer only if no more exist.
+    `gallery_images`: pictures of each person's template; fewer if no picture would be left to fuse.
 
     Raises: ValueError with fewer than two people.
     """
     every, person_N = np.unique(np.asarray(names, dtype=np.str_), return_inverse=True)
     if len(every) < 2:
-        raise ValueError(f"pairs need two people, and there are {len(every)} in {len(person_N)} pictures")
+        raise ValueError(f"pairs need two people, but there are {len(every)} in {len(person_N)} pictures")
     random = np.random.default_rng([seed, PEOPLE])
     chosen = random.permutation(len(every))[:people]
     own = [random.permutation(np.flatnonzero(person_N == person)) for person in chosen]
@@ -69,9 +69,9 @@ def plan_pairs(names: Sequence[str], *, pairs: int, people: int, gallery_images:
     )
 
 
-def draw_pairs(pool: PairPool, count: int, seed: int) -> Rows:
+def draw_pairs(pool: PairPool, count: int, seed: int) -> RowIndices:
     """Draw pairs [M,2] in which every person is source and target equally often."""
-    drawn: list[Rows] = []
+    drawn: list[RowIndices] = []
     missing = count
     for pairs in cyclic_rounds(pool, seed):
         drawn.append(pairs[:missing])
@@ -81,11 +81,11 @@ def draw_pairs(pool: PairPool, count: int, seed: int) -> Rows:
     return np.concatenate(drawn)
 
 
-def cyclic_rounds(pool: PairPool, seed: int) -> Iterator[Rows]:
-    """Yield rounds in which each person is source once and target once, until no new pair is left.
+def cyclic_rounds(pool: PairPool, seed: int) -> Iterator[RowIndices]:
+    """Yield rounds of pairs in which each person is source once and target once, until no new pair is left.
 
-    In a round, the target is the person `step` places after the source, cyclically. Each step gives other pairs of
-    people, and each lap over all steps gives other pictures of them.
+    In a round, the target is the person `step` positions after the source, cyclically. Each step pairs other people,
+    and each lap over all steps pairs other pictures of them.
     """
     num_people = len(pool.count)
     steps = np.random.default_rng([seed, CIRCLE]).permutation(num_people - 1) + 1

@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from fusionray.metrics.protocol import PairPlan, plan_pairs
+from fusionray.metrics.pair_plan import PairPlan, plan_pairs
 
 # People of 1 to 6 pictures, their rows mixed.
 NAMES = [f"p{person}" for number in range(6) for person in range(6) if number <= person]
@@ -62,6 +62,6 @@ def test_no_more_people_are_drawn_than_asked_for() -> None:
     assert len({NAMES[row] for row in chosen.used_rows()}) == 3
 
 
-def test_one_person_gives_no_pair() -> None:
-    with pytest.raises(ValueError, match="pairs need two people, and there are 1 in 4 pictures"):
+def test_one_person_is_refused() -> None:
+    with pytest.raises(ValueError, match="pairs need two people, but there are 1 in 4 pictures"):
         plan(["a"] * 4)

@@ -1,6 +1,6 @@
-"""Measure fused pairs: each evaluator reads the fused picture and the pictures that it is compared with.
+"""Metrics of fused pairs: each evaluator network runs on the fused picture and on the pictures to compare it with.
 
-A pair's measurements are *columns*, arrays whose first axis counts the pairs, named `<what>_<of which picture>`.
+The results are *columns*: float32 arrays whose first axis counts the pairs, named `<metric>_<picture>`.
 
 Shape suffixes: N pairs, C channels, H rows, W columns, E embedding length, F features, A attributes, K readings.
 """
@@ -25,31 +25,31 @@ from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.types import PairBatch
 
-Columns = dict[str, NDArray[np.float32]]
+MetricColumns = dict[str, NDArray[np.float32]]
 
-# PSNR of rounding to eight bits alone, 10 log10(12 x 255^2): that of equal pictures would be infinite.
+# Upper limit of PSNR: that of rounding to eight bits, 10 log10(12 x 255^2). Equal pictures would have an infinite PSNR.
 EIGHT_BITS_PSNR = 58.9
-# Crops are reduced from larger pictures; rendered in their own size, the truth would be sharper than any of them.
+# Crops are reduced from larger pictures; a true fusion rendered at crop size would be sharper than any of them.
 TRUTH_OVERSAMPLING = 2
-# The source's parameters by which people are grouped.
+# Parameters of the source person by which fairness metrics group people.
 GROUPED_BY = ("skin_tone", "age")
 
 
 class FusionModel(Protocol):
-    """A model under test."""
+    """A face-fusion model under evaluation."""
 
     def fuse(self, source: Tensor, target: Tensor) -> Tensor:
-        """Fuse crops, uint8 [N,3,S,S] RGB in and out: the evaluators measure what a service would deliver."""
+        """Fuse crops, uint8 [N,3,S,S] RGB in and out, as the service does."""
         ...
 
     def embed(self, face: Tensor) -> Tensor:
-        """Embed faces [N,3,112,112] in [-1,1] with the encoder that came with the model, [N,512] of unit length."""
+        """Embed faces [N,3,112,112] in [-1,1] with the model's own encoder: [N,512] of unit length."""
         ...
 
 
 @dataclass(frozen=True)
 class Evaluators:
-    """The networks that measure, all frozen: `encoder` for identity, `reader` for attributes, `features` for realism.
+    """The evaluator networks, all frozen: `encoder` for identity, `reader` for attributes, `features` for FID and KID.
 
     `features` maps pictures in [-1,1] to [N,F]; without it, FID and KID use the encoder's embeddings.
     """
@@ -60,79 +60,82 @@ class Evaluators:
     landmarks: CropLandmarks | None = None
 
 
-class Meter:
-    """Measure pairs of one template; `window` cuts the face out of its crops. Evaluators and window are on `device`."""
+class FusionMetrics:
+    """Compute the columns of pairs whose crops are aligned to one template.
 
-    def __init__(self, evaluators: Evaluators, window: nn.Module, device: torch.device) -> None:
+    `face_crop` maps these crops to arcface_112 faces. It and the evaluators must be on `device`.
+    """
+
+    def __init__(self, evaluators: Evaluators, face_crop: nn.Module, device: torch.device) -> None:
         self.evaluators = evaluators
-        self.window = window
+        self.face_crop = face_crop
         self.device = device
 
     @torch.no_grad()
-    def measure(self, subject: FusionModel, batch: PairBatch) -> Columns:
-        """Fuse a batch and measure it; without a true fusion, columns that need it are left out."""
+    def compute(self, model: FusionModel, batch: PairBatch) -> MetricColumns:
+        """Fuse a batch and measure the result; columns that need a true fusion are left out if there is none."""
         batch = batch.to(self.device)
-        fused = subject.fuse(batch.source, batch.target)
+        fused = model.fuse(batch.source, batch.target)
         pictures = {"fused": to_float(fused), "source": to_float(batch.source), "target": to_float(batch.target)}
         columns: dict[str, Tensor] = {}
         if batch.truth is not None:
             truth, region = render_truth(batch, TRUTH_OVERSAMPLING)
-            # A service delivers eight bits a channel, so the truth is rounded to eight bits too.
+            # Fused pictures have eight bits per channel, so the true fusion is rounded to eight bits too.
             pictures["truth"] = to_float(to_uint8(truth))
             columns |= self.compare_to_truth(pictures, region)
             columns |= {name: batch.truth.source_identity[:, IDENTITY_NAMES.index(name)] for name in GROUPED_BY}
             if self.evaluators.reader is not None:
-                seen_NA = attributes_in_crop(batch.truth.target_attributes, batch.truth.view)
-                columns |= self.read_attributes(self.evaluators.reader, pictures, seen_NA)
+                true_NA = attributes_in_crop(batch.truth.target_attributes, batch.truth.view)
+                columns |= self.read_attributes(self.evaluators.reader, pictures, true_NA)
         for name, picture in pictures.items():
-            columns |= {f"{what}_{name}": value for what, value in self.describe(picture).items()}
+            columns |= {f"{what}_{name}": value for what, value in self.embed(picture).items()}
         measured = {name: value.float().cpu().numpy() for name, value in columns.items()}
         if self.evaluators.landmarks is not None:
             measured |= measure_landmarks(self.evaluators.landmarks, fused, batch.target)
         return measured
 
     @torch.no_grad()
-    def measure_crops(self, image_N3HW: Tensor) -> Columns:
-        """Describe real crops, uint8 [N,3,H,W]: their embeddings, and their features if a network gives others."""
-        described = self.describe(to_float(image_N3HW.to(self.device)))
-        return {what: value.float().cpu().numpy() for what, value in described.items()}
+    def embed_crops(self, image_N3HW: Tensor) -> MetricColumns:
+        """Embed real crops uint8 [N,3,H,W]: column `embedding`, and `features` if there is a feature network."""
+        embedded = self.embed(to_float(image_N3HW.to(self.device)))
+        return {what: value.float().cpu().numpy() for what, value in embedded.items()}
 
-    def describe(self, picture: Tensor) -> dict[str, Tensor]:
-        """Give the `embedding` [N,E] of pictures, and their `features` [N,F] where a network gives others."""
-        described: dict[str, Tensor] = {"embedding": self.evaluators.encoder(self.window(picture))}
+    def embed(self, picture: Tensor) -> dict[str, Tensor]:
+        """Return the `embedding` [N,E] of pictures, and their `features` [N,F] if there is a feature network."""
+        embedded: dict[str, Tensor] = {"embedding": self.evaluators.encoder(self.face_crop(picture))}
         if self.evaluators.features is not None:
-            described["features"] = self.evaluators.features(picture)
-        return described
+            embedded["features"] = self.evaluators.features(picture)
+        return embedded
 
     def compare_to_truth(self, pictures: Mapping[str, Tensor], region_N1HW: Tensor) -> dict[str, Tensor]:
-        """Compare the fused picture, and baselines that need no model, with the true fusion: [N] each."""
+        """Compare the fused picture, and the baselines without a model, with the true fusion: [N] each."""
         truth = pictures["truth"]
         candidates = {"fused": pictures["fused"], **build_baselines(pictures["source"], pictures["target"])}
-        truth_features = self.evaluators.encoder.features(self.window(truth))
+        truth_features = self.evaluators.encoder.features(self.face_crop(truth))
         compared: dict[str, Tensor] = {}
         for name, picture in candidates.items():
             compared[f"ssim_{name}"] = region_ssim(picture, truth, region_N1HW)
             compared[f"psnr_{name}"] = region_psnr(picture, truth, region_N1HW).clamp(max=EIGHT_BITS_PSNR)
-            features = self.evaluators.encoder.features(self.window(picture))
+            features = self.evaluators.encoder.features(self.face_crop(picture))
             compared[f"feature_distance_{name}"] = feature_distance(features, truth_features)
         for name in ("fused", "truth"):
             compared[f"gradient_energy_{name}"] = gradient_energy(pictures[name], region_N1HW)
         return compared
 
     def read_attributes(
-        self, reader: AttributeReader, pictures: Mapping[str, Tensor], wanted_NA: Tensor
+        self, reader: AttributeReader, pictures: Mapping[str, Tensor], true_NA: Tensor
     ) -> dict[str, Tensor]:
-        """Measure errors [N] of the attributes read from fused pictures, and from true fusions and targets."""
-        wanted_NK = reader.select(wanted_NA)
+        """Return the errors [N] of the attributes read from fused pictures, from true fusions and from targets."""
+        true_NK = reader.select(true_NA)
         return {
             f"{group}_error_{name}": error_N
             for name in ("fused", "truth", "target")
-            for group, error_N in reader.measure_errors(reader(self.window(pictures[name])), wanted_NK).items()
+            for group, error_N in reader.measure_errors(reader(self.face_crop(pictures[name])), true_NK).items()
         }
 
 
-def measure_landmarks(landmarks: CropLandmarks, fused: Tensor, target: Tensor) -> Columns:
-    """Compare the landmarks of faces in uint8 pictures; nan where the face mesh finds no face in the target."""
+def measure_landmarks(landmarks: CropLandmarks, fused: Tensor, target: Tensor) -> MetricColumns:
+    """Compare landmarks of fused and target crops uint8 [N,3,H,W]; nan where the mesh finds no face in the target."""
     fused_N52, target_N52 = (landmarks.locate(image.permute(0, 2, 3, 1).cpu().numpy()) for image in (fused, target))
     missing_N = np.isnan(fused_N52[:, 0, 0]).astype(np.float32)
     missing_N[np.isnan(target_N52[:, 0, 0])] = np.nan
@@ -140,7 +143,7 @@ def measure_landmarks(landmarks: CropLandmarks, fused: Tensor, target: Tensor) -
     return {"landmark_distance": distance_N, "face_not_found": missing_N}
 
 
-def join(parts: Iterable[Columns]) -> Columns:
-    """Join the columns of several batches."""
+def join(parts: Iterable[MetricColumns]) -> MetricColumns:
+    """Concatenate the columns of several batches."""
     collected = list(parts)
     return {name: np.concatenate([part[name] for part in collected]) for name in (collected[0] if collected else {})}

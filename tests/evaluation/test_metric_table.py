@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fusionray.evaluation.report.figures import Figure
-from fusionray.evaluation.report.goals import Goal, Table, load_table
-from fusionray.evaluation.report.missing import MissingContext, explain_missing
+from fusionray.evaluation.report.figures import MeasuredFigure
+from fusionray.evaluation.report.metric_table import Goal, MetricTable, load_table
+from fusionray.evaluation.report.missing_metrics import AvailableInputs, explain_missing_metrics
 from fusionray.metrics.confidence import Interval
 
-EVERYTHING = MissingContext(synthetic=True, with_reader=True, with_features=False, landmarks="", num_clips=1)
+EVERYTHING = AvailableInputs(synthetic=True, with_reader=True, with_features=False, landmarks_error="", num_clips=1)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ EVERYTHING = MissingContext(synthetic=True, with_reader=True, with_features=Fals
     ],
 )
 def test_a_goal_compares_the_value_and_keeps_its_interval(goal: Goal, value: float, text: str, holds: bool) -> None:
-    figure = goal.check(Figure(value=value, unit="x", low=0.0, high=2.0), {"low": 0.1, "high": 0.5})
+    figure = goal.check(MeasuredFigure(value=value, unit="x", low=0.0, high=2.0), {"low": 0.1, "high": 0.5})
     assert (figure.goal, figure.holds) == (text, holds)
     assert (figure.value, figure.low, figure.high) == (value, 0.0, 2.0)
 
@@ -35,7 +35,7 @@ def test_a_goal_is_either_bounds_or_a_comparison(wrong: dict[str, object]) -> No
         Goal.model_validate(wrong)
 
 
-def test_the_table_judges_what_was_measured_in_its_own_order() -> None:
+def test_the_table_checks_measured_values_in_its_own_order() -> None:
     table = load_table()
     values = {"fairness_gap": 0.06, "retrieval_vs_truth": 0.9, "fid": 3.0}
     paired, unpaired, none = (
@@ -49,10 +49,10 @@ def test_the_table_judges_what_was_measured_in_its_own_order() -> None:
 
 
 def test_a_table_whose_names_do_not_fit_is_refused() -> None:
-    key = {"theme": "a", "unit": "x", "what": "w"}
+    metric = {"theme": "a", "unit": "x", "description": "w"}
     for wrong in ({"theme": "b"}, {"paired": {"above": ["nothing"]}}):
-        with pytest.raises(ValidationError, match=r"there is no theme|which is no key"):
-            Table.model_validate({"themes": {"a": "?"}, "keys": {"k": {**key, **wrong}}})
+        with pytest.raises(ValidationError, match=r"there is no theme|which is not a metric"):
+            MetricTable.model_validate({"themes": {"a": "?"}, "metrics": {"k": {**metric, **wrong}}})
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,18 @@ def test_a_table_whose_names_do_not_fit_is_refused() -> None:
         ("ssim_to_truth", {"synthetic": False}, "photographs"),
         ("pose_error", {"with_reader": False}, "attributes=null"),
         ("fid", {}, "measured in the evaluator's embeddings"),
-        ("fid_judge", {"with_features": True}, "in the features of the file"),
-        ("landmark_distance", {"landmarks": "no model files"}, "no model files"),
+        ("fid_embedding", {"with_features": True}, "in the features of the given network"),
+        ("landmark_distance", {"landmarks_error": "no model files"}, "no model files"),
         ("flicker", {"num_clips": 0}, "there are no clips"),
         ("flicker_truth", {}, "recorded clips"),
         ("fairness_gap", {}, "two groups"),
         ("verification_auc", {}, "no person has two pictures"),
     ],
 )
-def test_what_is_missing_is_explained(key: str, changes: dict[str, object], reason: str) -> None:
+def test_missing_metrics_are_explained(key: str, changes: dict[str, object], reason: str) -> None:
     table = load_table()
-    found = explain_missing(table, set(table.keys) - {key}, MissingContext(**{**vars(EVERYTHING), **changes}))
+    found = explain_missing_metrics(
+        table, set(table.metrics) - {key}, AvailableInputs(**{**vars(EVERYTHING), **changes})
+    )
     assert found.keys() == {key}
     assert reason in found[key]

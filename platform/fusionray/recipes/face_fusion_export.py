@@ -1,6 +1,6 @@
-"""What face fusion delivers: two graphs, how they are described, and pictures to calibrate variants on.
+"""The export of face fusion: two graphs, their description, and crops to calibrate quantized variants.
 
-N rows, L length of a source, S crop size.
+Shape suffixes: N rows, L length of an encoded source, S crop size.
 """
 
 from __future__ import annotations
@@ -12,37 +12,40 @@ from torch import Tensor
 
 from fusionray.bundle.description import FACE_FUSION, GENERATOR_NAME, IDENTITY_NAME, describe_tensors
 from fusionray.data import synthetic
-from fusionray.nets.fusion import FusionNetwork, SourceReader
+from fusionray.nets.fusion import FusionNetwork, SourceConditioner
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder
 from fusionray.nets.pixels import to_float
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
-from fusionray.recipes.family import BundleExport, GraphExport, draw_pictures
+from fusionray.recipes.family import BundleExport, GraphExport, noise_pictures
 
 
-def deliver_fusion(network: FusionNetwork, encoder: IdentityEncoder, template: str) -> BundleExport:
-    """Give the generator, and what reads sources for it: the encoder that supervised, and the network's own tokens."""
-    generator, reader = network.generator, SourceReader(encoder, network).eval()
+def export_fusion(network: FusionNetwork, encoder: IdentityEncoder, template: str) -> BundleExport:
+    """Return the graphs of a bundle: the generator, and the network that encodes source faces for it.
+
+    `encoder`: the identity encoder that supervised the training. `template`: that of the training crops.
+    """
+    generator, conditioner = network.generator, SourceConditioner(encoder, network).eval()
     size, length = generator.config.size, generator.config.source_length
 
     def draw_pair(random: np.random.Generator, count: int) -> tuple[Tensor, ...]:
-        return draw_sources(random, count, length), draw_pictures(random, count, size)
+        return draw_sources(random, count, length), noise_pictures(random, count, size)
 
     def draw_face(random: np.random.Generator, count: int) -> tuple[Tensor, ...]:
-        return (draw_pictures(random, count, IDENTITY_SIZE),)
+        return (noise_pictures(random, count, IDENTITY_SIZE),)
 
     @torch.no_grad()
     def make_inputs(crops: Tensor) -> tuple[Tensor, ...]:
-        # The crop half of the set away is nearly always another person's.
+        # The crop at half the length of the set away nearly always shows another person.
         targets = to_float(crops)
-        window = ArcFaceCrop(crop_to_arcface_affine(template))
-        return reader(window(targets.roll(len(crops) // 2, 0))), targets
+        face_crop = ArcFaceCrop(crop_to_arcface_affine(template))
+        return conditioner(face_crop(targets.roll(len(crops) // 2, 0))), targets
 
     return BundleExport(
         task=FACE_FUSION,
         graphs=(
             GraphExport(GENERATOR_NAME, generator, ("source", "target"), ("output", "mask"), draw_pair),
-            GraphExport(IDENTITY_NAME, reader, ("input",), ("source",), draw_face),
+            GraphExport(IDENTITY_NAME, conditioner, ("input",), ("source",), draw_face),
         ),
         description={
             "size": size,
@@ -50,20 +53,20 @@ def deliver_fusion(network: FusionNetwork, encoder: IdentityEncoder, template: s
             "tensors": describe_tensors(size, -1.0, 1.0, source_length=length),
         },
         make_inputs=make_inputs,
-        draw_crops=lambda count, seed: render_faces(count, size, seed),
-        crops_are="synthetic faces",
+        draw_fallback=lambda count, seed: render_faces(count, size, seed),
+        fallback_name="synthetic faces",
     )
 
 
 def draw_sources(random: np.random.Generator, count: int, length: int) -> Tensor:
-    """Draw sources [N,L]: embeddings of unit length, then tokens in [-1,1]."""
+    """Draw random encoded sources [N,L]: embeddings of unit length, then tokens in [-1,1]."""
     rows = torch.from_numpy(random.standard_normal((count, length), np.float32))
     embedding, tokens = rows[:, :EMBEDDING_LENGTH], rows[:, EMBEDDING_LENGTH:]
     return torch.cat([F.normalize(embedding), tokens.tanh()], dim=1)
 
 
 def render_faces(count: int, size: int, seed: int) -> Tensor:
-    """Render people who do not exist: uint8 [N,3,S,S]."""
+    """Render crops of random synthetic people: uint8 [N,3,S,S]."""
     people, looks = synthetic.sample_identities(count, seed), synthetic.sample_attributes(count, seed)
     # The middle half of the picture, where the renderer puts the face.
     view = torch.tensor([[0.5, 0.0, 0.25], [0.0, 0.5, 0.25]]).expand(count, 2, 3)

@@ -12,12 +12,12 @@ from fusionray.data.decoding import CropDecoder, collate_pairs
 from fusionray.data.pairs import SampledPairs
 from fusionray.data.shards import read_manifest
 from fusionray.data.synthetic import render_truth
-from fusionray.evaluation.config import EvaluateConfig
+from fusionray.evaluation.config import EvaluateConfig, FaceFusionEvalConfig
 from fusionray.evaluation.dataset import EvalDataset, load_dataset
-from fusionray.evaluation.report.summary import EvalSummary, sum_up
+from fusionray.evaluation.report.summary import EvalSummary, summarise_evaluation
 from fusionray.faces.align import load_template
+from fusionray.metrics.fusion_metrics import TRUTH_OVERSAMPLING, Evaluators, FusionMetrics, FusionModel, MetricColumns
 from fusionray.metrics.landmarks import CropLandmarks
-from fusionray.metrics.measure import TRUTH_OVERSAMPLING, Columns, Evaluators, FusionModel, Meter
 from fusionray.nets.pixels import to_uint8
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.types import PairBatch
@@ -52,14 +52,19 @@ class Means(nn.Module):
 
 
 class Setting:
-    """A world, its pairs in one batch, and judges that learned nothing."""
+    """A world, its pairs in one batch, and untrained evaluators."""
 
     def __init__(self, folder: Path, *, photographs: bool = False) -> None:
         write_world(folder / "shards", photographs=photographs)
         for name, save in (("evaluator", save_encoder), ("reader", save_reader)):
             save(folder / name)
         config = EvaluateConfig(
-            model="m", data=str(folder / "shards"), output="o", pairs=PAIRS, gallery_images=2, bootstrap_rounds=20
+            model="m",
+            data=str(folder / "shards"),
+            output="o",
+            pairs=PAIRS,
+            face_fusion=FaceFusionEvalConfig(gallery_images=2),
+            bootstrap_rounds=20,
         )
         self.dataset: EvalDataset = load_dataset(config, read_manifest(config.data))
         decoder = CropDecoder(SIZE, threads=1)
@@ -72,16 +77,16 @@ class Setting:
             Means(),
             CropLandmarks(load_template(TEMPLATE), SIZE),
         )
-        self.meter = Meter(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU)
+        self.metrics = FusionMetrics(evaluators, ArcFaceCrop(crop_to_arcface_affine(TEMPLATE)), CPU)
 
-    def measure(self, model: FusionModel) -> Columns:
-        return self.meter.measure(model, self.batch)
+    def measure(self, model: FusionModel) -> MetricColumns:
+        return self.metrics.compute(model, self.batch)
 
-    def judge(self, answer: Tensor, *, with_features: bool = True) -> EvalSummary:
+    def summarise(self, answer: Tensor, *, with_features: bool = True) -> EvalSummary:
         numbers = np.argsort(self.dataset.plan.gallery)
-        described = self.meter.measure_crops(self.gallery[numbers])
+        described = self.metrics.embed_crops(self.gallery[numbers])
         pairs = self.measure(Answering(answer))
-        return sum_up(
+        return summarise_evaluation(
             self.dataset,
             {
                 "pairs": (np.arange(PAIRS), pairs),
@@ -96,7 +101,7 @@ class Setting:
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
-    return Setting(tmp_path_factory.mktemp("meter"))
+    return Setting(tmp_path_factory.mktemp("metrics"))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +110,7 @@ def truth(setting: Setting) -> Tensor:
 
 
 def test_the_true_fusion_gets_the_best_of_every_figure(setting: Setting, truth: Tensor) -> None:
-    values = setting.judge(truth).summary.values
+    values = setting.summarise(truth).summary.values
     assert values["retrieval_top1"] == values["retrieval_truth"]
     assert values["nearer_to_source"] == values["nearer_to_source_truth"]
     for group in ("pose", "expression", "light"):
@@ -124,7 +129,7 @@ def test_the_true_fusion_gets_the_best_of_every_figure(setting: Setting, truth: 
 
 
 def test_the_unchanged_target_closes_nothing_of_the_gap(setting: Setting) -> None:
-    values = setting.judge(setting.batch.target).summary.values
+    values = setting.summarise(setting.batch.target).summary.values
     assert values["ssim_gap_closed"] == 0
     assert values["ssim_to_truth"] == values["ssim_target"] < 1
     assert values["psnr_to_truth"] == values["psnr_target"]
@@ -136,18 +141,18 @@ def test_the_unchanged_target_closes_nothing_of_the_gap(setting: Setting) -> Non
 
 
 def test_the_source_as_it_is_has_its_identity_and_not_the_targets_pose(setting: Setting) -> None:
-    values = setting.judge(setting.batch.source).summary.values
+    values = setting.summarise(setting.batch.source).summary.values
     assert values["nearer_to_source"] == 1
     assert values["cosine_to_source"] == pytest.approx(1)
     assert values["landmark_distance"] > 0.02
     assert values["ssim_to_truth"] < values["ssim_paste"]
 
 
-def test_a_blurred_truth_is_called_soft_and_noise_is_no_face(setting: Setting, truth: Tensor) -> None:
+def test_blur_lowers_the_sharpness_ratio_and_noise_has_no_face(setting: Setting, truth: Tensor) -> None:
     soft = nn.functional.avg_pool2d(truth.float(), 3, stride=1, padding=1, count_include_pad=False).to(torch.uint8)
-    assert setting.judge(soft).summary.values["sharpness_ratio"] < 0.9
+    assert setting.summarise(soft).summary.values["sharpness_ratio"] < 0.9
     noise = torch.randint(0, 256, truth.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    values = setting.judge(noise).summary.values
+    values = setting.summarise(noise).summary.values
     assert values["face_not_found"] > 0.5
     assert values["sharpness_ratio"] > 2
     assert values["fid"] > 2 * values["fid_truth"]
@@ -155,7 +160,7 @@ def test_a_blurred_truth_is_called_soft_and_noise_is_no_face(setting: Setting, t
 
 
 def test_every_figure_over_pairs_lies_in_its_interval(setting: Setting, truth: Tensor) -> None:
-    summary = setting.judge(torch.where(torch.arange(PAIRS)[:, None, None, None] % 3 > 0, truth, 0)).summary
+    summary = setting.summarise(torch.where(torch.arange(PAIRS)[:, None, None, None] % 3 > 0, truth, 0)).summary
     for key in ("retrieval_top1", "ssim_to_truth", "ssim_gap_closed", "sharpness_ratio", "pose_error_ratio"):
         low, high = summary.intervals[key]
         assert low <= summary.values[key] <= high
@@ -163,15 +168,15 @@ def test_every_figure_over_pairs_lies_in_its_interval(setting: Setting, truth: T
     assert "fid" not in summary.intervals
 
 
-def test_without_a_network_of_the_users_crowds_are_compared_by_the_judge(setting: Setting, truth: Tensor) -> None:
-    values = setting.judge(truth, with_features=False).summary.values
-    assert {"fid_judge", "kid_judge", "fid_judge_truth"} <= values.keys()
+def test_without_a_feature_network_distributions_are_compared_by_embeddings(setting: Setting, truth: Tensor) -> None:
+    values = setting.summarise(truth, with_features=False).summary.values
+    assert {"fid_embedding", "kid_embedding", "fid_embedding_truth"} <= values.keys()
     assert not {"fid", "kid"} & values.keys()
 
 
 def test_photographs_are_measured_by_what_needs_no_truth(tmp_path: Path) -> None:
     setting = Setting(tmp_path, photographs=True)
-    verdict = setting.judge(setting.batch.target)
+    verdict = setting.summarise(setting.batch.target)
     values = verdict.summary.values
     assert values["nearer_to_source"] == 0
     assert values["landmark_distance"] == 0
@@ -180,6 +185,6 @@ def test_photographs_are_measured_by_what_needs_no_truth(tmp_path: Path) -> None
 
 
 def test_scores_of_pairs_average_to_the_figures(setting: Setting) -> None:
-    verdict = setting.judge(setting.batch.source)
+    verdict = setting.summarise(setting.batch.source)
     assert verdict.scores["ssim_to_truth"].shape == (PAIRS,)
     assert verdict.summary.values["ssim_to_truth"] == pytest.approx(verdict.scores["ssim_to_truth"].mean())

@@ -1,4 +1,4 @@
-"""The keys of an evaluation with their meanings and goals, from the YAML tables in this folder."""
+"""The metrics of an evaluation with their descriptions and goals, from the YAML tables in this folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import yaml
 from pydantic import model_validator
 
 from fusionray.config import Section
-from fusionray.evaluation.report.figures import Figure, above, at_least, at_most, within
+from fusionray.evaluation.report.figures import MeasuredFigure, above, at_least, at_most, within
 from fusionray.metrics.confidence import Interval
 
-FUSION_TABLE, PICTURES_TABLE = "goals.yaml", "pictures.yaml"
+FUSION_TABLE, PICTURES_TABLE = "face_fusion.yaml", "pictures.yaml"
 
 GoalSet = Literal["none", "paired", "unpaired"]
 
@@ -31,8 +31,8 @@ class Goal(Section):
             raise ValueError("a goal is either bounds (at_least, at_most) or a comparison (above)")
         return self
 
-    def check(self, figure: Figure, values: Mapping[str, float]) -> Figure:
-        """Put a figure beside the goal; `values` are those of all keys that were measured."""
+    def check(self, figure: MeasuredFigure, values: Mapping[str, float]) -> MeasuredFigure:
+        """Return the figure with this goal filled in; `values` holds all measured values by key."""
         value, unit = figure.value, figure.unit
         if self.above:
             checked = above(value, {key: values[key] for key in self.above if key in values}, unit)
@@ -47,53 +47,53 @@ class Goal(Section):
         return figure.model_copy(update={name: getattr(checked, name) for name in copied})
 
 
-class Key(Section):
-    """One row of the table."""
+class MetricSpec(Section):
+    """One metric: its theme, its unit, what it measures, and its goals for paired and unpaired training."""
 
     theme: str
     unit: str
-    what: str
+    description: str
     paired: Goal | None = None
     unpaired: Goal | None = None
 
     def goal(self, chosen: GoalSet) -> Goal | None:
-        """Give the goal of a set, if there is one."""
+        """Return the goal of a set, if there is one."""
         return {"none": None, "paired": self.paired, "unpaired": self.unpaired}[chosen]
 
 
-class Table(Section):
-    """All keys in their order; `themes` says in a sentence what the keys of each ask."""
+class MetricTable(Section):
+    """All metrics by key, in the order of the report; `themes` holds the question that each theme answers."""
 
     themes: dict[str, str]
-    keys: dict[str, Key]
+    metrics: dict[str, MetricSpec]
 
     @model_validator(mode="after")
-    def check_names(self) -> Table:
-        for name, key in self.keys.items():
-            if key.theme not in self.themes:
-                raise ValueError(f"{name}: there is no theme '{key.theme}'")
-            for goal in (key.paired, key.unpaired):
-                unknown = [other for other in (goal.above if goal else ()) if other not in self.keys]
+    def check_names(self) -> MetricTable:
+        for key, metric in self.metrics.items():
+            if metric.theme not in self.themes:
+                raise ValueError(f"{key}: there is no theme '{metric.theme}'")
+            for goal in (metric.paired, metric.unpaired):
+                unknown = [other for other in (goal.above if goal else ()) if other not in self.metrics]
                 if unknown:
-                    raise ValueError(f"{name}: is to lie above {unknown[0]}, which is no key")
+                    raise ValueError(f"{key}: its goal names {unknown[0]}, which is not a metric of the table")
         return self
 
     def check_goals(
         self, values: Mapping[str, float], intervals: Mapping[str, Interval], chosen: GoalSet
-    ) -> dict[str, Figure]:
+    ) -> dict[str, MeasuredFigure]:
         """Compare measured values with the goals of a set; return figures in the order of the table."""
-        figures: dict[str, Figure] = {}
-        for name, key in self.keys.items():
-            if name not in values:
+        figures: dict[str, MeasuredFigure] = {}
+        for key, metric in self.metrics.items():
+            if key not in values:
                 continue
-            bounds, goal = intervals.get(name), key.goal(chosen)
+            bounds, goal = intervals.get(key), metric.goal(chosen)
             low, high = (None, None) if bounds is None else bounds
-            figure = Figure(value=values[name], unit=key.unit, low=low, high=high)
-            figures[name] = goal.check(figure, values) if goal else figure
+            figure = MeasuredFigure(value=values[key], unit=metric.unit, low=low, high=high)
+            figures[key] = goal.check(figure, values) if goal else figure
         return figures
 
 
-def load_table(name: str = FUSION_TABLE) -> Table:
-    """Read a table that the package carries."""
+def load_table(name: str = FUSION_TABLE) -> MetricTable:
+    """Read one of the package's tables."""
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return Table.model_validate(yaml.safe_load(text))
+    return MetricTable.model_validate(yaml.safe_load(text))

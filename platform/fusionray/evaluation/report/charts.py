@@ -1,4 +1,4 @@
-"""The pictures of a report: rows of crops as PNG, curves over a training and the evaluator's ROC curve as charts."""
+"""The images and charts of a report: grids of crops as PNG, training curves and the evaluator's ROC curve as SVG."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fusionray.reporting.scales import write_number
 Curve = Sequence[tuple[int, float]]
 
 # Crops are enlarged by whole steps to at least this side: 64 px are too small to see on a screen.
-LEAST_SIDE = 112
+MIN_SIDE = 112
 # Start of the logarithmic axis of false accept rates.
-LEAST_RATE = 1e-6
+MIN_RATE = 1e-6
 
 
 def draw_curves(curves: Mapping[str, Curve], prefix: str = "") -> list[Chart]:
-    """Draw one small chart a curve over the images seen; titles do without the prefix of the names."""
+    """Draw one small chart for each curve over the images seen; the titles omit `prefix`."""
     return [
         Chart(
             name,
@@ -37,26 +37,29 @@ def draw_curves(curves: Mapping[str, Curve], prefix: str = "") -> list[Chart]:
 
 
 def draw_operating_curve(result: VerificationResult) -> Chart:
-    """Draw true accepts over false accepts, the latter by powers of ten, with the best threshold marked."""
-    rates = [(max(float(false), LEAST_RATE), float(true)) for false, true in zip(*seen_rates(result), strict=True)]
+    """Draw the ROC curve, false accept rates on a logarithmic axis, and mark the best threshold."""
+    rates = [
+        (max(float(false), MIN_RATE), float(true))
+        for false, true in zip(*curve_after_first_false_accept(result), strict=True)
+    ]
     best = int((result.true_accepts - result.false_accepts).argmax())
-    place = (max(float(result.false_accepts[best]), LEAST_RATE), float(result.true_accepts[best]))
+    place = (max(float(result.false_accepts[best]), MIN_RATE), float(result.true_accepts[best]))
     words = f"best threshold {result.threshold:.3f}, accuracy {result.accuracy:.3f}"
     lines = [Line(rates), Line([place], words, "second", with_dots=True)]
-    title = "Same people accepted over strangers accepted"
-    svg = draw_lines(lines, title=title, x_label="share of strangers accepted", by_powers=True)
-    return Chart("evaluator", title, svg, "Held-out crops, every one against every other one.")
+    title = "True accept rate over false accept rate"
+    svg = draw_lines(lines, title=title, x_label="false accept rate", by_powers=True)
+    return Chart("evaluator", title, svg, "All pairs of held-out crops.")
 
 
-def seen_rates(result: VerificationResult) -> tuple[Sequence[float], Sequence[float]]:
-    """Give false and true accepts from the first stranger that is accepted on."""
+def curve_after_first_false_accept(result: VerificationResult) -> tuple[Sequence[float], Sequence[float]]:
+    """Return false and true accept rates where the false accept rate is above 0; the logarithmic axis has no 0."""
     seen = result.false_accepts > 0
     return result.false_accepts[seen].tolist(), result.true_accepts[seen].tolist()
 
 
 def draw_grid(columns: Sequence[Tensor]) -> bytes:
-    """Lay out columns of crops, uint8 [R,3,S,S] each, side by side."""
+    """Lay out columns of crops, uint8 [R,3,S,S] each, side by side, and encode the grid as PNG."""
     grid = torch.stack([column.cpu() for column in columns], dim=1)
-    enlarge = -(-LEAST_SIDE // grid.shape[-1])
+    enlarge = -(-MIN_SIDE // grid.shape[-1])
     large = grid.repeat_interleave(enlarge, dim=3).repeat_interleave(enlarge, dim=4)
     return encode_image(tile(large))

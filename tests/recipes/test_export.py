@@ -70,7 +70,7 @@ def test_the_bundle_runs_with_inputs_in_the_order_of_the_module(bundle: Bundle) 
     assert np.unique(runner.run({"style_of": first, "content_of": second})).tolist() == [65]
 
 
-def test_a_gate_that_is_missed_leaves_nothing(
+def test_a_failed_export_writes_nothing(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["export", str(world / "run"), "--output", str(tmp_path / "bundle")]
@@ -82,9 +82,7 @@ def test_a_gate_that_is_missed_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_recipe_that_delivers_nothing_is_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_without_an_export_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_encoder(tmp_path / "run")
     assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "bundle")]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
@@ -93,7 +91,7 @@ def test_a_recipe_that_delivers_nothing_is_refused_in_one_line(
 
 def measure(world: Path, model: str, output: Path, **changes: object) -> dict[str, float]:
     settings = {"model": str(world / model), "data": str(world / "shards"), "output": str(output), "pairs": 8}
-    result = evaluate(EvaluateConfig.model_validate({**settings, "bootstrap_rounds": 20, "batch": 3, **changes}))
+    result = evaluate(EvaluateConfig.model_validate({**settings, "bootstrap_rounds": 20, "batch_size": 3, **changes}))
     return {name: figure.value for name, figure in result.figures.figures.items()}
 
 
@@ -130,21 +128,25 @@ def test_the_report_has_figures_goals_draws_and_examples(world: Path, tmp_path: 
 
 
 def test_a_family_may_declare_its_own_table(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = {"theme": "mixing", "unit": "levels", "what": "error", "paired": {"at_most": 1.0}}
-    table = {"themes": {"mixing": "Is it mixed?"}, "keys": {"l1": key, "speed": {**key, "unit": "ms"}}}
-    monkeypatch.setattr(BlendFamily, "figures", table)
+    key = {"theme": "mixing", "unit": "levels", "description": "error", "paired": {"at_most": 1.0}}
+    table = {"themes": {"mixing": "Is it mixed?"}, "metrics": {"l1": key, "speed": {**key, "unit": "ms"}}}
+    monkeypatch.setattr(BlendFamily, "metric_table", table)
     assert set(measure(world, "run", tmp_path, goals="paired")) == {"l1"}
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures["figures"]["l1"]["goal"] == "<= 1"
     assert figures["not_measured"] == {"speed": "not measured for pictures"}
 
 
-def test_settings_of_face_fusion_are_told_to_have_no_effect(world: Path, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"evaluator, clips\.number: only for models that fuse faces"):
-        measure(world, "run", tmp_path, evaluator="somebody", clips={"number": 3})
+def test_settings_of_face_fusion_have_no_effect_and_a_warning_says_so(world: Path, tmp_path: Path) -> None:
+    words = r"face_fusion\.gallery_images, face_fusion\.evaluator, face_fusion\.clips\.number: only for models that"
+    unused = {"evaluator": "somebody", "gallery_images": 2, "clips": {"number": 3}}
+    with pytest.warns(UserWarning, match=words):
+        measure(world, "run", tmp_path, face_fusion=unused)
 
 
-def test_what_cannot_be_evaluated_says_why(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_cannot_be_evaluated_are_refused(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_encoder(tmp_path / "encoder")
     with pytest.raises(ConfigInvalid, match="models of the recipe identity cannot be evaluated"):
         measure(world, str(tmp_path / "encoder"), tmp_path / "report")

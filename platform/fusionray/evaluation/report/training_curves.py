@@ -1,4 +1,4 @@
-"""Quality during training: curves of the run in the tracker."""
+"""Curves of the validation metrics during training, read from the tracker of the model's run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fusionray.errors import TrackerFailed
-from fusionray.evaluation.report.drawing import Curve, draw_curves
-from fusionray.evaluation.report.goals import Table
+from fusionray.evaluation.report.charts import Curve, draw_curves
+from fusionray.evaluation.report.metric_table import MetricTable
 from fusionray.reporting.page import Block
 from fusionray.tracking.runs import read_run_metrics
 from fusionray.tracking.store import SQLITE, STORE_NAME
@@ -16,23 +16,24 @@ from fusionray.tracking.store import SQLITE, STORE_NAME
 PREFIX = "validation_"
 
 
-def show_quality(training: Mapping[str, Any], uri: str, table: Table) -> tuple[list[Block], list[str]]:
-    """Draw the held-out quality of a training over the images seen, and say why if it cannot be read.
+def draw_training_curves(training: Mapping[str, Any], uri: str, table: MetricTable) -> tuple[list[Block], list[str]]:
+    """Draw the validation metrics of a training over the images seen: blocks of the report, and warnings.
 
-    `training` is the configuration that the model carries; `uri` is the evaluation's own store. No curve, no block.
+    `training` is the configuration that the model carries; `uri` is the evaluation's own store. Without curves there
+    is no block; a warning says why the tracker cannot be read.
     """
     try:
-        curves = read_quality(training, uri, table)
+        curves = read_training_curves(training, uri, table)
     except TrackerFailed as error:
         return [], [f"The curves of the training are left out: {error}"]
-    # One point is no curve.
+    # A single point makes no curve.
     charts = draw_curves({name: points for name, points in curves.items() if len(points) > 1}, PREFIX)
     note = "Measured while the model was trained, on people of the validation split."
     return ([Block("Quality over the images seen", charts, note, columns=True)] if charts else []), []
 
 
-def read_quality(training: Mapping[str, Any], uri: str, table: Table) -> dict[str, Curve]:
-    """Read the metrics of held-out people; none if no store has the run.
+def read_training_curves(training: Mapping[str, Any], uri: str, table: MetricTable) -> dict[str, Curve]:
+    """Read the validation metrics of a run; empty if no store has the run.
 
     Raises: TrackerFailed.
     """
@@ -41,7 +42,7 @@ def read_quality(training: Mapping[str, Any], uri: str, table: Table) -> dict[st
     if store is None:
         return {}
     metrics = read_run_metrics(store, tracking.get("experiment", "fusionray"), run["name"], PREFIX)
-    return {name: points for name, points in metrics.items() if tells_quality(name, table)}
+    return {name: points for name, points in metrics.items() if is_quality_metric(name, table)}
 
 
 def find_store(run: Mapping[str, Any], tracking: Mapping[str, Any], uri: str) -> str | None:
@@ -56,8 +57,8 @@ def find_store(run: Mapping[str, Any], tracking: Mapping[str, Any], uri: str) ->
     return store if is_file or store == uri else None
 
 
-def tells_quality(name: str, table: Table) -> bool:
-    """Return whether a metric is of held-out people; if the table has its key, only with a goal."""
+def is_quality_metric(name: str, table: MetricTable) -> bool:
+    """Return whether a metric is a validation metric that is worth a curve: a metric of the table needs a goal."""
     key = name.removeprefix(PREFIX)
-    known = table.keys.get(key)
+    known = table.metrics.get(key)
     return key != name and (known is None or known.paired is not None or known.unpaired is not None)

@@ -13,13 +13,14 @@ from fusionray.errors import ShardMismatch
 from fusionray.evaluation.clips import RecordedClip
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.dataset import EvalDataset, check_split, compact, load_dataset
-from fusionray.evaluation.workload import ClipPiece, CropPiece, PairPiece, collect, divide
+from fusionray.evaluation.work_items import ClipItem, CropItem, PairItem, merge_results, split_work
 from tests.support.tiny_shards import write_tiny_shards
 
 
 def load(folder: Path, **changes: object) -> EvalDataset:
-    settings = {"model": "m", "data": str(folder), "output": "o", "split": "train", "pairs": 40, "gallery_images": 2}
-    return load_dataset(EvaluateConfig.model_validate({**settings, **changes}), read_manifest(str(folder)))
+    settings = {"model": "m", "data": str(folder), "output": "o", "split": "train", "pairs": 40}
+    faces = {"gallery_images": 2, **changes}
+    return load_dataset(EvaluateConfig.model_validate({**settings, "face_fusion": faces}), read_manifest(str(folder)))
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +31,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_material_is_what_its_places_name_and_nothing_else(folder: Path) -> None:
+def test_the_dataset_holds_exactly_the_crops_of_the_plan(folder: Path) -> None:
     dataset = load(folder, people=3)
     assert len(set(dataset.file.tolist())) > 1
     for crop in range(len(dataset.crops)):
-        file, row, person = dataset.place(crop)
+        file, row, person = dataset.locate(crop)
         written = pq.read_table(folder / file).slice(row, 1).to_pylist()[0]
         assert bytes(dataset.crops.images[crop]) == written["image"]
         assert person == written["identity"]
@@ -52,26 +53,26 @@ def test_a_split_without_two_people_is_refused_with_what_there_is(folder: Path) 
     check_split(str(folder), manifest, "validation")
 
 
-def test_pieces_hold_every_pair_and_gallery_crop_once(folder: Path) -> None:
+def test_work_items_hold_every_pair_and_gallery_crop_once(folder: Path) -> None:
     dataset = load(folder)
     clip = RecordedClip("clip", "somewhere", 3)
-    pieces = list(divide(dataset, [(clip, 5)], batch=7))
-    pairs = [piece for piece in pieces if isinstance(piece, PairPiece)]
-    crops = [piece for piece in pieces if isinstance(piece, CropPiece)]
-    (film,) = (piece for piece in pieces if isinstance(piece, ClipPiece))
-    assert np.concatenate([piece.numbers for piece in pairs]).tolist() == list(range(40))
-    assert max(len(piece.numbers) for piece in pairs) == 7
-    assert np.concatenate([piece.numbers for piece in crops]).tolist() == dataset.plan.gallery.tolist()
+    items = list(split_work(dataset, [(clip, 5)], batch_size=7))
+    pairs = [item for item in items if isinstance(item, PairItem)]
+    crops = [item for item in items if isinstance(item, CropItem)]
+    (film,) = (item for item in items if isinstance(item, ClipItem))
+    assert np.concatenate([item.numbers for item in pairs]).tolist() == list(range(40))
+    assert max(len(item.numbers) for item in pairs) == 7
+    assert np.concatenate([item.numbers for item in crops]).tolist() == dataset.plan.gallery.tolist()
     assert film.source == dataset.crops.select(np.array([5]))[0]
-    for piece in pairs:
-        for number, (source, target) in zip(piece.numbers, piece.draws.indices, strict=True):
+    for item in pairs:
+        for number, (source, target) in zip(item.numbers, item.draws.indices, strict=True):
             wanted = dataset.crops.select(dataset.plan.pairs[number])
-            assert piece.draws.crops.select(np.array([source, target])) == wanted
+            assert item.draws.crops.select(np.array([source, target])) == wanted
 
 
-def test_a_piece_travels_with_no_more_than_its_own_crops(folder: Path) -> None:
+def test_a_work_item_holds_only_its_own_crops(folder: Path) -> None:
     dataset = load(folder)
-    first = next(piece for piece in divide(dataset, [], batch=4) if isinstance(piece, PairPiece))
+    first = next(item for item in split_work(dataset, [], batch_size=4) if isinstance(item, PairItem))
     again = pickle.loads(pickle.dumps(first))
     assert again.draws.crops.select(again.draws.indices[:, 0]) == first.draws.crops.select(first.draws.indices[:, 0])
     assert len(first.draws.crops) <= 8
@@ -86,10 +87,10 @@ def test_compact_draws_show_the_same_crops(folder: Path) -> None:
         assert draws.crops.select(draws.indices[:, role]) == dataset.crops.select(pairs[:, role])
 
 
-def test_answers_are_joined_in_the_order_of_their_numbers() -> None:
+def test_results_are_merged_in_the_order_of_their_numbers() -> None:
     late = (np.array([3, 4]), {"x": np.array([3.0, 4.0], np.float32)})
     early = (np.array([0]), {"x": np.array([0.0], np.float32)})
-    numbers, columns = collect([late, early])
+    numbers, columns = merge_results([late, early])
     assert numbers.tolist() == [0, 3, 4]
     assert columns["x"].tolist() == [0, 3, 4]
-    assert collect([])[1] == {}
+    assert merge_results([])[1] == {}

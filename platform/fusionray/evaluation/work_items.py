@@ -1,4 +1,4 @@
-"""The pieces of an evaluation: a worker gets encoded crops and returns columns. Independent of Ray."""
+"""The work items of an evaluation: a worker gets encoded crops and returns columns of numbers. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fusionray.evaluation.dataset import EvalDataset, compact
 from fusionray.evaluation.fusion_model import open_fusion_model
 from fusionray.faces.align import load_template
 from fusionray.hardware.affinity import set_thread_counts
-from fusionray.metrics.measure import Columns, Meter, join
-from fusionray.metrics.protocol import Rows
+from fusionray.metrics.fusion_metrics import FusionMetrics, MetricColumns, join
+from fusionray.metrics.pair_plan import RowIndices
 from fusionray.metrics.temporal import flicker, warp_error
 from fusionray.nets.pixels import to_float
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 
-Kind = Literal["pairs", "crops", "clips"]
+ItemKind = Literal["pairs", "crops", "clips"]
 
 LEVELS = 255.0
 
@@ -39,7 +39,7 @@ class EvalSpec:
     evaluators: EvaluatorPaths
     template: str
     size: int
-    batch: int
+    batch_size: int
     num_workers: int
     threads: int | None
     use_gpu: bool
@@ -57,68 +57,68 @@ class EvalContext:
         self.model, _ = open_fusion_model(
             spec.model, tracking_uri=spec.tracking_uri, device=self.device, threads=threads
         )
-        window = ArcFaceCrop(crop_to_arcface_affine(spec.template)).to(self.device)
+        face_crop = ArcFaceCrop(crop_to_arcface_affine(spec.template)).to(self.device)
         evaluators = spec.evaluators.build(self.device, template=spec.template, size=spec.size)
-        self.meter = Meter(evaluators, window, self.device)
+        self.metrics = FusionMetrics(evaluators, face_crop, self.device)
         self.decoder = CropDecoder(spec.size, threads)
 
 
-class Piece(Protocol):
-    """A piece of work."""
+class WorkItem(Protocol):
+    """A part of the evaluation that one worker measures in one call."""
 
     @property
-    def kind(self) -> Kind:
-        """Name the table that its columns belong to."""
+    def kind(self) -> ItemKind:
+        """Return the table that the columns belong to."""
         ...
 
     @property
-    def numbers(self) -> Rows:
-        """Number what it measures, a row each."""
+    def numbers(self) -> RowIndices:
+        """Return the index of each measured pair, crop or clip in its list."""
         ...
 
-    def measure(self, context: EvalContext) -> Columns:
-        """Measure it; the rows of the columns are in the order of `numbers`."""
+    def measure(self, context: EvalContext) -> MetricColumns:
+        """Return the columns; their rows are in the order of `numbers`."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class PairPiece:
+class PairItem:
     """Pairs to fuse and measure."""
 
-    numbers: Rows
+    numbers: RowIndices
     draws: SampledPairs
-    kind: Kind = "pairs"
+    kind: ItemKind = "pairs"
 
-    def measure(self, context: EvalContext) -> Columns:
-        """Fuse and measure."""
-        return context.meter.measure(context.model, collate_pairs([self.draws], context.decoder))
+    def measure(self, context: EvalContext) -> MetricColumns:
+        """Fuse and measure the pairs."""
+        return context.metrics.compute(context.model, collate_pairs([self.draws], context.decoder))
 
 
 @dataclass(frozen=True, eq=False)
-class CropPiece:
-    """Real crops to describe, such as those of the gallery."""
+class CropItem:
+    """Real crops to embed, such as those of the gallery."""
 
-    numbers: Rows
+    numbers: RowIndices
     draws: SampledPairs
-    kind: Kind = "crops"
+    kind: ItemKind = "crops"
 
-    def measure(self, context: EvalContext) -> Columns:
-        """Describe each crop."""
+    def measure(self, context: EvalContext) -> MetricColumns:
+        """Embed each crop."""
         crops = self.draws.crops.select(self.draws.indices[:, 0])
-        return context.meter.measure_crops(context.decoder.decode(crops))
+        return context.metrics.embed_crops(context.decoder.decode(crops))
 
 
 @dataclass(frozen=True, eq=False)
-class ClipPiece:
+class ClipItem:
     """A clip to fuse with one source."""
 
-    numbers: Rows
+    numbers: RowIndices
     clip: Clip
     source: Crop
-    kind: Kind = "clips"
+    kind: ItemKind = "clips"
 
-    def measure(self, context: EvalContext) -> Columns:
-        """Fuse frame by frame, as for a video, and measure how stable the result is; one row."""
+    def measure(self, context: EvalContext) -> MetricColumns:
+        """Fuse each frame on its own, as for a video, and measure how stable the result is; one row."""
         frames = self.clip.load(load_template(context.spec.template), context.spec.size)
         source = context.decoder.decode([self.source])
         fused = torch.cat(
@@ -126,13 +126,13 @@ class ClipPiece:
                 context.model.fuse(
                     source.expand(len(part), -1, -1, -1).to(context.device), part.to(context.device)
                 ).cpu()
-                for part in torch.split(frames.target, context.spec.batch)
+                for part in torch.split(frames.target, context.spec.batch_size)
             ]
         )
         target = to_float(frames.target)
-        found = {"fused": fused} | ({} if frames.truth is None else {"truth": frames.truth})
+        clips = {"fused": fused} | ({} if frames.truth is None else {"truth": frames.truth})
         measured: dict[str, float] = {}
-        for name, clip in found.items():
+        for name, clip in clips.items():
             suffix = "" if name == "fused" else f"_{name}"
             measured[f"flicker{suffix}"] = LEVELS * flicker(target, to_float(clip))
             error = warp_error(target, to_float(clip))
@@ -141,24 +141,24 @@ class ClipPiece:
         return {name: np.array([value], np.float32) for name, value in measured.items()}
 
 
-def divide(dataset: EvalDataset, clips: Iterable[tuple[Clip, int]], batch: int) -> Iterator[Piece]:
-    """Cut the work into pieces of at most `batch` pairs or crops; each clip comes with its source crop."""
+def split_work(dataset: EvalDataset, clips: Iterable[tuple[Clip, int]], batch_size: int) -> Iterator[WorkItem]:
+    """Split the work into items of at most `batch_size` pairs or crops; each clip comes with its source crop."""
     crops, plan = dataset.crops, dataset.plan
-    # Clips first: they take longest, and a user's file may be invalid.
+    # Clips first: they take longest, and an invalid file of a user should fail early.
     for number, (clip, source) in enumerate(clips):
         (crop,) = crops.select(np.array([source]))
-        yield ClipPiece(np.array([number]), clip, Crop(bytes(crop.image), crop.identity))
-    for start in range(0, len(plan.pairs), batch):
-        numbers = np.arange(start, min(start + batch, len(plan.pairs)))
-        yield PairPiece(numbers, compact(SampledPairs(crops, plan.pairs[numbers])))
-    for start in range(0, len(plan.gallery), batch):
-        numbers = plan.gallery[start : start + batch]
-        yield CropPiece(numbers, compact(SampledPairs(crops, numbers[:, None])))
+        yield ClipItem(np.array([number]), clip, Crop(bytes(crop.image), crop.identity))
+    for start in range(0, len(plan.pairs), batch_size):
+        numbers = np.arange(start, min(start + batch_size, len(plan.pairs)))
+        yield PairItem(numbers, compact(SampledPairs(crops, plan.pairs[numbers])))
+    for start in range(0, len(plan.gallery), batch_size):
+        numbers = plan.gallery[start : start + batch_size]
+        yield CropItem(numbers, compact(SampledPairs(crops, numbers[:, None])))
 
 
-def collect(answers: Iterable[tuple[Rows, Columns]]) -> tuple[Rows, Columns]:
-    """Join answers that came in any order: the numbers, ascending, and their columns."""
-    parts = list(answers)
+def merge_results(results: Iterable[tuple[RowIndices, MetricColumns]]) -> tuple[RowIndices, MetricColumns]:
+    """Merge results, which may come in any order, into the numbers, ascending, and their columns."""
+    parts = list(results)
     if not parts:
         return np.empty(0, np.int64), {}
     numbers = np.concatenate([numbers for numbers, _ in parts])

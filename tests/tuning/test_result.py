@@ -14,10 +14,10 @@ from fusionray.evaluation.report.figures import Figures
 from fusionray.tracking.runs import open_run
 from fusionray.tracking.store import make_client
 from fusionray.training.config import TrainConfig
-from fusionray.tuning.monitor import changed, write_table
-from fusionray.tuning.outcome import SearchResult, conclude, write_preset
+from fusionray.tuning.monitor import changed, format_table
 from fusionray.tuning.plan import SearchPlan
-from fusionray.tuning.records import Attempt, CheckpointTransfer, Records, TrialRecord
+from fusionray.tuning.records import Attempt, CheckpointTransfer, SearchRecords, TrialRecord
+from fusionray.tuning.result import SearchResult, conclude, write_preset
 from fusionray.tuning.search import AshaScheduler, TrialSearcher, build_scheduler
 from tests.support.page_shape import check_page
 from tests.tuning.tiny_search import BATCH, EVERY, RATE, build_plan, build_record, build_search
@@ -39,8 +39,8 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> SearchPlan:
     return replace(plan, parent_run=open_run(uri, "fusionray", "tiny", {}, key="search"))
 
 
-def write_trials(plan: SearchPlan, trials: list[TrialRecord]) -> Records:
-    records = Records(plan.folder)
+def write_trials(plan: SearchPlan, trials: list[TrialRecord]) -> SearchRecords:
+    records = SearchRecords(plan.folder)
     for record in trials:
         records.write(record)
         last = record.last.images if record.last else 0
@@ -129,7 +129,7 @@ def test_transferred_checkpoints_are_listed(plan: SearchPlan, result: SearchResu
     transfer = CheckpointTransfer(
         run="/r", source_trial="tiny-001", checkpoint="/c", images=64, settings={RATE: 8e-4, BATCH: 8}
     )
-    Records(plan.folder).write_transfer("tiny-004", 1, transfer)
+    SearchRecords(plan.folder).write_transfer("tiny-004", 1, transfer)
     conclude(plan)
     text = (Path(plan.folder) / "report.md").read_text()
     assert "| tiny-004 | tiny-001 | 64 | 8 | 0.0008 |" in text or "| tiny-004 | tiny-001 | 64 | 0.0008 | 8 |" in text
@@ -170,7 +170,7 @@ def test_a_search_without_a_finished_trial_says_why(
 
 
 def test_the_table_has_a_line_for_each_trial(plan: SearchPlan, result: SearchResult) -> None:
-    table = write_table(plan, Records(plan.folder), 90)
+    table = format_table(plan, SearchRecords(plan.folder), 90)
     assert table[0] == "tune tiny: 5 of 5 trials ended, best 0.75 (tiny-001), 1.5 minutes"
     assert table[1].split()[:4] == ["trial", "status", "images", "verification_auc"]
     assert table[3].split()[:4] == ["tiny-001", "finished", "128/128", "0.75"]
@@ -200,7 +200,7 @@ def test_a_default_that_fails_before_any_report_ends_the_search(tmp_path: Path, 
     assert first.name == "tiny-000"
     searcher.on_trial_complete("tiny-000", error=True)
     assert searcher.is_finished()
-    assert [record.status for record in Records(str(tmp_path)).trials()] == ["failed"]
+    assert [record.status for record in SearchRecords(str(tmp_path)).trials()] == ["failed"]
     # The next start tries it again.
     assert TrialSearcher(replace(plan, folder=str(tmp_path))).unfinished == ["tiny-000"]
 
@@ -209,14 +209,14 @@ def test_a_trial_that_ends_is_finished_stopped_or_only_interrupted(tmp_path: Pat
     searcher = TrialSearcher(replace(plan, folder=str(tmp_path)))
     report = {plan.config.metric: 0.5, "metrics/loss": 1.0, "images": EVERY, "run": "r"}
     ends = {
-        "finished": {**report, "done": True, "whole": True, "tracking_run": "abc"},
+        "finished": {**report, "done": True, "complete": True, "tracking_run": "abc"},
         "stopped": {**report, "done": True},
         "waiting": {"done": True},
     }
     for number, result in enumerate(ends.values()):
         searcher.update(searcher.propose(number))
         searcher.on_trial_complete(f"tiny-{number:03d}", result)
-    records = Records(str(tmp_path)).trials()
+    records = SearchRecords(str(tmp_path)).trials()
     assert [record.status for record in records] == list(ends)
     assert records[0].tracking_run == "abc"
     assert records[0].reports[0].metrics == {"loss": 1.0}

@@ -8,14 +8,14 @@ from typing import Any
 from fusionray.reporting.charts import AXIS_WIDTH, Line, ParallelAxis, draw_bar, draw_lines, draw_parallel
 from fusionray.reporting.parts import Chart, Row, Rows
 from fusionray.tuning.records import TrialRecord
-from fusionray.tuning.space import Space, short_names, write_value
+from fusionray.tuning.space import Space, format_value, short_names
 
 
 def draw_parallel_coordinates(space: Space, metric: str, trials: Sequence[TrialRecord], best: str) -> Chart:
     """Draw a parallel-coordinates plot: a line per trial, an axis per setting, and a last axis for the metric.
 
     The value of a trial is that of its newest report; trials without a report are left out. `best`: name of the best
-    trial, which stands out. The metric's axis runs from the lowest to the highest value shown.
+    trial, whose line is highlighted. The metric's axis runs from the lowest to the highest value shown.
     """
     shown = [record for record in trials if record.last is not None]
     names = short_names(space)
@@ -23,14 +23,14 @@ def draw_parallel_coordinates(space: Space, metric: str, trials: Sequence[TrialR
     low, high = min(values, default=0.0), max(values, default=1.0)
     span = (high - low) or 1.0
     axes = [
-        ParallelAxis(names[key], [(range_.place(end), write_value(end)) for end in range_.ends()])
+        ParallelAxis(names[key], [(range_.position(end), format_value(end)) for end in range_.extremes()])
         for key, range_ in space.items()
     ]
     axes.append(ParallelAxis(metric.removeprefix("validation_"), [(0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")]))
     lines = []
     for record in shown:
         assert record.last is not None
-        heights = [range_.place(record.settings[key]) for key, range_ in space.items()]
+        heights = [range_.position(record.settings[key]) for key, range_ in space.items()]
         heights.append((record.last.value - low) / span)
         lines.append(Line(list(enumerate(heights)), **line_style(record, best)))
     title = f"Settings of {len(lines)} trials, and the {metric} of each"
@@ -40,7 +40,7 @@ def draw_parallel_coordinates(space: Space, metric: str, trials: Sequence[TrialR
 def draw_learning_curves(metric: str, trials: Sequence[TrialRecord], best: str) -> Chart:
     """Draw the metric of each trial over the training images that it has seen; trials without a report are left out.
 
-    `best`: name of the best trial, which stands out.
+    `best`: name of the best trial, whose line is highlighted.
     """
     lines = [
         Line([(report.images, report.value) for report in record.reports], with_dots=True, **line_style(record, best))

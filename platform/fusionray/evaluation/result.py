@@ -11,7 +11,7 @@ from fusionray.evaluation.report.figures import Figures
 
 @dataclass(frozen=True)
 class EvaluateResult:
-    """Figures, output folder, the printed table, and the report, to which callers may add."""
+    """Figures, output folder, the table for the terminal, and the report, to which callers may add blocks."""
 
     figures: Figures
     folder: Path
