@@ -13,7 +13,7 @@ from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.crop import FaceCropper
 from fusionray.data.prepare.source import Picture
 from fusionray.data.prepare.synthetic import SyntheticSource, parse_synthetic
-from fusionray.data.synthetic import render, render_with_mask
+from fusionray.data.synthetic import render, render_with_region
 from fusionray.errors import ConfigInvalid
 from fusionray.faces.align import load_template
 from fusionray.faces.decode import decode_image
@@ -91,7 +91,7 @@ def test_the_stored_region_is_the_renderers_own(landmarks: str) -> None:
     for picture in read(SyntheticSource(people=2, images=2, size=192, seed=1), 0, 1, 2, 3):
         row, _ = cropper.build(picture)
         parameters = [torch.tensor(row[key])[None] for key in ("identity_parameters", "attribute_parameters")]
-        _, region = render_with_mask(*parameters, 96, torch.tensor(row["view"]).reshape(1, 2, 3))
+        _, region = render_with_region(*parameters, 96, torch.tensor(row["view"]).reshape(1, 2, 3))
         stored = decode_region(row["region"], 96, row["identity"]) / 255
         assert np.abs(stored - region[0, 0].numpy()).mean() < 0.02
         assert 0.1 < stored.mean() < 0.8

@@ -64,8 +64,8 @@ class SyntheticSource:
                 [attributes_by_person[person][int(entry.locator)] for person, entry in zip(people, batch, strict=True)]
             )
             with torch.inference_mode():
-                images_NCHW, regions_N1HW = synthetic.render_with_mask(identity_NI, attributes_NA, self._size)
-                points_N52 = synthetic.landmarks(identity_NI, attributes_NA).numpy() * self._size - 0.5
+                images_NCHW, regions_N1HW = synthetic.render_with_region(identity_NI, attributes_NA, self._size)
+                points_N52 = synthetic.project_landmarks(identity_NI, attributes_NA).numpy() * self._size - 0.5
             images_NHWC = (images_NCHW.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
             for index, entry in enumerate(batch):
                 truth = Truth(
