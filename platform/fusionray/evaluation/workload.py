@@ -13,7 +13,7 @@ import torch
 
 from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.data.decoding import CropDecoder, collate_pairs
-from fusionray.data.pairs import Crop, SampledPairs
+from fusionray.data.pairs import EncodedCrop, SampledPairs
 from fusionray.evaluation.clips import Clip
 from fusionray.evaluation.dataset import EvalDataset, compact
 from fusionray.evaluation.fusion_model import open_fusion_model
@@ -114,7 +114,7 @@ class ClipPiece:
 
     numbers: Rows
     clip: Clip
-    source: Crop
+    source: EncodedCrop
     kind: Kind = "clips"
 
     def measure(self, context: EvalContext) -> Columns:
@@ -147,7 +147,7 @@ def divide(dataset: EvalDataset, clips: Iterable[tuple[Clip, int]], batch: int) 
     # Clips first: they take longest, and a user's file may be invalid.
     for number, (clip, source) in enumerate(clips):
         (crop,) = crops.select(np.array([source]))
-        yield ClipPiece(np.array([number]), clip, Crop(bytes(crop.image), crop.identity))
+        yield ClipPiece(np.array([number]), clip, EncodedCrop(bytes(crop.image), crop.identity))
     for start in range(0, len(plan.pairs), batch):
         numbers = np.arange(start, min(start + batch, len(plan.pairs)))
         yield PairPiece(numbers, compact(SampledPairs(crops, plan.pairs[numbers])))

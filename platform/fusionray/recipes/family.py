@@ -24,7 +24,7 @@ from fusionray.bundle.description import GENERATOR_NAME, describe_pictures
 from fusionray.config import Section
 from fusionray.errors import ConfigInvalid
 from fusionray.recipes.recipe import Recipe
-from fusionray.types import GROUP_NAMES, Batch, Rows, ShardTask
+from fusionray.types import GROUP_NAMES, Batch, DecodedRows, ShardTask
 
 
 class RecipeConfig(Section):
@@ -253,8 +253,8 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         return False
 
     @abstractmethod
-    def collate(self, roles: Sequence[Rows]) -> Batch:
-        """Make a batch of decoded rows, one `Rows` for each of `num_roles` (source first), all of one length."""
+    def collate(self, roles: Sequence[DecodedRows]) -> Batch:
+        """Make a batch of decoded rows, one `DecodedRows` for each of `num_roles` (source first), all of one length."""
 
     def tell_missing(self, num_rows: int, num_groups: int) -> str:
         """Return what held-out rows lack for `Recipe.evaluate`, such as "at least two people"; "" if nothing.

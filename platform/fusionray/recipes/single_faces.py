@@ -14,7 +14,7 @@ from fusionray.data.synthetic import attributes_in_crop
 from fusionray.nets.pixels import to_float
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
 from fusionray.recipes.family import TrainSettings
-from fusionray.types import FaceBatch, Rows
+from fusionray.types import DecodedRows, FaceBatch
 
 
 class NothingToShow:
@@ -51,7 +51,7 @@ class FacePreparation(nn.Module):
         return face
 
 
-def collate_faces(roles: Sequence[Rows]) -> FaceBatch:
+def collate_faces(roles: Sequence[DecodedRows]) -> FaceBatch:
     """Make a batch of the rows of one role; of synthetic faces, with what they show as the crop shows it."""
     (rows,) = roles
     if not rows.columns:

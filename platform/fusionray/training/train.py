@@ -11,7 +11,7 @@ from tqdm import tqdm
 from fusionray.checkpoint.info import find_checkpoint, read_info, take_fencing_token
 from fusionray.config import read_preset, validate
 from fusionray.data.prepare import PrepareConfig, prepare
-from fusionray.data.reading import list_people
+from fusionray.data.shard_files import list_people
 from fusionray.data.shards import check_shards, read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ShardMismatch

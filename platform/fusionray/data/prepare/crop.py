@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.quality import box_around, check_crop, check_face
 from fusionray.data.prepare.source import Picture, Truth
-from fusionray.data.shards import build_picture_row, build_row
+from fusionray.data.shards import build_face_row, build_picture_row
 from fusionray.errors import ImageRejected, NoFaceFound
 from fusionray.faces.align import Template, estimate_alignment, invert_affine, transform_points, warp, warp_crop
 from fusionray.faces.decode import encode_image, encode_plane
@@ -84,7 +84,7 @@ class FaceCropper:
         check_crop(crop, min_sharpness=config.min_sharpness)
         truth = picture.truth
         region = find_region(face, truth, matrix, config.size)
-        row = build_row(
+        row = build_face_row(
             encode_image(crop, config.image_format, config.quality),
             picture.entry.identity,
             transform_points(face.landmarks, matrix),

@@ -9,17 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fusionray.data.order import Segment
-from fusionray.data.reading import (
-    CorruptionTracker,
-    LocalReader,
-    RayReader,
-    ShardFiles,
-    ShardReader,
-    list_files,
-    list_people,
-    read_rows,
-    read_split,
-)
+from fusionray.data.shard_files import ShardFiles, list_files, list_people, read_rows, read_split
+from fusionray.data.shard_readers import CorruptionTracker, LocalReader, RayReader, ShardReader
 from fusionray.data.shards import Manifest
 from fusionray.errors import DataTimeout, ShardCorrupt
 from tests.support.tiny_shards import flip_a_bit, name_person, write_tiny_shards
@@ -45,7 +36,7 @@ def test_any_rows_of_a_file_are_read_and_no_others(tmp_path: Path, rows: list[in
 
 @pytest.mark.parametrize("kind", [LocalReader, RayReader])
 @pytest.mark.usefixtures("ray_session")
-def test_readers_hand_over_the_segments_in_their_order(
+def test_readers_yield_the_segments_in_their_order(
     shards: tuple[str, Manifest], kind: type[LocalReader | RayReader]
 ) -> None:
     reader: ShardReader = kind(list_files(*shards, "train"))
@@ -75,7 +66,7 @@ def test_regions_are_read_where_they_are_wanted_and_known(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", [LocalReader, RayReader])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "another", "one bit"])
 @pytest.mark.usefixtures("ray_session")
-def test_a_file_that_is_not_the_promised_one_is_reported(
+def test_a_file_that_differs_from_the_manifest_is_reported(
     tmp_path: Path, kind: type[LocalReader | RayReader], damage: str
 ) -> None:
     manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
@@ -105,7 +96,7 @@ def damage_file(file: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", [LocalReader, RayReader])
 @pytest.mark.parametrize("how", ["missing", "truncated", "one bit"])
 @pytest.mark.usefixtures("ray_session")
-def test_rows_of_others_stand_in_for_a_damaged_file_up_to_a_limit(
+def test_rows_of_other_files_replace_those_of_a_damaged_file_up_to_a_limit(
     tmp_path: Path, kind: type[LocalReader | RayReader], how: str
 ) -> None:
     manifest = write_tiny_shards(tmp_path, people=6, pictures=4, shards=3, validation_people=0)
@@ -115,11 +106,11 @@ def test_rows_of_others_stand_in_for_a_damaged_file_up_to_a_limit(
     damage = CorruptionTracker(1)
     tables = read_all(kind(files, damage))
     assert [table.equals(sound[name]) for name, table in zip(files.names, tables, strict=True)] == [True, True, False]
-    assert tables[2].equals(sound[files.names[0]]), "the file behind the last is the first"
-    assert list(damage.complaints) == [files.names[2]]
-    assert damage.rows == len(tables[2]) == 8
-    (complaint,) = damage.drain_warnings()
-    assert files.names[2] in complaint
+    assert tables[2].equals(sound[files.names[0]]), "after the last file comes the first"
+    assert list(damage.errors) == [files.names[2]]
+    assert damage.replaced_rows == len(tables[2]) == 8
+    (warning,) = damage.drain_warnings()
+    assert files.names[2] in warning
     assert list(damage.drain_warnings()) == []
     damage_file(tmp_path / files.names[0], how)
     with pytest.raises(ShardCorrupt, match=rf"{files.names[0]}: .*max_damaged_files=1 are damaged"):
@@ -131,7 +122,7 @@ def read_all(reader: ShardReader) -> list[pa.Table]:
     return list(reader.read(segment(number, *range(8)) for number in range(3)))
 
 
-def test_a_shorter_file_stands_in_more_than_once(tmp_path: Path) -> None:
+def test_a_shorter_file_replaces_rows_more_than_once(tmp_path: Path) -> None:
     manifest = write_tiny_shards(tmp_path, people=5, pictures=4, shards=2, validation_people=0)
     files = list_files(str(tmp_path), manifest, "train")
     assert files.rows == (12, 8)
@@ -142,7 +133,7 @@ def test_a_shorter_file_stands_in_more_than_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("max_damaged", [0, 1])
-def test_storage_that_is_gone_is_not_asked_for_every_file(
+def test_no_further_files_are_tried_after_max_damaged_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_damaged: int
 ) -> None:
     manifest = write_tiny_shards(tmp_path, people=6, pictures=4, shards=3, validation_people=0)
@@ -163,7 +154,7 @@ def test_storage_that_is_gone_is_not_asked_for_every_file(
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_storage_that_hangs_is_told_after_a_while(tmp_path: Path) -> None:
+def test_storage_that_hangs_raises_a_timeout(tmp_path: Path) -> None:
     manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
     file = tmp_path / "shard-00001.parquet"
     file.unlink()
@@ -182,7 +173,7 @@ def test_ray_reads_a_bounded_number_of_segments_ahead(shards: tuple[str, Manifes
             asked.append(number)
             yield segment(number % 8, 0)
 
-    tables = RayReader(list_files(*shards, "train"), ahead=2).read(segments())
+    tables = RayReader(list_files(*shards, "train"), prefetch_segments=2).read(segments())
     next(tables)
     next(tables)
     assert len(asked) == 2 + 2
