@@ -1,4 +1,4 @@
-"""A folder is listed completely, whatever odd things lie in it."""
+"""A folder is listed completely, with links, pipes and names that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from fusionray.data.prepare.folder import FolderSource
-from fusionray.data.prepare.source import Dropped, Picture
+from fusionray.data.prepare.folder_input import FolderInput
+from fusionray.data.prepare.picture_input import DecodedPicture, DroppedPicture
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import ImageLimits, encode_image
 from fusionray.storage import filesystem as storage
@@ -26,8 +26,8 @@ def fill(root: Path, *paths: str) -> None:
         (root / path).write_bytes(PICTURE)
 
 
-def folder(root: Path, **limits: int) -> FolderSource:
-    return FolderSource(str(root), ImageLimits(**limits))
+def folder(root: Path, **limits: int) -> FolderInput:
+    return FolderInput(str(root), ImageLimits(**limits))
 
 
 def test_the_folder_of_a_picture_is_its_identity(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_the_folder_of_a_picture_is_its_identity(tmp_path: Path) -> None:
     }
 
 
-def test_pictures_are_read_and_everything_else_comes_back_with_its_reason(tmp_path: Path) -> None:
+def test_pictures_are_read_and_other_files_are_dropped_with_a_reason(tmp_path: Path) -> None:
     fill(tmp_path, "a/good.png")
     (tmp_path / "a/empty.png").write_bytes(b"")
     (tmp_path / "a/letter.txt").write_text("dear sir")
@@ -51,9 +51,9 @@ def test_pictures_are_read_and_everything_else_comes_back_with_its_reason(tmp_pa
     (tmp_path / "a/tiny.png").write_bytes(encode_image(np.zeros((8, 60, 3), np.uint8), "png"))
     source = folder(tmp_path, max_bytes=len(PICTURE) + 100)
     results = list(source.read(source.list_entries().entries))
-    good = [result for result in results if isinstance(result, Picture)]
+    good = [result for result in results if isinstance(result, DecodedPicture)]
     assert [picture.image.shape for picture in good] == [(40, 50, 3)]
-    reasons = {result.source: result.reason for result in results if isinstance(result, Dropped)}
+    reasons = {result.source: result.reason for result in results if isinstance(result, DroppedPicture)}
     assert reasons == {
         "a/empty.png": "not_an_image",
         "a/letter.txt": "not_an_image",
@@ -94,7 +94,7 @@ def test_names_that_are_no_utf8_are_read_and_listed_printably(tmp_path: Path) ->
     (entry,) = source.list_entries().entries
     assert entry.identity == "caf\\xe9 \n'x'"
     assert entry.source.encode() == b"caf\\xe9 \n'x'/\\xff.png"
-    assert isinstance(next(source.read([pickle.loads(pickle.dumps(entry))])), Picture)
+    assert isinstance(next(source.read([pickle.loads(pickle.dumps(entry))])), DecodedPicture)
 
 
 def test_a_file_that_vanishes_after_listing_is_dropped_as_unreadable(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_file_that_vanishes_after_listing_is_dropped_as_unreadable(tmp_path: P
     entries = source.list_entries().entries
     (tmp_path / "a/1.png").unlink()
     (dropped,) = source.read(entries)
-    assert isinstance(dropped, Dropped)
+    assert isinstance(dropped, DroppedPicture)
     assert dropped.reason == "unreadable"
 
 
@@ -113,7 +113,7 @@ def test_a_file_without_permission_is_dropped_as_unreadable(tmp_path: Path) -> N
     (tmp_path / "a/1.png").chmod(0)
     source = folder(tmp_path)
     (dropped,) = source.read(source.list_entries().entries)
-    assert isinstance(dropped, Dropped)
+    assert isinstance(dropped, DroppedPicture)
     assert dropped.reason == "unreadable"
 
 
@@ -128,7 +128,7 @@ def test_the_signature_follows_names_sizes_and_times(tmp_path: Path) -> None:
     assert len({first, touched, renamed}) == 3
 
 
-def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
+def test_a_worker_that_does_not_see_the_folder_raises(tmp_path: Path) -> None:
     fill(tmp_path / "input", "a/1.png")
     source = folder(tmp_path / "input")
     entries = source.list_entries().entries
@@ -143,8 +143,8 @@ def test_an_object_store_is_listed_and_read_like_a_disk(monkeypatch: pytest.Monk
         memory.pipe(f"/{path}", PICTURE)
     store = fs.PyFileSystem(fs.FSSpecHandler(memory))
     monkeypatch.setattr(storage, "open_filesystem", lambda location: (store, "bucket/faces"))
-    source = FolderSource("memory://bucket/faces", ImageLimits())
+    source = FolderInput("memory://bucket/faces", ImageLimits())
     entries = source.list_entries().entries
     assert [entry.identity for entry in entries] == ["ann", "bob"]
-    assert [type(result) for result in source.read(entries)] == [Picture, Picture]
+    assert [type(result) for result in source.read(entries)] == [DecodedPicture, DecodedPicture]
     memory.rm("/bucket", recursive=True)

@@ -1,4 +1,4 @@
-"""Pictures in a tar or zip file, read member by member in memory; nothing is ever unpacked to a disk."""
+"""Read pictures from a tar or zip file, member by member in memory; nothing is unpacked to disk."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from fusionray.data.prepare.source import (
-    Dropped,
-    Entry,
-    Listing,
-    Picture,
+from fusionray.data.prepare.picture_input import (
+    DecodedPicture,
+    DroppedPicture,
+    InputListing,
+    PictureEntry,
     as_dropped,
-    identity_of,
-    is_unsafe,
+    identity_from_path,
+    is_unsafe_path,
+    not_visible_error,
     printable,
-    unseen,
-    without_wrapper,
+    wrapper_length,
 )
 from fusionray.errors import ImageRejected, InputMissing
 from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.storage import filesystem as storage
 
-# What the standard library raises where an archive is damaged or beyond it. zipfile says
-# RuntimeError, or a kind of it, for a missing password and for a compression that it does not know.
-_FAULTS = (
+# Errors of the standard library for damaged or unsupported archives. zipfile raises RuntimeError, or a subclass, for a
+# missing password and an unknown compression method.
+_ARCHIVE_ERRORS = (
     tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
@@ -42,8 +42,8 @@ _FAULTS = (
 )
 
 
-class ArchiveSource:
-    """A tar (plain, gzip, bzip2, xz) or zip file with the layout of a folder inside; known by content, not by name."""
+class ArchiveInput:
+    """A tar (plain, gzip, bzip2, xz) or zip file with the layout of a folder; its content shows the type."""
 
     synthetic = False
 
@@ -54,19 +54,19 @@ class ArchiveSource:
         self._max_bytes = max_bytes
 
     def signature(self) -> str:
-        """Give size and modification time of the archive."""
+        """Return size and modification time of the archive."""
         filesystem, path = storage.open_filesystem(self._location)
         info = filesystem.get_file_info(path)
         return f"{info.size} {info.mtime_ns}"
 
-    def list_entries(self) -> Listing:
+    def list_entries(self) -> InputListing:
         """List all members, in the order of the archive.
 
         Raises:
             InputMissing: the archive is damaged, or larger than the limits allow.
         """
-        entries: list[Entry] = []
-        dropped: list[Dropped] = []
+        entries: list[PictureEntry] = []
+        dropped: list[DroppedPicture] = []
         members: list[tuple[str, int, int]] = []
         unpacked_bytes = 0
         try:
@@ -74,51 +74,55 @@ class ArchiveSource:
                 unpacked_bytes += size_bytes
                 self._check_limits(number + 1, unpacked_bytes)
                 path = name.removeprefix("./")
-                if is_unsafe(path):
-                    dropped.append(Dropped(printable(name), "unsafe_name", "its name points out of the archive"))
+                if is_unsafe_path(path):
+                    dropped.append(
+                        DroppedPicture(printable(name), "unsafe_name", "its name points outside the archive")
+                    )
                 elif fault:
-                    dropped.append(Dropped(printable(name), "unreadable", fault))
+                    dropped.append(DroppedPicture(printable(name), "unreadable", fault))
                 else:
                     members.append((name, size_bytes, offset))
-        except _FAULTS as error:
-            raise InputMissing(f"{self._location}: the archive is damaged ({error}); fetch or make it again") from error
-        skip = without_wrapper([name.removeprefix("./") for name, _, _ in members])
+        except _ARCHIVE_ERRORS as error:
+            raise InputMissing(
+                f"{self._location}: the archive is damaged ({error}); download or create it again"
+            ) from error
+        skip = wrapper_length([name.removeprefix("./") for name, _, _ in members])
         for name, size_bytes, offset in members:
             path = name.removeprefix("./")[skip:]
-            entries.append(Entry(identity_of(path), printable(path), name, size_bytes, offset))
-        return Listing(entries, dropped)
+            entries.append(PictureEntry(identity_from_path(path), printable(path), name, size_bytes, offset))
+        return InputListing(entries, dropped)
 
-    def read(self, entries: Sequence[Entry]) -> Iterator[Picture | Dropped]:
-        """Read and decode members, in the order in which they lie in the archive.
+    def read(self, entries: Sequence[PictureEntry]) -> Iterator[DecodedPicture | DroppedPicture]:
+        """Read and decode members, in the order of the archive.
 
-        A packed tar can only be read forwards: going back to an earlier member costs unpacking from the start.
+        A compressed tar can only be read forwards; a step back would decompress it again from the start.
         """
         with self._open() as file:
-            archive = zipfile.ZipFile(file) if _is_zip(file) else _unpacked(file)
+            archive = zipfile.ZipFile(file) if _is_zip(file) else _open_tar_stream(file)
             for entry in sorted(entries, key=lambda entry: entry.offset):
                 try:
-                    yield Picture(entry, decode_image(self._load(archive, entry), self._limits))
+                    yield DecodedPicture(entry, decode_image(self._load(archive, entry), self._limits))
                 except ImageRejected as error:
                     yield as_dropped(entry, error)
 
-    def _load(self, archive: Any, entry: Entry) -> bytes:
+    def _load(self, archive: Any, entry: PictureEntry) -> bytes:
         limit = self._limits.max_bytes
         if entry.size_bytes > limit:
             raise ImageRejected("too_large", f"the file has {entry.size_bytes} bytes, over the limit of {limit}")
         try:
             if isinstance(archive, zipfile.ZipFile):
-                # The stated size may be a lie, so reading stops at the limit and the decoder judges what came.
+                # The size in the header may be wrong: read up to the limit; the decoder checks the data.
                 with archive.open(entry.locator) as member:
                     return bytes(member.read(limit + 1))
             archive.seek(entry.offset)
             return bytes(archive.read(entry.size_bytes))
-        except _FAULTS as error:
+        except _ARCHIVE_ERRORS as error:
             raise ImageRejected("unreadable", f"cannot be read from the archive: {error}") from error
 
     def _open(self) -> IO[bytes]:
         filesystem, path = storage.open_filesystem(self._location)
         if not filesystem.get_file_info(path).is_file:
-            raise unseen(self._location)
+            raise not_visible_error(self._location)
         file: IO[bytes] = filesystem.open_input_file(path)
         return file
 
@@ -130,7 +134,7 @@ class ArchiveSource:
                         fault = "it is encrypted" if info.flag_bits & 1 else ""
                         yield info.filename, info.file_size, info.header_offset, fault
                 return
-            with tarfile.open(fileobj=_unpacked(file), mode="r:") as archive:
+            with tarfile.open(fileobj=_open_tar_stream(file), mode="r:") as archive:
                 for member in archive:
                     if member.isdir():
                         continue
@@ -145,20 +149,20 @@ class ArchiveSource:
 
 
 def is_archive(location: str) -> bool:
-    """Tell by content whether a file is a tar or zip archive."""
+    """Return whether a file is a tar or zip archive, by its content."""
     filesystem, path = storage.open_filesystem(location)
     with filesystem.open_input_file(path) as file:
         if _is_zip(file):
             return True
         try:
-            with tarfile.open(fileobj=_unpacked(file), mode="r:"):
+            with tarfile.open(fileobj=_open_tar_stream(file), mode="r:"):
                 return True
-        except _FAULTS:
+        except _ARCHIVE_ERRORS:
             return False
 
 
-def _unpacked(file: Any) -> Any:
-    """Open a seekable stream of the plain tar inside a file, whatever packed it."""
+def _open_tar_stream(file: Any) -> Any:
+    """Open a seekable stream of the plain tar in a file that may be compressed."""
     file.seek(0)
     start = file.read(6)
     file.seek(0)
@@ -172,9 +176,9 @@ def _unpacked(file: Any) -> Any:
 
 
 def _is_zip(file: IO[bytes]) -> bool:
-    """Tell a zip by its first bytes.
+    """Return whether a file is a zip, by its first bytes.
 
-    zipfile's own test looks at the last ones, and takes a tar whose last member is a zip for one.
+    zipfile.is_zipfile checks the last bytes, and accepts a tar whose last member is a zip.
     """
     file.seek(0)
     start = file.read(4)

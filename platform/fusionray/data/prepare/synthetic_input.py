@@ -1,4 +1,4 @@
-"""Pictures of people who do not exist, rendered as they are read."""
+"""Render synthetic people as an input of prepare; pictures are rendered when they are read."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from fusionray.data.prepare.source import Dropped, Entry, Listing, Picture, Truth
+from fusionray.data.prepare.picture_input import DecodedPicture, DroppedPicture, GroundTruth, InputListing, PictureEntry
 from fusionray.errors import ConfigInvalid
 
 SCHEME = "synthetic://"
 _BOUNDS = {"people": (1, 1_000_000), "images": (1, 100_000), "size": (32, 2048), "seed": (0, 2**31 - 1)}
 _DEFAULTS = {"people": 500, "images": 20, "size": 128, "seed": 0}
-# The renderer sorts a call's rows by the layers they need: 256 pictures of 128 px render a quarter faster than 16.
+# The renderer sorts the rows of a call by their layers: 256 pictures of 128 px take a quarter less time each than 16.
 _BATCH_PIXELS = 256 * 128**2
 
 
-class SyntheticSource:
-    """`people` x `images` pictures of `size` px. Person k looks the same however many there are besides."""
+class SyntheticInput:
+    """`people` x `images` pictures of `size` px. Person k does not depend on the number of people."""
 
     synthetic = True
 
@@ -33,17 +33,22 @@ class SyntheticSource:
         return self.__dict__ | {"_identities": None}
 
     def signature(self) -> str:
-        """Give the four numbers that determine every picture."""
+        """Return the four numbers that determine all pictures."""
         return f"people={self._people},images={self._images},size={self._size},seed={self._seed}"
 
-    def list_entries(self) -> Listing:
+    def list_entries(self) -> InputListing:
         """List all pictures, person by person."""
         people = (f"person-{person:06d}" for person in range(self._people))
-        return Listing(
-            [Entry(name, f"{name}/{number:05d}", str(number)) for name in people for number in range(self._images)], []
+        return InputListing(
+            [
+                PictureEntry(name, f"{name}/{number:05d}", str(number))
+                for name in people
+                for number in range(self._images)
+            ],
+            [],
         )
 
-    def read(self, entries: Sequence[Entry]) -> Iterator[Picture | Dropped]:
+    def read(self, entries: Sequence[PictureEntry]) -> Iterator[DecodedPicture | DroppedPicture]:
         """Render pictures in batches."""
         import torch
 
@@ -68,24 +73,24 @@ class SyntheticSource:
                 points_N52 = synthetic.project_landmarks(identity_NI, attributes_NA).numpy() * self._size - 0.5
             images_NHWC = (images_NCHW.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
             for index, entry in enumerate(batch):
-                truth = Truth(
+                truth = GroundTruth(
                     identity_NI[index].numpy().astype(np.float32),
                     attributes_NA[index].numpy().astype(np.float32),
                     points_N52[index].astype(np.float32),
                     regions_N1HW[index, 0].numpy(),
                 )
-                yield Picture(entry, np.ascontiguousarray(images_NHWC[index]), truth)
+                yield DecodedPicture(entry, np.ascontiguousarray(images_NHWC[index]), truth)
 
     def _person_seed(self, person: int) -> int:
-        """Give each person a seed of their own, so that a shard can be rendered without the people before it."""
+        """Derive a seed per person, so that a shard is rendered without the people before it."""
         return int(np.random.SeedSequence([self._seed, person]).generate_state(1)[0] >> 1)
 
 
-def parse_synthetic(text: str) -> SyntheticSource:
+def parse_synthetic(text: str) -> SyntheticInput:
     """Parse `synthetic://people=500,images=20,size=128,seed=0`; keys that are left out take these values.
 
     Raises:
-        ConfigInvalid: naming the key that is unknown, doubled, not a whole number or out of range.
+        ConfigInvalid: a key is unknown, given twice, not a whole number or out of range.
     """
     values: dict[str, int] = {}
     for item in filter(None, text.removeprefix(SCHEME).split(",")):
@@ -97,4 +102,4 @@ def parse_synthetic(text: str) -> SyntheticSource:
         if not number.isascii() or not number.isdigit() or not low <= int(number) <= high:
             raise ConfigInvalid(f"{text}: {key}={number}: write a whole number from {low} to {high}")
         values[key] = int(number)
-    return SyntheticSource(**(_DEFAULTS | values))
+    return SyntheticInput(**(_DEFAULTS | values))

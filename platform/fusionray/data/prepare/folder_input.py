@@ -1,4 +1,4 @@
-"""Pictures in a folder, on a disk or in an object store."""
+"""Read pictures from a folder, on a disk or in an object store."""
 
 from __future__ import annotations
 
@@ -9,17 +9,26 @@ from collections.abc import Iterator, Sequence
 
 from pyarrow import fs
 
-from fusionray.data.prepare.source import Dropped, Entry, Listing, Picture, as_dropped, identity_of, printable, unseen
+from fusionray.data.prepare.picture_input import (
+    DecodedPicture,
+    DroppedPicture,
+    InputListing,
+    PictureEntry,
+    as_dropped,
+    identity_from_path,
+    not_visible_error,
+    printable,
+)
 from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.storage import filesystem as storage
 
 
-class FolderSource:
+class FolderInput:
     """A folder: `<identity>/<image>`, deeper (the whole folder path is the identity) or flat.
 
-    Links are followed, each folder once. Everything that is not a folder is an entry: what is no picture is dropped
-    by reason and not passed over in silence.
+    Links are followed, each folder once. Each file is an entry; a file that is not a picture is dropped with its
+    reason, not ignored.
     """
 
     synthetic = False
@@ -27,18 +36,18 @@ class FolderSource:
     def __init__(self, location: str, limits: ImageLimits) -> None:
         self._location = location
         self._limits = limits
-        self._listing: Listing | None = None
+        self._listing: InputListing | None = None
         self._signature = ""
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_listing": None}
 
     def signature(self) -> str:
-        """Give a hash of all names, sizes and modification times."""
+        """Return a hash of all names, sizes and modification times."""
         self.list_entries()
         return self._signature
 
-    def list_entries(self) -> Listing:
+    def list_entries(self) -> InputListing:
         """List all files below the folder, sorted by path."""
         if self._listing is None:
             filesystem, root = storage.open_filesystem(self._location)
@@ -46,32 +55,32 @@ class FolderSource:
             found = _walk_local(root) if local else _walk_remote(filesystem, root)
             digest = hashlib.sha256()
             entries, dropped = [], []
-            for path, size_bytes, modified_ns, fault in sorted(found):
-                digest.update(f"{printable(path)}\0{size_bytes}\0{modified_ns}\0{fault}\n".encode())
-                if fault:
-                    dropped.append(Dropped(printable(path), "unreadable", fault))
+            for path, size_bytes, modified_ns, error_text in sorted(found):
+                digest.update(f"{printable(path)}\0{size_bytes}\0{modified_ns}\0{error_text}\n".encode())
+                if error_text:
+                    dropped.append(DroppedPicture(printable(path), "unreadable", error_text))
                 else:
-                    entries.append(Entry(identity_of(path), printable(path), path, size_bytes))
+                    entries.append(PictureEntry(identity_from_path(path), printable(path), path, size_bytes))
             self._signature = digest.hexdigest()
-            self._listing = Listing(entries, dropped)
+            self._listing = InputListing(entries, dropped)
         return self._listing
 
-    def read(self, entries: Sequence[Entry]) -> Iterator[Picture | Dropped]:
+    def read(self, entries: Sequence[PictureEntry]) -> Iterator[DecodedPicture | DroppedPicture]:
         """Read and decode files one by one.
 
         Raises:
-            InputMissing: this machine does not see the folder at all.
+            InputMissing: the folder is not visible on this node.
         """
         filesystem, root = storage.open_filesystem(self._location)
         if filesystem.get_file_info(root).type != fs.FileType.Directory:
-            raise unseen(self._location)
+            raise not_visible_error(self._location)
         for entry in entries:
             try:
-                yield Picture(entry, decode_image(self._load(filesystem, root, entry), self._limits))
+                yield DecodedPicture(entry, decode_image(self._load(filesystem, root, entry), self._limits))
             except ImageRejected as error:
                 yield as_dropped(entry, error)
 
-    def _load(self, filesystem: fs.FileSystem, root: str, entry: Entry) -> bytes:
+    def _load(self, filesystem: fs.FileSystem, root: str, entry: PictureEntry) -> bytes:
         if entry.size_bytes > self._limits.max_bytes:
             raise ImageRejected(
                 "too_large", f"the file has {entry.size_bytes} bytes, over the limit of {self._limits.max_bytes}"
@@ -86,18 +95,18 @@ class FolderSource:
             raise ImageRejected("unreadable", f"cannot be read: {error.strerror or error}") from error
 
 
-Found = tuple[str, int, int, str]
-"""Relative path, bytes, modification time in ns, and a fault ("" if it can be tried)."""
+FoundFile = tuple[str, int, int, str]
+"""Relative path, bytes, modification time in ns, and an error ("" if there is none)."""
 
 
-def _walk_local(root: str) -> Iterator[Found]:
+def _walk_local(root: str) -> Iterator[FoundFile]:
     pending = [""]
     seen: set[tuple[int, int]] = set()
     while pending:
         folder = pending.pop()
         try:
             status = os.stat(os.path.join(root, folder))
-            # A folder that was seen already is a link back up, or a second way to the same pictures.
+            # Skip folders that were listed before: links to a parent, or second links to the same folder.
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
@@ -117,13 +126,13 @@ def _walk_local(root: str) -> Iterator[Found]:
             elif stat.S_ISREG(status.st_mode):
                 yield path, status.st_size, status.st_mtime_ns, ""
             else:
-                # Opening a pipe or a device could wait for ever.
+                # Opening a pipe or a device could block forever.
                 yield path, 0, 0, "neither a file nor a folder"
 
 
-def _walk_remote(filesystem: fs.FileSystem, root: str) -> Iterator[Found]:
+def _walk_remote(filesystem: fs.FileSystem, root: str) -> Iterator[FoundFile]:
     for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True)):
         if info.type == fs.FileType.File:
-            # Some stores give paths with a leading slash, whatever they were asked for.
+            # Some stores return paths with a leading slash.
             path = info.path.lstrip("/")[len(root.lstrip("/")) :].lstrip("/")
             yield path, info.size or 0, info.mtime_ns or 0, ""

@@ -1,4 +1,4 @@
-"""The synthetic input: its address, and the truth that travels with every crop."""
+"""The synthetic input: its address, and the ground truth of each crop."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from fusionray.data.decoding import decode_region
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.crop import FaceCropper
-from fusionray.data.prepare.source import Picture
-from fusionray.data.prepare.synthetic import SyntheticSource, parse_synthetic
+from fusionray.data.prepare.picture_input import DecodedPicture
+from fusionray.data.prepare.synthetic_input import SyntheticInput, parse_synthetic
 from fusionray.data.synthetic import render, render_with_region
 from fusionray.errors import ConfigInvalid
 from fusionray.faces.align import load_template
@@ -44,23 +44,23 @@ def test_a_malformed_address_names_the_key(text: str, key: str) -> None:
         parse_synthetic(f"synthetic://{text}")
 
 
-def read(source: SyntheticSource, *numbers: int) -> list[Picture]:
+def read(source: SyntheticInput, *numbers: int) -> list[DecodedPicture]:
     entries = source.list_entries().entries
     pictures = list(source.read([entries[number] for number in numbers]))
-    assert all(isinstance(picture, Picture) for picture in pictures)
+    assert all(isinstance(picture, DecodedPicture) for picture in pictures)
     return pictures  # type: ignore[return-value]
 
 
 def test_a_person_looks_the_same_however_the_work_is_divided() -> None:
-    small = SyntheticSource(people=3, images=2, size=64, seed=4)
-    large = SyntheticSource(people=9, images=2, size=64, seed=4)
+    small = SyntheticInput(people=3, images=2, size=64, seed=4)
+    large = SyntheticInput(people=9, images=2, size=64, seed=4)
     together = read(small, 0, 1, 2, 3, 4, 5)
     for number in (5, 2):
         (alone,) = read(large, number)
         assert alone.entry == together[number].entry
         assert np.abs(alone.image.astype(int) - together[number].image).mean() < 0.5
     assert not np.array_equal(together[0].image, together[1].image)
-    (other,) = read(SyntheticSource(people=3, images=2, size=64, seed=5), 0)
+    (other,) = read(SyntheticInput(people=3, images=2, size=64, seed=5), 0)
     assert not np.array_equal(other.image, together[0].image)
 
 
@@ -69,7 +69,7 @@ def test_the_stored_view_renders_the_crop(landmarks: str) -> None:
     config = PrepareConfig(input="-", output="-", landmarks=landmarks, size=96, image_format="png", min_face_pixels=10)
     cropper = FaceCropper(config, load_template("ffhq_512"), build_detector("default"))
     compared = 0
-    for picture in read(SyntheticSource(people=2, images=2, size=192, seed=1), 0, 1, 2, 3):
+    for picture in read(SyntheticInput(people=2, images=2, size=192, seed=1), 0, 1, 2, 3):
         row, _ = cropper.build(picture)
         crop = decode_image(row["image"]).astype(np.float32)
         parameters = [torch.tensor(row[key])[None] for key in ("identity_parameters", "attribute_parameters")]
@@ -85,10 +85,10 @@ def test_the_stored_view_renders_the_crop(landmarks: str) -> None:
 
 
 @pytest.mark.parametrize("landmarks", ["detected", "exact"])
-def test_the_stored_region_is_the_renderers_own(landmarks: str) -> None:
+def test_the_stored_region_is_that_of_the_renderer(landmarks: str) -> None:
     config = PrepareConfig(input="-", output="-", landmarks=landmarks, size=96, min_face_pixels=10)
     cropper = FaceCropper(config, load_template("arcface_128"), build_detector("default"))
-    for picture in read(SyntheticSource(people=2, images=2, size=192, seed=1), 0, 1, 2, 3):
+    for picture in read(SyntheticInput(people=2, images=2, size=192, seed=1), 0, 1, 2, 3):
         row, _ = cropper.build(picture)
         parameters = [torch.tensor(row[key])[None] for key in ("identity_parameters", "attribute_parameters")]
         _, region = render_with_region(*parameters, 96, torch.tensor(row["view"]).reshape(1, 2, 3))
@@ -97,11 +97,11 @@ def test_the_stored_region_is_the_renderers_own(landmarks: str) -> None:
         assert 0.1 < stored.mean() < 0.8
 
 
-def test_of_a_photograph_the_region_is_what_the_mesh_goes_round() -> None:
+def test_the_region_of_a_photograph_is_the_inside_of_the_mesh() -> None:
     config = PrepareConfig(input="-", output="-", size=96, min_face_pixels=10)
     cropper = FaceCropper(config, load_template("arcface_128"), build_detector("default"))
     overlaps = []
-    for picture in read(SyntheticSource(people=3, images=2, size=192, seed=1), 0, 1, 2, 3, 4, 5):
+    for picture in read(SyntheticInput(people=3, images=2, size=192, seed=1), 0, 1, 2, 3, 4, 5):
         assert picture.truth is not None
         photograph = dataclasses.replace(picture, truth=None)
         row, _ = cropper.build(photograph)
@@ -113,7 +113,7 @@ def test_of_a_photograph_the_region_is_what_the_mesh_goes_round() -> None:
         assert not drawn[:4, :4].any()
         assert not drawn[:4, -4:].any()
         overlaps.append(np.minimum(drawn, known).sum() / np.maximum(drawn, known).sum())
-    # The mesh guesses the sides of heads that are turned, and the world's foreheads are high.
+    # The mesh estimates the hidden sides of turned heads, and the foreheads of synthetic people are high.
     assert np.mean(overlaps) > 0.65
 
 
@@ -121,7 +121,7 @@ def test_exact_points_land_on_the_template() -> None:
     config = PrepareConfig(input="-", output="-", landmarks="exact", size=112, template="arcface_112")
     template = load_template("arcface_112")
     cropper = FaceCropper(config, template, build_detector("default"))
-    (picture,) = read(SyntheticSource(people=1, images=1, size=192, seed=0), 0)
+    (picture,) = read(SyntheticInput(people=1, images=1, size=192, seed=0), 0)
     row, num_faces = cropper.build(picture)
     assert num_faces == 1
     assert np.abs(np.array(row["landmarks"]) - template.points(112)).mean() < 6

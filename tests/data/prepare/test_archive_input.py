@@ -1,4 +1,4 @@
-"""Archives are read in memory, and nothing in them can reach outside or fill the machine."""
+"""Archives are read in memory; their members cannot write outside or exhaust memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusionray.data.prepare.archive import ArchiveSource, is_archive
-from fusionray.data.prepare.source import Dropped, Picture
+from fusionray.data.prepare.archive_input import ArchiveInput, is_archive
+from fusionray.data.prepare.picture_input import DecodedPicture, DroppedPicture
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import ImageLimits, encode_image
 
@@ -41,7 +41,7 @@ def write_zip(path: Path, files: dict[str, bytes]) -> Path:
 
 def opened(path: Path, *, max_members: int = 1000, max_bytes: int = 2**24, limits: ImageLimits | None = None):
     assert is_archive(str(path))
-    return ArchiveSource(str(path), limits or ImageLimits(), max_members=max_members, max_bytes=max_bytes)
+    return ArchiveInput(str(path), limits or ImageLimits(), max_members=max_members, max_bytes=max_bytes)
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz", "zip"])
@@ -56,7 +56,7 @@ def test_every_kind_of_archive_gives_the_same_pictures_whatever_its_name(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["faces"], "nothing was unpacked"
 
 
-def test_a_wrapping_folder_is_no_identity(tmp_path: Path) -> None:
+def test_a_common_top_folder_is_not_an_identity(tmp_path: Path) -> None:
     wrapped = {f"./faces/{name}": data for name, data in FILES.items()} | {"./faces/README": b"hello"}
     entries = opened(write_tar(tmp_path / "a.tar", wrapped)).list_entries().entries
     assert [entry.identity for entry in entries] == ["ann", "ann", "bob", "README"]
@@ -101,7 +101,7 @@ def test_too_many_members_or_bytes_refuse_the_archive(tmp_path: Path) -> None:
 def test_a_large_member_is_dropped_without_unpacking_it(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "x.zip", FILES | {"ann/huge.png": FILES["ann/1.png"] + b"\0" * 10_000_000})
     source = opened(path, limits=ImageLimits(max_bytes=100_000))
-    reasons = [r.reason for r in source.read(source.list_entries().entries) if isinstance(r, Dropped)]
+    reasons = [r.reason for r in source.read(source.list_entries().entries) if isinstance(r, DroppedPicture)]
     assert reasons == ["too_large"]
 
 
@@ -114,7 +114,7 @@ def test_a_truncated_tar_is_refused_in_one_line(tmp_path: Path) -> None:
             opened(path).list_entries()
 
 
-def test_a_damaged_member_of_a_zip_costs_only_itself(tmp_path: Path) -> None:
+def test_a_damaged_member_of_a_zip_is_dropped_alone(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "x.zip", FILES)
     data = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
@@ -124,22 +124,22 @@ def test_a_damaged_member_of_a_zip_costs_only_itself(tmp_path: Path) -> None:
     path.write_bytes(data)
     source = opened(path)
     results = list(source.read(source.list_entries().entries))
-    assert [type(result) for result in results] == [Picture, Dropped, Picture]
+    assert [type(result) for result in results] == [DecodedPicture, DroppedPicture, DecodedPicture]
     assert results[1].reason == "unreadable"
 
 
-def test_a_member_packed_in_an_unknown_way_costs_only_itself(tmp_path: Path) -> None:
+def test_a_member_with_an_unknown_compression_is_dropped_alone(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "x.zip", FILES)
     data = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
         start, directory = archive.getinfo("ann/2.png").header_offset, archive.start_dir
-    # The method stands before the member, and in the directory at the end: there 36 bytes ahead of the name.
+    # The method is in the header of the member and in the directory at the end, there 36 bytes before the name.
     for place in (start + 8, data.index(b"ann/2.png", directory) - 36):
         data[place : place + 2] = (99).to_bytes(2, "little")
     path.write_bytes(data)
     source = opened(path)
     results = list(source.read(source.list_entries().entries))
-    assert [type(result) for result in results] == [Picture, Dropped, Picture]
+    assert [type(result) for result in results] == [DecodedPicture, DroppedPicture, DecodedPicture]
     assert results[1].reason == "unreadable"
 
 
