@@ -90,7 +90,7 @@ def test_a_damaged_region_is_named(decoder: CropDecoder, region: bytes, message:
         collate_pairs([SampledPairs(crops, np.array([[0, 1]]))], decoder)
 
 
-def test_pairs_hold_source_and_target_in_their_places_whatever_they_are_drawn_from(decoder: CropDecoder) -> None:
+def test_pairs_keep_the_order_of_source_and_target_over_several_sets_of_crops(decoder: CropDecoder) -> None:
     group = [
         SampledPairs(crops_of((0, 0), (1, 1), truth=True), np.array([[0, 1]])),
         SampledPairs(crops_of((2, 3), (2, 2), truth=True), np.array([[1, 0]])),

@@ -31,7 +31,7 @@ def test_rows_read_back_with_plain_pyarrow(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "shard-00000.parquet")
     assert table.column_names == ["image", "identity", "landmarks", "source", "region"]
     assert table.schema.field("landmarks").type == pa.list_(pa.list_(pa.float32(), 2), 5)
-    # Rows of a person lie together, so that pairs are made inside a block.
+    # The rows of a person are adjacent.
     assert table.column("identity").to_pylist() == ["a", "a", "a", "b", "b"]
     assert table.column("image").to_pylist() == [b"image 0", b"image 2", b"image 4", b"image 1", b"image 3"]
     np.testing.assert_array_equal(

@@ -69,7 +69,7 @@ class CropDecoder:
 
 
 def allocate_scratch_image(size: int) -> NDArray[np.uint8]:
-    """Allocate a picture, uint8 [S,S,3], for decoding; the caller reads it back at once.
+    """Allocate a picture, uint8 [S,S,3], for decoding; the caller reads it back immediately.
 
     It starts half-way between two multiples of 32 bytes. libjpeg-turbo writes aligned rows past the cache; reading
     them back would cost a fifth of the decoding time.

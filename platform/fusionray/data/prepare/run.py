@@ -77,7 +77,7 @@ def prepare(config: PrepareConfig) -> Manifest:
     if config.test_fraction and not manifest.splits["test"].identities:
         _print_line(
             f"prepare: nobody is held out for the test, since {manifest.num_identities} {GROUP_NAMES[config.task]} are "
-            f"too few for test_fraction={config.test_fraction:g}; add more, or raise test_fraction until it covers two of them"
+            f"too few for test_fraction={config.test_fraction:g}; add more, or raise it until it covers two of them"
         )
     return manifest
 
