@@ -20,6 +20,6 @@ def test_the_default_detector_finds_the_faces_and_their_landmarks():
         faces = detector.detect(np.ascontiguousarray(picture))
         if faces:
             between_eyes = np.linalg.norm(points[1] - points[0])
-            errors.append(np.linalg.norm(faces[0].project_landmarks - points, axis=1).mean() / between_eyes)
+            errors.append(np.linalg.norm(faces[0].landmarks - points, axis=1).mean() / between_eyes)
     assert len(errors) >= count - 1
     assert np.mean(errors) < 0.12
