@@ -132,9 +132,9 @@ def test_a_shorter_file_replaces_rows_more_than_once(tmp_path: Path) -> None:
     assert table.equals(pa.concat_tables([short, short.slice(0, 4)]))
 
 
-@pytest.mark.parametrize("max_damaged", [0, 1])
-def test_no_further_files_are_tried_after_max_damaged_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_damaged: int
+@pytest.mark.parametrize("max_damaged_files", [0, 1])
+def test_no_further_files_are_tried_after_max_damaged_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_damaged_files: int
 ) -> None:
     manifest = write_tiny_shards(tmp_path, people=6, pictures=4, shards=3, validation_people=0)
     files = list_files(str(tmp_path), manifest, "train")
@@ -149,8 +149,8 @@ def test_no_further_files_are_tried_after_max_damaged_ones(
 
     monkeypatch.setattr(ShardFiles, "read", count)
     with pytest.raises(ShardCorrupt, match=files.names[1]):
-        list(LocalReader(files, CorruptionTracker(max_damaged)).read([segment(1, 0)]))
-    assert asked == [1, 2][: max_damaged + 1]
+        list(LocalReader(files, CorruptionTracker(max_damaged_files)).read([segment(1, 0)]))
+    assert asked == [1, 2][: max_damaged_files + 1]
 
 
 @pytest.mark.usefixtures("ray_session")

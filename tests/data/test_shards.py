@@ -143,18 +143,18 @@ def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:
         check_shards(str(tmp_path), manifest, size=SIZE)
 
 
-def test_up_to_max_damaged_training_files_may_be_missing_and_no_validation_file(tmp_path: Path) -> None:
+def test_up_to_max_damaged_files_training_files_may_be_missing_and_no_validation_file(tmp_path: Path) -> None:
     manifest = write_tiny_shards(tmp_path)
     first, second, *_ = manifest.files("train")
     (tmp_path / first).unlink()
-    (error,) = check_shards(str(tmp_path), manifest, size=SIZE, max_damaged=1)
+    (error,) = check_shards(str(tmp_path), manifest, size=SIZE, max_damaged_files=1)
     assert f"{first}: is missing" in error
     (tmp_path / second).unlink()
     with pytest.raises(ShardCorrupt, match="is missing"):
-        check_shards(str(tmp_path), manifest, size=SIZE, max_damaged=1)
+        check_shards(str(tmp_path), manifest, size=SIZE, max_damaged_files=1)
     (tmp_path / manifest.files("validation")[0]).unlink()
     with pytest.raises(ShardCorrupt, match="is missing"):
-        check_shards(str(tmp_path), manifest, size=SIZE, max_damaged=9)
+        check_shards(str(tmp_path), manifest, size=SIZE, max_damaged_files=9)
 
 
 def test_a_truncated_shard_is_refused_by_name(tmp_path: Path) -> None:

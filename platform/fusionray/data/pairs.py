@@ -129,10 +129,10 @@ def draw_sources(
     count = np.bincount(person_N)
     first = np.cumsum(count) - count
     own, begin = count[person_N[targets]], first[person_N[targets]]
-    with_mate = own > 1
+    has_others = own > 1
     # uniform < p has the probability p.
-    ratio = same_identity_ratio * len(targets) / max(1, int(with_mate.sum()))
-    same = with_mate & (random.uniform(size=len(targets)) < ratio)
+    ratio = same_identity_ratio * len(targets) / max(1, int(has_others.sum()))
+    same = has_others & (random.uniform(size=len(targets)) < ratio)
     others = len(person_N) - own
     if np.any(~same & (others == 0)):
         raise ValueError(

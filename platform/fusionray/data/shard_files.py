@@ -67,16 +67,16 @@ class ShardFiles:
                 f"check the storage, or run `fusionray prepare` again into {self.folder}"
             ) from None
 
-    def read_with_fallback(self, segment: Segment, max_damaged: int) -> SegmentRows:
+    def read_with_fallback(self, segment: Segment, max_damaged_files: int) -> SegmentRows:
         """Read a segment; if its file is damaged, read as many rows of the next file that is not.
 
         The replacing rows depend only on which files are damaged, so that every reader chooses the same ones.
 
-        Raises: ShardCorrupt if more than `max_damaged` files in a row are damaged, without trying further files.
+        Raises: ShardCorrupt if more than `max_damaged_files` files in a row are damaged, without trying further files.
         """
         errors: dict[str, str] = {}
         wanted = len(segment.rows)
-        for step in range(min(max_damaged + 1, len(self.names))):
+        for step in range(min(max_damaged_files + 1, len(self.names))):
             number = (segment.file + step) % len(self.names)
             rows = segment.rows
             if step:

@@ -33,13 +33,13 @@ class ShardReader(Protocol):
 
 
 class CorruptionTracker:
-    """Count damaged files and the rows that replace theirs; more than `max_files` damaged files are an error.
+    """Count damaged files and the rows that replace theirs; more than `max_damaged_files` damaged files are an error.
 
     `errors`: the first error by the name of the file; `replaced_rows`: rows that came from other files.
     """
 
-    def __init__(self, max_files: int = 0) -> None:
-        self.max_files = max_files
+    def __init__(self, max_damaged_files: int = 0) -> None:
+        self.max_damaged_files = max_damaged_files
         self.replaced_rows = 0
         self.errors: dict[str, str] = {}
         # One thread reads, another one logs.
@@ -48,14 +48,14 @@ class CorruptionTracker:
     def record(self, segment_rows: SegmentRows) -> pa.Table:
         """Count the errors of a segment and return its rows.
 
-        Raises: ShardCorrupt if more than `max_files` files are damaged.
+        Raises: ShardCorrupt if more than `max_damaged_files` files are damaged.
         """
         for name, error in segment_rows.errors.items():
             if name in self.errors:
                 continue
-            if len(self.errors) >= self.max_files:
-                limit = f" (more files than data.max_damaged_files={self.max_files} are damaged)"
-                raise ShardCorrupt(f"{error}{limit if self.max_files else ''}")
+            if len(self.errors) >= self.max_damaged_files:
+                limit = f" (more files than data.max_damaged_files={self.max_damaged_files} are damaged)"
+                raise ShardCorrupt(f"{error}{limit if self.max_damaged_files else ''}")
             self.errors[name] = error
             self.pending_warnings.append(error)
         self.replaced_rows += len(segment_rows.table) if segment_rows.errors else 0
@@ -77,7 +77,7 @@ class LocalReader:
     def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
         """Read segments lazily; see ShardReader."""
         return (
-            self.corruption.record(self.files.read_with_fallback(segment, self.corruption.max_files))
+            self.corruption.record(self.files.read_with_fallback(segment, self.corruption.max_damaged_files))
             for segment in segments
         )
 
@@ -105,7 +105,7 @@ class RayReader:
         # No CPU: the workers may hold all of them, and the actor would never start.
         options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
         remote = ray.remote(runtime_env=READER_ENVIRONMENT, **options)(ShardReaderActor)
-        self.actor = remote.remote(self.files, self.corruption.max_files)
+        self.actor = remote.remote(self.files, self.corruption.max_damaged_files)
 
     def close(self) -> None:
         """Kill the actor: one that hangs on the storage would not end by itself."""
@@ -151,10 +151,10 @@ class RayReader:
 class ShardReaderActor:
     """The actor that reads."""
 
-    def __init__(self, files: ShardFiles, max_damaged: int) -> None:
+    def __init__(self, files: ShardFiles, max_damaged_files: int) -> None:
         self.files = files
-        self.max_damaged = max_damaged
+        self.max_damaged_files = max_damaged_files
 
     def read(self, segment: Segment) -> SegmentRows:
         """Read a segment. Ray sends only the rows of the slice."""
-        return self.files.read_with_fallback(segment, self.max_damaged)
+        return self.files.read_with_fallback(segment, self.max_damaged_files)

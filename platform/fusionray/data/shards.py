@@ -209,12 +209,12 @@ def check_shards(
     task: ShardTask = "faces",
     template: str | None = None,
     with_parameters: bool = False,
-    max_damaged: int = 0,
+    max_damaged_files: int = 0,
 ) -> list[str]:
     """Check that shards fit a run, and that each file exists with the length in the manifest.
 
-    `with_parameters`: the run trains on the parameters of synthetic faces. Up to `max_damaged` training files may be
-    missing or truncated; returns the error of each.
+    `with_parameters`: the run trains on the parameters of synthetic faces. Up to `max_damaged_files` training files
+    may be missing or truncated; returns the error of each.
 
     Raises: ShardMismatch (task, size, template, parameters), ShardCorrupt (missing or truncated file).
     """
@@ -245,7 +245,7 @@ def check_shards(
         if found != shard.bytes:
             state = "is missing" if found is None else f"has {found} bytes, not {shard.bytes}"
             damaged.append(f"{folder}/{shard.file}: {state}; run `fusionray prepare` again into {folder}")
-            if shard.split != "train" or len(damaged) > max_damaged:
+            if shard.split != "train" or len(damaged) > max_damaged_files:
                 raise ShardCorrupt(damaged[-1])
     return damaged
 

@@ -58,7 +58,7 @@ def train(config: TrainConfig, *, progress: ProgressHandle | None = None, parent
         task=family.task,
         template=config.data.template,
         with_parameters=family.needs_parameters(config.recipe),
-        max_damaged=config.data.max_damaged_files if former else 0,
+        max_damaged_files=config.data.max_damaged_files if former else 0,
     ):
         tqdm.write(f"train {config.run.name}: {complaint}; continuing without it", file=sys.stderr)
     known = former and former.get("people")

@@ -54,7 +54,9 @@ class Scene:
     def draw(self) -> tuple[Tensor, Tensor]:
         """Return display RGB [N, 3, S, S] in [0, 1] and the region [N, S, S] in [0, 1] that shows the face."""
         person = self.person
-        self._colour.copy_(draw_background(person.attributes, self._backdrop.u, self._backdrop.v, self._backdrop.step))
+        self._colour.copy_(
+            draw_background(person.attributes, self._backdrop.u, self._backdrop.v, self._backdrop.edge_width)
+        )
         hair_window = self._whole.part("hair")
         hair = draw_hair(person, hair_window) if bool((person.hair.density > 0).any()) else None
         if hair is not None:
@@ -95,7 +97,7 @@ class Scene:
         person = self.person
         window = self._whole.part("head")
         hit = intersect_head(person.head, person.pose, window)
-        outline = edge_coverage(hit.inside, window.step)
+        outline = edge_coverage(hit.inside, window.edge_width)
         relief = build_relief(person, hit.point)
         # Hair throws a soft shadow on the skin along its edge.
         relief.occlude(smoothstep(face_opening(person.hair, hit.point), 0.72, 1.0).mul_(0.45 * person.hair.density))

@@ -46,9 +46,9 @@ class Canvas:
         return cls(window, torch.cat((colour, light, single, albedo, t[:, None]), dim=1))
 
     @property
-    def step(self) -> Tensor:
+    def edge_width(self) -> Tensor:
         """Return the width of soft edges [N, 1, 1] in face units."""
-        return self.window.step
+        return self.window.edge_width
 
     @property
     def colour(self) -> Tensor:

@@ -141,14 +141,14 @@ def is_above(value: Tensor, threshold: float = 0.0) -> Tensor:
     return (value - threshold).mul_(1e6).clamp_(0.0, 1.0)
 
 
-def edge_coverage(distance: Tensor, step: Tensor) -> Tensor:
-    """Return the share of a pixel inside an edge, in [0, 1]: a ramp of width `step` around `distance` = 0."""
-    return (distance / step).add_(0.5).clamp_(0.0, 1.0)
+def edge_coverage(distance: Tensor, edge_width: Tensor) -> Tensor:
+    """Return the share of a pixel inside an edge, in [0, 1]: a ramp of width `edge_width` around `distance` = 0."""
+    return (distance / edge_width).add_(0.5).clamp_(0.0, 1.0)
 
 
-def line_coverage(distance: Tensor, half_width: Tensor | float, step: Tensor) -> Tensor:
+def line_coverage(distance: Tensor, half_width: Tensor | float, edge_width: Tensor) -> Tensor:
     """Return the share of a pixel under a line, in [0, 1]; correct also for lines thinner than a pixel."""
-    place, reach = distance / step, half_width / step + 0.5
+    place, reach = distance / edge_width, half_width / edge_width + 0.5
     return (place + reach).clamp_(0.0, 1.0).sub_((place - reach).add_(1.0).clamp_(0.0, 1.0))
 
 

@@ -23,7 +23,7 @@ class OutputGrid:
 
     size: int
     forward: tuple[Tensor, ...]
-    step: Tensor
+    edge_width: Tensor
     grid: Tensor
     extent: dict[str, tuple[int, int]]
     middle: dict[str, list[tuple[float, float]]]
@@ -32,12 +32,12 @@ class OutputGrid:
 class PixelWindow:
     """A window of the output, of one size for all rows but at its own place in each.
 
-    `u`, `v` are planes of screen coordinates; `step` [N, 1, 1] is the width of a pixel in screen units, widened by
-    defocus, over which edges are softened. `place` holds the first column and row of the window in each picture.
+    `u`, `v` are planes of screen coordinates; `edge_width` [N, 1, 1] is the width of soft edges in screen units: a
+    pixel, and more with defocus. `place` holds the first column and row of the window in each picture.
     """
 
     def __init__(self, output: OutputGrid, place: list[tuple[int, int]], width: int, height: int) -> None:
-        self.output, self.step = output, output.step
+        self.output, self.edge_width = output, output.edge_width
         self.place, self.width, self.height = place, width, height
         a, b, c, d, e, f = output.forward
         first = torch.tensor(place, dtype=output.grid.dtype, device=output.grid.device) / output.size
@@ -72,7 +72,7 @@ class PixelWindow:
         """
         a, b, c, d, e, f = self.output.forward
         by_x, by_y = direction_u * a + direction_v * d, direction_u * b + direction_v * e
-        rest = direction_u * c + direction_v * f + by_x.clamp(min=0.0) + 1.5 * self.step
+        rest = direction_u * c + direction_v * f + by_x.clamp(min=0.0) + 1.5 * self.edge_width
         # In a view that is upside down the lower rows do not show the lower body: keep all rows.
         first = torch.where(by_y > 0, (start - rest) / by_y.clamp(min=1e-6), 0.0 * rest).min()
         skipped = min(self.height - 1, max(0, int(first * self.output.size)))
@@ -117,22 +117,22 @@ def whole_output(output_to_screen: Tensor, softness: Tensor, size: int, ellipses
     """
     forward = output_to_screen.flatten(1).t().contiguous()[:, :, None, None].unbind(0)
     determinant = (forward[0] * forward[4] - forward[1] * forward[3]).abs()
-    step = (determinant / size**2 + softness * softness).sqrt()
-    grid = (torch.arange(size, dtype=step.dtype, device=step.device) + 0.5) / size
-    extent, middle = _measure(output_to_screen, step, size, ellipses) if ellipses else ({}, {})
-    output = OutputGrid(size, forward, step, grid, extent, middle)
-    return PixelWindow(output, [(0, 0)] * step.shape[0], size, size)
+    edge_width = (determinant / size**2 + softness * softness).sqrt()
+    grid = (torch.arange(size, dtype=edge_width.dtype, device=edge_width.device) + 0.5) / size
+    extent, middle = _measure(output_to_screen, edge_width, size, ellipses) if ellipses else ({}, {})
+    output = OutputGrid(size, forward, edge_width, grid, extent, middle)
+    return PixelWindow(output, [(0, 0)] * edge_width.shape[0], size, size)
 
 
 def _measure(
-    output_to_screen: Tensor, step: Tensor, size: int, ellipses: dict[str, Tensor]
+    output_to_screen: Tensor, edge_width: Tensor, size: int, ellipses: dict[str, Tensor]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, list[tuple[float, float]]]]:
     """Return `extent` and `middle` of OutputGrid; all ellipses at once, so that a GPU synchronizes only once."""
     stacked_NK4 = torch.stack(list(ellipses.values()), dim=1)
     backward = invert(output_to_screen)
     linear = backward[:, None, :, :2]
     middle_NK2 = (linear * stacked_NK4[:, :, None, :2]).sum(dim=3) + backward[:, None, :, 2]
-    half_NK2 = stacked_NK4[:, :, 2:] + 1.5 * step
+    half_NK2 = stacked_NK4[:, :, 2:] + 1.5 * edge_width
     reach_NK2 = (linear * half_NK2[:, :, None, :]).square().sum(dim=3).sqrt()
     extents = (2.0 * size * reach_NK2).amax(dim=0).ceil().clamp(0, size - 1).to(torch.int64).tolist()
     middles = (middle_NK2 * size).clamp(-size, 2.0 * size).transpose(0, 1).tolist()

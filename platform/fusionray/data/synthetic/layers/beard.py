@@ -18,7 +18,9 @@ def paint_beard(canvas: Canvas, person: PersonModel) -> None:
     """Paint beard and moustache; call it before the lips, which are painted over them."""
     identity, x, y = person.identity, canvas.x, canvas.y
     hairs = torch.sin((113.0 * x).add_(torch.sin(23.0 * y), alpha=4.0))
-    hairs.mul_(torch.sin((71.0 * y).add_(torch.sin(29.0 * x), alpha=3.0))).mul_((0.024 / canvas.step).clamp(max=1.0))
+    hairs.mul_(torch.sin((71.0 * y).add_(torch.sin(29.0 * x), alpha=3.0))).mul_(
+        (0.024 / canvas.edge_width).clamp(max=1.0)
+    )
     amount = torch.maximum(
         _beard(person, x, y, hairs) * identity["beard"], _moustache(person, x, y) * identity["moustache"]
     )

@@ -56,7 +56,7 @@ def draw_ear(person: PersonModel, window: PixelWindow, side: float) -> EarLayer:
     unit = normalise((px.mul_(inverse[0]), py.mul_(inverse[1]), pz.mul_(inverse[2])))
     colour = light_skin(_turn(unit, cosine, -sine), person.light, hollow.mul_(-0.55).add_(0.88))
     colour.mul_(person.skin * constant(px, 1.0, 0.90, 0.89)).mul_(rim.mul_(0.12).add_(1.0)[:, None])
-    return EarLayer(colour, edge_coverage((1.0 - hit.reach).mul_(0.8 * axes[2]), window.step), hit.t)
+    return EarLayer(colour, edge_coverage((1.0 - hit.reach).mul_(0.8 * axes[2]), window.edge_width), hit.t)
 
 
 def ear_visibility(ear: EarLayer, head_t: Tensor, head_alpha: Tensor) -> Tensor:

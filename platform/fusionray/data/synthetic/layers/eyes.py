@@ -27,7 +27,7 @@ class EyePlanes:
     x: Tensor
     y: Tensor
     side: Tensor
-    step: Tensor
+    edge_width: Tensor
     arch: Tensor
     upper: Tensor
     upper_open: Tensor
@@ -59,54 +59,55 @@ def _place_eyes(canvas: Canvas, person: PersonModel) -> EyePlanes:
     upper_open = (0.28 * arch).add_(0.72).mul_(arch).mul_((-0.22 * x).add_(1.0)).mul_(-upper_height)
     lower = (0.20 * x).add_(1.0).mul_(arch).mul_(lower_height)
     upper = torch.lerp(upper_open, lower, 0.97 * attributes["eye_closure"])
-    return EyePlanes(x, y, canvas.x.sign(), canvas.step / half, arch, upper, upper_open, lower)
+    return EyePlanes(x, y, canvas.x.sign(), canvas.edge_width / half, arch, upper, upper_open, lower)
 
 
 def _paint_ball(canvas: Canvas, person: PersonModel, eye: EyePlanes) -> None:
-    x, y, step, attributes, light = eye.x, eye.y, eye.step, person.attributes, person.screen_light
+    x, y, edge_width, attributes, light = eye.x, eye.y, eye.edge_width, person.attributes, person.screen_light
     under_lid = smoothstep(y - eye.upper, 0.0, 0.34)
     shade = (-0.22 * x.square()).add_(1.0).mul_((0.38 * under_lid).add_(0.62))
     gx = torch.addcmul(x, eye.side, 0.50 * attributes["gaze_x"], value=-1.0)
     gy = y + (0.06 - 0.26 * attributes["gaze_y"])
     away = length(gx, gy)
-    rays = torch.sin((21.0 * gx).div_(away + 0.05)).mul_(0.12 * (0.06 / step).clamp(max=1.0))
+    rays = torch.sin((21.0 * gx).div_(away + 0.05)).mul_(0.12 * (0.06 / edge_width).clamp(max=1.0))
     ring = smoothstep(away, 0.36, 0.52).mul_(-0.62).add_(1.0)
     glow = smoothstep(gy, -0.3, 0.45).mul_(0.75).add_(0.62).add_(rays).mul_(ring).mul_(under_lid.mul_(0.30).add_(0.70))
     colour = shade[:, None] * (constant(x, 0.96, 0.94, 0.92) + 0.0 * light.direct)
     colour.lerp_(
-        glow[:, None] * iris_colour(person.identity["iris_tone"]), edge_coverage(_IRIS_RADIUS - away, step)[:, None]
+        glow[:, None] * iris_colour(person.identity["iris_tone"]),
+        edge_coverage(_IRIS_RADIUS - away, edge_width)[:, None],
     )
-    colour.mul_(edge_coverage(_PUPIL_RADIUS - away, step).mul_(-0.94).add_(1.0)[:, None])
+    colour.mul_(edge_coverage(_PUPIL_RADIUS - away, edge_width).mul_(-0.94).add_(1.0)[:, None])
     # The eyeball is round: about half of its light does not depend on the normal of the face.
     colour.mul_(canvas.light.mean(dim=1, keepdim=True).mul_(0.62).add(canvas.light, alpha=0.50))
     glint_x = gx.addcmul_(eye.side, 0.17 * light.toward[0].clamp(-0.9, 0.9), value=-1.0)
-    glint = edge_coverage(length(glint_x, gy.add_(0.16)).neg_().add_(0.115), step)
+    glint = edge_coverage(length(glint_x, gy.add_(0.16)).neg_().add_(0.115), edge_width)
     colour.add_(glint.mul_(0.85)[:, None])
-    open_ = edge_coverage(torch.minimum(y - eye.upper, eye.lower - y), step).mul_(canvas.visible.clamp(max=1.0))
+    open_ = edge_coverage(torch.minimum(y - eye.upper, eye.lower - y), edge_width).mul_(canvas.visible.clamp(max=1.0))
     canvas.colour.lerp_(colour, open_.mul_(is_above(eye.arch))[:, None])
 
 
 def _paint_lids(canvas: Canvas, person: PersonModel, eye: EyePlanes) -> None:
-    x, y, step, arch, skin = eye.x, eye.y, eye.step, eye.arch, person.skin
+    x, y, edge_width, arch, skin = eye.x, eye.y, eye.edge_width, eye.arch, person.skin
     near = smoothstep(arch, -0.001, 0.06)
     rim = arch.sqrt()
-    lid = edge_coverage(torch.minimum(y - eye.upper_open, eye.upper - y), step).mul_(near)
+    lid = edge_coverage(torch.minimum(y - eye.upper_open, eye.upper - y), edge_width).mul_(near)
     canvas.paint(skin * 0.80, lid * 0.75)
     canvas.glow(lid.mul_(bump(x, y, (0.0, 0.0), (0.9, 0.8))).mul_(0.10))
     fold = person.identity["eye_fold"]
-    crease = line_coverage((y - eye.upper_open).addcmul_(rim, 0.10 + 0.14 * fold).add_(0.05), 0.045, step)
+    crease = line_coverage((y - eye.upper_open).addcmul_(rim, 0.10 + 0.14 * fold).add_(0.05), 0.045, edge_width)
     dark = crease.mul_(near).mul_(0.12 + 0.50 * fold)
     dark.add_(bump(x, y - eye.upper, (0.0, -0.07), (1.05, 0.22)), alpha=0.30)
     bags = 0.02 + 0.30 * person.identity["age"] + 0.22 * person.attributes["squint"]
     under = (y - eye.lower).sub_(0.03)
-    dark.addcmul_(line_coverage(under.sub(rim, alpha=0.20), 0.05, step).mul_(near), bags)
+    dark.addcmul_(line_coverage(under.sub(rim, alpha=0.20), 0.05, edge_width).mul_(near), bags)
     canvas.dim(dark.clamp_(max=0.8))
-    lashes = line_coverage((y - eye.upper).add_(0.02), smoothstep(x, -0.8, 0.9).mul_(0.035).add_(0.045), step).mul_(
-        near
-    )
-    wing = line_coverage((y - eye.upper).add_(x, alpha=0.3).sub_(0.155), 0.05, step)
+    lashes = line_coverage(
+        (y - eye.upper).add_(0.02), smoothstep(x, -0.8, 0.9).mul_(0.035).add_(0.045), edge_width
+    ).mul_(near)
+    wing = line_coverage((y - eye.upper).add_(x, alpha=0.3).sub_(0.155), 0.05, edge_width)
     wing.mul_(bump(x, y, (1.0, -0.05), (0.22, 0.40)))
     canvas.paint(constant(x, 0.09, 0.06, 0.05), torch.maximum(lashes.mul_(0.94), wing.mul_(0.8)))
     canvas.paint(
-        skin * constant(x, 0.62, 0.52, 0.50), line_coverage(under.add_(0.01), 0.03, step).mul_(near).mul_(0.60)
+        skin * constant(x, 0.62, 0.52, 0.50), line_coverage(under.add_(0.01), 0.03, edge_width).mul_(near).mul_(0.60)
     )

@@ -46,22 +46,24 @@ def paint_glasses(colour: Tensor, person: PersonModel, window: PixelWindow, dept
 
     `depth` [N, H, W] is the depth of the head. Returns the coverage [N, H, W] of frame and lens together.
     """
-    shape, light, step = _build_glasses(person), person.light, window.step
+    shape, light, edge_width = _build_glasses(person), person.light, window.edge_width
     rays = person.pose.rays(window.u, window.v)
     t = (shape.plane_z - rays[2]).div_(person.pose.toward[2])
     x, y, _ = along_ray(rays, person.pose.toward, t)
     y.sub_(person.head.eye_y + 0.02)
     side = x.abs()
     outside = _lens_distance(shape, side, y)
-    rims = line_coverage(outside, shape.rim, step).mul_(torch.maximum(shape.below, edge_coverage(0.02 - y, step)))
-    bridge = line_coverage(y + 0.35 * shape.half_y - 0.25 * x.square(), 0.8 * shape.rim, step)
-    bridge.mul_(edge_coverage(shape.centre - shape.half_x - side, step))
+    rims = line_coverage(outside, shape.rim, edge_width).mul_(
+        torch.maximum(shape.below, edge_coverage(0.02 - y, edge_width))
+    )
+    bridge = line_coverage(y + 0.35 * shape.half_y - 0.25 * x.square(), 0.8 * shape.rim, edge_width)
+    bridge.mul_(edge_coverage(shape.centre - shape.half_x - side, edge_width))
     arms = torch.maximum(_draw_arm(person, window, shape, depth, -1.0), _draw_arm(person, window, shape, depth, 1.0))
     frame = torch.maximum(torch.maximum(rims, bridge), arms).mul_(shape.worn)
-    glass = edge_coverage(-outside, step).mul_(shape.worn)
+    glass = edge_coverage(-outside, edge_width).mul_(shape.worn)
     lit = light.ambient + 0.6 * light.direct
     colour.lerp_(constant(x, 0.12, 0.11, 0.11) * lit, (glass * shape.dark)[:, None])
-    streak = line_coverage(x - 0.7 * y + 0.3 * shape.centre * x.sign(), 0.05, step).mul_(glass)
+    streak = line_coverage(x - 0.7 * y + 0.3 * shape.centre * x.sign(), 0.05, edge_width).mul_(glass)
     colour.add_(streak.mul_(0.05)[:, None])
     colour.lerp_(_frame_colour(person.attributes["glasses_tone"]) * lit, frame[:, None])
     return torch.maximum(frame, glass.mul_(shape.dark))
@@ -100,4 +102,4 @@ def _draw_arm(person: PersonModel, window: PixelWindow, shape: GlassesShape, dep
     along = (u * du + v * dv).div_((du * du + dv * dv).clamp(min=1e-6)).clamp_(0.0, 1.0)
     away = length(u - along * du, v - along * dv)
     here = (along * (end[2] - begin[2])).add_(begin[2])
-    return edge_coverage(0.9 * shape.rim - away, window.step).mul_(smoothstep(here - depth, -0.05, 0.0))
+    return edge_coverage(0.9 * shape.rim - away, window.edge_width).mul_(smoothstep(here - depth, -0.05, 0.0))

@@ -22,7 +22,7 @@ def add_grain(display: Tensor, attributes: ParameterColumns, picture: PixelWindo
     if not bool((amount > 0).any()):
         return display
     # The average of k x k cells in one pixel has 1 / k of the grain.
-    strength = _STRONGEST * amount * (1.0 / (_CELLS * picture.step)).clamp(max=1.0)
+    strength = _STRONGEST * amount * (1.0 / (_CELLS * picture.edge_width)).clamp(max=1.0)
     cell = (picture.v * _CELLS).floor_().mul_(_TILE).add_((picture.u * _CELLS).floor_())
     cell.add_((attributes["noise_phase"] * _TILE**2).floor())
     grain = _hash_tile(display.device)[cell.to(torch.int32).bitwise_and_(_TILE**2 - 1)]

@@ -45,17 +45,17 @@ def draw_hair(person: PersonModel, window: PixelWindow) -> HairLayers:
     lump = curls * hair.curl
     lon = (x / (y.square().mul_(inverse[1]).neg_().add_(1.0).clamp_(min=0.05).sqrt_())).sub_(0.3 * hair.part)
     strands = _strands(lon, y, window, hair)
-    body = edge_coverage((1.0 - reach).mul_(0.85).add_(lump), window.step).mul_(hair.density)
+    body = edge_coverage((1.0 - reach).mul_(0.85).add_(lump), window.edge_width).mul_(hair.density)
     end = (hair.drop - hair.centre_y - y).add_(strands, alpha=0.05).add_(lump, alpha=0.6)
-    body.mul_(edge_coverage(end, window.step + 0.05))
+    body.mul_(edge_coverage(end, window.edge_width + 0.05))
     edge = face_opening(hair, (x, y + hair.centre_y, z)).sub_(1.0).add_(strands, alpha=0.025).add_(lump)
-    near = edge_coverage(edge.mul_(0.45), window.step + 0.012).mul_(body)
+    near = edge_coverage(edge.mul_(0.45), window.edge_width + 0.012).mul_(body)
     rough = (6.0 * hair.curl).clamp(max=0.4) * curls
     normal = normalise(
         ((x * inverse[0]).add_(strands, alpha=0.22).add_(rough), (y * inverse[1]).sub_(rough), z * inverse[2])
     )
     colour = light_cloth(normal, light, rough + 0.86, hair.colour)
-    parting = line_coverage(x - 0.34 * hair.part + 0.05 * y, 0.014, window.step).mul_(smoothstep(y, -0.50, -0.62))
+    parting = line_coverage(x - 0.34 * hair.part + 0.05 * y, 0.014, window.edge_width).mul_(smoothstep(y, -0.50, -0.62))
     tone = (0.20 * strands).add_(rough, alpha=0.25).add_(0.92).mul_(1.0 - parting.mul_(0.55 * hair.slant.abs()))
     gloss = (0.45 * strands).add_(0.55).mul_(specular_cloth(normal, light)) * (1.0 - 9.0 * hair.curl).clamp(min=0.3)
     sheen = (hair.colour.sqrt() * 0.22 + 0.02) * light.direct
@@ -80,11 +80,13 @@ def _intersect_shell(hair: HairShape, pose: Pose, window: PixelWindow) -> tuple[
 def _strands(lon: Tensor, y: Tensor, window: PixelWindow, hair: HairShape) -> Tensor:
     """Return the brightness of strands from the crown down, in [-1, 1]; strands thinner than a pixel fade."""
     bend = torch.sin(3.1 * y + 4.0 * hair.part).mul_(2.0)
-    coarse = torch.sin((23.0 * lon).add_(bend)).mul_(0.45 * (0.12 / window.step).clamp(max=1.0))
+    coarse = torch.sin((23.0 * lon).add_(bend)).mul_(0.45 * (0.12 / window.edge_width).clamp(max=1.0))
     fine = torch.sin((61.0 * lon).add_(bend, alpha=1.7).add_(y, alpha=5.0)).mul_(
-        0.33 * (0.04 / window.step).clamp(max=1.0)
+        0.33 * (0.04 / window.edge_width).clamp(max=1.0)
     )
-    finest = torch.sin((127.0 * lon).add_(y, alpha=9.0).add_(bend)).mul_(0.22 * (0.018 / window.step).clamp(max=1.0))
+    finest = torch.sin((127.0 * lon).add_(y, alpha=9.0).add_(bend)).mul_(
+        0.22 * (0.018 / window.edge_width).clamp(max=1.0)
+    )
     return coarse.add_(fine).add_(finest)
 
 
@@ -115,9 +117,11 @@ def draw_knot(person: PersonModel, window: PixelWindow) -> KnotLayer:
     origin = (x - centre[0], y - centre[1], z - centre[2])
     hit = intersect_ellipsoid(origin, pose.toward, inverse)
     px, py, pz = along_ray(origin, pose.toward, hit.t)
-    strands = torch.sin((px + 0.4 * py) * (46.0 / (0.5 + axes[1]))).mul_((0.08 / window.step).clamp(max=1.0))
+    strands = torch.sin((px + 0.4 * py) * (46.0 / (0.5 + axes[1]))).mul_((0.08 / window.edge_width).clamp(max=1.0))
     normal = normalise(((px * inverse[0]).add_(strands, alpha=0.5), py * inverse[1], pz * inverse[2]))
     colour = light_cloth(normal, light, torch.full_like(px, 0.8), hair.colour)
     colour.mul_((0.85 + 0.2 * strands)[:, None])
     colour.addcmul_(0.06 * light.direct, specular_cloth(normal, light)[:, None])
-    return KnotLayer(colour, edge_coverage((1.0 - hit.reach) * axes[0], window.step) * (hair.knot > 0.5).to(px.dtype))
+    return KnotLayer(
+        colour, edge_coverage((1.0 - hit.reach) * axes[0], window.edge_width) * (hair.knot > 0.5).to(px.dtype)
+    )

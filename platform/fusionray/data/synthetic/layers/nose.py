@@ -77,7 +77,7 @@ def intersect_nose(person: PersonModel, window: PixelWindow, head_t: Tensor, hea
     nz.mul_(inverse[2])
     ny.mul_(inverse[1]).addcmul_(nose.lean, nz, value=-1.0)
     weight = (hit.t - head_t[:, None]).mul_(_SHARPNESS).clamp_(max=18.0).exp_()
-    weight.mul_(edge_coverage((1.0 - hit.reach).mul_(nose.axes[0]), window.step[:, None]))
+    weight.mul_(edge_coverage((1.0 - hit.reach).mul_(nose.axes[0]), window.edge_width[:, None]))
     total = weight.sum(dim=1).add_(1.0)
     depth = (weight * hit.t).sum(dim=1).add_(head_t).div_(total)
     weight.mul_(dot((nx, ny, nz), (nx, ny, nz)).add_(1e-12).rsqrt_())

@@ -76,7 +76,7 @@ def _mark_skin(person: PersonModel, point: Vector, window: PixelWindow, albedo: 
 
     Freckles are the peaks of crossed waves; their phase differs by person.
     """
-    identity, step = person.identity, window.step
+    identity, edge_width = person.identity, window.edge_width
     if not bool((identity["freckles"] + identity["mole_size"] > 0).any()):
         return
     x, y = point[0], point[1]
@@ -85,9 +85,9 @@ def _mark_skin(person: PersonModel, point: Vector, window: PixelWindow, albedo: 
     wave.add_(torch.sin((83.0 * y).add_(x, alpha=-41.0).add_(2.3 * phase)))
     wave.add_(torch.sin((61.0 * x).add_(y, alpha=59.0).add_(1.7 * phase)))
     zone = bump(x.abs(), y, (0.26, 0.26), (0.50, 0.34)).mul_(0.95 * identity["freckles"].sqrt())
-    freckles = smoothstep(wave, 0.9, 1.7).mul_(zone).mul_((0.028 / step).clamp(max=1.0))
+    freckles = smoothstep(wave, 0.9, 1.7).mul_(zone).mul_((0.028 / edge_width).clamp(max=1.0))
     away = length(x - 0.46 * identity["mole_x"], y - 0.40 - 0.38 * identity["mole_y"])
-    mole = edge_coverage(away.neg_().add_(0.026 + 0.022 * identity["mole_size"]), step.clamp(min=0.012))
+    mole = edge_coverage(away.neg_().add_(0.026 + 0.022 * identity["mole_size"]), edge_width.clamp(min=0.012))
     mole.mul_((identity["mole_size"] > 0).to(mole.dtype))
     albedo.lerp_(person.skin * constant(x, 0.74, 0.64, 0.58), freckles[:, None])
     albedo.lerp_(person.skin * constant(x, 0.34, 0.27, 0.25), mole[:, None])
