@@ -22,7 +22,7 @@ from fusionray.types import Batch, DecodedRows
 class HeldOutCrops:
     """The first `count` rows of a split, of which `collate` makes batches.
 
-    Raises: ShardCorrupt if the split is empty or a file is damaged.
+    Raises: ShardCorrupt if the split is empty.
     """
 
     def __init__(

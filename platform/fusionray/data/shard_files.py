@@ -1,6 +1,6 @@
 """Read rows from the shards of a split: a whole split, or segments of its files.
 
-A file that is missing, damaged or not as the manifest promises raises ShardCorrupt.
+Segments of a file that is missing, damaged or different from its entry in the manifest raise ShardCorrupt.
 """
 
 from __future__ import annotations
@@ -135,7 +135,10 @@ def read_split(folder: str, manifest: Manifest, split: Split, columns: Sequence[
 
 
 def list_people(folder: str, manifest: Manifest, split: Split) -> list[str]:
-    """List the people of a split, sorted: the index is the label of the person. Empty for shards of pictures."""
+    """List the people of a split, sorted: the index is the label of the person. Empty for shards of pictures.
+
+    Raises: ShardCorrupt if the split is empty.
+    """
     if manifest.task == "pictures":
         return []
     return sorted(set(read_split(folder, manifest, split, ["identity"]).column("identity").to_pylist()))
