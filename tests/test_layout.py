@@ -91,6 +91,15 @@ FORBIDDEN = {
     "metrics": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in ("recipes", *TRAINING_SIDE))],
     "metrics/verification.py": ["torch", "fusionray"],
     "data/synthetic": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in ("nets", "recipes", *TRAINING_SIDE))],
+    **{
+        f"data/synthetic/{lower}": [f"fusionray.data.synthetic.{upper}" for upper in uppers]
+        for lower, uppers in {
+            "parameters": ("graphics", "shapes", "layers", "scene", "renderer", "true_fusion"),
+            "graphics": ("shapes", "layers", "scene", "renderer", "true_fusion"),
+            "shapes": ("layers", "scene", "renderer", "true_fusion"),
+            "layers": ("scene", "renderer", "true_fusion"),
+        }.items()
+    },
     "data/pairs.py": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in ("nets", "recipes", *TRAINING_SIDE))],
     "hardware": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in ("data", "nets", "recipes", *TRAINING_SIDE))],
     "storage": [*CLUSTER, *TOP, *(f"fusionray.{room}" for room in ("data", "nets", "recipes", *TRAINING_SIDE))],

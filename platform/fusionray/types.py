@@ -47,7 +47,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Rows:
+class DecodedRows:
     """Decoded rows of shards in one role, before a recipe's family makes a `Batch` of them.
 
     `image` uint8 [N,3,S,S] RGB; `label` int64 [N], equal where rows of any role show one person (in shards of pictures:
@@ -102,7 +102,7 @@ class PairBatch(Batch):
     region: Tensor | None = None
 
     @classmethod
-    def from_rows(cls, source: Rows, target: Rows) -> PairBatch:
+    def from_rows(cls, source: DecodedRows, target: DecodedRows) -> PairBatch:
         """Pair decoded rows; synthetic ones with what renders their true fusion."""
         truth = None
         if target.columns:

@@ -14,7 +14,7 @@ from fusionray.benchmarks.loader import (
     decode_with_simplejpeg,
     measure_loader,
 )
-from fusionray.data.reading import list_files, list_people
+from fusionray.data.shard_files import list_files, list_people
 from tests.support.tiny_shards import SIZE, draw_crop, write_tiny_shards
 
 

@@ -9,21 +9,21 @@ import torch
 
 from fusionray.data.decoding import (
     CROPS_PER_TASK,
+    BufferPool,
     CropDecoder,
-    ReusedMemory,
-    allocate_scratch,
+    allocate_scratch_image,
     collate_pairs,
     decode_crop,
     decode_rows,
 )
-from fusionray.data.pairs import Crop, Crops, SampledPairs
+from fusionray.data.pairs import EncodedCrop, EncodedCrops, SampledPairs
 from fusionray.data.synthetic import ATTRIBUTE_NAMES, neutral_attributes
 from fusionray.errors import ShardCorrupt
 from fusionray.recipes.single_faces import collate_faces
 from tests.support.tiny_shards import SIZE, draw_crop, encode, name_person
 
 SMILE, ROLL = (ATTRIBUTE_NAMES.index(name) for name in ("smile", "roll"))
-# A crop that lies on its side in its picture: its rows run down the picture.
+# A crop that is rotated by 90 degrees in its picture.
 VIEW_23 = np.array([[0, -0.5, 0.75], [0.5, 0, 0.25]], np.float32)
 
 
@@ -34,7 +34,7 @@ def decoder() -> Iterator[CropDecoder]:
     decoder.close()
 
 
-def crops_of(*rows: tuple[int, int], truth: bool = False) -> Crops:
+def crops_of(*rows: tuple[int, int], truth: bool = False) -> EncodedCrops:
     """Build crops of (person, number); with truth, of heads that smile by tenths of the number and roll by ten."""
     people = sorted({person for person, _ in rows})
     attributes = neutral_attributes(len(rows)).numpy()
@@ -45,7 +45,7 @@ def crops_of(*rows: tuple[int, int], truth: bool = False) -> Crops:
         "attribute_parameters": attributes,
         "view": np.tile(VIEW_23.reshape(6), (len(rows), 1)),
     }
-    return Crops(
+    return EncodedCrops(
         [encode(draw_crop(*row)) for row in rows],
         [name_person(person) for person in people],
         np.array([people.index(person) for person, _ in rows]),
@@ -57,7 +57,7 @@ def regions_of(*rows: tuple[int, int]) -> list[bytes]:
     return [encode(draw_crop(*row)[:, :, 0]) for row in rows]
 
 
-def test_pairs_know_where_the_targets_show_their_faces(decoder: CropDecoder) -> None:
+def test_pairs_carry_the_regions_of_their_targets(decoder: CropDecoder) -> None:
     rows = ((0, 0), (1, 1))
     crops = dataclasses.replace(crops_of(*rows), regions=regions_of(*rows))
     batch = collate_pairs([SampledPairs(crops, np.array([[0, 1], [1, 0]]))], decoder)
@@ -67,7 +67,7 @@ def test_pairs_know_where_the_targets_show_their_faces(decoder: CropDecoder) -> 
         np.testing.assert_array_equal(batch.region[row, 0].numpy(), draw_crop(person, number)[:, :, 0])
 
 
-def test_a_batch_in_which_one_face_may_be_anywhere_has_no_regions(decoder: CropDecoder) -> None:
+def test_a_batch_with_an_unknown_region_has_no_regions(decoder: CropDecoder) -> None:
     known = dataclasses.replace(crops_of((0, 0), (1, 1)), regions=regions_of((0, 0), (1, 1)))
     group = [SampledPairs(known, np.array([[0, 1]])), SampledPairs(crops_of((2, 3), (2, 2)), np.array([[1, 0]]))]
     assert collate_pairs(group, decoder).region is None
@@ -90,7 +90,7 @@ def test_a_damaged_region_is_named(decoder: CropDecoder, region: bytes, message:
         collate_pairs([SampledPairs(crops, np.array([[0, 1]]))], decoder)
 
 
-def test_pairs_hold_source_and_target_in_their_places_whatever_they_are_drawn_from(decoder: CropDecoder) -> None:
+def test_pairs_keep_the_order_of_source_and_target_over_several_sets_of_crops(decoder: CropDecoder) -> None:
     group = [
         SampledPairs(crops_of((0, 0), (1, 1), truth=True), np.array([[0, 1]])),
         SampledPairs(crops_of((2, 3), (2, 2), truth=True), np.array([[1, 0]])),
@@ -133,7 +133,7 @@ def test_a_synthetic_face_carries_its_person_and_what_its_crop_shows(decoder: Cr
 def test_a_jpeg_decodes_to_nearly_what_was_encoded() -> None:
     smooth = np.broadcast_to(np.arange(SIZE, dtype=np.uint8)[:, None, None] * 12, (SIZE, SIZE, 3)).copy()
     smooth[:, :, 2] = 200
-    decoded = decode_crop(Crop(encode(smooth, "JPEG"), "p"), allocate_scratch(SIZE)).astype(int)
+    decoded = decode_crop(EncodedCrop(encode(smooth, "JPEG"), "p"), allocate_scratch_image(SIZE)).astype(int)
     assert np.abs(decoded - smooth).mean() < 4
 
 
@@ -142,7 +142,7 @@ def test_a_jpeg_decodes_to_nearly_what_was_encoded() -> None:
 def test_a_damaged_crop_is_reported_with_its_person(decoder: CropDecoder, image_format: str, damage: str) -> None:
     sound = encode(draw_crop(0, 0), image_format)
     data = {"truncated": sound[: len(sound) // 2], "empty": b"", "text": b"not a picture"}[damage]
-    crops = [Crop(sound, "sound")] * 5 + [Crop(memoryview(data), "person-042")]
+    crops = [EncodedCrop(sound, "sound")] * 5 + [EncodedCrop(memoryview(data), "person-042")]
     with pytest.raises(ShardCorrupt, match=r"a crop of 'person-042' .*; prepare the data again") as caught:
         decoder.decode(crops)
     assert "\n" not in str(caught.value)
@@ -152,13 +152,13 @@ def test_a_damaged_crop_is_reported_with_its_person(decoder: CropDecoder, image_
 @pytest.mark.parametrize("size", [8, 32])
 def test_a_crop_of_another_size_is_reported(decoder: CropDecoder, image_format: str, size: int) -> None:
     with pytest.raises(ShardCorrupt, match=rf"'p' holds \({size}, {size}, 3\), not 16 x 16 RGB"):
-        decoder.decode([Crop(encode(draw_crop(0, 0, size), image_format), "p")])
+        decoder.decode([EncodedCrop(encode(draw_crop(0, 0, size), image_format), "p")])
 
 
 @pytest.mark.parametrize("count", [1, CROPS_PER_TASK, 2 * CROPS_PER_TASK + 1])
 def test_crops_decode_in_order_however_they_share_the_threads(count: int) -> None:
     decoder = CropDecoder(SIZE, threads=3)
-    images = decoder.decode([Crop(encode(draw_crop(0, number)), "p") for number in range(count)])
+    images = decoder.decode([EncodedCrop(encode(draw_crop(0, number)), "p") for number in range(count)])
     decoder.close()
     assert images.shape == (count, 3, SIZE, SIZE)
     assert images.is_contiguous()
@@ -166,25 +166,25 @@ def test_crops_decode_in_order_however_they_share_the_threads(count: int) -> Non
         np.testing.assert_array_equal(images[number].permute(1, 2, 0).numpy(), draw_crop(0, number))
 
 
-def test_memory_is_used_again_only_when_nothing_refers_to_it() -> None:
-    memory = ReusedMemory()
-    first = memory.take((4, 2))
+def test_memory_is_reused_only_when_no_tensor_refers_to_it() -> None:
+    buffers = BufferPool()
+    first = buffers.allocate((4, 2))
     place = first.data_ptr()
     part = first[1:]
     del first
-    assert memory.take((4, 2)).data_ptr() != place
+    assert buffers.allocate((4, 2)).data_ptr() != place
     view = part.numpy()
     del part
-    assert memory.free[(4, 2)] == [] or all(free.ctypes.data != place for free in memory.free[(4, 2)])
+    assert buffers.free[(4, 2)] == [] or all(free.ctypes.data != place for free in buffers.free[(4, 2)])
     del view
-    assert any(free.ctypes.data == place for free in memory.free[(4, 2)])
-    again = [memory.take((4, 2)) for _ in range(2)]
+    assert any(free.ctypes.data == place for free in buffers.free[(4, 2)])
+    again = [buffers.allocate((4, 2)) for _ in range(2)]
     assert place in [tensor.data_ptr() for tensor in again]
-    assert memory.free[(4, 2)] == []
+    assert buffers.free[(4, 2)] == []
 
 
-def test_decoded_pictures_lie_where_they_are_read_back_from_the_cache() -> None:
+def test_scratch_images_are_aligned_so_that_they_stay_in_the_cache() -> None:
     for size in (16, 64, 128):
-        scratch = allocate_scratch(size)
+        scratch = allocate_scratch_image(size)
         assert scratch.ctypes.data % 32 == 16
         assert scratch.flags.c_contiguous

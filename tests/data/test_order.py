@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 import numpy as np
 import pytest
 
-from fusionray.data.order import SEGMENT_ROWS, DataOrder, DataPosition, EpochPartition, Window, window_edges
+from fusionray.data.order import SEGMENT_ROWS, DataOrder, DataPosition, EpochPartition, ShuffleWindow, window_edges
 from fusionray.errors import ShardMismatch
 
 FILES = (30, 7, 41, 22, 1, 39)
@@ -18,7 +18,7 @@ def order(num_ranks: int = 1, window_rows: int = 16, seed: int = 5, files: tuple
     return DataOrder(files, seed, num_ranks, window_rows)
 
 
-def rows_of(window: Window) -> list[Row]:
+def rows_of(window: ShuffleWindow) -> list[Row]:
     """List what a window reads, as (file, row)."""
     return [(segment.file, int(row)) for segment in window.segments for row in segment.rows]
 
@@ -45,13 +45,13 @@ def test_one_rank_draws_every_row_once_an_epoch_and_in_another_order_the_next() 
 @pytest.mark.parametrize("num_ranks", [2, 3, 7])
 def test_ranks_share_an_epoch_and_leave_less_than_a_row_each(num_ranks: int) -> None:
     data = order(num_ranks)
-    part = NUM_ROWS // num_ranks
-    rows = [row for rank in range(num_ranks) for row in drawn(data, DataPosition(), rank, part)]
-    assert len(set(rows)) == len(rows) == part * num_ranks
+    rows_per_rank = NUM_ROWS // num_ranks
+    rows = [row for rank in range(num_ranks) for row in drawn(data, DataPosition(), rank, rows_per_rank)]
+    assert len(set(rows)) == len(rows) == rows_per_rank * num_ranks
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
-def test_a_later_position_goes_on_where_the_former_order_would(num_ranks: int) -> None:
+def test_a_later_position_continues_the_same_order(num_ranks: int) -> None:
     data = order(num_ranks)
     for rank in range(num_ranks):
         whole = drawn(data, DataPosition(), rank, 400)
@@ -59,7 +59,7 @@ def test_a_later_position_goes_on_where_the_former_order_would(num_ranks: int) -
         done = 0
         for step in (1, 5, 16, 3, 61, 97, 140):
             # Steps that do not divide leave some ranks a row ahead of others.
-            done += data.share(position, step, rank)
+            done += data.local_rows(position, step, rank)
             position = data.advance(position, step)
             assert drawn(data, position, rank, 60) == whole[done : done + 60], (rank, done)
 
@@ -76,20 +76,20 @@ def test_positions_add_up_and_cross_several_epochs_at_once() -> None:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 7])
-def test_the_shares_of_a_step_add_up_and_differ_by_one_row(num_ranks: int) -> None:
+def test_the_local_rows_of_a_step_add_up_and_differ_by_at_most_one(num_ranks: int) -> None:
     data = order(num_ranks)
     position = DataPosition()
     totals = [0] * num_ranks
     for _ in range(100):
-        shares = [data.share(position, 16, rank) for rank in range(num_ranks)]
+        shares = [data.local_rows(position, 16, rank) for rank in range(num_ranks)]
         assert sum(shares) == 16
-        totals = [total + share for total, share in zip(totals, shares, strict=True)]
+        totals = [total + local_rows for total, local_rows in zip(totals, shares, strict=True)]
         assert max(totals) - min(totals) <= 1
         position = data.advance(position, 16)
 
 
 def test_a_position_survives_json() -> None:
-    position = DataPosition(epoch=3, cuts=(EpochPartition(num_ranks=2, window_rows=16, drawn=9),))
+    position = DataPosition(epoch=3, partitions=(EpochPartition(num_ranks=2, window_rows=16, drawn=9),))
     assert DataPosition.model_validate_json(position.model_dump_json()) == position
     assert DataPosition.model_validate(position.model_dump(mode="json")) == position
 
@@ -101,7 +101,7 @@ def test_a_position_survives_json() -> None:
         [(1, 16, 1), (3, 16, 3), (2, 16, 2), (1, 16, 10**6)],
         [(3, 16, 134), (2, 16, 10**6)],
         [(2, 16, 33), (2, 50, 61), (2, 7, 10**6)],
-        # One rank has no row left of its part while the other two have one each.
+        # One rank has drawn all of its part while the other two have one row left.
         [(3, 16, 137), (1, 16, 10**6)],
     ],
 )
@@ -112,11 +112,11 @@ def test_every_row_is_drawn_once_though_ranks_or_windows_change_within_an_epoch(
     seen: list[Row] = []
     for num_ranks, window_rows, steps in plan:
         data = order(num_ranks, window_rows)
-        epoch, cuts, part = data.open_cut(position)
+        epoch, partitions, rows_per_rank = data.open_partition(position)
         assert epoch == 0
-        count = min(steps, part * num_ranks - cuts[-1].total)
+        count = min(steps, rows_per_rank * num_ranks - partitions[-1].total)
         for rank in range(num_ranks):
-            seen += drawn(data, position, rank, data.share(position, count, rank))
+            seen += drawn(data, position, rank, data.local_rows(position, count, rank))
         position = data.advance(position, count)
     assert len(set(seen)) == len(seen)
     # What is dropped is the remainder of the last division only.
@@ -124,34 +124,37 @@ def test_every_row_is_drawn_once_though_ranks_or_windows_change_within_an_epoch(
     assert position == DataPosition(epoch=1)
 
 
-def test_the_same_ranks_go_on_in_their_cut_and_others_open_one() -> None:
+def test_the_same_ranks_continue_their_partition_and_others_start_one() -> None:
     position = order(2).advance(DataPosition(), 21)
-    assert [cut.total for cut in order(2).advance(position, 10).cuts] == [31]
-    assert [(cut.num_ranks, cut.total) for cut in order(1).advance(position, 5).cuts] == [(2, 21), (1, 5)]
+    assert [partition.total for partition in order(2).advance(position, 10).partitions] == [31]
+    assert [(partition.num_ranks, partition.total) for partition in order(1).advance(position, 5).partitions] == [
+        (2, 21),
+        (1, 5),
+    ]
 
 
 def test_too_few_rows_for_more_ranks_end_the_epoch() -> None:
     position = order(1).advance(DataPosition(), NUM_ROWS - 2)
     assert order(3).advance(position, 3) == DataPosition(
-        epoch=1, cuts=(EpochPartition(num_ranks=3, window_rows=16, drawn=1),)
+        epoch=1, partitions=(EpochPartition(num_ranks=3, window_rows=16, drawn=1),)
     )
 
 
-def test_a_window_is_bounded_and_none_is_a_small_rest() -> None:
-    for part in (1, 15, 16, 17, 33, 1000):
-        sizes = np.diff(window_edges(part, 16))
-        assert sizes.sum() == part
+def test_windows_are_bounded_and_none_is_much_shorter() -> None:
+    for rows_per_rank in (1, 15, 16, 17, 33, 1000):
+        sizes = np.diff(window_edges(rows_per_rank, 16))
+        assert sizes.sum() == rows_per_rank
         assert sizes.max() <= 16
-        assert sizes.min() >= min(part, 8)
+        assert sizes.min() >= min(rows_per_rank, 8)
 
 
-def test_the_last_rows_of_an_epoch_are_read_with_others_to_pair_them_with() -> None:
+def test_the_last_rows_of_an_epoch_are_read_with_others_for_pairs() -> None:
     position = order(1).advance(DataPosition(), NUM_ROWS - 4)
     window = next(order(3).windows(position, 1))
     assert len(window.order) == 1
     rows = rows_of(window)
     assert len(rows) == len(set(rows)) == 8
-    # The row to be drawn is still the one that was left.
+    # The drawn row is one of those that remained.
     left = drawn(order(1), position, 0, 4)
     assert rows[window.order[0]] in left
 
@@ -181,7 +184,7 @@ def test_fewer_rows_than_ranks_are_refused() -> None:
 
 def test_ten_million_rows_are_ordered_in_a_moment() -> None:
     data = DataOrder((10_000,) * 1000, 0, 8, 4096)
-    position = DataPosition(epoch=2, cuts=(EpochPartition(num_ranks=6, window_rows=4096, drawn=900_000),))
+    position = DataPosition(epoch=2, partitions=(EpochPartition(num_ranks=6, window_rows=4096, drawn=900_000),))
     started = time.process_time()
     position = data.advance(position, 64 * 8)
     window = next(data.windows(position, 7))

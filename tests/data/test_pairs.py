@@ -6,7 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fusionray.data.pairs import Crops, SampledPairs, crops_from_tables, draw_held_out_pairs, draw_sources, regroup
+from fusionray.data.pairs import (
+    EncodedCrops,
+    SampledPairs,
+    crops_from_tables,
+    draw_held_out_pairs,
+    draw_sources,
+    rebatch,
+)
 from tests.support.tiny_shards import build_crops, build_table
 
 
@@ -25,19 +32,19 @@ def people_of(draws: SampledPairs) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("ratio", [0.0, 0.2, 0.5, 1.0])
 def test_the_share_of_same_person_pairs_is_the_one_asked_for(ratio: float) -> None:
-    # A draw from a normal distribution in place of a uniform one would give 0.58 for 0.2, and 0.5 for 0.
+    # With normal instead of uniform random numbers 0.2 would give 0.58, and 0 would give 0.5.
     source, target = people_of(draw_pairs(ratio, people=400))
     assert np.mean(source == target) == pytest.approx(ratio, abs=0.02)
 
 
-def test_a_picture_is_never_its_own_mate() -> None:
+def test_a_picture_is_never_its_own_source() -> None:
     draws = draw_pairs(1.0, pictures=2)
     source, target = people_of(draws)
     assert (source == target).all()
     assert (draws.indices[:, 0] != draws.indices[:, 1]).all()
 
 
-def test_every_other_picture_of_a_person_is_as_likely_a_mate() -> None:
+def test_all_other_pictures_are_equally_likely_sources() -> None:
     person_N = np.repeat([1, 0, 2], [3, 4, 5])
     targets = np.full(8000, 4)
     sources = draw_sources(person_N, targets, 1.0, np.random.default_rng(0))
@@ -97,7 +104,7 @@ def test_held_out_pairs_of_one_person_are_refused() -> None:
 def test_crops_hold_the_rows_of_all_tables_in_their_order() -> None:
     crops = build_crops(3, 4)
     rows = build_table(crops)
-    # Slices and chunks: what a reader hands over begins anywhere in its buffers.
+    # Slices and chunks: the rows of a table may begin anywhere in its buffers.
     tables = [rows.slice(0, 5), pa.concat_tables([rows.slice(5, 1), rows.slice(6, 0), rows.slice(6, 3)]), rows.slice(9)]
     taken = crops_from_tables(tables)
     assert len(taken) == 12
@@ -116,12 +123,12 @@ def test_crops_carry_what_generated_them_where_the_rows_do() -> None:
     assert crops.truth["view"][2].tolist() == [12, 13, 14, 15, 16, 17]
 
 
-def test_groups_are_full_but_for_the_last_whatever_they_are_made_of() -> None:
-    crops = Crops([b""] * 100, ["p"], np.zeros(100, np.int64), {})
+def test_all_groups_but_the_last_are_full_whatever_the_sizes_of_the_draws() -> None:
+    crops = EncodedCrops([b""] * 100, ["p"], np.zeros(100, np.int64), {})
     parts = [
         SampledPairs(crops, np.arange(start, end)[:, None])
         for start, end in ((0, 2), (2, 3), (3, 20), (20, 20), (20, 31))
     ]
-    groups = [[int(index) for draws in group for index in draws.indices[:, 0]] for group in regroup(parts, 7)]
+    groups = [[int(index) for draws in group for index in draws.indices[:, 0]] for group in rebatch(parts, 7)]
     assert [len(group) for group in groups] == [7, 7, 7, 7, 3]
     assert list(chain.from_iterable(groups)) == list(range(31))

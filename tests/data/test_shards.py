@@ -13,9 +13,8 @@ from fusionray.data.shards import (
     MANIFEST_NAME,
     ROWS_PER_GROUP,
     Manifest,
-    build_row,
+    build_face_row,
     check_shards,
-    landmarks_from_column,
     matrix_from_column,
     read_manifest,
     write_shard,
@@ -25,25 +24,20 @@ from tests.support.tiny_shards import LANDMARKS_52, SIZE, write_tiny_shards
 
 
 def test_rows_read_back_with_plain_pyarrow(tmp_path: Path) -> None:
-    rows = [build_row(f"image {i}".encode(), "b" if i % 2 else "a", LANDMARKS_52 + i, f"src/{i}") for i in range(5)]
+    rows = [
+        build_face_row(f"image {i}".encode(), "b" if i % 2 else "a", LANDMARKS_52 + i, f"src/{i}") for i in range(5)
+    ]
     info = write_shard(str(tmp_path), "shard-00000.parquet", "train", rows)
     table = pq.read_table(tmp_path / "shard-00000.parquet")
     assert table.column_names == ["image", "identity", "landmarks", "source", "region"]
     assert table.schema.field("landmarks").type == pa.list_(pa.list_(pa.float32(), 2), 5)
-    # Rows of a person lie together, so that pairs are made inside a block.
+    # The rows of a person are adjacent.
     assert table.column("identity").to_pylist() == ["a", "a", "a", "b", "b"]
     assert table.column("image").to_pylist() == [b"image 0", b"image 2", b"image 4", b"image 1", b"image 3"]
-    landmarks = landmarks_from_column(table.column("landmarks"))
-    assert landmarks.dtype == np.float32
-    np.testing.assert_array_equal(landmarks, np.stack([LANDMARKS_52 + i for i in (0, 2, 4, 1, 3)]))
+    np.testing.assert_array_equal(
+        table.column("landmarks").to_pylist(), np.stack([LANDMARKS_52 + i for i in (0, 2, 4, 1, 3)])
+    )
     assert (info.rows, info.identities) == (5, 2)
-
-
-def test_landmarks_of_a_slice_are_those_of_its_rows(tmp_path: Path) -> None:
-    rows = [build_row(b"", "a", LANDMARKS_52 + i, f"{i}") for i in range(4)]
-    write_shard(str(tmp_path), "s.parquet", "train", rows)
-    column = pq.read_table(tmp_path / "s.parquet").slice(2, 2).column("landmarks")
-    np.testing.assert_array_equal(landmarks_from_column(column), np.stack([LANDMARKS_52 + 2, LANDMARKS_52 + 3]))
 
 
 def test_synthetic_rows_carry_what_generated_them(tmp_path: Path) -> None:
@@ -51,7 +45,7 @@ def test_synthetic_rows_carry_what_generated_them(tmp_path: Path) -> None:
     attributes = np.arange(4, dtype=np.float32) / 7
     view_23 = np.array([[0.5, 0, 0.25], [0, 0.5, 0.125]], np.float32)
     rows = [
-        build_row(
+        build_face_row(
             b"x",
             "p",
             LANDMARKS_52,
@@ -71,8 +65,8 @@ def test_synthetic_rows_carry_what_generated_them(tmp_path: Path) -> None:
     np.testing.assert_array_equal(matrix_from_column(table.column("view"))[0].reshape(2, 3), view_23)
 
 
-def test_the_entry_of_a_shard_is_true_of_its_file(tmp_path: Path) -> None:
-    info = write_shard(str(tmp_path), "s.parquet", "validation", [build_row(b"x", "p", LANDMARKS_52, "1")])
+def test_the_manifest_entry_of_a_shard_matches_its_file(tmp_path: Path) -> None:
+    info = write_shard(str(tmp_path), "s.parquet", "validation", [build_face_row(b"x", "p", LANDMARKS_52, "1")])
     data = (tmp_path / "s.parquet").read_bytes()
     assert info.bytes == len(data)
     assert info.sha256 == hashlib.sha256(data).hexdigest()
@@ -80,14 +74,14 @@ def test_the_entry_of_a_shard_is_true_of_its_file(tmp_path: Path) -> None:
 
 
 def test_the_same_rows_give_the_same_file_whatever_their_order(tmp_path: Path) -> None:
-    rows = [build_row(bytes([i]), f"p{i % 3}", LANDMARKS_52, f"{i}") for i in range(9)]
+    rows = [build_face_row(bytes([i]), f"p{i % 3}", LANDMARKS_52, f"{i}") for i in range(9)]
     first = write_shard(str(tmp_path), "a.parquet", "train", rows)
     second = write_shard(str(tmp_path), "b.parquet", "train", rows[::-1])
     assert first.sha256 == second.sha256
 
 
 def test_a_reader_can_take_a_part_of_a_shard(tmp_path: Path) -> None:
-    rows = [build_row(b"x", "p", LANDMARKS_52, f"{i}") for i in range(ROWS_PER_GROUP + 1)]
+    rows = [build_face_row(b"x", "p", LANDMARKS_52, f"{i}") for i in range(ROWS_PER_GROUP + 1)]
     write_shard(str(tmp_path), "s.parquet", "train", rows)
     assert pq.ParquetFile(tmp_path / "s.parquet").num_row_groups == 2
 
@@ -100,7 +94,7 @@ def test_a_manifest_reads_back_equal(tmp_path: Path) -> None:
     assert written.files("test") == ["shard-00005.parquet"]
 
 
-def test_the_digest_names_the_content_wherever_it_lies(tmp_path: Path) -> None:
+def test_the_digest_depends_on_the_content_and_not_on_the_folder(tmp_path: Path) -> None:
     here, there = write_tiny_shards(tmp_path / "here"), write_tiny_shards(tmp_path / "there")
     other = write_tiny_shards(tmp_path / "other", pictures=5)
     assert here.digest() == there.digest() != other.digest()
@@ -114,19 +108,19 @@ def test_sound_shards_are_accepted(tmp_path: Path) -> None:
 
 def test_another_size_is_refused_naming_both(tmp_path: Path) -> None:
     manifest = write_tiny_shards(tmp_path)
-    with pytest.raises(ShardMismatch, match=r"hold 16 px crops but this run wants 64 px; prepare again with size=64"):
+    with pytest.raises(ShardMismatch, match=r"hold 16 px crops but this run needs 64 px; prepare again with size=64"):
         check_shards(str(tmp_path), manifest, size=64)
 
 
 def test_another_template_is_refused_naming_both(tmp_path: Path) -> None:
     manifest = write_tiny_shards(tmp_path)
-    with pytest.raises(ShardMismatch, match=r"aligned to arcface_128 but this run wants ffhq_512"):
+    with pytest.raises(ShardMismatch, match=r"aligned to arcface_128 but this run needs ffhq_512"):
         check_shards(str(tmp_path), manifest, size=SIZE, template="ffhq_512")
 
 
-def test_photographs_are_refused_where_parameters_are_learned_from(tmp_path: Path) -> None:
+def test_photographs_are_refused_by_runs_that_need_parameters(tmp_path: Path) -> None:
     manifest = write_tiny_shards(tmp_path)
-    with pytest.raises(ShardMismatch, match="holds photographs, whose pose, expression and light nobody has measured"):
+    with pytest.raises(ShardMismatch, match="holds photographs, which have no parameters of identity and attributes"):
         check_shards(str(tmp_path), manifest, size=SIZE, with_parameters=True)
     drawn = tmp_path / "drawn"
     check_shards(str(drawn), write_tiny_shards(drawn, synthetic=True), size=SIZE, with_parameters=True)
@@ -149,18 +143,18 @@ def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:
         check_shards(str(tmp_path), manifest, size=SIZE)
 
 
-def test_so_many_files_to_learn_from_may_lack_and_none_to_judge_by(tmp_path: Path) -> None:
+def test_up_to_max_damaged_files_training_files_may_be_missing_and_no_validation_file(tmp_path: Path) -> None:
     manifest = write_tiny_shards(tmp_path)
     first, second, *_ = manifest.files("train")
     (tmp_path / first).unlink()
-    (complaint,) = check_shards(str(tmp_path), manifest, size=SIZE, max_damaged=1)
-    assert f"{first}: is missing" in complaint
+    (error,) = check_shards(str(tmp_path), manifest, size=SIZE, max_damaged_files=1)
+    assert f"{first}: is missing" in error
     (tmp_path / second).unlink()
     with pytest.raises(ShardCorrupt, match="is missing"):
-        check_shards(str(tmp_path), manifest, size=SIZE, max_damaged=1)
+        check_shards(str(tmp_path), manifest, size=SIZE, max_damaged_files=1)
     (tmp_path / manifest.files("validation")[0]).unlink()
     with pytest.raises(ShardCorrupt, match="is missing"):
-        check_shards(str(tmp_path), manifest, size=SIZE, max_damaged=9)
+        check_shards(str(tmp_path), manifest, size=SIZE, max_damaged_files=9)
 
 
 def test_a_truncated_shard_is_refused_by_name(tmp_path: Path) -> None:

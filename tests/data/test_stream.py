@@ -11,7 +11,8 @@ import torch
 
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
-from fusionray.data.reading import LocalReader, RayReader, list_files, list_people
+from fusionray.data.shard_files import list_files, list_people
+from fusionray.data.shard_readers import LocalReader, RayReader
 from fusionray.data.shards import Manifest
 from fusionray.data.stream import TrainingStream, prefetched
 from fusionray.errors import ShardCorrupt
@@ -81,7 +82,7 @@ def assert_equal(left: PairBatch, right: PairBatch) -> None:
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 @pytest.mark.usefixtures("ray_session")
-def test_a_resumed_stream_goes_on_bit_for_bit(
+def test_a_resumed_stream_continues_bit_for_bit(
     shards: tuple[str, Manifest], decoder: CropDecoder, num_ranks: int
 ) -> None:
     for rank in range(num_ranks):
@@ -90,7 +91,7 @@ def test_a_resumed_stream_goes_on_bit_for_bit(
         # Within a window, at the end of an epoch, in a later epoch; other batches and another reader see the same.
         for rows in (10 * num_ranks, NUM_ROWS, 130 * num_ranks + 1):
             position = whole.order.advance(DataPosition(), rows)
-            first = whole.order.share(DataPosition(), rows, rank)
+            first = whole.order.local_rows(DataPosition(), rows, rank)
             for step, kind in ((10, LocalReader), (7, RayReader)):
                 resumed = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks, step=step, kind=kind)
                 later = expected.map(lambda value, first=first: value[first : first + 90])  # type: ignore[misc]
@@ -105,7 +106,7 @@ def test_every_picture_is_a_target_once_an_epoch_though_the_number_of_ranks_chan
     for num_ranks, rows in ((2, 43), (1, 29), (3, 30)):
         for rank in range(num_ranks):
             stream = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks)
-            own = stream.order.share(position, rows, rank)
+            own = stream.order.local_rows(position, rows, rank)
             seen.update(name_pictures(take_pairs(stream, position, own).target))
         position = stream.order.advance(position, rows)
     assert max(seen.values()) == 1
@@ -113,7 +114,7 @@ def test_every_picture_is_a_target_once_an_epoch_though_the_number_of_ranks_chan
     assert position == DataPosition(epoch=1)
 
 
-def test_pairs_tell_truly_whether_they_show_one_person(shards: tuple[str, Manifest], decoder: CropDecoder) -> None:
+def test_same_identity_is_true_for_pairs_of_one_person_only(shards: tuple[str, Manifest], decoder: CropDecoder) -> None:
     batch = take_pairs(open_stream(shards, decoder), DataPosition(), 2 * NUM_ROWS)
     pairs = list(zip(name_pictures(batch.source), name_pictures(batch.target), strict=True))
     assert [source[0] == target[0] for source, target in pairs] == batch.same_identity.tolist()

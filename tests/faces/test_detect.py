@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from fusionray.data.synthetic import landmarks, neutral_attributes, render, sample_identities
+from fusionray.data.synthetic import neutral_attributes, project_landmarks, render, sample_identities
 from fusionray.errors import DetectorUnavailable
 from fusionray.faces import tflite
 from fusionray.faces.decode import decode_image
@@ -29,7 +29,7 @@ def drawn_people(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Pictures [N, S, S, 3] uint8 of frontal people, and their exact points [N, 5, 2] in pixels."""
     identity, attributes = sample_identities(count, 5), neutral_attributes(count)
     pictures = (render(identity, attributes, size) * 255).round().byte().permute(0, 2, 3, 1).numpy()
-    return np.ascontiguousarray(pictures), landmarks(identity, attributes).numpy() * size - 0.5
+    return np.ascontiguousarray(pictures), project_landmarks(identity, attributes).numpy() * size - 0.5
 
 
 def eye_error(face: Face, truth: np.ndarray) -> float:

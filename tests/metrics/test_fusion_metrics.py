@@ -11,7 +11,7 @@ from fusionray.checkpoint.models import load_encoder, load_reader
 from fusionray.data.decoding import CropDecoder, collate_pairs
 from fusionray.data.pairs import SampledPairs
 from fusionray.data.shards import read_manifest
-from fusionray.data.synthetic import render_truth
+from fusionray.data.synthetic import render_true_fusion
 from fusionray.evaluation.config import EvaluateConfig, FaceFusionEvalConfig
 from fusionray.evaluation.dataset import EvalDataset, load_dataset
 from fusionray.evaluation.report.summary import EvalSummary, summarise_evaluation
@@ -106,7 +106,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 
 @pytest.fixture(scope="module")
 def truth(setting: Setting) -> Tensor:
-    return to_uint8(render_truth(setting.batch, TRUTH_OVERSAMPLING)[0])
+    return to_uint8(render_true_fusion(setting.batch, TRUTH_OVERSAMPLING)[0])
 
 
 def test_the_true_fusion_gets_the_best_of_every_figure(setting: Setting, truth: Tensor) -> None:

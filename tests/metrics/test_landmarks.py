@@ -18,13 +18,13 @@ def test_the_mesh_finds_the_points_of_aligned_faces(name: str, size: int) -> Non
     people, looks = synthetic.sample_identities(12, 3), synthetic.sample_attributes(12, 4)
     matrices = [
         estimate_alignment(points.astype(np.float32), template, size)
-        for points in synthetic.landmarks(people, looks).numpy() * SIDE - 0.5
+        for points in synthetic.project_landmarks(people, looks).numpy() * SIDE - 0.5
     ]
     view = torch.from_numpy(np.stack([unit_view(matrix, size, SIDE) for matrix in matrices]))
     crops = (synthetic.render(people, looks, size, view) * 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
     exact = [
         transform_points(points * SIDE - 0.5, matrix)
-        for points, matrix in zip(synthetic.landmarks(people, looks).numpy(), matrices, strict=True)
+        for points, matrix in zip(synthetic.project_landmarks(people, looks).numpy(), matrices, strict=True)
     ]
     distance = landmark_distance(CropLandmarks(template, size).locate(crops), np.stack(exact))
     assert np.isfinite(distance).all()

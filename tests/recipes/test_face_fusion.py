@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fusionray.config import list_presets, read_preset
-from fusionray.data.synthetic import render_truth
+from fusionray.data.synthetic import render_true_fusion
 from fusionray.metrics.similarity import gradient_energy
 from fusionray.nets.pixels import elliptic_region, to_float
 from fusionray.recipes.face_fusion import FaceFusionRecipe, FusionInput
@@ -37,7 +37,7 @@ def test_augmentation_does_not_blur_the_reference(preset: str, paired: bool) -> 
     # A warp, of the truth or of a photograph, is learned as what real pictures look like.
     torch.manual_seed(0)
     pairs = build_pairs(4)
-    wanted = render_truth(pairs)[0] if paired else to_float(pairs.target)
+    wanted = render_true_fusion(pairs)[0] if paired else to_float(pairs.target)
     # Colours may change, and gradients with them.
     changes = {**read_preset(preset)["recipe"].get("augmentation", {}), **COLOURS_KEPT}
     prepared = build_recipe(build_config(augmentation=changes, paired=paired)).prepare(pairs)
@@ -132,7 +132,7 @@ def test_rows_of_different_people_have_no_part_in_the_reconstruction() -> None:
 
 def test_the_rendered_truth_of_one_person_is_the_target_picture() -> None:
     batch = build_pairs(3, same=3)
-    truth, region = render_truth(batch)
+    truth, region = render_true_fusion(batch)
     assert (truth - to_float(batch.target)).abs().max() <= 1 / 127.5
     assert region.shape == (3, 1, SIZE, SIZE)
     assert region.min() >= 0
@@ -141,7 +141,7 @@ def test_the_rendered_truth_of_one_person_is_the_target_picture() -> None:
 
 def test_the_truth_of_two_people_shows_the_source_person_in_the_target_s_way() -> None:
     batch = build_pairs(2, same=0)
-    truth, region = render_truth(batch)
+    truth, region = render_true_fusion(batch)
     difference = (truth - to_float(batch.target)).abs().mean(dim=1, keepdim=True)
     assert (difference * region).sum() / region.sum() > 0.02
 

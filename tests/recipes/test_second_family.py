@@ -152,11 +152,11 @@ def test_pictures_become_crops_of_one_size_without_people(shards: Path) -> None:
 
 def test_shards_of_another_task_are_refused_in_one_line(shards: Path, tmp_path: Path) -> None:
     write_tiny_shards(tmp_path / "faces", size=SIZE)
-    with pytest.raises(ShardMismatch, match=r"shards hold faces .* but this run wants pictures") as caught:
+    with pytest.raises(ShardMismatch, match=r"shards hold faces .* but this run needs pictures") as caught:
         train(build_config(tmp_path / "faces", tmp_path / "runs"))
     assert "\n" not in str(caught.value)
     tree = build_tree(shards, tmp_path / "runs") | {"recipe": {"name": "identity"}}
-    with pytest.raises(ShardMismatch, match=r"shards hold pictures .* but this run wants faces"):
+    with pytest.raises(ShardMismatch, match=r"shards hold pictures .* but this run needs faces"):
         train(validate(TrainConfig, tree, "tests"))
 
 

@@ -22,7 +22,7 @@ from fusionray.recipes.family import (
     export_pictures,
 )
 from fusionray.recipes.recipe import Recipe
-from fusionray.types import PairBatch, Rows
+from fusionray.types import DecodedRows, PairBatch
 from tests.support.tiny_fusion import SIZE
 
 
@@ -56,7 +56,7 @@ class BlendFamily(RecipeFamily[BlendConfig]):
     num_roles = 2
     evaluation = "pictures"
 
-    def collate(self, roles: Sequence[Rows]) -> PairBatch:
+    def collate(self, roles: Sequence[DecodedRows]) -> PairBatch:
         source, target = roles
         return PairBatch.from_rows(source, target)
 

@@ -20,7 +20,7 @@ Values = dict[str, Any]
 """Arrays, texts, bytes and numbers by name."""
 
 # Patterns of tensors' names and of metadata keys that a refactoring renamed, each with what it was: applied to both.
-NAMES: dict[str, str] = {}
+NAMES: dict[str, str] = {r"\bposition\.partitions\b": "position.cuts"}
 # Fingerprints of settings (whose names may change), what varies with the clock, names of files.
 PASSING = ("fingerprint", "code_version", "config.", "seconds", "metrics.images_per_second", "files.", "table")
 # Types that numpy lacks are compared as plain bits.

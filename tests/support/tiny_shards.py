@@ -12,8 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
-from fusionray.data.pairs import Crop
-from fusionray.data.shards import Manifest, ShardInfo, Split, SplitInfo, build_row, write_manifest, write_shard
+from fusionray.data.pairs import EncodedCrop
+from fusionray.data.shards import Manifest, ShardInfo, Split, SplitInfo, build_face_row, write_manifest, write_shard
 from fusionray.data.synthetic import sample_attributes, sample_identities
 
 SIZE = 16
@@ -35,16 +35,16 @@ def name_person(person: int) -> str:
     return f"person-{person:03d}"
 
 
-def build_crops(people: int, pictures: int) -> list[Crop]:
+def build_crops(people: int, pictures: int) -> list[EncodedCrop]:
     """Build crops whose bytes are their names: enough for pairing, which never decodes."""
     return [
-        Crop(f"{person}/{number}".encode(), name_person(person))
+        EncodedCrop(f"{person}/{number}".encode(), name_person(person))
         for person in range(people)
         for number in range(pictures)
     ]
 
 
-def build_table(crops: Sequence[Crop]) -> pa.Table:
+def build_table(crops: Sequence[EncodedCrop]) -> pa.Table:
     """Build the rows that a reader would hand over."""
     return pa.table({"image": [crop.image for crop in crops], "identity": [crop.identity for crop in crops]})
 
@@ -60,7 +60,7 @@ def build_tiny_row(person: int, number: int, size: int, *, synthetic: bool) -> d
             "view_23": np.array([[0.5, 0, 0.25], [0, 0.5, 0.25]], np.float32),
         }
     image = encode(draw_crop(person, number, size))
-    return build_row(image, name_person(person), LANDMARKS_52, f"{person}/{number}", **truth)
+    return build_face_row(image, name_person(person), LANDMARKS_52, f"{person}/{number}", **truth)
 
 
 def write_tiny_shards(

@@ -13,7 +13,7 @@ from fusionray.checkpoint.info import CheckpointInfo
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.crop import FaceCropper
-from fusionray.data.prepare.synthetic import parse_synthetic
+from fusionray.data.prepare.synthetic_input import parse_synthetic
 from fusionray.data.shards import Manifest, Split, SplitInfo, write_manifest, write_shard
 from fusionray.faces.align import load_template
 from fusionray.faces.face import Face, Image

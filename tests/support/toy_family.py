@@ -28,7 +28,7 @@ from fusionray.recipes.family import (
 )
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
 from fusionray.recipes.registry import register
-from fusionray.types import Batch, Rows
+from fusionray.types import Batch, DecodedRows
 
 
 class ColourTransferConfig(RecipeConfig):
@@ -128,7 +128,7 @@ class ColourTransferFamily(RecipeFamily[ColourTransferConfig]):
     num_roles = 2
     evaluation = "pictures"
 
-    def collate(self, roles: Sequence[Rows]) -> PicturePairs:
+    def collate(self, roles: Sequence[DecodedRows]) -> PicturePairs:
         """Pair sources and targets."""
         source, target = roles
         return PicturePairs(source.image, target.image)

@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from fusionray.benchmarks.interleaving import Pace
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
-from fusionray.data.reading import LocalReader, ShardFiles, ShardReader, list_files, list_people
+from fusionray.data.shard_files import ShardFiles, list_files, list_people
+from fusionray.data.shard_readers import LocalReader, ShardReader
 from fusionray.data.shards import read_manifest
 from fusionray.data.stream import TrainingStream, prefetched
 from fusionray.recipes.registry import find_family

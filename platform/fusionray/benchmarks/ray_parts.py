@@ -22,7 +22,8 @@ from fusionray.benchmarks.interleaving import Pace, divide
 from fusionray.benchmarks.loader import measure_loader
 from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
 from fusionray.data.prepare import PrepareConfig, prepare
-from fusionray.data.reading import RayReader, list_people
+from fusionray.data.shard_files import list_people
+from fusionray.data.shard_readers import RayReader
 from fusionray.data.shards import read_manifest
 from fusionray.errors import TrainingFailed
 from fusionray.hardware.affinity import bind_worker

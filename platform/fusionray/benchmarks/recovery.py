@@ -23,7 +23,7 @@ from fusionray.benchmarks.results import BenchResult, write_result
 from fusionray.benchmarks.setup import TrainBenchConfig, build_setup
 from fusionray.config import Section
 from fusionray.data.prepare import PrepareConfig, prepare
-from fusionray.data.reading import list_people
+from fusionray.data.shard_files import list_people
 from fusionray.data.shards import read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ClusterUnavailable, TrainingFailed

@@ -1,1 +1,1 @@
-"""Data: the synthetic world, prepare, the shard format, the stream of batches."""
+"""Data: preparation of pictures, the shard format, the order of rows, streams of batches, the synthetic world."""

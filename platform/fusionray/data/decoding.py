@@ -1,4 +1,7 @@
-"""Encoded crops to tensors, in threads: the decoders leave Python's lock while they work."""
+"""Decode encoded crops to tensors, in threads: the decoders release the GIL.
+
+Crops that cannot be decoded raise ShardCorrupt with the name of the person.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +16,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fusionray.data.pairs import Crop, SampledPairs
+from fusionray.data.pairs import EncodedCrop, SampledPairs
 from fusionray.errors import ShardCorrupt
-from fusionray.types import PairBatch, Rows
+from fusionray.types import DecodedRows, PairBatch
 
-# Small enough that the threads end together, large enough that handing over costs nothing.
+# Few enough that the threads finish at about the same time, enough that scheduling costs little.
 CROPS_PER_TASK = 16
 
 
 class CropDecoder:
-    """Decode crops of one size."""
+    """Decode crops of `size` x `size` pixels in `threads` threads; `close` stops the threads."""
 
     def __init__(self, size: int, threads: int) -> None:
         self.size = size
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-        self.memory = ReusedMemory()
+        self.buffers = BufferPool()
 
-    def decode(self, crops: Sequence[Crop]) -> Tensor:
+    def decode(self, crops: Sequence[EncodedCrop]) -> Tensor:
         """Decode crops to uint8 [N,3,S,S] RGB.
 
         Raises: ShardCorrupt naming the person of a crop that cannot be decoded or has another size.
         """
-        images_N3SS = self.memory.take((len(crops), 3, self.size, self.size))
+        images_N3SS = self.buffers.allocate((len(crops), 3, self.size, self.size))
         planes_N3SS = images_N3SS.numpy()
 
         def decode_some(start: int) -> None:
-            pixels_SS3 = allocate_scratch(self.size)
+            pixels_SS3 = allocate_scratch_image(self.size)
             for index in range(start, min(start + CROPS_PER_TASK, len(crops))):
                 picture = decode_crop(crops[index], pixels_SS3)
                 cv2.split(picture, list(planes_N3SS[index]))
@@ -46,12 +49,12 @@ class CropDecoder:
         list(self.executor.map(decode_some, range(0, len(crops), CROPS_PER_TASK)))
         return images_N3SS
 
-    def decode_regions(self, regions: Sequence[bytes | memoryview], crops: Sequence[Crop]) -> Tensor:
-        """Decode where the faces of `crops` are: uint8 [N,1,S,S].
+    def decode_regions(self, regions: Sequence[bytes | memoryview], crops: Sequence[EncodedCrop]) -> Tensor:
+        """Decode the regions of `crops` to uint8 [N,1,S,S], 255 where a face is.
 
         Raises: ShardCorrupt naming the person of a region that cannot be decoded or has another size.
         """
-        planes_N1SS = self.memory.take((len(regions), 1, self.size, self.size))
+        planes_N1SS = self.buffers.allocate((len(regions), 1, self.size, self.size))
         planes_NSS = planes_N1SS.numpy()[:, 0]
 
         def decode_one(row: int) -> None:
@@ -61,15 +64,15 @@ class CropDecoder:
         return planes_N1SS
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self.executor.shutdown(cancel_futures=True)
 
 
-def allocate_scratch(size: int) -> NDArray[np.uint8]:
-    """Allocate a picture, uint8 [S,S,3], that is written and read again at once.
+def allocate_scratch_image(size: int) -> NDArray[np.uint8]:
+    """Allocate a picture, uint8 [S,S,3], for decoding; the caller reads it back immediately.
 
-    It begins half-way between two multiples of 32 bytes. libjpeg-turbo writes rows that are so aligned past the cache,
-    which is right for pictures that nobody looks at soon; reading them back costs a fifth of the whole decoding.
+    It starts half-way between two multiples of 32 bytes. libjpeg-turbo writes aligned rows past the cache; reading
+    them back would cost a fifth of the decoding time.
     Source: libjpeg-turbo, simd/x86_64/jdcolext-avx2.asm (its two ways to store).
     """
     length = size * size * 3
@@ -78,27 +81,27 @@ def allocate_scratch(size: int) -> NDArray[np.uint8]:
     return memory[start : start + length].reshape(size, size, 3)
 
 
-class ReusedMemory:
-    """Tensors whose memory is used again once nothing refers to it.
+class BufferPool:
+    """Allocate tensors whose memory is reused when no tensor refers to it any more.
 
-    Fresh memory costs a page fault every 4 kB: a quarter of what decoding a small crop does.
+    New memory costs a page fault per 4 kB: a quarter of the time that a small crop takes to decode.
     """
 
     def __init__(self) -> None:
         self.free: dict[tuple[int, ...], list[NDArray[np.uint8]]] = {}
 
-    def take(self, shape: tuple[int, ...]) -> Tensor:
-        """Give out a tensor, uint8, of any content."""
+    def allocate(self, shape: tuple[int, ...]) -> Tensor:
+        """Return a uint8 tensor of this shape, not initialised."""
         free = self.free.setdefault(shape, [])
         memory = free.pop() if free else np.empty(shape, np.uint8)
-        # A tensor and its slices keep alive the very array they were made of: its end is theirs.
+        # The tensor and its slices keep `array` alive: it is finalized after the last of them.
         array = memory[:]
         weakref.finalize(array, free.append, memory).atexit = False
         return torch.from_numpy(array)
 
 
-def decode_crop(crop: Crop, pixels_SS3: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Decode one crop to uint8 [S,S,3] RGB, into `pixels_SS3` where its format allows it.
+def decode_crop(crop: EncodedCrop, pixels_SS3: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Decode one crop to uint8 [S,S,3] RGB; a JPEG is decoded into `pixels_SS3`.
 
     Raises: ShardCorrupt naming the person.
     """
@@ -106,7 +109,7 @@ def decode_crop(crop: Crop, pixels_SS3: NDArray[np.uint8]) -> NDArray[np.uint8]:
     try:
         if simplejpeg.is_jpeg(crop.image):
             height, width, *_ = simplejpeg.decode_jpeg_header(crop.image)
-            # A larger one does not fit; it is refused below like any other size.
+            # A JPEG of another size does not fit the buffer; it is refused below.
             fits = (height, width) == (size, size)
             buffer = pixels_SS3 if fits else None
             picture: NDArray[np.uint8] | None = simplejpeg.decode_jpeg(crop.image, fastdct=True, buffer=buffer)
@@ -144,13 +147,15 @@ def decode_region(region: bytes | memoryview, size: int, identity: str) -> NDArr
 
 def decode_rows(
     group: Sequence[SampledPairs], decoder: CropDecoder, labels: Mapping[str, int] | None = None
-) -> tuple[Rows, ...]:
-    """Decode draws, role by role. Regions are decoded for the last role alone: sources need none.
+) -> tuple[DecodedRows, ...]:
+    """Decode draws role by role; regions only for the last role, since sources need none.
 
-    `labels`: the number of each person; without them labels can be compared between roles of one row only.
+    `labels`: the label of each person. Without it, labels can only be compared between the roles of one row.
+
+    Raises: ShardCorrupt naming the person.
     """
 
-    def number(role: int) -> Tensor:
+    def label_rows(role: int) -> Tensor:
         if labels is not None:
             return torch.tensor([labels[crop.identity] for crop in crops[role]])
         return torch.from_numpy(np.concatenate([draws.crops.person[draws.indices[:, role]] for draws in group]))
@@ -162,9 +167,9 @@ def decode_rows(
     regions = [plane for draws in group for plane in draws.crops.select_regions(draws.indices[:, -1])]
     region = decoder.decode_regions(regions, crops[-1]) if len(regions) == count else None
     return tuple(
-        Rows(
+        DecodedRows(
             images[role * count : (role + 1) * count],
-            number(role),
+            label_rows(role),
             region if role == roles[-1] else None,
             {column: gather_truth(group, column, role) for column in group[0].crops.truth},
         )
@@ -173,10 +178,13 @@ def decode_rows(
 
 
 def collate_pairs(group: Sequence[SampledPairs], decoder: CropDecoder) -> PairBatch:
-    """Decode draws of two roles into one batch of pairs."""
+    """Decode draws of two roles to one batch of pairs.
+
+    Raises: ShardCorrupt naming the person.
+    """
     return PairBatch.from_rows(*decode_rows(group, decoder))
 
 
 def gather_truth(group: Sequence[SampledPairs], column: str, role: int) -> Tensor:
-    """Gather a column of the draws of a role, float32 [M,P]."""
+    """Gather a parameter column of one role, float32 [M,P]."""
     return torch.from_numpy(np.concatenate([draws.crops.truth[column][draws.indices[:, role]] for draws in group]))

@@ -1,4 +1,4 @@
-"""The validation rows of a run: always the same ones, encoded in memory, decoded when they are looked at.
+"""Held-out rows, the same in every validation: encoded in memory, decoded for each batch.
 
 Shape suffixes: N rows, M draws, R roles.
 """
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fusionray.data.decoding import CropDecoder, decode_rows
-from fusionray.data.pairs import SampledPairs, crops_from_tables, draw_held_out_pairs, regroup
-from fusionray.data.reading import read_split
+from fusionray.data.pairs import SampledPairs, crops_from_tables, draw_held_out_pairs, rebatch
+from fusionray.data.shard_files import read_split
 from fusionray.data.shards import REGION_COLUMN, Manifest, Split
-from fusionray.types import Batch, Rows
+from fusionray.types import Batch, DecodedRows
 
 
 class HeldOutCrops:
-    """The first `count` rows of a split, validation by default, which must not be empty.
+    """The first `count` rows of a split, of which `collate` makes batches.
 
-    `collate` makes batches of them.
+    Raises: ShardCorrupt if the split is empty.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class HeldOutCrops:
         manifest: Manifest,
         count: int,
         decoder: CropDecoder,
-        collate: Callable[[Sequence[Rows]], Batch],
+        collate: Callable[[Sequence[DecodedRows]], Batch],
         *,
         with_regions: bool,
         split: Split = "validation",
@@ -48,7 +48,7 @@ class HeldOutCrops:
 
     @cached_property
     def groups(self) -> list[str]:
-        """Name what each row shows."""
+        """List the group of each row: the person, or the picture it is cut from."""
         return [self.crops.people[person] for person in self.crops.person.tolist()]
 
     def decode(self, rows: NDArray[np.int64]) -> Tensor:
@@ -56,13 +56,13 @@ class HeldOutCrops:
         return self.decoder.decode(self.crops.select(rows))
 
     def batches(self, draws: NDArray[np.int64], size: int) -> Iterator[Batch]:
-        """Yield batches of at most `size` draws [M,R]; people are numbered in alphabetical order."""
+        """Yield batches of at most `size` draws [M,R]; labels number the people in alphabetical order."""
         labels = {person: index for index, person in enumerate(sorted(self.crops.people))}
-        for group in regroup([SampledPairs(self.crops, draws)], size):
+        for group in rebatch([SampledPairs(self.crops, draws)], size):
             yield self.collate(decode_rows(group, self.decoder, labels))
 
     def draw(self, num_roles: int, seed: int) -> NDArray[np.int64]:
-        """Draw every row once, int64 [N,R]: alone, or as the target of a fixed other one."""
+        """Draw every row once, int64 [N,R]: alone, or as the target of a source that depends on the seed."""
         if num_roles == 1:
             return np.arange(len(self.crops))[:, None]
         return draw_held_out_pairs(self.crops, len(self.crops), seed).indices

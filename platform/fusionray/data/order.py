@@ -1,11 +1,11 @@
-"""The order in which rows are learned from: a pure function of seed and position, equal on all ranks.
+"""The order in which a run trains on the rows of a split: a pure function of seed and position, equal on all ranks.
 
-An epoch permutes the files and keeps the rows of a file in their order, so that a person's pictures stay together. A
-*cut* divides the rows that are left of the epoch into one contiguous part a rank, all equally long; a rank goes
-through its part in *windows* and draws the rows of a window in random order. Another number of ranks opens another
-cut over the rows that no rank has drawn yet: every row is drawn once an epoch, whoever draws it.
+An epoch permutes the files and keeps the order of rows within a file, so that the pictures of a person stay together.
+A partition divides the remaining rows of the epoch into contiguous parts of equal length, one for each rank. A rank
+reads its part in windows and shuffles the rows of each window. If the number of ranks changes within an epoch, a new
+partition divides the rows that no rank has drawn yet, so that each row is drawn once an epoch.
 
-Rows are numbered in epoch order, from 0, in all that follows.
+In this module rows are numbered from 0 in the order of the epoch.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pydantic import Field
 from fusionray.config import Section
 from fusionray.errors import ShardMismatch
 
-Rows = NDArray[np.int64]
+RowIndices = NDArray[np.int64]
 
-# What a seed is used for; two draws never share a stream of random numbers.
+# Purposes of random numbers; each has its own stream.
 FILES, WINDOW, PAIRS = 0, 1, 2
-# A window is read in pieces of at most so many rows: enough to amortise a request, little to hold in flight.
+# Most rows of one segment: enough to amortise a request, few enough to hold several in memory.
 SEGMENT_ROWS = 512
 
 
 class EpochPartition(Section):
-    """One division of the rows left of an epoch: among how many ranks, and how many rows they drew.
+    """A division of the remaining rows of an epoch among ranks, and how many of them were drawn.
 
-    Each rank drew `drawn` rows, and the first `extra` ranks one more.
+    Each rank has drawn `drawn` rows, and the first `extra` ranks one more.
     """
 
     num_ranks: int = Field(ge=1)
@@ -42,45 +42,45 @@ class EpochPartition(Section):
 
     @property
     def total(self) -> int:
-        """Count the rows that all ranks drew."""
+        """Count the rows that all ranks have drawn."""
         return self.num_ranks * self.drawn + self.extra
 
     def drawn_by(self, rank: int) -> int:
-        """Count the rows that a rank drew."""
+        """Count the rows that a rank has drawn."""
         return self.drawn + (rank < self.extra)
 
 
 class DataPosition(Section):
-    """Where in the data a run stands, the same on every rank; the last cut is the open one."""
+    """The position of a run in its data, equal on all ranks. The last partition is the current one."""
 
     epoch: int = Field(0, ge=0)
-    cuts: tuple[EpochPartition, ...] = ()
+    partitions: tuple[EpochPartition, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Rows to read from one file: `rows` ascending, numbered within the file."""
+    """Rows to read from one file: `rows` int64, ascending, numbered within the file."""
 
     file: int
-    rows: Rows
+    rows: RowIndices
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
-    """Rows that are read together and drawn from at random.
+class ShuffleWindow:
+    """Rows that are read together and shuffled.
 
-    `segments` hold them in epoch order; `order` lists indices into them in the order of drawing, of which the first
-    `skip` lie before the position. Rows that `order` leaves out serve as sources of pairs only.
-    `key` seeds whatever else is drawn in the window.
+    `segments` hold them in the order of the epoch. `order` lists indices of these rows in the order of drawing; the
+    first `skip` of them are before the position. Rows that are not in `order` are only used as sources of pairs.
+    `key` seeds all other random numbers of the window.
     """
 
     key: tuple[int, ...]
     segments: tuple[Segment, ...]
-    order: Rows
+    order: RowIndices
     skip: int
 
     def random(self, purpose: int) -> np.random.Generator:
-        """Start the stream of random numbers that belongs to a purpose in this window."""
+        """Return the generator of a purpose in this window."""
         return np.random.default_rng([*self.key, purpose])
 
 
@@ -111,90 +111,90 @@ class DataOrder:
         return sum(self.file_rows)
 
     def advance(self, position: DataPosition, rows: int) -> DataPosition:
-        """Return the position after all ranks together have drawn `rows` more, in this epoch and those that follow.
+        """Return the position after all ranks together have drawn `rows` more rows; it may be in a later epoch.
 
-        Ranks take turns: none is ever more than one row ahead of another.
+        Ranks take turns: the counts of two ranks differ by at most one row.
         """
         while rows > 0:
-            epoch, cuts, part = self.open_cut(position)
-            total = min(cuts[-1].total + rows, part * self.num_ranks)
-            rows -= total - cuts[-1].total
-            if total == part * self.num_ranks:
+            epoch, partitions, rows_per_rank = self.open_partition(position)
+            total = min(partitions[-1].total + rows, rows_per_rank * self.num_ranks)
+            rows -= total - partitions[-1].total
+            if total == rows_per_rank * self.num_ranks:
                 position = DataPosition(epoch=epoch + 1)
             else:
                 drawn, extra = divmod(total, self.num_ranks)
-                cut = cuts[-1].model_copy(update={"drawn": drawn, "extra": extra})
-                position = DataPosition(epoch=epoch, cuts=(*cuts[:-1], cut))
+                partition = partitions[-1].model_copy(update={"drawn": drawn, "extra": extra})
+                position = DataPosition(epoch=epoch, partitions=(*partitions[:-1], partition))
         return position
 
-    def share(self, position: DataPosition, rows: int, rank: int) -> int:
-        """Count a rank's part of the next `rows` rows; parts differ by one row where they do not divide."""
-        extra = self.open_cut(position)[1][-1].extra
+    def local_rows(self, position: DataPosition, rows: int, rank: int) -> int:
+        """Count the rows of a rank among the next `rows` rows; the counts of two ranks differ by at most one."""
+        extra = self.open_partition(position)[1][-1].extra
         return (extra + rows + self.num_ranks - 1 - rank) // self.num_ranks - (rank < extra)
 
-    def open_cut(self, position: DataPosition) -> tuple[int, tuple[EpochPartition, ...], int]:
-        """Find where these ranks go on: epoch, cuts of which the last is theirs, and how long its parts are.
+    def open_partition(self, position: DataPosition) -> tuple[int, tuple[EpochPartition, ...], int]:
+        """Return epoch, partitions and rows per rank with which these ranks continue; the last partition is theirs.
 
-        An epoch with too few rows left to give each rank one is over.
+        The epoch ends when fewer rows remain than there are ranks.
         """
         fresh = EpochPartition(num_ranks=self.num_ranks, window_rows=self.window_rows, drawn=0)
-        cuts = position.cuts
-        if not cuts or cuts[-1].model_copy(update={"drawn": 0, "extra": 0}) != fresh:
-            cuts = (*cuts, fresh)
-        left = self.num_rows - sum(cut.total for cut in cuts[:-1])
-        part = left // self.num_ranks
-        if cuts[-1].drawn >= part:
+        partitions = position.partitions
+        if not partitions or partitions[-1].model_copy(update={"drawn": 0, "extra": 0}) != fresh:
+            partitions = (*partitions, fresh)
+        left = self.num_rows - sum(partition.total for partition in partitions[:-1])
+        rows_per_rank = left // self.num_ranks
+        if partitions[-1].drawn >= rows_per_rank:
             return position.epoch + 1, (fresh,), self.num_rows // self.num_ranks
-        return position.epoch, cuts, part
+        return position.epoch, partitions, rows_per_rank
 
-    def windows(self, position: DataPosition, rank: int) -> Iterator[Window]:
-        """Yield a rank's windows from a position on, without end."""
+    def windows(self, position: DataPosition, rank: int) -> Iterator[ShuffleWindow]:
+        """Yield the windows of a rank from a position on, endlessly."""
         while True:
-            epoch, cuts, part = self.open_cut(position)
-            own = self.list_undrawn(epoch, cuts[:-1])[rank * part : (rank + 1) * part].copy()
-            edges = window_edges(part, self.window_rows)
-            drawn = cuts[-1].drawn_by(rank)
+            epoch, partitions, rows_per_rank = self.open_partition(position)
+            own = self.list_undrawn(epoch, partitions[:-1])[rank * rows_per_rank : (rank + 1) * rows_per_rank].copy()
+            edges = window_edges(rows_per_rank, self.window_rows)
+            drawn = partitions[-1].drawn_by(rank)
             for number in range(find_window(edges, drawn), len(edges) - 1):
                 start, end = edges[number], edges[number + 1]
-                key = (self.seed, epoch, len(cuts) - 1, rank, number)
+                key = (self.seed, epoch, len(partitions) - 1, rank, number)
                 yield self.plan_window(key, own[start:end], max(0, drawn - start))
             position = DataPosition(epoch=epoch + 1)
 
-    def plan_window(self, key: tuple[int, ...], rows: Rows, skip: int) -> Window:
-        """Plan how to read and draw the given rows."""
-        order = draw_order(key, len(rows))
+    def plan_window(self, key: tuple[int, ...], rows: RowIndices, skip: int) -> ShuffleWindow:
+        """Build the window of the given rows."""
+        order = shuffle_window(key, len(rows))
         wanted = min(self.num_rows, self.window_rows // 2)
         if len(rows) < wanted:
-            # The rest of an epoch that another number of ranks had begun may be a few rows of one person.
-            read = np.union1d(rows, nearest_others(rows, self.num_rows, wanted - len(rows)))
+            # After a change of ranks an epoch may end with a few rows of one person: read others to pair them with.
+            read = np.union1d(rows, nearest_other_rows(rows, self.num_rows, wanted - len(rows)))
             order = np.searchsorted(read, rows)[order]
             rows = read
-        return Window(key, tuple(self.locate(key[1], rows)), order, skip)
+        return ShuffleWindow(key, tuple(self.split_by_file(key[1], rows)), order, skip)
 
-    def list_undrawn(self, epoch: int, cuts: Sequence[EpochPartition]) -> Rows:
-        """List the rows, ascending, that are left of an epoch after some cuts."""
+    def list_undrawn(self, epoch: int, partitions: Sequence[EpochPartition]) -> RowIndices:
+        """List the rows, ascending, of an epoch that remain after some partitions."""
         rows = np.arange(self.num_rows, dtype=np.int64)
-        for index, cut in enumerate(cuts):
-            part = len(rows) // cut.num_ranks
-            edges = window_edges(part, cut.window_rows)
-            left: list[Rows] = []
-            for rank in range(cut.num_ranks):
-                own, drawn = rows[rank * part : (rank + 1) * part], cut.drawn_by(rank)
-                if drawn == part:
-                    continue  # a row ahead of the others, which still have one
+        for index, partition in enumerate(partitions):
+            rows_per_rank = len(rows) // partition.num_ranks
+            edges = window_edges(rows_per_rank, partition.window_rows)
+            left: list[RowIndices] = []
+            for rank in range(partition.num_ranks):
+                own, drawn = rows[rank * rows_per_rank : (rank + 1) * rows_per_rank], partition.drawn_by(rank)
+                if drawn == rows_per_rank:
+                    continue  # this rank is a row ahead of others, and has none left
                 number = find_window(edges, drawn)
                 start, end = edges[number], edges[number + 1]
-                order = draw_order((self.seed, epoch, index, rank, number), end - start)
+                order = shuffle_window((self.seed, epoch, index, rank, number), end - start)
                 left += [own[start:end][np.sort(order[drawn - start :])], own[end:]]
-            rows = np.concatenate([*left, rows[cut.num_ranks * part :]])
+            rows = np.concatenate([*left, rows[partition.num_ranks * rows_per_rank :]])
         return rows
 
-    def locate(self, epoch: int, rows: Rows) -> Iterator[Segment]:
-        """Find the files that hold some ascending rows of an epoch."""
+    def split_by_file(self, epoch: int, rows: RowIndices) -> Iterator[Segment]:
+        """Yield the segments, file by file, that hold the given ascending rows of an epoch."""
         files = np.random.default_rng([self.seed, epoch, FILES]).permutation(len(self.file_rows))
         starts = np.concatenate([[0], np.cumsum(np.asarray(self.file_rows, np.int64)[files])])
         places = np.searchsorted(starts, rows, side="right") - 1
-        # A change of file ends a segment, as does its length.
+        # A segment ends with its file, or at SEGMENT_ROWS.
         bounds = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(rows)]
         for first, last in pairwise(bounds):
             for begin in range(first, last, SEGMENT_ROWS):
@@ -202,24 +202,24 @@ class DataOrder:
                 yield Segment(int(files[place]), rows[begin : min(begin + SEGMENT_ROWS, last)] - starts[place])
 
 
-def window_edges(part: int, window_rows: int) -> list[int]:
-    """Divide a part into windows of at most `window_rows`, equally long: a short last one would mix less."""
-    count = -(-part // window_rows)
-    return [part * number // count for number in range(count + 1)]
+def window_edges(num_rows: int, window_rows: int) -> list[int]:
+    """Return the bounds of windows of at most `window_rows`, nearly equal: a short last one would shuffle less."""
+    count = -(-num_rows // window_rows)
+    return [num_rows * number // count for number in range(count + 1)]
 
 
 def find_window(edges: Sequence[int], drawn: int) -> int:
-    """Find the window in which the next row is drawn."""
+    """Return the index of the window in which the next row is drawn."""
     return int(np.searchsorted(edges, drawn, side="right")) - 1
 
 
-def draw_order(key: tuple[int, ...], count: int) -> Rows:
+def shuffle_window(key: tuple[int, ...], count: int) -> RowIndices:
     """Shuffle the indices of a window."""
     return np.random.default_rng([*key, WINDOW]).permutation(count)
 
 
-def nearest_others(rows: Rows, num_rows: int, count: int) -> Rows:
-    """Choose `count` rows that follow the given ones most closely, going on at the start after the end."""
+def nearest_other_rows(rows: RowIndices, num_rows: int, count: int) -> RowIndices:
+    """Return the `count` next rows after the given ones that are not among them; after the last row, from the first."""
     free = np.ones(num_rows, bool)
     free[rows] = False
     others = np.flatnonzero(free)

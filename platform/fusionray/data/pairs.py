@@ -1,4 +1,4 @@
-"""Pairs of encoded crops: drawn within a window for training, a fixed seeded list for evaluation. Knows no Ray.
+"""Sample pairs of encoded crops: within a window for training, a fixed seeded list for evaluation. Does not use Ray.
 
 Shape suffixes: N crops, M draws, R roles (one: the crop; two: source and target).
 """
@@ -19,24 +19,23 @@ from fusionray.data.shards import REGION_COLUMN, matrix_from_column
 
 Indices = NDArray[np.int64]
 
-# What a pair of synthetic faces carries beside its pictures.
+# Columns of synthetic faces from which a true fusion is rendered.
 TRUTH_COLUMNS = ("identity_parameters", "attribute_parameters", "view")
 
 
-class Crop(NamedTuple):
-    """One encoded picture and whose it is; in shards of pictures, which one it is."""
+class EncodedCrop(NamedTuple):
+    """One encoded crop with its person; in shards of pictures, with the picture it is cut from."""
 
     image: bytes | memoryview
     identity: str
 
 
 @dataclass(frozen=True, eq=False)
-class Crops:
+class EncodedCrops:
     """Rows of shards as columns, still encoded.
 
-    `images` [N] JPEG or PNG; `people` names, `person` int64 [N] whose picture each is (index into `people`); `truth`
-    float32 [N,P] by column, for synthetic faces only; `regions` [N] grey PNGs of where the faces are, if they were read
-    and are known of all.
+    `images` [N] JPEG or PNG; `people` their names; `person` int64 [N] the index of each crop into `people`; `truth`
+    float32 [N,P] by column, for synthetic faces only; `regions` [N] grey PNGs, if they were read and all rows have one.
     """
 
     images: Sequence[bytes | memoryview]
@@ -48,53 +47,53 @@ class Crops:
     def __len__(self) -> int:
         return len(self.images)
 
-    def select(self, indices: Indices) -> list[Crop]:
+    def select(self, indices: Indices) -> list[EncodedCrop]:
         """List some of the crops."""
         return [
-            Crop(self.images[index], self.people[person])
+            EncodedCrop(self.images[index], self.people[person])
             for index, person in zip(indices.tolist(), self.person[indices].tolist(), strict=True)
         ]
 
     def select_regions(self, indices: Indices) -> list[bytes | memoryview]:
-        """List where the faces of some of the crops are; nothing where that is not known."""
+        """List the regions of some of the crops; empty if regions are not known."""
         return [] if self.regions is None else [self.regions[index] for index in indices.tolist()]
 
 
 @dataclass(frozen=True, eq=False)
 class SampledPairs:
-    """Crops that were drawn, in order: `indices` int64 [M,R], a column a role."""
+    """Crops in the order in which they were drawn: `indices` int64 [M,R], one column per role."""
 
-    crops: Crops
+    crops: EncodedCrops
     indices: Indices
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def part(self, start: int, end: int) -> SampledPairs:
-        """Take the draws from `start` up to `end`."""
+        """Return the draws `start` to `end` - 1."""
         return SampledPairs(self.crops, self.indices[start:end])
 
 
-def crops_from_tables(tables: Iterable[pa.Table]) -> Crops:
-    """Copy rows out of tables, which may lie in memory that others need; at least one table.
+def crops_from_tables(tables: Iterable[pa.Table]) -> EncodedCrops:
+    """Copy rows out of at least one table, so that the memory of the tables can be released.
 
-    The tables are taken one at a time, so that a generator need not hold them all.
+    Takes one table at a time: a generator does not have to hold all of them.
     """
     images: list[memoryview] = []
     names: list[pa.Array] = []
     truth: dict[str, list[NDArray[np.float32]]] = {}
     regions: list[memoryview] = []
     for table in tables:
-        images += copy_images(table.column("image"))
+        images += copy_binary_column(table.column("image"))
         if REGION_COLUMN in table.column_names and not table.column(REGION_COLUMN).null_count:
-            regions += copy_images(table.column(REGION_COLUMN))
-        # A picture without people is told apart by itself.
+            regions += copy_binary_column(table.column(REGION_COLUMN))
+        # In shards of pictures each picture is a group of its own.
         group = "identity" if "identity" in table.column_names else "source"
         names.append(pa.array(table.column(group).to_pylist(), pa.string()))
         for column in TRUTH_COLUMNS if "view" in table.column_names else ():
             truth.setdefault(column, []).append(matrix_from_column(table.column(column)).copy())
     people = pa.concat_arrays(names).dictionary_encode()
-    return Crops(
+    return EncodedCrops(
         images,
         people.dictionary.to_pylist(),
         people.indices.to_numpy().astype(np.int64),
@@ -103,8 +102,8 @@ def crops_from_tables(tables: Iterable[pa.Table]) -> Crops:
     )
 
 
-def copy_images(column: pa.ChunkedArray) -> Iterator[memoryview]:
-    """Yield each picture of a column, in one copy for each of its chunks."""
+def copy_binary_column(column: pa.ChunkedArray) -> Iterator[memoryview]:
+    """Yield the values of a binary column without nulls; each chunk of the column is copied once."""
     for chunk in column.chunks:
         if len(chunk):
             _, offsets, data = chunk.buffers()
@@ -117,12 +116,12 @@ def copy_images(column: pa.ChunkedArray) -> Iterator[memoryview]:
 def draw_sources(
     person_N: Indices, targets: Indices, same_identity_ratio: float, random: np.random.Generator
 ) -> Indices:
-    """Choose a source for each target: another picture of its person in `same_identity_ratio` of the draws.
+    """Draw a source for each target: with probability `same_identity_ratio` another picture of the same person.
 
-    The same person always means another row: fusing a picture with itself teaches copying. People with one row can
-    give no such pair, so the others give more, and the ratio holds while they can.
+    The source is never the target itself: such a pair would train the model to copy. People with one row give no
+    same-person pairs; people with several rows give more, so that the ratio holds if they are enough.
 
-    Raises: ValueError if a target needs another person and there is none.
+    Raises: ValueError if a target needs a source of another person and all rows show one person.
     """
     by_person: Indices = np.argsort(person_N, kind="stable")
     place = np.empty_like(by_person)
@@ -130,17 +129,17 @@ def draw_sources(
     count = np.bincount(person_N)
     first = np.cumsum(count) - count
     own, begin = count[person_N[targets]], first[person_N[targets]]
-    with_mate = own > 1
-    # uniform < p happens with probability p; a normal draw would not.
-    ratio = same_identity_ratio * len(targets) / max(1, int(with_mate.sum()))
-    same = with_mate & (random.uniform(size=len(targets)) < ratio)
+    has_others = own > 1
+    # uniform < p has the probability p.
+    ratio = same_identity_ratio * len(targets) / max(1, int(has_others.sum()))
+    same = has_others & (random.uniform(size=len(targets)) < ratio)
     others = len(person_N) - own
     if np.any(~same & (others == 0)):
         raise ValueError(
-            f"pairs need at least two people among the {len(person_N)} rows that are drawn from together; "
+            f"pairs need at least two people among the {len(person_N)} rows of a window; "
             "raise data.shuffle_buffer_rows or add people"
         )
-    # Sorted by person, a person's rows are one stretch: a step from a row round it, or round all the rest.
+    # Sorted by person, the rows of a person are contiguous: step within them, or within all others, modulo their count.
     step = (random.uniform(size=len(targets)) * np.where(same, own - 1, others)).astype(np.int64)
     within = begin + (place[targets] - begin + 1 + step) % own
     outside = (begin + own + step) % len(person_N)
@@ -148,8 +147,8 @@ def draw_sources(
     return sources
 
 
-def draw_held_out_pairs(crops: Crops, count: int, seed: int) -> SampledPairs:
-    """Draw a fixed list of pairs of different people; every crop is a target before one is a target again.
+def draw_held_out_pairs(crops: EncodedCrops, count: int, seed: int) -> SampledPairs:
+    """Draw `count` pairs of different people, fixed by the seed; each crop is a target once before any is again.
 
     Raises: ValueError with fewer than two people.
     """
@@ -164,10 +163,11 @@ def draw_held_out_pairs(crops: Crops, count: int, seed: int) -> SampledPairs:
     return SampledPairs(crops, np.stack([draw_sources(crops.person, targets, 0.0, random), targets], axis=1))
 
 
-def regroup(draws: Iterable[SampledPairs], size: int | Iterator[int]) -> Iterator[list[SampledPairs]]:
-    """Join and divide draws into groups of `size`, whose parts may have different crops; the last may be smaller.
+def rebatch(draws: Iterable[SampledPairs], size: int | Iterator[int]) -> Iterator[list[SampledPairs]]:
+    """Join and divide draws into groups of `size` rows; the last group may be smaller.
 
-    `size`: rows of every group, or of one group after another.
+    `size`: rows of every group, or an iterator over the rows of one group after another. The parts of a group may
+    refer to different crops.
     """
     sizes = itertools.repeat(size) if isinstance(size, int) else size
     group: list[SampledPairs] = []

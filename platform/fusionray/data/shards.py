@@ -1,8 +1,7 @@
-"""Contract 1, the shards: Parquet files of crops and the manifest that vouches for them.
+"""The shard format: Parquet files of encoded crops, and the manifest that lists them with counts, splits and hashes.
 
-The manifest's `task` says what a row is. `faces`: one aligned crop of a person; rows of an identity lie together in one
-shard, and a shard belongs to one split, so that pairs are made inside a block and no person is in two splits.
-`pictures`: one crop of any picture.
+The `task` of the manifest says what a row is. `faces`: one aligned crop of a person; rows of a person are adjacent, and
+all are in the same split. `pictures`: one crop of any picture.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from fusionray.storage import filesystem as storage
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION: Literal[1] = 1
-# Small groups let a reader take a part of a shard; 256 crops of 128 px are about 1 MB.
+# Small row groups let a reader read a part of a shard; 256 crops of 128 px are about 1 MB.
 ROWS_PER_GROUP = 256
 
 Split = Literal["train", "validation", "test"]
-# In the order in which they are listed; validation chooses among models, and the test judges the one that was chosen.
+# Models are chosen on validation; only the chosen model is evaluated on test.
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 REGION_COLUMN = "region"
-SCHEMA = pa.schema(
+FACES_SCHEMA = pa.schema(
     [
         pa.field("image", pa.binary(), nullable=False),
         pa.field("identity", pa.string(), nullable=False),
         pa.field("landmarks", pa.list_(pa.list_(pa.float32(), 2), 5), nullable=False),
         pa.field("source", pa.string(), nullable=False),
-        # A grey PNG as large as the crop, 255 where it shows the face; sets made before there was one have none.
+        # A grey PNG of the size of the crop, 255 where it shows the face; null or absent if it is not known.
         pa.field(REGION_COLUMN, pa.binary()),
     ]
 )
-SYNTHETIC_SCHEMA = pa.schema(
+SYNTHETIC_FACES_SCHEMA = pa.schema(
     [
-        *SCHEMA,
+        *FACES_SCHEMA,
         pa.field("identity_parameters", pa.list_(pa.float32()), nullable=False),
         pa.field("attribute_parameters", pa.list_(pa.float32()), nullable=False),
         pa.field("view", pa.list_(pa.float32(), 6), nullable=False),
@@ -56,17 +55,17 @@ PICTURES_SCHEMA = pa.schema(
     [
         pa.field("image", pa.binary(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
-        # Of the picture that the crop was cut from, pixels.
+        # Size in pixels of the picture that the crop is cut from.
         pa.field("width", pa.int32(), nullable=False),
         pa.field("height", pa.int32(), nullable=False),
     ]
 )
-# The column by which rows are told apart: whose they are, or which picture they were cut from.
+# The column that groups rows: by person, or by the picture they are cut from.
 GROUP_COLUMNS: dict[ShardTask, str] = {"faces": "identity", "pictures": "source"}
 
 
 class ShardInfo(Section):
-    """What the manifest promises about one Parquet file."""
+    """The entry of one Parquet file in the manifest."""
 
     file: str
     split: Split
@@ -84,10 +83,10 @@ class SplitInfo(Section):
 
 
 class Manifest(Section):
-    """The description of a set of shards; `fingerprint` identifies input and settings together.
+    """The description of a set of shards; `fingerprint` is a hash of input and settings.
 
-    `identities` and `num_identities` count groups: people, or in shards of pictures the pictures.
-    A split that `splits` does not name is empty: sets that were made before there was a test have none.
+    `identities` and `num_identities` count groups: people, or pictures in shards of pictures. A split that is not in
+    `splits` is empty.
     """
 
     format_version: Literal[1] = FORMAT_VERSION
@@ -108,15 +107,15 @@ class Manifest(Section):
     dropped: dict[str, int]
 
     def digest(self) -> str:
-        """Identify the content: the same crops in the same files give the same digest wherever they lie."""
+        """Return a hash of the content, which does not depend on the folder."""
         return storage.sha256_hex("\n".join(sorted(shard.sha256 for shard in self.shards)).encode())
 
     def files(self, split: Split) -> list[str]:
-        """List the file names of a split in a fixed order."""
+        """List the file names of a split, sorted."""
         return sorted(shard.file for shard in self.shards if shard.split == split)
 
 
-def build_row(
+def build_face_row(
     image: bytes,
     identity: str,
     landmarks_52: NDArray[np.float32],
@@ -127,10 +126,10 @@ def build_row(
     attribute_parameters: NDArray[np.float32] | None = None,
     view_23: NDArray[np.float32] | None = None,
 ) -> dict[str, Any]:
-    """Build one row: an encoded crop, landmarks in crop pixels, and for synthetic faces what generated them.
+    """Build one row of `faces`: an encoded crop, landmarks in crop pixels, and the parameters of synthetic faces.
 
-    `region`: which of its pixels show the face, as a grey PNG, where that is known.
-    `view_23` maps crop unit-square coordinates to picture unit-square coordinates (float32, row-major).
+    `region`: a grey PNG, 255 where the crop shows the face; None if it is not known. `view_23` maps unit coordinates
+    of the crop to those of the picture.
     """
     row: dict[str, Any] = {
         "image": image,
@@ -147,18 +146,17 @@ def build_row(
 
 
 def build_picture_row(image: bytes, source: str, width: int, height: int) -> dict[str, Any]:
-    """Build one row of `pictures`: an encoded crop, the picture it was cut from and that one's size in pixels."""
+    """Build one row of `pictures`: an encoded crop, the picture that it is cut from, and the size of that in pixels."""
     return {"image": image, "source": source, "width": width, "height": height}
 
 
 def write_shard(folder: str, file: str, split: Split, rows: Sequence[dict[str, Any]]) -> ShardInfo:
-    """Write rows, sorted by identity, as one Parquet file, atomically; return its entry for the manifest."""
+    """Write rows, sorted by group and source, as one Parquet file, atomically; return its entry for the manifest."""
     group = "identity" if "identity" in rows[0] else "source"
     ordered = sorted(rows, key=lambda row: (row[group], row["source"]))
-    schema = PICTURES_SCHEMA if group == "source" else SYNTHETIC_SCHEMA if "view" in ordered[0] else SCHEMA
+    schema = PICTURES_SCHEMA if group == "source" else SYNTHETIC_FACES_SCHEMA if "view" in ordered[0] else FACES_SCHEMA
     buffer = io.BytesIO()
-    # The pictures are compressed already: a codec would only cost time. Without one a flipped bit would go unnoticed,
-    # or be met by whoever decodes the picture: hence checksums.
+    # No codec, since the crops are compressed already; then only checksums detect a flipped bit.
     pq.write_table(
         pa.Table.from_pylist(ordered, schema=schema),
         buffer,
@@ -179,14 +177,14 @@ def write_shard(folder: str, file: str, split: Split, rows: Sequence[dict[str, A
 
 
 def write_manifest(folder: str, manifest: Manifest) -> None:
-    """Write the manifest atomically; do it last, since its presence says that the set is complete."""
+    """Write the manifest atomically. Write it last: its presence means that the set is complete."""
     storage.write_atomic(storage.join(folder, MANIFEST_NAME), manifest.model_dump_json(indent=1).encode())
 
 
 def read_manifest(folder: str) -> Manifest:
     """Read the manifest of a folder of shards.
 
-    Raises: InputMissing if there is none, ShardCorrupt if it cannot be understood.
+    Raises: InputMissing if there is none, ShardCorrupt if it is not a manifest of this format.
     """
     location = storage.join(folder, MANIFEST_NAME)
     if not storage.exists(folder):
@@ -211,34 +209,34 @@ def check_shards(
     task: ShardTask = "faces",
     template: str | None = None,
     with_parameters: bool = False,
-    max_damaged: int = 0,
+    max_damaged_files: int = 0,
 ) -> list[str]:
-    """Check that shards are the ones that a run wants and that every file is there with its promised length.
+    """Check that shards fit a run, and that each file exists with the length in the manifest.
 
-    `with_parameters`: the run learns from what generated each face, which nobody knows of a photograph. So many files
-    to learn from may be damaged: returns what is wrong with each.
+    `with_parameters`: the run trains on the parameters of synthetic faces. Up to `max_damaged_files` training files
+    may be missing or truncated; returns the error of each.
 
     Raises: ShardMismatch (task, size, template, parameters), ShardCorrupt (missing or truncated file).
     """
     if manifest.task != task:
         raise ShardMismatch(
-            f"{folder}: shards hold {manifest.task} (task={manifest.task}) but this run wants {task}; "
-            f"prepare again with task={task}, or choose a recipe that learns from {manifest.task}"
+            f"{folder}: shards hold {manifest.task} (task={manifest.task}) but this run needs {task}; "
+            f"prepare again with task={task}, or choose a recipe that trains on {manifest.task}"
         )
     if manifest.size != size:
         raise ShardMismatch(
-            f"{folder}: shards hold {manifest.size} px crops but this run wants {size} px; "
+            f"{folder}: shards hold {manifest.size} px crops but this run needs {size} px; "
             f"prepare again with size={size} or choose a preset for {manifest.size} px"
         )
     if task == "faces" and template is not None and manifest.template != template:
         raise ShardMismatch(
-            f"{folder}: shards are aligned to {manifest.template} but this run wants {template}; "
+            f"{folder}: shards are aligned to {manifest.template} but this run needs {template}; "
             f"prepare again with template={template}"
         )
     if with_parameters and not manifest.synthetic:
         raise ShardMismatch(
-            f"{folder}: holds photographs, whose pose, expression and light nobody has measured, but this run learns "
-            "from such parameters; take shards of synthetic faces (data.shards=synthetic://people=500)"
+            f"{folder}: holds photographs, which have no parameters of identity and attributes, but this run trains "
+            "on them; use shards of synthetic faces (data.shards=synthetic://people=500)"
         )
     filesystem, root = storage.open_filesystem(folder)
     damaged: list[str] = []
@@ -247,16 +245,9 @@ def check_shards(
         if found != shard.bytes:
             state = "is missing" if found is None else f"has {found} bytes, not {shard.bytes}"
             damaged.append(f"{folder}/{shard.file}: {state}; run `fusionray prepare` again into {folder}")
-            if shard.split != "train" or len(damaged) > max_damaged:
+            if shard.split != "train" or len(damaged) > max_damaged_files:
                 raise ShardCorrupt(damaged[-1])
     return damaged
-
-
-def landmarks_from_column(column: pa.Array | pa.ChunkedArray) -> NDArray[np.float32]:
-    """Convert the `landmarks` column to an array [N,5,2] float32, crop pixels."""
-    combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    values: NDArray[np.float32] = combined.flatten().flatten().to_numpy(zero_copy_only=False)
-    return values.reshape(-1, 5, 2)
 
 
 def matrix_from_column(column: pa.Array | pa.ChunkedArray) -> NDArray[np.float32]:

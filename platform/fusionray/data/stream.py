@@ -1,6 +1,6 @@
-"""From shards to batches, in an order that can be resumed: windows of encoded rows, decoded where they are used.
+"""Stream batches from shards, in an order that can be resumed.
 
-Decoded pixels would travel through an object store at ten times the size; encoded rows do not notice the trip.
+Rows travel encoded and are decoded in the process that uses them: decoded pixels are ten times as large.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from fusionray.data.decoding import CropDecoder, decode_rows
-from fusionray.data.order import PAIRS, DataOrder, DataPosition, Window
-from fusionray.data.pairs import Crops, SampledPairs, crops_from_tables, draw_sources, regroup
-from fusionray.data.reading import ShardReader
-from fusionray.types import Batch, Rows
+from fusionray.data.order import PAIRS, DataOrder, DataPosition, ShuffleWindow
+from fusionray.data.pairs import EncodedCrops, SampledPairs, crops_from_tables, draw_sources, rebatch
+from fusionray.data.shard_readers import ShardReader
+from fusionray.types import Batch, DecodedRows
 
 ItemT = TypeVar("ItemT")
 BatchT = TypeVar("BatchT", bound=Batch)
 
 
 class TrainingStream:
-    """One rank's part of steps of `step_rows` rows over all ranks, from any position on, without end.
+    """The batches of one rank, from any position on, endlessly; a step has `step_rows` rows over all ranks.
 
-    Two streams from one position give the same batches; a stream from `order.advance(position, step_rows)` gives what
-    the other gives after one. At most two windows of encoded rows are held: one given out, one being read.
+    Streams from the same position yield the same batches. A stream from `order.advance(position, step_rows)` starts
+    with the second batch. Memory holds at most two windows of encoded rows: the current one and the next one.
     """
 
     def __init__(
@@ -43,41 +43,43 @@ class TrainingStream:
     def batches(
         self,
         position: DataPosition,
-        collate: Callable[[Sequence[Rows]], BatchT],
+        collate: Callable[[Sequence[DecodedRows]], BatchT],
         *,
         num_roles: Literal[1, 2],
         same_identity_ratio: float = 0.0,
         labels: Mapping[str, int] | None = None,
     ) -> Iterator[BatchT]:
-        """Yield batches of rows in their order; of two roles, each row is the target of a source that is drawn for it.
+        """Yield batches. With two roles, each row is a target, for which a source is drawn.
 
-        `labels`: the number of each person; without them labels tell only whether source and target are one.
+        `labels`: the label of each person. Without it, labels only show whether source and target are one person.
 
-        Raises: ValueError if pairs are to be drawn from a window that holds one person only; ShardCorrupt.
+        Raises: ValueError if a window for pairs holds only one person; ShardCorrupt; DataTimeout.
         """
 
-        def draw_pairs(window: Window, crops: Crops) -> SampledPairs:
+        def draw_pairs(window: ShuffleWindow, crops: EncodedCrops) -> SampledPairs:
             sources = draw_sources(crops.person, window.order, same_identity_ratio, window.random(PAIRS))
             return SampledPairs(crops, np.stack([sources, window.order], axis=1))
 
-        draw = draw_pairs if num_roles == 2 else draw_each
-        for group in regroup(self.draws(position, draw), self.sizes(position)):
+        draw = draw_pairs if num_roles == 2 else draw_each_row
+        for group in rebatch(self.draws(position, draw), self.local_sizes(position)):
             yield collate(decode_rows(group, self.decoder, labels))
 
-    def sizes(self, position: DataPosition) -> Iterator[int]:
-        """Yield how many rows this rank takes of one step after another; they differ by one where ranks take turns."""
+    def local_sizes(self, position: DataPosition) -> Iterator[int]:
+        """Yield the rows of this rank in one step after another; they differ by at most one."""
         while True:
-            yield self.order.share(position, self.step_rows, self.rank)
+            yield self.order.local_rows(position, self.step_rows, self.rank)
             position = self.order.advance(position, self.step_rows)
 
-    def draws(self, position: DataPosition, draw: Callable[[Window, Crops], SampledPairs]) -> Iterator[SampledPairs]:
-        """Draw from one window after another, while the next one is being read."""
+    def draws(
+        self, position: DataPosition, draw: Callable[[ShuffleWindow, EncodedCrops], SampledPairs]
+    ) -> Iterator[SampledPairs]:
+        """Draw from one window after another, while a thread reads the next one."""
         with prefetched(lambda: self.load(position), depth=1) as windows:
             for window, crops in windows:
                 drawn = draw(window, crops)
                 yield drawn.part(window.skip, len(drawn))
 
-    def load(self, position: DataPosition) -> Iterator[tuple[Window, Crops]]:
+    def load(self, position: DataPosition) -> Iterator[tuple[ShuffleWindow, EncodedCrops]]:
         """Read one window after another."""
         planned, loaded = tee(self.order.windows(position, self.rank))
         tables = self.reader.read(segment for window in planned for segment in window.segments)
@@ -85,17 +87,20 @@ class TrainingStream:
             yield window, crops_from_tables(islice(tables, len(window.segments)))
 
 
-def draw_each(window: Window, crops: Crops) -> SampledPairs:
-    """Draw every row of a window once."""
+def draw_each_row(window: ShuffleWindow, crops: EncodedCrops) -> SampledPairs:
+    """Draw each row of a window once, as the only role."""
     return SampledPairs(crops, window.order[:, None])
 
 
 @contextlib.contextmanager
 def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[Iterator[ItemT]]:
-    """Run an iterator in a thread that is at most `depth` items ahead; its errors are raised here."""
+    """Run an iterator in a thread that is at most `depth` items ahead; its errors are raised in the consumer.
+
+    Leaving the context stops the thread and closes the iterator.
+    """
     items: queue.SimpleQueue[tuple[ItemT | None, BaseException | None]] = queue.SimpleQueue()
-    # An item is made only when there is room for it: a queue of `depth` would have one more in its producer's hand.
-    room = threading.Semaphore(depth)
+    # A semaphore instead of a bounded queue, whose producer would hold one item more than `depth`.
+    free_slots = threading.Semaphore(depth)
     stopped = threading.Event()
 
     def produce() -> None:
@@ -104,11 +109,11 @@ def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[Iter
                 source = make()
                 if hasattr(source, "close"):
                     stack.callback(source.close)
-                while room.acquire() and not stopped.is_set():
+                while free_slots.acquire() and not stopped.is_set():
                     items.put((next(source), None))
         except StopIteration:
             items.put((None, None))
-        except BaseException as error:  # noqa: BLE001 - handed over to the consumer, whatever it is
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
             items.put((None, error))
 
     def consume() -> Iterator[ItemT]:
@@ -118,7 +123,7 @@ def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[Iter
                 raise error
             if item is None:
                 return
-            room.release()
+            free_slots.release()
             yield item
 
     thread = threading.Thread(target=produce, name="prefetch", daemon=True)
@@ -127,5 +132,5 @@ def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[Iter
         yield consume()
     finally:
         stopped.set()
-        room.release()
+        free_slots.release()
         thread.join(timeout=5)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fusionray.data import synthetic
 from fusionray.data.prepare.crop import unit_view
-from fusionray.data.synthetic import render_truth
+from fusionray.data.synthetic import render_true_fusion
 from fusionray.errors import InputMissing
 from fusionray.faces.align import Template, estimate_alignment, warp_crop
 from fusionray.faces.detect import build_detector
@@ -75,7 +75,7 @@ class RenderedClip:
             torch.from_numpy(identity).expand(self.num_frames, -1)
             for identity in (self.target_identity, self.source_identity)
         )
-        points_T52 = synthetic.landmarks(target, attributes_TA).numpy() * size - 0.5
+        points_T52 = synthetic.project_landmarks(target, attributes_TA).numpy() * size - 0.5
         views = [
             unit_view(estimate_alignment(points.astype(np.float32), template, size), size, size)
             for points in points_T52
@@ -86,7 +86,7 @@ class RenderedClip:
             blank = torch.empty(self.num_frames, 3, size, size, dtype=torch.uint8)
             same = torch.zeros(self.num_frames, dtype=torch.bool)
             scene = PairBatch(blank, blank, same, SyntheticTruth(identity, attributes_TA, view_T23))
-            return to_uint8(render_truth(scene, TRUTH_OVERSAMPLING)[0])
+            return to_uint8(render_true_fusion(scene, TRUTH_OVERSAMPLING)[0])
 
         return Frames(draw(target), draw(source))
 

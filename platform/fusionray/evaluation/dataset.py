@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusionray.data.order import Segment
-from fusionray.data.pairs import Crops, SampledPairs, crops_from_tables
-from fusionray.data.reading import list_files, read_split
+from fusionray.data.pairs import EncodedCrops, SampledPairs, crops_from_tables
+from fusionray.data.shard_files import list_files, read_split
 from fusionray.data.shards import Manifest, Split
 from fusionray.errors import ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
@@ -27,7 +27,7 @@ class EvalDataset:
     files of the split. `file` int64 [N]: index into `files` of each crop. `row` int64 [N]: its row in that file.
     """
 
-    crops: Crops
+    crops: EncodedCrops
     plan: PairPlan
     files: tuple[str, ...]
     file: RowIndices
@@ -106,7 +106,7 @@ def compact(draws: SampledPairs) -> SampledPairs:
     """
     chosen, indices = np.unique(draws.indices, return_inverse=True)
     crops = draws.crops
-    kept = Crops(
+    kept = EncodedCrops(
         [bytes(crops.images[index]) for index in chosen.tolist()],
         crops.people,
         crops.person[chosen],

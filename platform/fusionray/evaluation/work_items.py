@@ -13,7 +13,7 @@ import torch
 
 from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.data.decoding import CropDecoder, collate_pairs
-from fusionray.data.pairs import Crop, SampledPairs
+from fusionray.data.pairs import EncodedCrop, SampledPairs
 from fusionray.evaluation.clips import Clip
 from fusionray.evaluation.dataset import EvalDataset, compact
 from fusionray.evaluation.fusion_model import open_fusion_model
@@ -114,7 +114,7 @@ class ClipItem:
 
     numbers: RowIndices
     clip: Clip
-    source: Crop
+    source: EncodedCrop
     kind: ItemKind = "clips"
 
     def measure(self, context: EvalContext) -> MetricColumns:
@@ -147,7 +147,7 @@ def split_work(dataset: EvalDataset, clips: Iterable[tuple[Clip, int]], batch_si
     # Clips first: they take longest, and an invalid file of a user should fail early.
     for number, (clip, source) in enumerate(clips):
         (crop,) = crops.select(np.array([source]))
-        yield ClipItem(np.array([number]), clip, Crop(bytes(crop.image), crop.identity))
+        yield ClipItem(np.array([number]), clip, EncodedCrop(bytes(crop.image), crop.identity))
     for start in range(0, len(plan.pairs), batch_size):
         numbers = np.arange(start, min(start + batch_size, len(plan.pairs)))
         yield PairItem(numbers, compact(SampledPairs(crops, plan.pairs[numbers])))

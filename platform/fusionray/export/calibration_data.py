@@ -15,7 +15,7 @@ from fusionray.checkpoint.models import StoredData
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import Segment
 from fusionray.data.pairs import crops_from_tables
-from fusionray.data.reading import list_files
+from fusionray.data.shard_files import list_files
 from fusionray.data.shards import MANIFEST_NAME, Manifest, Split, read_manifest
 from fusionray.errors import ConfigInvalid, ShardMismatch
 from fusionray.recipes.family import BundleExport

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fusionray.data.synthetic import IDENTITY_NAMES, attributes_in_crop, render_truth
+from fusionray.data.synthetic import IDENTITY_NAMES, attributes_in_crop, render_true_fusion
 from fusionray.metrics.attribute_reader import AttributeReader
 from fusionray.metrics.baselines import build_baselines
 from fusionray.metrics.landmarks import CropLandmarks, landmark_distance
@@ -79,7 +79,7 @@ class FusionMetrics:
         pictures = {"fused": to_float(fused), "source": to_float(batch.source), "target": to_float(batch.target)}
         columns: dict[str, Tensor] = {}
         if batch.truth is not None:
-            truth, region = render_truth(batch, TRUTH_OVERSAMPLING)
+            truth, region = render_true_fusion(batch, TRUTH_OVERSAMPLING)
             # Fused pictures have eight bits per channel, so the true fusion is rounded to eight bits too.
             pictures["truth"] = to_float(to_uint8(truth))
             columns |= self.compare_to_truth(pictures, region)

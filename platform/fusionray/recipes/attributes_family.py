@@ -15,7 +15,7 @@ from fusionray.recipes.attributes import AttributesRecipe, AttributesRecipeConfi
 from fusionray.recipes.family import DatasetInfo, RecipeFamily, TrainSettings
 from fusionray.recipes.registry import register
 from fusionray.recipes.single_faces import collate_faces, noise_crops
-from fusionray.types import FaceBatch, Rows
+from fusionray.types import DecodedRows, FaceBatch
 
 
 class AttributesFamily(RecipeFamily[AttributesRecipeConfig]):
@@ -32,7 +32,7 @@ class AttributesFamily(RecipeFamily[AttributesRecipeConfig]):
         del config
         return True
 
-    def collate(self, roles: Sequence[Rows]) -> FaceBatch:
+    def collate(self, roles: Sequence[DecodedRows]) -> FaceBatch:
         """Batch crops with their attributes."""
         return collate_faces(roles)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fusionray.data.synthetic import render_truth
+from fusionray.data.synthetic import render_true_fusion
 from fusionray.nets.discriminator import Discriminator
 from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import GeneratorOutput
@@ -107,7 +107,7 @@ class FaceFusionRecipe:
         (source,) = self.frozen["source_augmentation"](source)
         paired = self.config.paired and batch.truth is not None
         if paired:
-            truth, region = render_truth(batch)
+            truth, region = render_true_fusion(batch)
         else:
             truth = target
             region = elliptic_region(target) if batch.region is None else batch.region.float() / 255
@@ -230,7 +230,7 @@ class FaceFusionRecipe:
         fused = self.fuse(networks, source, target)
         columns = [source, target, fused.output, fused.mask.expand_as(target) * 2 - 1]
         if batch.truth is not None:
-            columns.append(render_truth(batch)[0])
+            columns.append(render_true_fusion(batch)[0])
         return torch.stack([to_uint8(column) for column in columns], dim=1)
 
     @torch.no_grad()
@@ -247,7 +247,7 @@ class FaceFusionRecipe:
             to_target.append((fused_NE * target_NE).sum(dim=1))
             mask.append(fused.mask.mean(dim=(1, 2, 3)))
             if batch.truth is not None:
-                to_truth.append((fused.output - render_truth(batch)[0]).abs().mean(dim=(1, 2, 3)))
+                to_truth.append((fused.output - render_true_fusion(batch)[0]).abs().mean(dim=(1, 2, 3)))
         if not to_source:
             return {}
         source_cosine, target_cosine = torch.cat(to_source), torch.cat(to_target)

@@ -23,7 +23,7 @@ from fusionray.recipes.family import BundleExport, DatasetInfo, HeldOutRows, Rec
 from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.recipes.registry import register
 from fusionray.recipes.single_faces import noise_crops
-from fusionray.types import PairBatch, Rows
+from fusionray.types import DecodedRows, PairBatch
 
 # Settings that name the trained networks on which a run depends.
 ENCODER, EVALUATOR, READER = "recipe.identity_encoder", "validation.evaluator", "validation.attributes"
@@ -85,7 +85,7 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
         """Return whether the shards must hold face regions; paired training renders them."""
         return not (config.paired and synthetic)
 
-    def collate(self, roles: Sequence[Rows]) -> PairBatch:
+    def collate(self, roles: Sequence[DecodedRows]) -> PairBatch:
         """Pair sources and targets."""
         source, target = roles
         return PairBatch.from_rows(source, target)

@@ -25,7 +25,7 @@ from fusionray.config import Section
 from fusionray.errors import ConfigInvalid
 from fusionray.recipes.recipe import Recipe
 from fusionray.shard_task import GROUP_NAMES, ShardTask
-from fusionray.types import Batch, Rows
+from fusionray.types import Batch, DecodedRows
 
 
 class RecipeConfig(Section):
@@ -256,8 +256,8 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         return False
 
     @abstractmethod
-    def collate(self, roles: Sequence[Rows]) -> Batch:
-        """Batch decoded rows: one `Rows` for each of `num_roles` (source first), all of one length."""
+    def collate(self, roles: Sequence[DecodedRows]) -> Batch:
+        """Batch decoded rows: one `DecodedRows` for each of `num_roles` (source first), all of one length."""
 
     def describe_shortage(self, num_rows: int, num_groups: int) -> str:
         """Return the requirement of `Recipe.evaluate` that held-out rows miss, such as "at least two people"; or "".

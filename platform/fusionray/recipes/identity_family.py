@@ -14,7 +14,7 @@ from fusionray.recipes.family import DatasetInfo, RecipeFamily, TrainSettings
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.recipes.registry import register
 from fusionray.recipes.single_faces import collate_faces, noise_crops
-from fusionray.types import FaceBatch, Rows
+from fusionray.types import DecodedRows, FaceBatch
 
 
 class IdentityFamily(RecipeFamily[IdentityRecipeConfig]):
@@ -27,7 +27,7 @@ class IdentityFamily(RecipeFamily[IdentityRecipeConfig]):
     fewest_images = 2  # batch norm has no variance of one image
     sized_by_people = True
 
-    def collate(self, roles: Sequence[Rows]) -> FaceBatch:
+    def collate(self, roles: Sequence[DecodedRows]) -> FaceBatch:
         """Batch crops with the labels of their people."""
         return collate_faces(roles)
 

@@ -14,7 +14,7 @@ from fusionray.data.synthetic import attributes_in_crop
 from fusionray.nets.pixels import to_float
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig, degrade_resolution
 from fusionray.recipes.family import TrainSettings
-from fusionray.types import FaceBatch, Rows
+from fusionray.types import DecodedRows, FaceBatch
 
 
 class SingleFaceRecipe:
@@ -46,12 +46,12 @@ class FacePreparation(nn.Module):
         return degrade_resolution(self.face_crop(image), self.min_resolution)
 
     def crop(self, image_NCHW: Tensor) -> Tensor:
-        """Crop the faces without augmentation, for evaluation."""
+        """EncodedCrop the faces without augmentation, for evaluation."""
         face: Tensor = self.face_crop(to_float(image_NCHW))
         return face
 
 
-def collate_faces(roles: Sequence[Rows]) -> FaceBatch:
+def collate_faces(roles: Sequence[DecodedRows]) -> FaceBatch:
     """Batch the rows of the single role; batches of synthetic faces include traits and attributes."""
     (rows,) = roles
     if not rows.columns:

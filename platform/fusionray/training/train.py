@@ -11,7 +11,7 @@ from tqdm import tqdm
 from fusionray.checkpoint.info import find_checkpoint, read_info, take_fencing_token
 from fusionray.config import read_preset, validate
 from fusionray.data.prepare import PrepareConfig, prepare
-from fusionray.data.reading import list_people
+from fusionray.data.shard_files import list_people
 from fusionray.data.shards import check_shards, read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ShardMismatch
@@ -59,7 +59,7 @@ def train(config: TrainConfig, *, progress: ProgressHandle | None = None, parent
         task=family.task,
         template=config.data.template,
         with_parameters=family.needs_parameters(config.recipe),
-        max_damaged=config.data.max_damaged_files if former else 0,
+        max_damaged_files=config.data.max_damaged_files if former else 0,
     ):
         tqdm.write(f"train {config.run.name}: {complaint}; continuing without it", file=sys.stderr)
     known = former and former.get("people")

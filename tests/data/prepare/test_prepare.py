@@ -92,9 +92,7 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_a_folder_becomes_shards_that_the_manifest_vouches_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_becomes_shards_that_match_their_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, output = write_people(tmp_path / "in"), tmp_path / "out"
     expected_drops = write_bad_files(source)
     config = PrepareConfig(
@@ -137,7 +135,7 @@ def test_a_folder_becomes_shards_that_the_manifest_vouches_for(
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_a_second_run_does_nothing_and_a_lost_shard_alone_is_made_again(
+def test_a_second_run_does_nothing_and_only_a_lost_shard_is_made_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, output = write_people(tmp_path / "in"), tmp_path / "out"
@@ -146,7 +144,7 @@ def test_a_second_run_does_nothing_and_a_lost_shard_alone_is_made_again(
     assert len(manifest.shards) == 4
     before = files_of(output)
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "_make_shards", None)  # a second run must not even plan the work
+        patch.setattr(run_module, "_make_shards", None)  # a second run must not make shards
         assert prepare(config) == manifest
     assert files_of(output) == before
     assert "nothing to do" in capsys.readouterr().err
@@ -196,7 +194,7 @@ def test_an_archive_gives_the_shards_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_synthetic_people_carry_what_generated_them(tmp_path: Path) -> None:
+def test_synthetic_rows_carry_their_parameters(tmp_path: Path) -> None:
     address = "synthetic://people=4,images=3,size=128,seed=2"
     manifest = prepare(PrepareConfig(input=address, output=str(tmp_path / "out"), landmarks="exact", min_sharpness=0))
     assert manifest.synthetic
@@ -211,7 +209,7 @@ def test_synthetic_people_carry_what_generated_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_input_that_leaves_nothing_is_refused_with_the_reasons(tmp_path: Path) -> None:
+def test_input_without_usable_pictures_is_refused_with_the_reasons(tmp_path: Path) -> None:
     (tmp_path / "in" / "a").mkdir(parents=True)
     (tmp_path / "in/a/1.txt").write_text("x")
     (tmp_path / "in/a/2.png").write_bytes(encode_image(np.full((100, 100, 3), 50, np.uint8), "png"))
@@ -252,7 +250,7 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(tmp_pa
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_an_error_in_a_worker_comes_out_as_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_worker_keeps_its_type_and_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_people(tmp_path / "in")
     make_shards = run_module._make_shards
 
@@ -263,7 +261,7 @@ def test_an_error_in_a_worker_comes_out_as_itself(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(run_module, "_make_shards", move_away_and_make)
     with pytest.raises(InputMissing, match="not visible on") as caught:
         prepare(PrepareConfig(input=str(source), output=str(tmp_path / "out")))
-    assert type(caught.value) is InputMissing, "not the class that Ray makes of it, whose text is a traceback"
+    assert type(caught.value) is InputMissing, "not the class in which Ray wraps it, with a traceback as its text"
     assert "\n" not in str(caught.value)
 
 
@@ -279,7 +277,7 @@ prepare(PrepareConfig(input=sys.argv[1], output=sys.argv[2], rows_per_shard=8, w
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
 
 
@@ -292,8 +290,8 @@ def test_a_killed_run_is_continued_and_ends_as_if_it_had_not_been_killed(tmp_pat
     environment = os.environ | {"PYTHONPATH": str(ROOT / "platform")}
     # Ray's sockets need a short path.
     ray_folder = Path(tempfile.mkdtemp(prefix="fr-kill-"))
-    told = tmp_path / "driver.log"
-    with told.open("wb") as log:
+    log_file = tmp_path / "driver.log"
+    with log_file.open("wb") as log:
         driver = subprocess.Popen(
             [sys.executable, str(script), address, str(output), str(ray_folder)],
             env=environment,
@@ -303,12 +301,12 @@ def test_a_killed_run_is_continued_and_ends_as_if_it_had_not_been_killed(tmp_pat
         )
     try:
         wait_until(lambda: len(list(output.glob("parts/*.json"))) >= 2 or driver.poll() is not None, seconds=120)
-        assert driver.poll() is None, f"the run ended before it could be killed: {told.read_text()[-2000:]}"
+        assert driver.poll() is None, f"the run ended before it could be killed: {log_file.read_text()[-2000:]}"
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-        # Its Ray dies with it, but takes a moment, in which it may still write.
+        # Its Ray ends a moment later, and may still write until then.
         wait_until(lambda: not find_processes(str(ray_folder)), seconds=30)
         shutil.rmtree(ray_folder)
     done = {path.name: path.stat().st_ino for path in output.glob("shard-*.parquet")}

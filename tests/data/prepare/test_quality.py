@@ -1,4 +1,4 @@
-"""The quality filter measures what it says."""
+"""Sharpness, yaw and size of faces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from fusionray.data.prepare.quality import box_around, check_crop, check_face, sharpness, yaw_asymmetry
+from fusionray.data.prepare.quality import box_around_landmarks, check_face, check_sharpness, sharpness, yaw_asymmetry
 from fusionray.errors import ImageRejected
 from fusionray.faces.align import load_template
 from fusionray.faces.face import Face
@@ -21,9 +21,9 @@ def test_blur_and_enlargement_lower_the_sharpness() -> None:
     enlarged = cv2.resize(cv2.resize(picture, (16, 16), interpolation=cv2.INTER_AREA), (128, 128))
     assert sharpness(enlarged) < sharpness(picture) / 10
     with pytest.raises(ImageRejected) as caught:
-        check_crop(np.full((128, 128, 3), 90, np.uint8), min_sharpness=1)
+        check_sharpness(np.full((128, 128, 3), 90, np.uint8), min_sharpness=1)
     assert caught.value.reason == "blurred"
-    check_crop(np.full((128, 128, 3), 90, np.uint8), min_sharpness=0)
+    check_sharpness(np.full((128, 128, 3), 90, np.uint8), min_sharpness=0)
 
 
 def test_turning_the_head_raises_the_asymmetry_and_tilting_it_does_not() -> None:
@@ -34,7 +34,7 @@ def test_turning_the_head_raises_the_asymmetry_and_tilting_it_does_not() -> None
     tilt = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]], np.float32)
     assert yaw_asymmetry(turned) > 0.5
     assert yaw_asymmetry(turned @ tilt.T) == pytest.approx(yaw_asymmetry(turned), abs=1e-3)
-    face = Face(box_around(turned), turned, 1.0)
+    face = Face(box_around_landmarks(turned), turned, 1.0)
     check_face(face, min_face_pixels=10, max_yaw_asymmetry=None)
     with pytest.raises(ImageRejected) as caught:
         check_face(face, min_face_pixels=10, max_yaw_asymmetry=0.3)

@@ -12,9 +12,9 @@ from fusionray.data.prepare.crop import unit_view
 from fusionray.data.synthetic import (
     ATTRIBUTE_NAMES,
     attributes_in_crop,
-    landmarks,
     neutral_attributes,
-    render_with_mask,
+    project_landmarks,
+    render_with_region,
     sample_identities,
 )
 from fusionray.faces.align import estimate_alignment, load_template
@@ -38,7 +38,7 @@ def read(attributes: Tensor, name: str) -> Tensor:
 def align(identity: Tensor, attributes: Tensor) -> Tensor:
     """Align crops as prepare does, by the exact five points; returns their views [N,2,3]."""
     template = load_template("arcface_128")
-    points_N52 = landmarks(identity, attributes).numpy() * PICTURE_SIZE - 0.5
+    points_N52 = project_landmarks(identity, attributes).numpy() * PICTURE_SIZE - 0.5
     views = [unit_view(estimate_alignment(points, template, 128), 128, PICTURE_SIZE) for points in points_N52]
     return torch.from_numpy(np.stack(views))
 
@@ -61,7 +61,7 @@ def test_the_roll_in_a_crop_is_the_angle_of_the_eyes_in_it() -> None:
     identity = sample_identities(4, 3)
     attributes = pose(4, roll=[-15.0, 0.0, 5.0, 20.0])
     view = torch.cat([turn(degrees) for degrees in (10.0, -25.0, 5.0, -170.0)])
-    across_N2 = landmarks(identity, attributes).diff(dim=1)[:, 0]
+    across_N2 = project_landmarks(identity, attributes).diff(dim=1)[:, 0]
     inverse_N22 = torch.linalg.inv(view[:, :, :2])
     in_crop_N2 = (inverse_N22 @ across_N2[:, :, None])[:, :, 0]
     angle_N = torch.rad2deg(torch.atan2(in_crop_N2[:, 1], in_crop_N2[:, 0]))
@@ -82,8 +82,8 @@ def test_a_crop_shows_the_face_that_its_own_attributes_draw() -> None:
 
     def difference(other: Tensor) -> float:
         """Compare the crop with a picture drawn from attributes, where both show the face."""
-        crop, region = render_with_mask(identity, attributes, 64, view)
-        picture, other_region = render_with_mask(identity, other, 64)
+        crop, region = render_with_region(identity, attributes, 64, view)
+        picture, other_region = render_with_region(identity, other, 64)
         both = (region > 0.99) & (other_region > 0.99)
         assert both.float().mean() > 0.05
         return float(((crop - picture).abs() * both).sum() / (3 * both.sum()))

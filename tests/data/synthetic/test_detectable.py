@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fusionray.data.synthetic import landmarks, render, sample_attributes, sample_identities
+from fusionray.data.synthetic import project_landmarks, render, sample_attributes, sample_identities
 from fusionray.faces.detect import build_detector
 
 
@@ -13,7 +13,7 @@ def test_the_default_detector_finds_the_faces_and_their_landmarks():
     count, size = 24, 128
     identity, attributes = sample_identities(count, 80), sample_attributes(count, 81)
     pictures = (render(identity, attributes, size) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    truth = landmarks(identity, attributes).numpy() * size - 0.5
+    truth = project_landmarks(identity, attributes).numpy() * size - 0.5
     detector = build_detector("default")
     errors = []
     for picture, points in zip(pictures, truth, strict=True):

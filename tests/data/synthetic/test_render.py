@@ -7,11 +7,10 @@ import torch
 from torch.nn import functional
 
 from fusionray.data.synthetic import (
-    landmarks,
-    measure_rate,
     neutral_attributes,
+    project_landmarks,
     render,
-    render_with_mask,
+    render_with_region,
     sample_attributes,
     sample_identities,
 )
@@ -28,11 +27,11 @@ def similarity_view(angle: float, zoom: float, centre: tuple[float, float]) -> t
 @pytest.mark.parametrize("size", [24, 64, 129, 256])
 def test_pictures_are_rgb_of_the_asked_size_between_0_and_1(size):
     identity, attributes = sample_identities(5, 0), sample_attributes(5, 0)
-    image, mask = render_with_mask(identity, attributes, size)
+    image, region = render_with_region(identity, attributes, size)
     assert image.shape == (5, 3, size, size)
-    assert mask.shape == (5, 1, size, size)
-    assert image.dtype == mask.dtype == torch.float32
-    for values in (image, mask):
+    assert region.shape == (5, 1, size, size)
+    assert image.dtype == region.dtype == torch.float32
+    for values in (image, region):
         assert torch.isfinite(values).all()
         assert values.min() >= 0.0
         assert values.max() <= 1.0
@@ -46,11 +45,11 @@ def test_the_same_input_gives_the_same_bytes():
 
 def test_a_picture_does_not_depend_on_its_batch():
     identity, attributes = sample_identities(40, 4), sample_attributes(40, 5)
-    together, masks = render_with_mask(identity, attributes, 64)
+    together, regions = render_with_region(identity, attributes, 64)
     for row in (0, 17, 39):
-        alone, mask = render_with_mask(identity[row : row + 1], attributes[row : row + 1], 64)
+        alone, region = render_with_region(identity[row : row + 1], attributes[row : row + 1], 64)
         torch.testing.assert_close(alone[0], together[row], atol=2e-4, rtol=0.0)
-        torch.testing.assert_close(mask[0], masks[row], atol=2e-4, rtol=0.0)
+        torch.testing.assert_close(region[0], regions[row], atol=2e-4, rtol=0.0)
     reverse = render(identity.flip(0), attributes.flip(0), 64).flip(0)
     torch.testing.assert_close(reverse, together, atol=2e-4, rtol=0.0)
 
@@ -67,10 +66,10 @@ def test_the_identity_view_is_the_whole_picture():
 
 def test_a_smaller_picture_is_the_larger_one_averaged():
     identity, attributes = sample_identities(6, 1), sample_attributes(6, 2)
-    small, small_mask = render_with_mask(identity, attributes, 96)
-    large, large_mask = render_with_mask(identity, attributes, 384)
+    small, small_region = render_with_region(identity, attributes, 96)
+    large, large_region = render_with_region(identity, attributes, 384)
     assert (functional.avg_pool2d(large, 4) - small).abs().mean() < 0.012
-    assert (functional.avg_pool2d(large_mask, 4) - small_mask).abs().mean() < 0.008
+    assert (functional.avg_pool2d(large_region, 4) - small_region).abs().mean() < 0.008
 
 
 @pytest.mark.parametrize(("angle", "zoom"), [(0.0, 0.5), (0.4, 0.6), (-2.5, 0.7), (0.2, 1.4)])
@@ -78,15 +77,15 @@ def test_a_view_equals_rendering_large_and_warping(angle, zoom):
     count, size = 4, 64
     identity, attributes = sample_identities(count, 7), sample_attributes(count, 8)
     view = similarity_view(angle, zoom, (0.52, 0.5)).expand(count, 2, 3)
-    direct, direct_mask = render_with_mask(identity, attributes, size, view)
-    large, large_mask = render_with_mask(identity, attributes, 448)
+    direct, direct_region = render_with_region(identity, attributes, size, view)
+    large, large_region = render_with_region(identity, attributes, 448)
     # grid_sample speaks of [-1, 1]: p = 2 q - 1 on both sides of the view q' = A q + b.
     linear, shift = view[:, :, :2], view[:, :, 2]
     theta = torch.cat((linear, (linear.sum(dim=2) + 2.0 * shift - 1.0)[:, :, None]), dim=2)
     fine = 4 * size
     grid = functional.affine_grid(theta, [count, 3, fine, fine], align_corners=False)
     inside = functional.avg_pool2d((grid.abs().amax(dim=3) < 0.99).float()[:, None], 4) == 1.0
-    for drawn, reference in ((direct, large), (direct_mask, large_mask)):
+    for drawn, reference in ((direct, large), (direct_region, large_region)):
         warped = functional.avg_pool2d(functional.grid_sample(reference, grid, align_corners=False), 4)
         error = ((warped - drawn).abs() * inside).sum() / (inside.sum() * drawn.shape[1])
         assert error < 0.015
@@ -95,7 +94,7 @@ def test_a_view_equals_rendering_large_and_warping(angle, zoom):
 def test_a_view_shows_the_landmarks_where_it_maps_them():
     """A crop round the left eye centres that eye: closing it changes the middle of the crop most."""
     identity, attributes = sample_identities(4, 2), neutral_attributes(4)
-    eye = landmarks(identity, attributes)[:, 0]
+    eye = project_landmarks(identity, attributes)[:, 0]
     view = torch.cat([similarity_view(0.0, 0.3, (float(x), float(y))) for x, y in eye])
     closed = attributes.clone()
     closed[:, _column("eye_closure")] = 1.0
@@ -113,10 +112,6 @@ def test_wrong_shapes_are_refused_by_name():
         render(identity, attributes, 64, torch.eye(3)[None])
     with pytest.raises(ValueError, match="size: 4"):
         render(identity, attributes, 4)
-
-
-def test_the_rate_is_measured():
-    assert measure_rate(16, seconds=0.01) > 0.0
 
 
 def _column(name: str) -> int:

@@ -10,7 +10,7 @@ from fusionray.data.synthetic import (
     sample_attributes,
     sample_identities,
 )
-from fusionray.data.synthetic.parameters import ATTRIBUTE_PARAMETERS, IDENTITY_PARAMETERS
+from fusionray.data.synthetic.parameters.definitions import ATTRIBUTE_PARAMETERS, IDENTITY_PARAMETERS
 
 SAMPLERS = [
     (sample_identities, IDENTITY_NAMES, IDENTITY_PARAMETERS),

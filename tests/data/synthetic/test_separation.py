@@ -8,14 +8,14 @@ import torch
 from fusionray.data.synthetic import (
     ATTRIBUTE_NAMES,
     IDENTITY_NAMES,
-    landmarks,
     neutral_attributes,
+    project_landmarks,
     render,
-    render_with_mask,
+    render_with_region,
     sample_attributes,
     sample_identities,
 )
-from fusionray.data.synthetic.parameters import (
+from fusionray.data.synthetic.parameters.definitions import (
     ATTRIBUTE_PARAMETERS,
     GLASSES_KINDS,
     HAIR_STYLES,
@@ -97,33 +97,33 @@ def test_each_attribute_parameter_shows():
 def test_an_expression_is_large_enough_to_be_seen_at_64_pixels(name, value, share):
     """At least `share` of the face's pixels changes by more than a tenth of the range."""
     people = sample_identities(12, 21)
-    calm, mask = render_with_mask(people, neutral_attributes(12), 64)
+    calm, region = render_with_region(people, neutral_attributes(12), 64)
     moved = render(people, set_columns(neutral_attributes(12), ATTRIBUTE_NAMES, **{name: value}), 64)
     changed = ((moved - calm).abs().amax(dim=1) > 0.1).float().sum(dim=(1, 2))
-    assert (changed / mask.sum(dim=(1, 2, 3))).median() > share
+    assert (changed / region.sum(dim=(1, 2, 3))).median() > share
 
 
-def test_changing_small_features_leaves_what_is_outside_the_mask():
+def test_changing_small_features_leaves_what_is_outside_the_region():
     people, attributes = sample_identities(10, 30), sample_attributes(10, 31)
     others = set_columns(
         people, IDENTITY_NAMES, iris_tone=0.9, brow_thickness=1.0, lip_colour=1.0, freckles=1.0, eye_fold=1.0
     )
-    first, mask = render_with_mask(people, attributes, SIZE)
-    second, other_mask = render_with_mask(others, attributes, SIZE)
+    first, region = render_with_region(people, attributes, SIZE)
+    second, other_region = render_with_region(others, attributes, SIZE)
     change = (first - second).abs().amax(dim=1, keepdim=True)
-    assert torch.equal(mask, other_mask)
-    assert (change * (mask == 0)).amax() < 1e-4
-    assert (change * mask).amax(dim=(1, 2, 3)).min() > 0.05
+    assert torch.equal(region, other_region)
+    assert (change * (region == 0)).amax() < 1e-4
+    assert (change * region).amax(dim=(1, 2, 3)).min() > 0.05
 
 
 def test_another_person_changes_the_face_more_than_the_rest():
     count = 16
     attributes = sample_attributes(count, 33)
-    first, mask = render_with_mask(sample_identities(count, 1), attributes, SIZE)
+    first, region = render_with_region(sample_identities(count, 1), attributes, SIZE)
     second = render(sample_identities(count, 2), attributes, SIZE)
     change = (first - second).abs().mean(dim=1, keepdim=True)
-    inside = (change * mask).sum() / mask.sum()
-    background = (mask == 0)[:, :, : SIZE // 4]
+    inside = (change * region).sum() / region.sum()
+    background = (region == 0)[:, :, : SIZE // 4]
     outside = (change[:, :, : SIZE // 4] * background).sum() / background.sum()
     assert inside > 8.0 * outside
 
@@ -136,38 +136,38 @@ def test_hair_and_background_do_not_reach_the_middle_of_the_face():
         background_saturation=1.0, clothes_hue=0.1, clothes_saturation=1.0,
     )  # fmt: skip
     first, second = render(people, plain, SIZE), render(people, other, SIZE)
-    centre = (landmarks(people, plain).mean(dim=1) * SIZE).round().long()
+    centre = (project_landmarks(people, plain).mean(dim=1) * SIZE).round().long()
     reach = SIZE // 12
     for row, (x, y) in enumerate(centre.tolist()):
         window = (row, slice(None), slice(y - reach, y + reach), slice(x - reach, x + reach))
         assert largest_change(first[window], second[window]) < 1e-4
 
 
-def test_the_mask_covers_the_features_and_spares_the_corners():
+def test_the_region_covers_the_features_and_spares_the_corners():
     people, attributes = sample_identities(24, 50), neutral_attributes(24)
     attributes[:, ATTRIBUTE_NAMES.index("yaw")] = torch.linspace(-25.0, 25.0, 24)
-    _, mask = render_with_mask(people, attributes, SIZE)
-    points = (landmarks(people, attributes) * SIZE).long().clamp(0, SIZE - 1)
+    _, region = render_with_region(people, attributes, SIZE)
+    points = (project_landmarks(people, attributes) * SIZE).long().clamp(0, SIZE - 1)
     for row in range(24):
-        assert (mask[row, 0, points[row, :, 1], points[row, :, 0]] > 0.9).all()
-    for corner in (mask[:, :, :4, :4], mask[:, :, -4:, :4], mask[:, :, :4, -4:], mask[:, :, -4:, -4:]):
+        assert (region[row, 0, points[row, :, 1], points[row, :, 0]] > 0.9).all()
+    for corner in (region[:, :, :4, :4], region[:, :, -4:, :4], region[:, :, :4, -4:], region[:, :, -4:, -4:]):
         assert corner.amax() == 0.0
-    share = mask.mean(dim=(1, 2, 3))
+    share = region.mean(dim=(1, 2, 3))
     assert share.min() > 0.1
     assert share.max() < 0.5
 
 
-def test_glasses_and_a_fringe_are_taken_from_the_mask():
+def test_glasses_and_a_fringe_are_taken_from_the_region():
     people = sample_identities(6, 60)
     bare = set_columns(neutral_attributes(6), ATTRIBUTE_NAMES, hair_style=HAIR_STYLES.index("bald"))
     shades = set_columns(bare, ATTRIBUTE_NAMES, glasses=GLASSES_KINDS.index("sunglasses"))
     fringe = set_columns(bare, ATTRIBUTE_NAMES, hair_style=HAIR_STYLES.index("fringe"))
-    masks = [render_with_mask(people, attributes, SIZE)[1] for attributes in (bare, shades, fringe)]
-    areas = [mask.sum(dim=(1, 2, 3)) for mask in masks]
+    regions = [render_with_region(people, attributes, SIZE)[1] for attributes in (bare, shades, fringe)]
+    areas = [region.sum(dim=(1, 2, 3)) for region in regions]
     assert (areas[1] < 0.95 * areas[0]).all()
     assert (areas[2] < 0.85 * areas[0]).all()
-    eye = (landmarks(people, bare)[:, 0] * SIZE).long()
-    assert (masks[1][torch.arange(6), 0, eye[:, 1], eye[:, 0]] < 0.15).all()
+    eye = (project_landmarks(people, bare)[:, 0] * SIZE).long()
+    assert (regions[1][torch.arange(6), 0, eye[:, 1], eye[:, 0]] < 0.15).all()
 
 
 def test_people_differ_from_one_another_under_the_same_conditions():

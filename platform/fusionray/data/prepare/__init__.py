@@ -1,4 +1,4 @@
-"""Prepare: pictures of a folder, an archive or the synthetic world -> aligned crops in shards, on Ray Data."""
+"""The prepare stage: read pictures, crop them, and write shards and a manifest, on Ray Data."""
 
 from __future__ import annotations
 

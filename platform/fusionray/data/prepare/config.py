@@ -12,10 +12,10 @@ from fusionray.shard_task import ShardTask
 
 
 class PrepareConfig(Section):
-    """What prepare reads, how it crops, what it keeps, and where it writes.
+    """The input and output of prepare, how it crops, and what it drops.
 
-    Detector, template, landmarks and the limits of faces have no effect on pictures, which lose whatever is smaller
-    than `size`: nothing is enlarged.
+    With task=pictures the detector, template, landmarks and limits of faces have no effect; a picture smaller than
+    `size` is dropped, not enlarged.
     """
 
     listed_by: ClassVar[str] = "fusionray prepare --settings"
@@ -104,6 +104,6 @@ class PrepareConfig(Section):
         if self.validation_fraction + self.test_fraction >= 1:
             raise ValueError(
                 f"validation_fraction={self.validation_fraction} and test_fraction={self.test_fraction} leave nobody "
-                "to learn from; their sum must be below 1"
+                "to train on; their sum must be below 1"
             )
         return self

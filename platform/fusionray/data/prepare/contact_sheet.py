@@ -1,4 +1,4 @@
-"""A picture of crops, a row for each person: the first thing to look at after preparing."""
+"""Draw the contact sheet: crops of a few people, one row for each, to check a set of shards by eye."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LABEL_HEIGHT = 16
 
 
 def draw_contact_sheet(people: Mapping[str, Iterable[Image]]) -> Image:
-    """Draw up to 12 people with up to 8 crops each; every row carries the name of the identity."""
+    """Draw up to 12 people with up to 8 crops each; the label of a row is the identity."""
     shown = {identity: list(crops)[:_MAX_CROPS] for identity, crops in list(people.items())[:_MAX_PEOPLE]}
     width = max(4, *(len(crops) for crops in shown.values())) * _CELL
     rows = []
     for identity, crops in shown.items():
         row = np.full((_LABEL_HEIGHT + _CELL, width, 3), 32, np.uint8)
-        # The built-in font knows ASCII only and draws question marks for the rest.
+        # The built-in font of OpenCV has ASCII only.
         label = identity.encode("ascii", "replace").decode()[: width // 8]
         cv2.putText(row, label, (4, _LABEL_HEIGHT - 4), cv2.FONT_HERSHEY_SIMPLEX, 0.4, (220, 220, 220), 1, cv2.LINE_AA)
         for column, crop in enumerate(crops):
@@ -36,9 +36,9 @@ def draw_contact_sheet(people: Mapping[str, Iterable[Image]]) -> Image:
 
 
 def collect_crops(folder: str, manifest: Manifest) -> dict[str, list[Image]]:
-    """Read the crops for a contact sheet from as few shards as it takes, those to learn from first.
+    """Read the crops for a contact sheet from as few shards as possible, training shards first.
 
-    A row of the sheet shows a person; of pictures, so many that follow each other, by the name of the first.
+    A row of the sheet shows one person; for pictures, a row shows consecutive pictures with the name of the first.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""One picture -> one row of a shard: crop (a face: detect and align), judge, encode."""
+"""Turn a picture into a row of a shard: detect and align the face, crop, check the quality, encode."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.data.prepare.config import PrepareConfig
-from fusionray.data.prepare.quality import box_around, check_crop, check_face
-from fusionray.data.prepare.source import Picture, Truth
-from fusionray.data.shards import build_picture_row, build_row
+from fusionray.data.prepare.picture_input import DecodedPicture, GroundTruth
+from fusionray.data.prepare.quality import box_around_landmarks, check_face, check_sharpness
+from fusionray.data.shards import build_face_row, build_picture_row
 from fusionray.errors import ImageRejected, NoFaceFound
 from fusionray.faces.align import Template, estimate_alignment, invert_affine, transform_points, warp, warp_crop
 from fusionray.faces.decode import encode_image, encode_plane
 from fusionray.faces.face import Detector, Face, Matrix, Plane, largest_face
 
 
-class RowMaker(Protocol):
-    """Makes the rows of one task."""
+class RowBuilder(Protocol):
+    """Builds the rows of one task."""
 
-    def build(self, picture: Picture) -> tuple[dict[str, Any], int]:
-        """Build the row of a picture, and tell how many faces were seen.
+    def build(self, picture: DecodedPicture) -> tuple[dict[str, Any], int]:
+        """Build the row of a picture; return it with the number of detected faces.
 
         Raises:
-            ImageRejected: the picture is of no use.
+            ImageRejected: the picture is dropped, with the reason.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PictureCropper:
-    """Makes rows of pictures, whatever they show: the largest square in the middle."""
+    """Builds rows of pictures: the largest square in the middle."""
 
     config: PrepareConfig
 
-    def build(self, picture: Picture) -> tuple[dict[str, Any], int]:
-        """Build the row of a picture; nobody looks for faces.
+    def build(self, picture: DecodedPicture) -> tuple[dict[str, Any], int]:
+        """Build the row of a picture; faces are not detected, and their number is 0.
 
         Raises:
             ImageRejected: "too_small" or "blurred".
@@ -47,25 +47,25 @@ class PictureCropper:
         height, width = picture.image.shape[:2]
         side = min(height, width)
         if side < config.size:
-            raise ImageRejected("too_small", f"{width} x {height} px hold no square of size={config.size}")
+            raise ImageRejected("too_small", f"{width} x {height} px is smaller than size={config.size}")
         top, left = (height - side) // 2, (width - side) // 2
         square = picture.image[top : top + side, left : left + side]
         crop = np.asarray(cv2.resize(square, (config.size, config.size), interpolation=cv2.INTER_AREA), np.uint8)
-        check_crop(crop, min_sharpness=config.min_sharpness)
+        check_sharpness(crop, min_sharpness=config.min_sharpness)
         encoded = encode_image(crop, config.image_format, config.quality)
         return build_picture_row(encoded, picture.entry.source, width, height), 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FaceCropper:
-    """Makes rows of faces. The largest face of a picture counts; the others are only counted."""
+    """Builds rows of the largest face of each picture."""
 
     config: PrepareConfig
     template: Template
     detector: Detector
 
-    def build(self, picture: Picture) -> tuple[dict[str, Any], int]:
-        """Build the row of a picture, and tell how many faces were seen.
+    def build(self, picture: DecodedPicture) -> tuple[dict[str, Any], int]:
+        """Build the row of a picture; return it with the number of detected faces.
 
         Raises:
             ImageRejected: "no_face", "bad_landmarks", "face_too_small", "not_frontal" or "blurred".
@@ -81,10 +81,10 @@ class FaceCropper:
         except ValueError as error:
             raise ImageRejected("bad_landmarks", str(error)) from error
         crop = warp_crop(picture.image, matrix, config.size)
-        check_crop(crop, min_sharpness=config.min_sharpness)
+        check_sharpness(crop, min_sharpness=config.min_sharpness)
         truth = picture.truth
         region = find_region(face, truth, matrix, config.size)
-        row = build_row(
+        row = build_face_row(
             encode_image(crop, config.image_format, config.quality),
             picture.entry.identity,
             transform_points(face.landmarks, matrix),
@@ -96,34 +96,34 @@ class FaceCropper:
         )
         return row, len(faces)
 
-    def _find(self, picture: Picture) -> list[Face]:
+    def _find(self, picture: DecodedPicture) -> list[Face]:
         if picture.truth is not None and self.config.landmarks == "exact":
             points = picture.truth.landmarks
-            return [Face(box_around(points), points, 1.0)]
+            return [Face(box_around_landmarks(points), points, 1.0)]
         return self.detector.detect(picture.image)
 
 
-def find_region(face: Face, truth: Truth | None, matrix_23: Matrix, size: int) -> Plane | None:
-    """Find which pixels of a crop show the face, uint8 [S,S] from 0 (none of it) to 255; None where nobody knows.
+def find_region(face: Face, truth: GroundTruth | None, matrix_23: Matrix, size: int) -> Plane | None:
+    """Compute the region of a crop, uint8 [S,S], 255 where it shows the face; None without an outline.
 
-    The renderer knows it of its pictures, as a parser of faces would: what lies before a face is left out. Of a
-    photograph it is what the outline encloses.
+    For synthetic pictures it is the region of the renderer, without what covers the face. For photographs it is the
+    inside of the outline that the detector found.
     """
     if truth is not None:
         region = warp(truth.region, matrix_23, size, size, border=cv2.BORDER_REPLICATE)
         return np.rint(region.astype(np.float32) * 255).astype(np.uint8)
     if face.outline is None:
         return None
-    # Drawn to sixteenths of a pixel: an edge that falls between two pixels is soft.
+    # Coordinates in sixteenths of a pixel, for soft edges.
     corners = np.rint(transform_points(face.outline, matrix_23) * 16).astype(np.int32)
     drawn = np.zeros((size, size), np.uint8)
     return np.asarray(cv2.fillPoly(drawn, [corners], 255, lineType=cv2.LINE_AA, shift=4), np.uint8)
 
 
 def unit_view(matrix_23: Matrix, crop_size: int, picture_size: int) -> NDArray[np.float32]:
-    """Express an alignment (picture pixels -> crop pixels) as the map from the crop's unit square to the picture's.
+    """Convert an alignment (picture pixels -> crop pixels) to the affine map from crop to picture in unit coordinates.
 
-    Pixel i of a side of S lies at (i + 0.5) / S. Rendering through this view gives the crop without cutting it out.
+    Returns float32 [2,3]. The centre of pixel i of S is at (i + 0.5) / S. The renderer takes the map as `view`.
     """
     back = invert_affine(matrix_23)
     linear = back[:, :2] * crop_size / picture_size

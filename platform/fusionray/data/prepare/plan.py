@@ -1,4 +1,4 @@
-"""Divide pictures into shards: who is held out, and which people share a file."""
+"""Plan the shards: assign people to splits, and their pictures to files."""
 
 from __future__ import annotations
 
@@ -6,51 +6,51 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusionray.data.prepare.source import Entry
+from fusionray.data.prepare.picture_input import PictureEntry
 from fusionray.data.shards import SPLITS, Split
 
-# People that it takes to compare any two, and how many there are before some are set aside for the test unasked.
+# An evaluation compares at least two people. With fewer than ten, none are held out for the test by default.
 _FEWEST_COMPARED = 2
 _FEWEST_TO_TEST = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """The work for one shard: its file name, its split and the pictures to try."""
+class PlannedShard:
+    """One shard to make: its file name, its split and its pictures."""
 
     file: str
     split: Split
-    entries: tuple[Entry, ...]
+    entries: tuple[PictureEntry, ...]
 
     @property
     def report_file(self) -> str:
-        """Name the small file that says how the work went, relative to the output."""
+        """Return the path of the report of this shard, relative to the output."""
         return f"parts/{self.file.removesuffix('.parquet')}.json"
 
 
-def plan_chunks(
-    entries: Sequence[Entry], *, seed: int, validation_fraction: float, test_fraction: float, rows_per_shard: int
-) -> list[Chunk]:
-    """Divide pictures into chunks of about `rows_per_shard`, whole people in each; a larger person fills several."""
-    people: dict[str, list[Entry]] = {}
+def plan_shards(
+    entries: Sequence[PictureEntry], *, seed: int, validation_fraction: float, test_fraction: float, rows_per_shard: int
+) -> list[PlannedShard]:
+    """Plan shards of at most `rows_per_shard` pictures; only a person with more pictures is divided."""
+    people: dict[str, list[PictureEntry]] = {}
     for entry in entries:
         people.setdefault(entry.identity, []).append(entry)
     split_of = assign_splits(people, seed=seed, validation_fraction=validation_fraction, test_fraction=test_fraction)
-    chunks: list[Chunk] = []
+    planned_shards: list[PlannedShard] = []
     for split in SPLITS:
         persons = [pictures for identity, pictures in people.items() if split_of[identity] == split]
         for number, group in enumerate(_fill(persons, rows_per_shard)):
-            chunks.append(Chunk(f"shard-{split}-{number:05d}.parquet", split, tuple(group)))
-    return chunks
+            planned_shards.append(PlannedShard(f"shard-{split}-{number:05d}.parquet", split, tuple(group)))
+    return planned_shards
 
 
 def assign_splits(
     identities: Iterable[str], *, seed: int, validation_fraction: float, test_fraction: float
 ) -> dict[str, Split]:
-    """Give each person a split by a keyed hash of the name, so that people who join move nobody else.
+    """Assign each person to a split by a keyed hash of the name, so that new people do not move others.
 
-    Validation takes from one end of the hash and the test from the other: the share of one decides nothing about the
-    other's people. Of few people both take less or more than their share: see `_choose_validation`, `_choose_test`.
+    Validation takes the lowest hashes and test the highest: the fraction of one does not change the people of the
+    other. With few people the counts differ from the fractions: see `_choose_validation`, `_choose_test`.
     """
     place = {identity: _place(identity, seed) for identity in identities}
     ranked = sorted(place, key=lambda identity: (place[identity], identity))
@@ -64,7 +64,7 @@ def assign_splits(
 
 
 def _choose_validation(ranked: list[str], place: Mapping[str, float], fraction: float) -> list[str]:
-    """Take the first people: at least one where there are two, and never all."""
+    """Take the first people: at least one of two or more, and never all."""
     count = sum(place[identity] < fraction for identity in ranked)
     if fraction > 0:
         count = max(count, 1)
@@ -72,10 +72,10 @@ def _choose_validation(ranked: list[str], place: Mapping[str, float], fraction: 
 
 
 def _choose_test(ranked: list[str], place: Mapping[str, float], fraction: float) -> list[str]:
-    """Take the last people of those whom validation left over: nobody or at least two, and two stay to learn from.
+    """Take the last of the people that are not in validation: none, or at least two; two remain for training.
 
-    A verdict compares people, so that one alone would be lost for nothing. Fewer than ten people lose none to the
-    test, unless its share of them is two or more.
+    An evaluation compares people: a single one would be of no use. Of fewer than ten people none are taken, unless
+    the fraction gives two or more.
     """
     num_people = len(place)
     if not fraction or (num_people < _FEWEST_TO_TEST and fraction * num_people < _FEWEST_COMPARED):
@@ -90,9 +90,9 @@ def _place(identity: str, seed: int) -> float:
     return int.from_bytes(digest, "little") / 2**64
 
 
-def _fill(persons: Iterable[list[Entry]], rows_per_shard: int) -> list[list[Entry]]:
-    groups: list[list[Entry]] = []
-    current: list[Entry] = []
+def _fill(persons: Iterable[list[PictureEntry]], rows_per_shard: int) -> list[list[PictureEntry]]:
+    groups: list[list[PictureEntry]] = []
+    current: list[PictureEntry] = []
     for pictures in persons:
         if len(pictures) > rows_per_shard:
             groups += [pictures[start : start + rows_per_shard] for start in range(0, len(pictures), rows_per_shard)]

@@ -1,4 +1,4 @@
-"""Is a crop worth training on? Figures of size, sharpness and frontalness, and the reasons to drop one."""
+"""Quality checks of faces and crops: size, pose and sharpness. A failed check raises ImageRejected with its reason."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SHARPNESS_SIZE = 112
 
 
 def sharpness(crop: Image) -> float:
-    """Measure the variance of the Laplacian of the grey crop at 112 px: about 0 for a smear, 100 and more if crisp.
+    """Measure the variance of the Laplacian of the grey crop at 112 px: about 0 if blurred, 100 and more if sharp.
 
-    A crop that was enlarged from a few pixels scores low, as it should.
+    A crop that was enlarged from a few pixels scores low.
     """
     grey = cv2.cvtColor(crop, cv2.COLOR_RGB2GRAY)
     interpolation = cv2.INTER_AREA if grey.shape[0] > _SHARPNESS_SIZE else cv2.INTER_LINEAR
@@ -23,8 +23,9 @@ def sharpness(crop: Image) -> float:
 
 
 def yaw_asymmetry(landmarks_52: Points) -> float:
-    """Measure how far a face is turned aside: how far the nose tip lies beside the middle of the eyes, along the eye
-    line, in half eye distances. 0 is frontal, about 1 a profile; roll does not count.
+    """Measure yaw: the offset of the nose tip from the middle of the eyes, along the eye line, in half eye distances.
+
+    0 is frontal, about 1 a profile; roll has no effect.
     """
     left, right, nose = landmarks_52[0], landmarks_52[1], landmarks_52[2]
     across = right - left
@@ -33,7 +34,7 @@ def yaw_asymmetry(landmarks_52: Points) -> float:
 
 
 def check_face(face: Face, *, min_face_pixels: int, max_yaw_asymmetry: float | None) -> None:
-    """Refuse a face that is too small or too much turned aside.
+    """Reject a face that is too small or not frontal enough.
 
     Raises:
         ImageRejected: "face_too_small" or "not_frontal".
@@ -45,8 +46,8 @@ def check_face(face: Face, *, min_face_pixels: int, max_yaw_asymmetry: float | N
         raise ImageRejected("not_frontal", f"turned aside by {turned:.2f}; max_yaw_asymmetry is {max_yaw_asymmetry}")
 
 
-def check_crop(crop: Image, *, min_sharpness: float) -> None:
-    """Refuse a blurred crop.
+def check_sharpness(crop: Image, *, min_sharpness: float) -> None:
+    """Reject a blurred crop.
 
     Raises:
         ImageRejected: "blurred".
@@ -55,8 +56,8 @@ def check_crop(crop: Image, *, min_sharpness: float) -> None:
         raise ImageRejected("blurred", f"sharpness {found:.1f}; min_sharpness is {min_sharpness}")
 
 
-def box_around(landmarks_52: Points) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Estimate the box (left, top, width, height) of a face from its points: twice as wide as they lie apart."""
+def box_around_landmarks(landmarks_52: Points) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """Estimate the box (left, top, width, height) of a face: a square of twice the extent of its landmarks."""
     low, high = landmarks_52.min(0), landmarks_52.max(0)
     side = 2.0 * float((high - low).max())
     return np.array([*((low + high) / 2 - side / 2), side, side], np.float32)

@@ -1,4 +1,4 @@
-"""The prepare stage: plan, make the missing shards on Ray Data, vouch for all of them in a manifest."""
+"""Run the prepare stage: plan the shards, make the missing ones on Ray Data, write the manifest last."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tqdm import tqdm
 from fusionray import __version__
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.contact_sheet import collect_crops, draw_contact_sheet
-from fusionray.data.prepare.inputs import open_source
-from fusionray.data.prepare.output import Output, compute_fingerprint
-from fusionray.data.prepare.plan import Chunk, plan_chunks
-from fusionray.data.prepare.source import Dropped
-from fusionray.data.prepare.worker import Job, ShardMaker, ShardReport
+from fusionray.data.prepare.open_input import open_input
+from fusionray.data.prepare.output import OutputFolder, compute_fingerprint
+from fusionray.data.prepare.picture_input import DroppedPicture
+from fusionray.data.prepare.plan import PlannedShard, plan_shards
+from fusionray.data.prepare.worker import PrepareContext, ShardReport, ShardWorker
 from fusionray.data.shards import SPLITS, Manifest, SplitInfo, write_manifest
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import encode_image
@@ -29,71 +29,79 @@ from fusionray.shard_task import GROUP_NAMES
 def prepare(config: PrepareConfig) -> Manifest:
     """Turn the pictures of `config.input` into shards, a manifest and a contact sheet below `config.output`.
 
-    Runs on the Ray that is there. Done shards are kept when a run is interrupted, and the next run makes the missing
-    ones; when nothing is missing it says so and does nothing.
+    Uses the Ray cluster that the process is connected to. Finished shards are kept: after an interruption the next run
+    makes only the missing ones; if the set is complete, it does nothing.
 
     Raises:
-        InputMissing: the input is not there, holds no pictures, or none of them could be used.
-        ConfigInvalid: the synthetic:// address is malformed, or the output lies inside the input.
+        InputMissing: the input does not exist, holds no pictures, or none of them can be used.
+        ConfigInvalid: the synthetic:// address is malformed, or the output is inside the input.
         ShardMismatch: the output holds shards of other input or settings, and `overwrite` is false.
         DetectorUnavailable: the detector cannot be loaded.
     """
-    source = open_source(config)
+    picture_input = open_input(config)
     detector = build_detector(config.detector) if config.task == "faces" else None
-    settings, fingerprint = compute_fingerprint(config, source.signature())
-    output = Output(config.output)
-    output.claim(settings, fingerprint, overwrite=config.overwrite)
-    finished = output.finished_manifest(fingerprint)
+    settings, fingerprint = compute_fingerprint(config, picture_input.signature())
+    output = OutputFolder(config.output)
+    output.record_settings(settings, fingerprint, overwrite=config.overwrite)
+    finished = output.complete_manifest(fingerprint)
     if finished is not None:
-        _say(f"prepare: {config.output} is complete ({_in_words(finished)}); nothing to do")
+        _print_line(f"prepare: {config.output} is complete ({_summarize(finished)}); nothing to do")
         return finished
-    listing = source.list_entries()
+    listing = picture_input.list_entries()
     entries = listing.entries
     if config.task == "pictures":
-        # Splits are of pictures: what lies in one folder need not stay together.
+        # Each picture is its own group: pictures of a folder may be in different splits.
         entries = [entry._replace(identity=entry.source) for entry in entries]
-    chunks = plan_chunks(
+    planned_shards = plan_shards(
         entries,
         seed=config.seed,
         validation_fraction=config.validation_fraction,
         test_fraction=config.test_fraction,
         rows_per_shard=config.rows_per_shard,
     )
-    done = output.done_files(chunks, fingerprint)
-    missing = [chunk for chunk in chunks if chunk.file not in done]
+    done = output.list_finished(planned_shards, fingerprint)
+    missing = [planned for planned in planned_shards if planned.file not in done]
     if done and missing:
-        _say(f"prepare: {len(done)} of {len(chunks)} shards were made before; going on with the others")
-    _make_shards(Job(config, source, detector, fingerprint), missing, num_done=_count(chunks) - _count(missing))
-    reports = [output.read_report(chunk) for chunk in chunks]
-    # What a renderer knows of its faces is no column of pictures.
-    synthetic = source.synthetic and config.task == "faces"
-    manifest = _build_manifest(config, fingerprint, chunks, reports, listing.dropped, synthetic=synthetic)
-    _publish(config, output, manifest, listing.dropped, reports)
-    _say(f"prepare: {config.output}: {_in_words(manifest)}")
+        _print_line(f"prepare: {len(done)} of {len(planned_shards)} shards were made before; making the others")
+    _make_shards(
+        PrepareContext(config, picture_input, detector, fingerprint),
+        missing,
+        num_done=_count_pictures(planned_shards) - _count_pictures(missing),
+    )
+    reports = [output.read_report(planned) for planned in planned_shards]
+    # Shards of pictures have no columns for parameters.
+    synthetic = picture_input.synthetic and config.task == "faces"
+    manifest = _build_manifest(config, fingerprint, planned_shards, reports, listing.dropped, synthetic=synthetic)
+    _write_results(config, output, manifest, listing.dropped, reports)
+    _print_line(f"prepare: {config.output}: {_summarize(manifest)}")
     if config.test_fraction and not manifest.splits["test"].identities:
-        _say(
+        _print_line(
             f"prepare: nobody is held out for the test, since {manifest.num_identities} {GROUP_NAMES[config.task]} are "
-            f"too few for test_fraction={config.test_fraction:g}; add some, or raise it until its share is two of them"
+            f"too few for test_fraction={config.test_fraction:g}; add more, or raise it until it covers two of them"
         )
     return manifest
 
 
-def _make_shards(job: Job, chunks: list[Chunk], *, num_done: int) -> None:
-    """Work through chunks in a pool of actors, showing how many pictures were tried."""
-    if not chunks:
+def _make_shards(context: PrepareContext, planned_shards: list[PlannedShard], *, num_done: int) -> None:
+    """Make shards in a pool of actors, with a progress bar over pictures."""
+    if not planned_shards:
         return
-    size = job.config.workers or _count_cpus()
+    size = context.config.workers or _count_cpus()
     with tqdm(
-        desc="prepare", total=num_done + _count(chunks), initial=num_done, unit=" pictures", file=sys.stderr
+        desc="prepare",
+        total=num_done + _count_pictures(planned_shards),
+        initial=num_done,
+        unit=" pictures",
+        file=sys.stderr,
     ) as bar:
-        for batch in work_through(ShardMaker, job, chunks, size=size, num_cpus=1):
+        for batch in work_through(ShardWorker, context, planned_shards, size=size, num_cpus=1):
             bar.update(int(batch["pictures"].sum()))
-            for fault in filter(None, batch["fault"]):
-                raise pickle.loads(fault)  # noqa: S301 - written by the workers of this very run
+            for error in filter(None, batch["error"]):
+                raise pickle.loads(error)  # noqa: S301 - written by the workers of this very run
 
 
 def _count_cpus() -> int:
-    """Count the CPUs of the cluster; a machine of our own may be told of more than it has."""
+    """Count the CPUs of the cluster; on a single node, at most those that this process may use."""
     import ray
 
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -103,9 +111,9 @@ def _count_cpus() -> int:
 def _build_manifest(
     config: PrepareConfig,
     fingerprint: str,
-    chunks: list[Chunk],
+    planned_shards: list[PlannedShard],
     reports: list[ShardReport],
-    refused: list[Dropped],
+    refused: list[DroppedPicture],
     *,
     synthetic: bool,
 ) -> Manifest:
@@ -113,7 +121,7 @@ def _build_manifest(
     reasons.update(drop.reason for drop in refused)
     splits: dict[str, SplitInfo] = {}
     for split in SPLITS:
-        parts = [report for chunk, report in zip(chunks, reports, strict=True) if chunk.split == split]
+        parts = [report for planned, report in zip(planned_shards, reports, strict=True) if planned.split == split]
         people = {identity for part in parts for identity in part.identities}
         splits[split] = SplitInfo(rows=sum(part.shard.rows for part in parts if part.shard), identities=len(people))
     shards = [report.shard for report in reports if report.shard is not None]
@@ -139,10 +147,14 @@ def _build_manifest(
     )
 
 
-def _publish(
-    config: PrepareConfig, output: Output, manifest: Manifest, refused: list[Dropped], reports: list[ShardReport]
+def _write_results(
+    config: PrepareConfig,
+    output: OutputFolder,
+    manifest: Manifest,
+    refused: list[DroppedPicture],
+    reports: list[ShardReport],
 ) -> None:
-    """Write what describes the shards, the manifest last."""
+    """Write dropped.jsonl, summary.json, the contact sheet, and last the manifest."""
     drops = sorted([*refused, *(drop for report in reports for drop in report.dropped)])
     lines = [json.dumps(drop._asdict(), ensure_ascii=False) for drop in drops]
     output.write("dropped.jsonl", "".join(f"{line}\n" for line in lines).encode())
@@ -157,15 +169,15 @@ def _publish(
     if config.contact_sheet:
         sheet = draw_contact_sheet(collect_crops(config.output, manifest))
         output.write("contact_sheet.png", encode_image(sheet, "png"))
-    output.remove_leftovers()
+    output.remove_partial_files()
     write_manifest(config.output, manifest)
 
 
-def _count(chunks: list[Chunk]) -> int:
-    return sum(len(chunk.entries) for chunk in chunks)
+def _count_pictures(planned_shards: list[PlannedShard]) -> int:
+    return sum(len(planned.entries) for planned in planned_shards)
 
 
-def _in_words(manifest: Manifest) -> str:
+def _summarize(manifest: Manifest) -> str:
     validation, test = (manifest.splits[split].identities for split in ("validation", "test"))
     shown = GROUP_NAMES[manifest.task]
     return (
@@ -175,5 +187,5 @@ def _in_words(manifest: Manifest) -> str:
     )
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     tqdm.write(line, file=sys.stderr)

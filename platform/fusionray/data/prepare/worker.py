@@ -1,4 +1,4 @@
-"""What runs in a Ray actor: one chunk of pictures -> one shard file and a report beside it."""
+"""The Ray actor of prepare: turns the pictures of one planned shard into a shard file and a report."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from fusionray.config import Section
 from fusionray.data.prepare.config import PrepareConfig
-from fusionray.data.prepare.crop import FaceCropper, PictureCropper, RowMaker
-from fusionray.data.prepare.plan import Chunk
-from fusionray.data.prepare.source import Dropped, PictureSource, as_dropped
+from fusionray.data.prepare.crop import FaceCropper, PictureCropper, RowBuilder
+from fusionray.data.prepare.picture_input import DroppedPicture, PictureInput, as_dropped
+from fusionray.data.prepare.plan import PlannedShard
 from fusionray.data.shards import GROUP_COLUMNS, ShardInfo, write_shard
 from fusionray.errors import FusionRayError, ImageRejected
 from fusionray.faces.align import load_template
@@ -24,72 +24,72 @@ from fusionray.storage import filesystem as storage
 
 _PROGRESS_STEP = 64
 
-News = Answer
-"""A batch of one row: `pictures` tried since the last news, `fault` a pickled error of ours or no bytes."""
+ProgressRow = Answer
+"""A batch of one row: `pictures` read since the last row; `error`, a pickled FusionRayError or empty."""
 
 
 class ShardReport(Section):
-    """How the work on one chunk went; once it lies beside the shard, the chunk is done."""
+    """The result of one planned shard. The report is written after the shard: if it exists, the shard is finished."""
 
     fingerprint: str
     shard: ShardInfo | None
     identities: list[str]
     num_several_faces: int
-    dropped: list[Dropped]
+    dropped: list[DroppedPicture]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Job:
-    """What all chunks of one run share; nobody is detected in pictures that are not taken for faces."""
+class PrepareContext:
+    """What all shards of a run share. `detector` is None for the task `pictures`."""
 
     config: PrepareConfig
-    source: PictureSource
+    input: PictureInput
     detector: Detector | None
     fingerprint: str
 
 
-def build_cropper(job: Job) -> RowMaker:
-    """Build what makes the rows of a job's task."""
-    if job.detector is None:
-        return PictureCropper(job.config)
-    return FaceCropper(job.config, load_template(job.config.template), job.detector)
+def build_cropper(context: PrepareContext) -> RowBuilder:
+    """Build the cropper of the task."""
+    if context.detector is None:
+        return PictureCropper(context.config)
+    return FaceCropper(context.config, load_template(context.config.template), context.detector)
 
 
-class ShardMaker:
-    """Makes shards, one call a chunk; holds one detector for its life."""
+class ShardWorker:
+    """Makes one shard per call; keeps one detector."""
 
-    def __init__(self, job: Job) -> None:
-        # An actor owns one core; libraries that start a thread for each core of the machine would fight over it.
+    def __init__(self, context: PrepareContext) -> None:
+        # An actor has one core: more threads would only compete for it.
         cv2.setNumThreads(1)
-        if job.source.synthetic:
+        if context.input.synthetic:
             import torch
 
             torch.set_num_threads(1)
-        self._job = job
-        self._cropper = build_cropper(job)
+        self._context = context
+        self._cropper = build_cropper(context)
 
-    def __call__(self, batch: Answer) -> Iterator[News]:
-        """Work through chunks, telling every few pictures how many were tried.
+    def __call__(self, batch: Answer) -> Iterator[ProgressRow]:
+        """Make the planned shards of a batch; yield the progress every few pictures.
 
-        An error of ours travels as a value: raised here, Ray would wrap it and add advice of its own to its message.
+        A FusionRayError is yielded, not raised: Ray would wrap it and change its message.
         """
-        chunk: Chunk
-        for chunk in unpack(batch):
+        planned: PlannedShard
+        for planned in unpack(batch):
             try:
-                for tried in self._make(chunk):
-                    yield _news(tried)
+                for num_read in self._make(planned):
+                    yield _progress_row(num_read)
             except FusionRayError as error:
-                yield _news(0, fault=pickle.dumps(error))
+                yield _progress_row(0, error=pickle.dumps(error))
 
-    def _make(self, chunk: Chunk) -> Iterator[int]:
-        job = self._job
+    def _make(self, planned: PlannedShard) -> Iterator[int]:
+        context = self._context
         rows: list[dict[str, Any]] = []
-        dropped: list[Dropped] = []
+        dropped: list[DroppedPicture] = []
         num_several_faces = 0
-        tried = told = 0
-        for item in job.source.read(chunk.entries):
-            tried += 1
-            if isinstance(item, Dropped):
+        num_read = num_reported = 0
+        for item in context.input.read(planned.entries):
+            num_read += 1
+            if isinstance(item, DroppedPicture):
                 dropped.append(item)
             else:
                 try:
@@ -98,21 +98,21 @@ class ShardMaker:
                     num_several_faces += num_faces > 1
                 except ImageRejected as error:
                     dropped.append(as_dropped(item.entry, error))
-            if tried - told >= _PROGRESS_STEP:
-                yield tried - told
-                told = tried
-        output = job.config.output
-        shard = write_shard(output, chunk.file, chunk.split, rows) if rows else None
+            if num_read - num_reported >= _PROGRESS_STEP:
+                yield num_read - num_reported
+                num_reported = num_read
+        output = context.config.output
+        shard = write_shard(output, planned.file, planned.split, rows) if rows else None
         report = ShardReport(
-            fingerprint=job.fingerprint,
+            fingerprint=context.fingerprint,
             shard=shard,
-            identities=sorted({row[GROUP_COLUMNS[job.config.task]] for row in rows}),
+            identities=sorted({row[GROUP_COLUMNS[context.config.task]] for row in rows}),
             num_several_faces=num_several_faces,
             dropped=dropped,
         )
-        storage.write_atomic(storage.join(output, chunk.report_file), report.model_dump_json().encode())
-        yield tried - told
+        storage.write_atomic(storage.join(output, planned.report_file), report.model_dump_json().encode())
+        yield num_read - num_reported
 
 
-def _news(pictures: int, fault: bytes = b"") -> News:
-    return {"pictures": np.array([pictures]), "fault": np.array([fault], dtype=object)}
+def _progress_row(pictures: int, error: bytes = b"") -> ProgressRow:
+    return {"pictures": np.array([pictures]), "error": np.array([error], dtype=object)}

@@ -1,26 +1,25 @@
-"""A seeded world of synthetic people: who they are apart from how a picture shows them.
+"""Render synthetic people from two parameter vectors: the identity of a person, and the attributes of a picture.
 
-`render(identity[source], attributes[target], size)` is the exact true fusion of any two of its pictures.
+`render(identity[source], attributes[target], size)` is the true fusion of any two of its pictures.
 """
 
 from __future__ import annotations
 
-from fusionray.data.synthetic.cropping import attributes_in_crop
-from fusionray.data.synthetic.parameters import ATTRIBUTE_NAMES, IDENTITY_NAMES
-from fusionray.data.synthetic.renderer import landmarks, measure_rate, render, render_with_mask
-from fusionray.data.synthetic.sampling import neutral_attributes, sample_attributes, sample_identities
-from fusionray.data.synthetic.truth import render_truth
+from fusionray.data.synthetic.parameters.cropping import attributes_in_crop
+from fusionray.data.synthetic.parameters.definitions import ATTRIBUTE_NAMES, IDENTITY_NAMES
+from fusionray.data.synthetic.parameters.sampling import neutral_attributes, sample_attributes, sample_identities
+from fusionray.data.synthetic.renderer import project_landmarks, render, render_with_region
+from fusionray.data.synthetic.true_fusion import render_true_fusion
 
 __all__ = [
     "ATTRIBUTE_NAMES",
     "IDENTITY_NAMES",
     "attributes_in_crop",
-    "landmarks",
-    "measure_rate",
     "neutral_attributes",
+    "project_landmarks",
     "render",
-    "render_truth",
-    "render_with_mask",
+    "render_true_fusion",
+    "render_with_region",
     "sample_attributes",
     "sample_identities",
 ]

@@ -19,7 +19,7 @@ from fusionray.config import Section
 from fusionray.data.decoding import CropDecoder, collate_pairs
 from fusionray.data.pairs import SampledPairs
 from fusionray.data.shards import Manifest
-from fusionray.data.synthetic import render_truth
+from fusionray.data.synthetic import render_true_fusion
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.dataset import EvalDataset
 from fusionray.evaluation.fusion_model import ModelInfo
@@ -118,7 +118,7 @@ def fuse_examples(eval_run: EvalRun, rows: RowIndices) -> list[torch.Tensor]:
     decoder.close()
     columns = [batch.source, batch.target, eval_run.model.fuse(batch.source, batch.target)]
     if batch.truth is not None:
-        columns.append(to_uint8(render_truth(batch, TRUTH_OVERSAMPLING)[0]))
+        columns.append(to_uint8(render_true_fusion(batch, TRUTH_OVERSAMPLING)[0]))
     return columns
 
 

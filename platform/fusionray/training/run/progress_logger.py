@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from fusionray.data.decoding import CropDecoder
-from fusionray.data.reading import CorruptionTracker
+from fusionray.data.shard_readers import CorruptionTracker
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.tracking.runs import RunTracker
 from fusionray.training.engine.engine import Engine
@@ -78,7 +78,7 @@ class ProgressLogger:
 
     def count_replaced(self) -> int:
         """Count the replaced rows of damaged files since this start, over all ranks."""
-        rows = torch.tensor(self.damage.rows)
+        rows = torch.tensor(self.damage.replaced_rows)
         if self.engine.host_group is not None:
             dist.all_reduce(rows, group=self.engine.host_group)
         return int(rows)

@@ -23,7 +23,8 @@ from fusionray.checkpoint.reader import agree_newest, load_into
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
-from fusionray.data.reading import CorruptionTracker, RayReader, list_files
+from fusionray.data.shard_files import list_files
+from fusionray.data.shard_readers import CorruptionTracker, RayReader
 from fusionray.data.stream import TrainingStream, prefetched
 from fusionray.errors import CheckpointDamaged
 from fusionray.hardware.affinity import bind_worker, gpu_address
@@ -134,7 +135,7 @@ class Worker:
         self.position = DataPosition()
         self.decoder = CropDecoder(config.data.size, config.data.decode_threads or engine.profile.decode_threads)
         self.order = DataOrder(reader.files.rows, config.run.seed, engine.num_ranks, config.data.shuffle_buffer_rows)
-        self.logger = ProgressLogger(task, engine, self.decoder, reader.damage, progress)
+        self.logger = ProgressLogger(task, engine, self.decoder, reader.corruption, progress)
         self.writer = CheckpointWriter(
             task.run_folder,
             rank=engine.rank,

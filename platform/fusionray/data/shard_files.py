@@ -1,0 +1,144 @@
+"""Read rows from the shards of a split: a whole split, or segments of its files.
+
+Segments of a file that is missing, damaged or different from its entry in the manifest raise ShardCorrupt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fusionray.data.order import Segment
+from fusionray.data.pairs import TRUTH_COLUMNS
+from fusionray.data.shards import GROUP_COLUMNS, REGION_COLUMN, Manifest, Split
+from fusionray.errors import ShardCorrupt
+from fusionray.shard_task import ShardTask
+from fusionray.storage import filesystem as storage
+
+
+class SegmentRows(NamedTuple):
+    """The rows of a segment, and the errors of the damaged files that were tried first, by the name of the file."""
+
+    table: pa.Table
+    errors: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """The files of a split in their fixed order, to which `Segment.file` refers.
+
+    `rows`: rows of each file by the manifest; `with_regions`: read the regions too, from files that have them.
+    """
+
+    folder: str
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+    synthetic: bool
+    with_regions: bool = False
+    task: ShardTask = "faces"
+
+    def read(self, segment: Segment) -> pa.Table:
+        """Read the columns of a segment that training needs.
+
+        Raises: ShardCorrupt if the file is missing or damaged, or has another number of rows than in the manifest.
+        """
+        filesystem, root = storage.open_filesystem(self.folder)
+        name, promised = self.names[segment.file], self.rows[segment.file]
+        columns = ["image", GROUP_COLUMNS[self.task], *(TRUTH_COLUMNS if self.synthetic else ())]
+        try:
+            with pq.ParquetFile(f"{root}/{name}", filesystem=filesystem, page_checksum_verification=True) as file:
+                if file.metadata.num_rows != promised:
+                    raise ShardCorrupt(
+                        f"{self.folder}/{name}: holds {file.metadata.num_rows} rows, but the manifest says "
+                        f"{promised}; run `fusionray prepare` again into {self.folder}"
+                    )
+                if self.with_regions and REGION_COLUMN in file.schema_arrow.names:
+                    columns.append(REGION_COLUMN)
+                return read_rows(file, segment.rows, columns)
+        except (OSError, pa.ArrowException) as error:
+            reason = " ".join(str(error).split())
+            raise ShardCorrupt(
+                f"{self.folder}/{name}: cannot be read ({reason}); "
+                f"check the storage, or run `fusionray prepare` again into {self.folder}"
+            ) from None
+
+    def read_with_fallback(self, segment: Segment, max_damaged_files: int) -> SegmentRows:
+        """Read a segment; if its file is damaged, read as many rows of the next file that is not.
+
+        The replacing rows depend only on which files are damaged, so that every reader chooses the same ones.
+
+        Raises: ShardCorrupt if more than `max_damaged_files` files in a row are damaged, without trying further files.
+        """
+        errors: dict[str, str] = {}
+        wanted = len(segment.rows)
+        for step in range(min(max_damaged_files + 1, len(self.names))):
+            number = (segment.file + step) % len(self.names)
+            rows = segment.rows
+            if step:
+                first = max(0, min(int(rows[0]), self.rows[number] - wanted))
+                rows = np.arange(first, min(first + wanted, self.rows[number]))
+            try:
+                table = self.read(Segment(number, rows))
+            except ShardCorrupt as error:
+                errors[self.names[number]] = str(error)
+                continue
+            # A shorter file gives its rows more than once.
+            return SegmentRows(table if len(table) == wanted else table.take(np.arange(wanted) % len(table)), errors)
+        raise ShardCorrupt(next(iter(errors.values())))
+
+
+def read_rows(file: pq.ParquetFile, rows: Any, columns: Sequence[str]) -> pa.Table:
+    """Read ascending rows of a file; only the row groups that hold them are read."""
+    metadata = file.metadata
+    ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
+    groups = np.unique(np.searchsorted(ends, rows, side="right"))
+    # Groups without such a row are skipped: compute where each row is in what is read.
+    sizes = np.diff(ends, prepend=0)[groups]
+    starts = (ends - np.diff(ends, prepend=0))[groups]
+    inside = np.searchsorted(groups, np.searchsorted(ends, rows, side="right"))
+    places = rows - starts[inside] + (np.cumsum(sizes) - sizes)[inside]
+    # One thread: readers already run in parallel on the same cores.
+    table = file.read_row_groups(groups.tolist(), columns=list(columns), use_threads=False)
+    if places[-1] - places[0] == len(places) - 1:
+        return table.slice(places[0], len(places))
+    return table.take(pa.array(places))
+
+
+def list_files(folder: str, manifest: Manifest, split: Split, *, with_regions: bool = False) -> ShardFiles:
+    """List the files of a split with their numbers of rows by the manifest."""
+    rows = {shard.file: shard.rows for shard in manifest.shards}
+    names = manifest.files(split)
+    return ShardFiles(
+        folder, tuple(names), tuple(rows[name] for name in names), manifest.synthetic, with_regions, manifest.task
+    )
+
+
+def read_split(folder: str, manifest: Manifest, split: Split, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a whole split into memory, in a fixed order, without Ray.
+
+    Raises: ShardCorrupt if the split is empty.
+    """
+    filesystem, root = storage.open_filesystem(folder)
+    tables = [
+        pq.read_table(f"{root}/{file}", filesystem=filesystem, columns=list(columns) if columns else None)
+        for file in manifest.files(split)
+    ]
+    if not tables:
+        raise ShardCorrupt(f"{folder}: the {split} split is empty; prepare with more people or another fraction")
+    # Older files may lack a column: its values are null for their rows.
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def list_people(folder: str, manifest: Manifest, split: Split) -> list[str]:
+    """List the people of a split, sorted: the index is the label of the person. Empty for shards of pictures.
+
+    Raises: ShardCorrupt if the split is empty.
+    """
+    if manifest.task == "pictures":
+        return []
+    return sorted(set(read_split(folder, manifest, split, ["identity"]).column("identity").to_pylist()))

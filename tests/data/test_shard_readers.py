@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fusionray.data.order import Segment
+from fusionray.data.shard_files import ShardFiles, list_files, list_people, read_rows, read_split
+from fusionray.data.shard_readers import CorruptionTracker, LocalReader, RayReader, ShardReader
+from fusionray.data.shards import Manifest
+from fusionray.errors import DataTimeout, ShardCorrupt
+from tests.support.tiny_shards import flip_a_bit, name_person, write_tiny_shards
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Manifest]:
+    folder = tmp_path_factory.mktemp("shards")
+    return str(folder), write_tiny_shards(folder, people=16, pictures=8, shards=8)
+
+
+def segment(file: int, *rows: int) -> Segment:
+    return Segment(file, np.array(rows))
+
+
+@pytest.mark.parametrize("rows", [[0], [9], [3, 4, 5], [2, 3, 8], [0, 9], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 6, 7]])
+def test_any_rows_of_a_file_are_read_and_no_others(tmp_path: Path, rows: list[int]) -> None:
+    pq.write_table(pa.table({"value": list(range(10)), "other": ["x"] * 10}), tmp_path / "ten", row_group_size=3)
+    with pq.ParquetFile(tmp_path / "ten") as file:
+        table = read_rows(file, np.array(rows), ["value"])
+    assert table.to_pydict() == {"value": rows}
+
+
+@pytest.mark.parametrize("kind", [LocalReader, RayReader])
+@pytest.mark.usefixtures("ray_session")
+def test_readers_yield_the_segments_in_their_order(
+    shards: tuple[str, Manifest], kind: type[LocalReader | RayReader]
+) -> None:
+    reader: ShardReader = kind(list_files(*shards, "train"))
+    asked = [segment(3, 0, 1, 2), segment(0, 5), segment(7, 2, 9, 15), segment(3, 3)]
+    names = [table.column("identity").to_pylist() for table in reader.read(asked)]
+    assert names == [
+        [name_person(3)] * 3,
+        [name_person(0)],
+        [name_person(7), name_person(15), name_person(15)],
+        [name_person(3)],
+    ]
+
+
+def test_regions_are_read_where_they_are_wanted_and_known(tmp_path: Path) -> None:
+    manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
+    for wanted in (False, True):
+        (table,) = LocalReader(list_files(str(tmp_path), manifest, "train", with_regions=wanted)).read([segment(0, 1)])
+        assert ("region" in table.column_names) is wanted
+    # A file of a version before there were any.
+    file = tmp_path / "shard-00000.parquet"
+    pq.write_table(pq.read_table(file).drop_columns(["region"]), file)
+    (table,) = LocalReader(list_files(str(tmp_path), manifest, "train", with_regions=True)).read([segment(0, 1)])
+    assert "region" not in table.column_names
+    assert read_split(str(tmp_path), manifest, "train").column("region").null_count == 8
+
+
+@pytest.mark.parametrize("kind", [LocalReader, RayReader])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "another", "one bit"])
+@pytest.mark.usefixtures("ray_session")
+def test_a_file_that_differs_from_the_manifest_is_reported(
+    tmp_path: Path, kind: type[LocalReader | RayReader], damage: str
+) -> None:
+    manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
+    file = tmp_path / "shard-00001.parquet"
+    if damage != "another":
+        damage_file(file, damage)
+    else:
+        file.write_bytes((tmp_path / "shard-00002.parquet").read_bytes())
+        manifest = manifest.model_copy(
+            update={"shards": [info.model_copy(update={"rows": 5}) for info in manifest.shards]}
+        )
+    reader: ShardReader = kind(list_files(str(tmp_path), manifest, "train"))
+    with pytest.raises(ShardCorrupt, match=r"shard-00001\.parquet: .*run `fusionray prepare` again into") as caught:
+        list(reader.read([segment(1, 0)]))
+    assert "\n" not in str(caught.value)
+
+
+def damage_file(file: Path, kind: str) -> None:
+    if kind == "missing":
+        file.unlink()
+    elif kind == "truncated":
+        file.write_bytes(file.read_bytes()[:-100])
+    else:
+        flip_a_bit(file)
+
+
+@pytest.mark.parametrize("kind", [LocalReader, RayReader])
+@pytest.mark.parametrize("how", ["missing", "truncated", "one bit"])
+@pytest.mark.usefixtures("ray_session")
+def test_rows_of_other_files_replace_those_of_a_damaged_file_up_to_a_limit(
+    tmp_path: Path, kind: type[LocalReader | RayReader], how: str
+) -> None:
+    manifest = write_tiny_shards(tmp_path, people=6, pictures=4, shards=3, validation_people=0)
+    files = list_files(str(tmp_path), manifest, "train")
+    sound = dict(zip(files.names, read_all(LocalReader(files)), strict=True))
+    damage_file(tmp_path / files.names[2], how)
+    damage = CorruptionTracker(1)
+    tables = read_all(kind(files, damage))
+    assert [table.equals(sound[name]) for name, table in zip(files.names, tables, strict=True)] == [True, True, False]
+    assert tables[2].equals(sound[files.names[0]]), "after the last file comes the first"
+    assert list(damage.errors) == [files.names[2]]
+    assert damage.replaced_rows == len(tables[2]) == 8
+    (warning,) = damage.drain_warnings()
+    assert files.names[2] in warning
+    assert list(damage.drain_warnings()) == []
+    damage_file(tmp_path / files.names[0], how)
+    with pytest.raises(ShardCorrupt, match=rf"{files.names[0]}: .*max_damaged_files=1 are damaged"):
+        read_all(kind(files, damage))
+
+
+def read_all(reader: ShardReader) -> list[pa.Table]:
+    """Read the whole of three files of 8 rows."""
+    return list(reader.read(segment(number, *range(8)) for number in range(3)))
+
+
+def test_a_shorter_file_replaces_rows_more_than_once(tmp_path: Path) -> None:
+    manifest = write_tiny_shards(tmp_path, people=5, pictures=4, shards=2, validation_people=0)
+    files = list_files(str(tmp_path), manifest, "train")
+    assert files.rows == (12, 8)
+    (short,) = LocalReader(files).read([segment(1, *range(8))])
+    (tmp_path / files.names[0]).unlink()
+    (table,) = LocalReader(files, CorruptionTracker(1)).read([segment(0, *range(12))])
+    assert table.equals(pa.concat_tables([short, short.slice(0, 4)]))
+
+
+@pytest.mark.parametrize("max_damaged_files", [0, 1])
+def test_no_further_files_are_tried_after_max_damaged_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_damaged_files: int
+) -> None:
+    manifest = write_tiny_shards(tmp_path, people=6, pictures=4, shards=3, validation_people=0)
+    files = list_files(str(tmp_path), manifest, "train")
+    for name in files.names:
+        (tmp_path / name).unlink()
+    asked: list[int] = []
+    read = ShardFiles.read
+
+    def count(self: ShardFiles, wanted: Segment) -> pa.Table:
+        asked.append(wanted.file)
+        return read(self, wanted)
+
+    monkeypatch.setattr(ShardFiles, "read", count)
+    with pytest.raises(ShardCorrupt, match=files.names[1]):
+        list(LocalReader(files, CorruptionTracker(max_damaged_files)).read([segment(1, 0)]))
+    assert asked == [1, 2][: max_damaged_files + 1]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_storage_that_hangs_raises_a_timeout(tmp_path: Path) -> None:
+    manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
+    file = tmp_path / "shard-00001.parquet"
+    file.unlink()
+    os.mkfifo(file)  # whoever opens it waits for a writer
+    reader = RayReader(list_files(str(tmp_path), manifest, "train"), timeout_seconds=0.5)
+    with pytest.raises(DataTimeout, match=r"no rows came for 0\.5 s; check the storage"):
+        list(reader.read([segment(1, 0)]))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_ray_reads_a_bounded_number_of_segments_ahead(shards: tuple[str, Manifest]) -> None:
+    asked: list[int] = []
+
+    def segments():  # type: ignore[no-untyped-def]
+        for number in range(100):
+            asked.append(number)
+            yield segment(number % 8, 0)
+
+    tables = RayReader(list_files(*shards, "train"), prefetch_segments=2).read(segments())
+    next(tables)
+    next(tables)
+    assert len(asked) == 2 + 2
+    tables.close()
+
+
+def test_people_are_listed_in_a_fixed_order(shards: tuple[str, Manifest]) -> None:
+    assert list_people(*shards, "train") == [name_person(person) for person in range(16)]
+    assert list_people(*shards, "validation") == [name_person(16), name_person(17)]
+
+
+def test_a_split_is_read_in_a_fixed_order_and_an_empty_one_is_refused(tmp_path: Path) -> None:
+    manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2, validation_people=0)
+    table = read_split(str(tmp_path), manifest, "train", ["source"])
+    assert table.column("source").to_pylist() == ["0/0", "0/1", "2/0", "2/1", "1/0", "1/1", "3/0", "3/1"]
+    with pytest.raises(ShardCorrupt, match="the validation split is empty"):
+        read_split(str(tmp_path), manifest, "validation")
