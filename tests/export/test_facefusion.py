@@ -17,7 +17,7 @@ from fusionray.export.facefusion import write_facefusion
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.session import CPU
-from fusionray.runtime.source_encoding import open_source_reader
+from fusionray.runtime.source_encoding import open_source_encoder
 from tests.export.test_import_onnx import MATRIX, PLAIN, bring
 from tests.support.outside_models import build_swapper
 from tests.support.tiny_bundle import write_tiny_bundle
@@ -52,7 +52,7 @@ def check_same(bundle: Bundle, folder: Path) -> dict[str, Any]:
     random, side = np.random.default_rng(8), SOURCE_SIZES[entry["type"]]
     face = random.integers(0, 256, (side, side, 3), dtype=np.uint8)
     crop = random.integers(0, 256, (bundle.description.size, bundle.description.size, 3), dtype=np.uint8)
-    fused = CropFuser(bundle, ON_CPU).fuse(open_source_reader(bundle, ON_CPU).read(face[None]), crop[None])
+    fused = CropFuser(bundle, ON_CPU).fuse(open_source_encoder(bundle, ON_CPU).encode_crops(face[None]), crop[None])
     wanted = crop + fused.masks[0][..., None] * (fused.crops[0].astype(np.float32) - crop)
     found = swap_as_facefusion_does(written.model, entry, face[..., ::-1], crop[..., ::-1])[..., ::-1]
     assert np.abs(found - wanted).max() <= 1.0

@@ -21,7 +21,7 @@ from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.session import CPU
-from fusionray.runtime.source_encoding import open_source_reader
+from fusionray.runtime.source_encoding import open_source_encoder
 from tests.support.outside_models import build_encoder, build_swapper, embed, save
 from tests.support.pictures import draw_person
 
@@ -45,9 +45,9 @@ def draw(count: int, size: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def fuse(bundle: Bundle, faces: NDArray[np.uint8], targets: NDArray[np.uint8]) -> Any:
-    reader = open_source_reader(bundle, ON_CPU)
-    assert reader.size == faces.shape[1]
-    return CropFuser(bundle, ON_CPU, max_batch=4).fuse(reader.read(faces), targets)
+    encoder = open_source_encoder(bundle, ON_CPU)
+    assert encoder.size == faces.shape[1]
+    return CropFuser(bundle, ON_CPU, max_batch=4).fuse(encoder.encode_crops(faces), targets)
 
 
 def tinted(targets: NDArray[np.uint8], tints_N3: NDArray[np.floating], span: float | list[float]) -> NDArray[np.uint8]:
@@ -95,10 +95,10 @@ def test_the_matrix_that_a_swapper_carries_unused_is_applied_to_the_embedding(tm
     assert bundle.description.embedding.matrix in bundle.description.files
     faces, targets = draw(3, 112), draw(3, 128, 1)
     wanted = unit(unit(embeddings(faces)) @ MATRIX)
-    assert np.allclose(open_source_reader(bundle, ON_CPU).read(faces), wanted, atol=1e-5)
+    assert np.allclose(open_source_encoder(bundle, ON_CPU).encode_crops(faces), wanted, atol=1e-5)
     assert np.abs(fuse(bundle, faces, targets).crops.astype(int) - tinted(targets, wanted[:, :3], 1.0)).max() <= 1
     plain = bring(tmp_path, swapper, "licence=x", "embedding.matrix=none", like="inswapper_128")
-    assert np.allclose(open_source_reader(plain, ON_CPU).read(faces), unit(embeddings(faces)), atol=1e-5)
+    assert np.allclose(open_source_encoder(plain, ON_CPU).encode_crops(faces), unit(embeddings(faces)), atol=1e-5)
 
 
 def test_a_changed_matrix_is_refused(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_a_converter_turns_embeddings_as_they_come_into_those_of_another_encoder
     faces = draw(3, 112)
     bundle = bring(tmp_path, swapper, "licence=x", f"embedding.converter={path}", like="ghost_256")
     raw = embeddings(faces) @ MATRIX
-    assert np.allclose(open_source_reader(bundle, ON_CPU).read(faces), raw, rtol=1e-3, atol=0.05)
+    assert np.allclose(open_source_encoder(bundle, ON_CPU).encode_crops(faces), raw, rtol=1e-3, atol=0.05)
     bundle = bring(tmp_path, swapper, "licence=x", f"embedding.converter={path}", like="hififace_256")
-    assert np.allclose(open_source_reader(bundle, ON_CPU).read(faces), unit(raw), atol=1e-5)
+    assert np.allclose(open_source_encoder(bundle, ON_CPU).encode_crops(faces), unit(raw), atol=1e-5)
 
 
 def test_mean_and_deviation_of_each_channel_and_an_output_of_other_levels(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_pictures_are_fused_by_a_swapper_that_sees_the_source(tmp_path: Path) ->
     fuser = Fuser(bundle, build_detector("default"), ON_CPU)
     fuser.warm_up()
     source, target = draw_person(1), draw_person(2)
-    person = fuser.read_source(source)
+    person = fuser.encode_source(source)
     assert person.shape == bundle.source_shape
     assert np.array_equal(fuser.fuse(source, target).image, fuser.fuse_source(person, target).image)
     assert not np.array_equal(fuser.fuse(source, target).image, target)
@@ -189,7 +189,7 @@ def test_an_encoder_that_scales_pixels_by_itself_is_given_them_as_they_are(tmp_p
     faces, swapper = draw(3, 112), build_swapper(["N", 512], ["N", 3, 64, 64])
     for encoder in (build_encoder(), build_encoder(own_levels=True), build_encoder(batch=1)):
         bundle = bring(tmp_path, swapper, *PLAIN, encoder=encoder)
-        assert np.allclose(open_source_reader(bundle, ON_CPU).read(faces), unit(embeddings(faces)), atol=1e-4)
+        assert np.allclose(open_source_encoder(bundle, ON_CPU).encode_crops(faces), unit(embeddings(faces)), atol=1e-4)
 
 
 def test_an_open_size_is_asked_for(tmp_path: Path) -> None:

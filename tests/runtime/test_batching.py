@@ -55,7 +55,7 @@ def batcher(fuser: SteppedFuser) -> Iterator[CropBatcher]:
     yield batcher
     fuser.gate.release(100)
     batcher.close()
-    assert not any(lane.is_alive() for lane in batcher.lanes)
+    assert not any(stream.is_alive() for stream in batcher.streams)
 
 
 def test_what_arrives_while_the_model_works_goes_together(fuser: SteppedFuser, batcher: CropBatcher) -> None:
@@ -131,7 +131,7 @@ def test_closing_finishes_what_waits_and_refuses_what_comes_later(fuser: Stepped
         batcher.submit(sources(0), crops(1))
 
 
-def test_two_lanes_put_the_parts_of_a_crowd_in_their_places() -> None:
+def test_two_streams_put_the_parts_of_a_crowd_in_their_places() -> None:
     fuser = SteppedFuser(2)
     batcher = CropBatcher(fuser, num_streams=2)
     crowd = batcher.submit(np.zeros((7, 1), np.float32), crops(*range(7)))

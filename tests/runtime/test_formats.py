@@ -13,7 +13,7 @@ from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.session import CPU
 from fusionray.runtime.signature import check_generator
-from fusionray.runtime.source_encoding import open_source_reader
+from fusionray.runtime.source_encoding import open_source_encoder
 from tests.support.tiny_bundle import build_generator, build_identity
 
 ON_CPU = RuntimeConfig(providers=(CPU,), threads=1)
@@ -61,7 +61,7 @@ def test_a_bundle_of_format_1_is_read_keeps_its_hash_and_runs(tmp_path: Path) ->
     assert bundle_hash(bundle) == digest
     faces = np.random.default_rng(0).integers(0, 256, (2, 112, 112, 3), dtype=np.uint8)
     targets = np.random.default_rng(1).integers(0, 256, (2, 64, 64, 3), dtype=np.uint8)
-    sources = open_source_reader(bundle, ON_CPU).read(faces)
+    sources = open_source_encoder(bundle, ON_CPU).encode_crops(faces)
     fused = CropFuser(bundle, ON_CPU).fuse(sources, targets)
     wanted = np.rint(np.clip(255 - targets + 127.5 * sources[:, None, None, :3], 0, 255))
     assert np.abs(fused.crops - wanted).max() <= 1

@@ -46,7 +46,7 @@ def region_of(face: Face, picture: Image) -> tuple[int, int, int, int]:
 
 
 def test_an_embedding_has_unit_length_and_depends_on_the_person(fuser: Fuser) -> None:
-    first, again, other = (fuser.read_source(draw_person(seed)) for seed in (1, 1, 2))
+    first, again, other = (fuser.encode_source(draw_person(seed)) for seed in (1, 1, 2))
     assert first.shape == (512,)
     assert first.dtype == np.float32
     assert np.linalg.norm(first) == pytest.approx(1.0, abs=1e-5)
@@ -59,7 +59,7 @@ def test_pixels_outside_of_the_face_keep_their_bytes(fuser: Fuser) -> None:
     fused = fuser.fuse(draw_person(1), target)
     assert fused.image.shape == target.shape
     assert fused.image.dtype == np.uint8
-    left, top, right, bottom = region_of(fuser.reader.detect(target, "target")[0], target)
+    left, top, right, bottom = region_of(fuser.preprocessor.detect(target, "target")[0], target)
     changed = changed_pixels(target, fused.image)
     assert changed[top:bottom, left:right].mean() > 0.3
     # The model's mask is 1 everywhere: that the rim keeps its bytes as well is the soft box's work.
@@ -116,7 +116,7 @@ def test_the_embedding_of_a_source_gets_unit_length_and_what_follows_it_stays() 
 def test_more_faces_than_a_batch_give_the_same_as_one_by_one(fuser: Fuser) -> None:
     rng = np.random.default_rng(1)
     crops = rng.integers(0, 256, (MAX_BATCH + 3, TINY_SIZE, TINY_SIZE, 3), dtype=np.uint8)
-    sources = np.stack([fuser.read_source(draw_person(seed)) for seed in range(len(crops))])
+    sources = np.stack([fuser.encode_source(draw_person(seed)) for seed in range(len(crops))])
     together = fuser.crop_fuser.fuse(sources, crops).crops
     alone = [fuser.crop_fuser.fuse(sources[k : k + 1], crops[k : k + 1]).crops[0] for k in range(len(crops))]
     assert np.array_equal(together, alone)
@@ -146,7 +146,7 @@ class FixedDetector:
 def test_landmarks_that_give_no_crop_count_as_no_face(tmp_path: Path, value: float) -> None:
     detector = FixedDetector(np.full((5, 2), value, np.float32))
     with pytest.raises(NoFaceFound):
-        Fuser(write_tiny_bundle(tmp_path / "bundle"), detector).read_source(draw_empty())
+        Fuser(write_tiny_bundle(tmp_path / "bundle"), detector).encode_source(draw_empty())
 
 
 def test_what_is_loaded_is_reported(fuser: Fuser) -> None:

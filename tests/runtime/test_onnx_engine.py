@@ -9,7 +9,7 @@ from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ProviderUnavailable
 from fusionray.hardware.device import has_nvidia_device
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine import InferenceEngine, Model, open_engine
+from fusionray.runtime.engine import InferenceEngine, ModelFile, open_engine
 from fusionray.runtime.engine_cache import ENTRY_NAME
 from fusionray.runtime.onnx_engine import GRAPH_NAME, OnnxEngine
 from fusionray.runtime.providers import CPU, TENSORRT
@@ -76,7 +76,7 @@ def test_a_damaged_graph_is_not_loaded(model: Path, tmp_path: Path) -> None:
 
 
 def test_bound_memory_computes_what_a_plain_run_does(model: Path) -> None:
-    engine = OnnxEngine(Model(model, ""), on_cpu())
+    engine = OnnxEngine(ModelFile(model, ""), on_cpu())
     turned = PICTURES.transpose(0, 1, 3, 2)
     (plain,) = engine.run(["source"], {"input": turned})
     (bound,) = engine.run_bound(["source"], {"input": turned}, "cpu")

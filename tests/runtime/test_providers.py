@@ -16,7 +16,7 @@ from fusionray.runtime.providers import (
     order_providers,
     profile_shapes,
 )
-from fusionray.runtime.session import count_cpus, tune
+from fusionray.runtime.session import build_session_options, count_cpus
 
 ALL = (TENSORRT, CUDA, CPU)
 PASCAL, TURING, ADA = (Gpu("card", capability, 13000) for capability in ((6, 1), (7, 5), (8, 9)))
@@ -105,9 +105,9 @@ def test_options_of_the_settings_win() -> None:
 
 
 def test_beside_a_gpu_one_thread_is_enough_unless_more_are_asked_for() -> None:
-    assert tune(RuntimeConfig(), [CUDA, CPU]).intra_op_num_threads == 1
-    assert tune(RuntimeConfig(), [CPU]).intra_op_num_threads == count_cpus()
-    assert tune(RuntimeConfig(threads=3), [CUDA, CPU]).intra_op_num_threads == 3
+    assert build_session_options(RuntimeConfig(), [CUDA, CPU]).intra_op_num_threads == 1
+    assert build_session_options(RuntimeConfig(), [CPU]).intra_op_num_threads == count_cpus()
+    assert build_session_options(RuntimeConfig(threads=3), [CUDA, CPU]).intra_op_num_threads == 3
 
 
 def test_a_cpu_is_described_by_its_first_processor() -> None:

@@ -72,7 +72,9 @@ def test_a_task_of_something_else_than_pictures_needs_a_runner_of_its_own(tmp_pa
     sound = TensorDescription(meaning="source", shape=("N", 3, 32, 32), minimum=-1.0, maximum=1.0)
     tensors = {"generator.onnx": {"content": picture, "style": sound, "output": picture}}
     bundle = write_blend_bundle(tmp_path / "bundle", tensors=tensors)
-    with pytest.raises(BundleInvalid, match=r"'style' is a source .* the task blend is only known here for pictures"):
+    with pytest.raises(
+        BundleInvalid, match=r"'style' is a source .* without a runner of the task blend, only pictures"
+    ):
         open_runner(bundle, ON_CPU)
 
 
@@ -93,7 +95,7 @@ def test_face_fusion_is_one_of_the_tasks(tmp_path: Path) -> None:
     bundle = write_tiny_bundle(tmp_path / "bundle")
     runner = open_runner(bundle, ON_CPU)
     source, target = draw_person(1), draw_person(2)
-    wanted = Fuser(bundle, runner.fuser.reader.detector, ON_CPU).fuse(source, target).image  # type: ignore[attr-defined]
+    wanted = Fuser(bundle, runner.fuser.preprocessor.detector, ON_CPU).fuse(source, target).image  # type: ignore[attr-defined]
     assert np.array_equal(runner.run({"source": source, "target": target}), wanted)
     with pytest.raises(NoFaceFound):
         runner.run({"source": draw_empty(), "target": target})

@@ -34,8 +34,8 @@ from fusionray.bundle.description import (
     GENERATOR_NAME,
     IDENTITY_NAME,
     BundleDescription,
-    Precision,
     TensorDescription,
+    WeightPrecision,
 )
 from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import BundleInvalid
@@ -71,7 +71,7 @@ class Bundle:
                 "name another one, or serve this one with `fusionray serve --bundle`"
             )
 
-    def generator_path_for(self, precision: Precision) -> Path:
+    def generator_path_for(self, precision: WeightPrecision) -> Path:
         """Locate the generator in a precision.
 
         Raises: BundleInvalid if the bundle has none of that precision.
@@ -96,7 +96,7 @@ class Bundle:
         shape = self.tensor(GENERATOR_NAME, "source").shape[1:]
         sizes = tuple(size for size in shape if isinstance(size, int) and size > 0)
         # What a matrix or converter makes of an embedding may be shorter; tokens that follow it make it longer.
-        shortest = 1 if self.description.takes_picture or self.description.embedding.file else EMBEDDING_LENGTH
+        shortest = 1 if self.description.source_is_picture or self.description.embedding.file else EMBEDDING_LENGTH
         if len(sizes) != len(shape) or not sizes or sizes[-1] < shortest:
             last = shape[-1] if shape else "nothing"
             raise BundleInvalid(

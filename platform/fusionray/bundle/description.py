@@ -24,7 +24,7 @@ IDENTITY_SIZE = 112
 FACE_FUSION = "face_fusion"
 # Roles of a model that are its outputs; whatever else is described is an input.
 OUTPUT_ROLES = ("output", "mask")
-ABOUT_FACES = ("template", "identity_template", "embedding")
+FACE_FIELDS = ("template", "identity_template", "embedding")
 
 SINCE_FORMAT_2: Any = {
     "embedding": True,
@@ -34,7 +34,7 @@ SINCE_FORMAT_2: Any = {
 }
 
 Meaning = Literal["source", "picture", "mask"]
-Precision = Literal["fp32", "fp16", "int8"]
+WeightPrecision = Literal["fp32", "fp16", "int8"]
 Level = float | tuple[float, float, float]
 
 
@@ -56,7 +56,7 @@ class TensorDescription(Section):
 
     @model_validator(mode="after")
     def check_range(self) -> TensorDescription:
-        if any(low >= high for low, high in zip(spread(self.minimum), spread(self.maximum), strict=True)):
+        if any(low >= high for low, high in zip(per_channel(self.minimum), per_channel(self.maximum), strict=True)):
             raise ValueError(f"minimum {self.minimum} must lie below maximum {self.maximum}")
         return self
 
@@ -145,7 +145,7 @@ class BundleDescription(Section):
     licence: str
     lineage: Lineage
     parity: Parity | None = None
-    variants: dict[Precision, Variant] = Field(default_factory=dict)
+    variants: dict[WeightPrecision, Variant] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -154,7 +154,7 @@ class BundleDescription(Section):
             if not self.template:
                 raise ValueError("template: a bundle of face fusion names the template that targets are cut at")
             return self
-        foreign = [name for name in ABOUT_FACES if name in self.model_fields_set]
+        foreign = [name for name in FACE_FIELDS if name in self.model_fields_set]
         if foreign:
             raise ValueError(f"{foreign[0]}: is about faces and has no effect on the task {self.task}; leave it out")
         roles = self.tensors.get(GENERATOR_NAME, {})
@@ -169,7 +169,7 @@ class BundleDescription(Section):
         of bundles that are in use stay.
         """
         if self.task != FACE_FUSION:
-            return self.model_dump(mode="json", exclude=set(ABOUT_FACES))
+            return self.model_dump(mode="json", exclude=set(FACE_FIELDS))
         unknown_then = SINCE_FORMAT_2 if self.format_version == 1 else {}
         return self.model_dump(mode="json", exclude={"task": True, **unknown_then})
 
@@ -183,11 +183,11 @@ class BundleDescription(Section):
         """Name the files that hold a model without which nothing runs, the one that makes the picture last."""
         others = sorted(name for name in self.tensors if name != GENERATOR_NAME)
         if self.task == FACE_FUSION:
-            others = [] if self.takes_picture else [IDENTITY_NAME]
+            others = [] if self.source_is_picture else [IDENTITY_NAME]
         return (*others, GENERATOR_NAME)
 
     @property
-    def takes_picture(self) -> bool:
+    def source_is_picture(self) -> bool:
         """Tell whether the generator sees the source as a picture, not through an embedding."""
         source = self.tensors.get(GENERATOR_NAME, {}).get("source")
         return source is not None and source.meaning == "picture"
@@ -199,7 +199,7 @@ class BundleDescription(Section):
         return (*reversed(self.models), *mapping, *(variant.file for variant in self.variants.values()))
 
 
-def spread(level: Level) -> tuple[float, float, float]:
+def per_channel(level: Level) -> tuple[float, float, float]:
     """Give a level for each of three channels."""
     return level if isinstance(level, tuple) else (level, level, level)
 

@@ -53,7 +53,7 @@ NAME = "evaluate"
 LEVELS = 127.5
 DECODE_THREADS = 2
 # Settings that only the evaluation of face fusion (fusion.py) reads.
-ABOUT_FACES = ("evaluator", "attributes", "features", "clips", "people", "enrolled", "workers")
+FACE_FIELDS = ("evaluator", "attributes", "features", "clips", "people", "enrolled", "workers")
 
 
 def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> EvaluateResult:
@@ -107,7 +107,7 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
 def warn_unused(config: EvaluateConfig) -> None:
     """Warn (UserWarning) of settings that differ from their defaults but only affect face fusion."""
     plain = EvaluateConfig(model=config.model, data=config.data, output=config.output)
-    unused = [key for key, _ in list_changes(plain, config) if key.partition(".")[0] in ABOUT_FACES]
+    unused = [key for key, _ in list_changes(plain, config) if key.partition(".")[0] in FACE_FIELDS]
     if unused:
         warnings.warn(f"{', '.join(unused)}: only for models that fuse faces; no effect here", stacklevel=3)
 

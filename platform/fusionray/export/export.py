@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fusionray import __version__
 from fusionray.bundle.bundle import Bundle, write_bundle
-from fusionray.bundle.description import GENERATOR_NAME, BundleDescription, Lineage, Parity, Precision, Variant
+from fusionray.bundle.description import GENERATOR_NAME, BundleDescription, Lineage, Parity, Variant, WeightPrecision
 from fusionray.checkpoint.info import CheckpointInfo, find_checkpoint, read_info
 from fusionray.checkpoint.models import StoredConfig, read_stored_config
 from fusionray.config import Section, in_unit
@@ -43,7 +43,7 @@ class ExportConfig(Section):
     checkpoint: str = Field(description="Checkpoint or run folder.")
     output: str = Field(description="Folder of the bundle.")
     name: str | None = Field(None, description="Name of the model; null: the name of its run.")
-    precisions: tuple[Precision, ...] = Field(
+    precisions: tuple[WeightPrecision, ...] = Field(
         ("fp32",), description="Generators to write: fp32 is always written, fp16 and int8 on request."
     )
     shards: str | None = Field(
@@ -119,7 +119,9 @@ def write_graphs(graphs: Sequence[GraphExport], random: np.random.Generator, fol
     return files
 
 
-def build_variants(config: ExportConfig, trained: TrainedModel, files: dict[str, Path]) -> dict[Precision, Variant]:
+def build_variants(
+    config: ExportConfig, trained: TrainedModel, files: dict[str, Path]
+) -> dict[WeightPrecision, Variant]:
     """Write the requested variants to the folder of the generator, and add them to the files.
 
     Raises: ConfigInvalid if the family gives no inputs to measure them on; ParityFailed, ShardMismatch, ShardCorrupt,
@@ -130,7 +132,7 @@ def build_variants(config: ExportConfig, trained: TrainedModel, files: dict[str,
         return {}
     generator = files[GENERATOR_NAME]
     calibration_data = draw_calibration_data(trained.delivery, trained.config.data, config.shards)
-    variants: dict[Precision, Variant] = {}
+    variants: dict[WeightPrecision, Variant] = {}
     for precision in wanted:
         gate = config.gates.int8 if precision == "int8" else config.gates.fp16
         path, variants[precision] = build_variant(precision, generator, generator.parent, calibration_data, gate)
@@ -139,7 +141,7 @@ def build_variants(config: ExportConfig, trained: TrainedModel, files: dict[str,
 
 
 def describe(
-    config: ExportConfig, trained: TrainedModel, difference: float, variants: dict[Precision, Variant]
+    config: ExportConfig, trained: TrainedModel, difference: float, variants: dict[WeightPrecision, Variant]
 ) -> BundleDescription:
     """Say what the bundle is and where it comes from."""
     return BundleDescription(

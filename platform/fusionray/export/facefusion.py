@@ -29,7 +29,7 @@ from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.engine import open_engine
 from fusionray.runtime.session import CPU
 from fusionray.runtime.signature import fixed_batch
-from fusionray.runtime.source_encoding import open_source_reader
+from fusionray.runtime.source_encoding import open_source_encoder
 
 # How the program cuts a source that is a picture, by the type of a model: template, as it is called here, and size.
 SOURCE_TYPES = {("arcface_112", 112): "blendswap", ("ffhq_512", 256): "uniface"}
@@ -87,7 +87,7 @@ def choose_type(bundle: Bundle) -> str:
     """
     bundle.require_task(FACE_FUSION)
     described = bundle.description
-    size = bundle.source_shape[-1] if described.takes_picture else 112
+    size = bundle.source_shape[-1] if described.source_is_picture else 112
     kind = SOURCE_TYPES.get((described.identity_template, size))
     if kind is None:
         known = ", ".join(f"{name} at {side} px" for name, side in SOURCE_TYPES)
@@ -138,13 +138,15 @@ def check_parity(bundle: Bundle, model: Path) -> None:
     """
     settings = RuntimeConfig(providers=(CPU,))
     random = np.random.default_rng(0)
-    reader, fuser = open_source_reader(bundle, settings), CropFuser(bundle, settings)
+    encoder, fuser = open_source_encoder(bundle, settings), CropFuser(bundle, settings)
     engine = open_engine(model, settings)
     largest = 0
     for _ in range(TRIALS):
-        face, crop = (random.integers(0, 256, (1, side, side, 3), dtype=np.uint8) for side in (reader.size, fuser.size))
+        face, crop = (
+            random.integers(0, 256, (1, side, side, 3), dtype=np.uint8) for side in (encoder.size, fuser.size)
+        )
         (found,) = engine.run(["output"], {"source": to_unit(face), "target": to_unit(crop)})
-        fused = fuser.fuse(reader.read(face), crop)
+        fused = fuser.fuse(encoder.encode_crops(face), crop)
         wanted = crop + fused.masks[..., None] * (fused.crops.astype(np.float32) - crop)
         pixels = np.clip(found, 0.0, 1.0).transpose(0, 2, 3, 1) * 255.0
         largest = max(largest, int(np.ceil(np.abs(pixels - wanted).max())))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import yaml
 from pydantic import Field, model_validator
 
-from fusionray.bundle.description import Level, TensorDescription, spread
+from fusionray.bundle.description import Level, TensorDescription, per_channel
 from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.errors import ConfigInvalid, ModelRejected
 
@@ -60,7 +60,7 @@ class Levels(Section):
             assert self.minimum is not None
             assert self.maximum is not None
             return self.minimum, self.maximum
-        pairs = list(zip(spread(self.mean), spread(self.deviation), strict=True))
+        pairs = list(zip(per_channel(self.mean), per_channel(self.deviation), strict=True))
         red, green, blue = (-mean / deviation for mean, deviation in pairs)
         low = (red, green, blue)
         red, green, blue = ((1.0 - mean) / deviation for mean, deviation in pairs)

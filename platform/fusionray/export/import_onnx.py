@@ -27,14 +27,14 @@ from fusionray.bundle.description import (
 )
 from fusionray.errors import ModelRejected
 from fusionray.export.import_layouts import EmbeddingOptions, ImportConfig, Levels, require
-from fusionray.export.io_binding import RUN_ERRORS, GeneratorPorts, Shape, find_generator_ports, probe_identity
 from fusionray.export.onnx_graphs import ImportedModel, find_matrix, prepares_pixels, read_imported_model
+from fusionray.export.port_roles import RUN_ERRORS, GeneratorPorts, Shape, find_generator_ports, probe_identity
 from fusionray.faces.align import load_template
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.pixels import normalize_crops
 from fusionray.runtime.session import CPU
-from fusionray.runtime.source_encoding import open_source_reader
+from fusionray.runtime.source_encoding import open_source_encoder
 
 MATRIX_NAME = "source_matrix.npy"
 CONVERTER_NAME = "source_converter.onnx"
@@ -204,9 +204,9 @@ def try_bundle(bundle: Bundle) -> None:
     """
     settings = RuntimeConfig(providers=(CPU,))
     random = np.random.default_rng(0)
-    reader, fuser = open_source_reader(bundle, settings), CropFuser(bundle, settings)
+    encoder, fuser = open_source_encoder(bundle, settings), CropFuser(bundle, settings)
     for count in TRIAL_BATCHES:
-        sources = reader.read(draw_pixels(random, count, reader.size))
+        sources = encoder.encode_crops(draw_pixels(random, count, encoder.size))
         if sources.shape != (count, *bundle.source_shape) or not np.isfinite(sources).all():
             raise ModelRejected(
                 f"{IDENTITY_NAME}: gives {list(sources.shape)} for {count} face(s), not numbers of the shape "

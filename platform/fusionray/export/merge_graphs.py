@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import EMBEDDING_LENGTH, GENERATOR_NAME, IDENTITY_NAME, TensorDescription
 from fusionray.errors import BundleInvalid
-from fusionray.runtime.pixels import levels_of
+from fusionray.runtime.pixels import value_range
 from fusionray.runtime.signature import has_mask
 from fusionray.runtime.source_encoding import load_matrix
 
@@ -65,13 +65,13 @@ class GraphMerger:
 
     def from_unit(self, tensor: str, described: TensorDescription) -> str:
         """Turn RGB in 0..1 into a model's levels."""
-        black_C11, span_C11 = levels_of(described)
+        black_C11, span_C11 = value_range(described)
         scaled = self.step("Mul", self.order(tensor, described), self.constant(span_C11))
         return self.step("Add", scaled, self.constant(black_C11))
 
     def to_unit(self, tensor: str, described: TensorDescription) -> str:
         """Turn a model's levels into 0..1, cut off there; a picture into RGB."""
-        black_C11, span_C11 = levels_of(described)
+        black_C11, span_C11 = value_range(described)
         channels = 1 if described.meaning == "mask" else 3
         shifted = self.step("Sub", tensor, self.constant(black_C11[:channels]))
         scaled = self.order(self.step("Div", shifted, self.constant(span_C11[:channels])), described)
@@ -162,7 +162,7 @@ def opset_of(model: Any) -> int:
 def assemble(bundle: Bundle, joiner: GraphMerger, models: dict[str, Any]) -> Any:
     """Make a model of what was collected; it takes one face, as the program gives it."""
     size = bundle.description.size
-    side = bundle.source_shape[-1] if bundle.description.takes_picture else 112
+    side = bundle.source_shape[-1] if bundle.description.source_is_picture else 112
 
     def port(name: str, pixels: int) -> Any:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, pixels, pixels])

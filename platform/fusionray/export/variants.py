@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fusionray.bundle.description import Precision, Variant
+from fusionray.bundle.description import Variant, WeightPrecision
 from fusionray.config import Section, in_unit
 from fusionray.errors import ParityFailed
 from fusionray.export.calibration_data import CalibrationData
@@ -45,7 +45,7 @@ class Gates(Section):
 
 
 def build_variant(
-    precision: Precision, generator: Path, folder: Path, calibration_data: CalibrationData, gate: Gate
+    precision: WeightPrecision, generator: Path, folder: Path, calibration_data: CalibrationData, gate: Gate
 ) -> tuple[Path, Variant]:
     """Write a variant of a generator into a folder and measure it.
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from fusionray.bundle.description import Precision
+from fusionray.bundle.description import WeightPrecision
 from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import ConfigInvalid
@@ -54,7 +54,7 @@ class ModelConfig(Section):
     canary: CanaryConfig | None = Field(
         default=None, description="A second bundle that answers a share of the requests; null: none."
     )
-    precision: Precision = Field(default="fp32", description="Which of the bundle's generators runs.")
+    precision: WeightPrecision = Field(default="fp32", description="Which of the bundle's generators runs.")
 
 
 class StageConfig(Section):
