@@ -24,7 +24,7 @@ ON_CPU = RuntimeConfig(providers=(CPU,), threads=1)
 
 def draw_for(run: Path, shards: str | None = None) -> CalibrationData:
     trained = open_trained(str(run))
-    return draw_calibration_data(trained.delivery, trained.config.data, shards)
+    return draw_calibration_data(trained.bundle_export, trained.config.data, shards)
 
 
 @pytest.fixture(scope="module")

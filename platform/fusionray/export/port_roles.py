@@ -1,4 +1,7 @@
-"""Which input and output of a graph plays which role: by its shape, by its name, or as it was said."""
+"""Find the roles of a graph's inputs and outputs: from the options, from their shapes, or from their names.
+
+A port is an input or output of a graph, identified by its name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from fusionray.export.import_layouts import ImportConfig
 from fusionray.export.onnx_graphs import ImportedModel
 
 Shape = tuple[int | str, ...]
-# ONNX Runtime's errors share no base class of their own.
+# ONNX Runtime's errors have no common base class.
 RUN_ERRORS = (
     ort_state.EPFail,
     ort_state.Fail,
@@ -32,9 +35,9 @@ ERRORS_ONLY = 3
 
 @dataclass(frozen=True)
 class GeneratorPorts:
-    """The names that roles have in a graph. `size` of the target's crop; `batch` None where any number will do.
+    """Names of a face swapper's ports by role; `size` of its target crop; `batch` is None if dynamic.
 
-    `source_shape` is [N,L] of an embedding or [N,3,s,s] of a picture, in numbers behind N.
+    `source_shape` is [N,L] of an embedding or [N,3,s,s] of a picture; all but N are numbers.
     """
 
     source: str
@@ -46,19 +49,29 @@ class GeneratorPorts:
     source_shape: Shape
 
 
-def find_generator_ports(model: ImportedModel, config: ImportConfig) -> GeneratorPorts:
-    """Find out which input is the source and which output the picture, and try the model on zeros.
+@dataclass(frozen=True)
+class EncoderPorts:
+    """Names of an identity encoder's ports; `batch` is None if dynamic; `length` of its embedding."""
 
-    Raises: ModelRejected naming the option that says what the graph does not.
+    input: str
+    output: str
+    batch: int | None
+    length: int
+
+
+def find_generator_ports(model: ImportedModel, config: ImportConfig) -> GeneratorPorts:
+    """Find the roles of a face swapper's ports, its sizes and its batch; runs the model on zeros.
+
+    Raises: ModelRejected if the model is of another kind, or names the option that resolves an ambiguity.
     """
-    session = open_session(model)
+    session = open_unoptimised(model)
     inputs = {port.name: tuple(port.shape) for port in session.get_inputs()}
     check_inputs(model, session.get_inputs(), count=2)
-    source, target = tell_inputs_apart(model, inputs, config)
-    size = settle_size(model, inputs[target], config.size, "target", "--size")
+    source, target = find_input_roles(model, inputs, config)
+    size = resolve_size(model, inputs[target], config.size, "target", "--size")
     shape = inputs[source]
     if len(shape) == 4:
-        side = settle_size(model, shape, config.source_size, "source", "source_size=...")
+        side = resolve_size(model, shape, config.source_size, "source", "source_size=...")
         source_shape: Shape = ("N", 3, side, side)
     else:
         source_shape = ("N", shape[1] if isinstance(shape[1], int) else EMBEDDING_LENGTH)
@@ -70,46 +83,46 @@ def find_generator_ports(model: ImportedModel, config: ImportConfig) -> Generato
     fixed = [shape[0] for shape in inputs.values() if isinstance(shape[0], int)]
     batch = fixed[0] if fixed else None
     rows = batch or 1
-    inner = {source: tuple(map(int, source_shape[1:])), target: (3, size, size)}
-    outputs = run_once(model, session, inner, rows)
-    output, mask = tell_outputs_apart(model, outputs, config, size)
+    row_shapes = {source: tuple(map(int, source_shape[1:])), target: (3, size, size)}
+    outputs = run_once(model, session, row_shapes, rows)
+    output, mask = find_output_roles(model, outputs, config, size)
     for port in session.get_outputs():
-        # Where an output was traced with a number, the graph behind it may hold that number anywhere.
+        # If an output has a fixed batch, nodes before it may depend on that number.
         if batch is None and port.name in (output, mask) and port.shape and isinstance(port.shape[0], int):
             batch = port.shape[0]
-    if batch is None and not takes_many(session, inner):
+    if batch is None and not supports_batches(session, row_shapes):
         batch = 1
     return GeneratorPorts(source, target, output, mask, size, batch, source_shape)
 
 
-def probe_identity(model: ImportedModel) -> tuple[int | None, str, str, int]:
-    """Find out an encoder's batch (None where any will do), its input, its output, and how long an embedding is.
+def find_encoder_ports(model: ImportedModel) -> EncoderPorts:
+    """Find the ports, the batch and the embedding length of an identity encoder; runs the model on zeros.
 
-    Raises: ModelRejected if it does not look like an ArcFace encoder.
+    Raises: ModelRejected unless it has one input of faces of 112 px and one output of embeddings.
     """
-    session = open_session(model)
+    session = open_unoptimised(model)
     check_inputs(model, session.get_inputs(), count=1)
     (port,) = session.get_inputs()
-    settle_size(model, tuple(port.shape), IDENTITY_SIZE, port.name, "an encoder for faces of 112 px")
+    resolve_size(model, tuple(port.shape), IDENTITY_SIZE, port.name, "an encoder for faces of 112 px")
     batch = port.shape[0] if isinstance(port.shape[0], int) else None
-    inner = {port.name: (3, IDENTITY_SIZE, IDENTITY_SIZE)}
-    found = run_once(model, session, inner, batch or 1)
-    if batch is None and not takes_many(session, inner):
+    row_shapes = {port.name: (3, IDENTITY_SIZE, IDENTITY_SIZE)}
+    found = run_once(model, session, row_shapes, batch or 1)
+    if batch is None and not supports_batches(session, row_shapes):
         batch = 1
     embeddings = {name: shape for name, shape in found.items() if len(shape) == 2}
     if len(embeddings) != 1:
         raise ModelRejected(
             f"{model.path}: gives {', '.join(f'{name} {list(shape)}' for name, shape in found.items())}, not one "
-            "embedding; bring an ArcFace encoder"
+            "embedding; name an ArcFace encoder"
         )
     (name, shape), *_ = embeddings.items()
-    return batch, port.name, name, shape[1]
+    return EncoderPorts(port.name, name, batch, shape[1])
 
 
-def open_session(model: ImportedModel) -> Any:
+def open_unoptimised(model: ImportedModel) -> Any:
+    """Open a session on the CPU without graph optimisation, which would take longer than the one or two runs here."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = ERRORS_ONLY
-    # It runs once or twice here: optimising the graph would take longer than that.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return onnxruntime.InferenceSession(model.data, options, providers=["CPUExecutionProvider"])
@@ -120,46 +133,46 @@ def open_session(model: ImportedModel) -> Any:
 
 
 def run_once(
-    model: ImportedModel, session: Any, inner: Mapping[str, tuple[int, ...]], rows: int
+    model: ImportedModel, session: Any, row_shapes: Mapping[str, tuple[int, ...]], rows: int
 ) -> dict[str, tuple[int, ...]]:
-    """Run a model on so many rows of zeros of the inner shapes; give the shapes that its outputs have."""
+    """Run a model on `rows` rows of zeros; return the shapes of its outputs."""
     try:
-        values = session.run(None, {name: np.zeros((rows, *shape), np.float32) for name, shape in inner.items()})
+        values = session.run(None, {name: np.zeros((rows, *shape), np.float32) for name, shape in row_shapes.items()})
     except RUN_ERRORS as error:
         raise ModelRejected(f"{model.path}: did not run on zeros ({' '.join(str(error).split())[:200]})") from None
     return {port.name: tuple(value.shape) for port, value in zip(session.get_outputs(), values, strict=True)}
 
 
-def takes_many(session: Any, inner: Mapping[str, tuple[int, ...]]) -> bool:
-    """Tell whether a graph that says nothing of its batch runs on more rows than one; some hold the 1 inside."""
+def supports_batches(session: Any, row_shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether a graph with a dynamic batch runs on two rows; some contain a fixed batch of 1."""
     rows = 2
     try:
-        values = session.run(None, {name: np.zeros((rows, *shape), np.float32) for name, shape in inner.items()})
+        values = session.run(None, {name: np.zeros((rows, *shape), np.float32) for name, shape in row_shapes.items()})
     except RUN_ERRORS:
         return False
     return all(value.shape[:1] == (rows,) for value in values)
 
 
 def check_inputs(model: ImportedModel, ports: Any, count: int) -> None:
-    """Refuse other numbers of inputs, other types than float32, and what is neither rows nor pictures."""
+    """Check the number of inputs, that they are float32, and that each is an embedding or a picture."""
     text = ", ".join(f"{port.name} {port.type} {port.shape}" for port in ports)
     if len(ports) != count:
         raise ModelRejected(
-            f"{model.path}: has {len(ports)} inputs ({text}), not {count}; this is another kind of model"
+            f"{model.path}: has {len(ports)} inputs ({text}), not {count}; only face swappers and encoders are imported"
         )
     for port in ports:
         if port.type != FLOAT32:
-            raise ModelRejected(f"{model.path}: '{port.name}' is {port.type}; convert it with float32 inputs kept")
+            raise ModelRejected(f"{model.path}: '{port.name}' is {port.type}; export it with float32 inputs")
         channels = port.shape[1] if len(port.shape) == 4 else 3
         if len(port.shape) not in (2, 4) or (isinstance(channels, int) and channels != 3):
             raise ModelRejected(f"{model.path}: '{port.name}' is {port.shape}, neither [N, L] nor [N, 3, s, s]")
 
 
-def tell_inputs_apart(model: ImportedModel, inputs: Mapping[str, Shape], config: ImportConfig) -> tuple[str, str]:
-    """Give the names of source and target: as said, by shape, or by their names."""
-    for role, said in (("source", config.ports.source), ("target", config.ports.target)):
-        if said is not None and said not in inputs:
-            raise ModelRejected(f"{model.path}: ports.{role}={said}, but its inputs are {', '.join(inputs)}")
+def find_input_roles(model: ImportedModel, inputs: Mapping[str, Shape], config: ImportConfig) -> tuple[str, str]:
+    """Return the names of the source and the target input: from the options, else by shape, else by name."""
+    for role, name in (("source", config.ports.source), ("target", config.ports.target)):
+        if name is not None and name not in inputs:
+            raise ModelRejected(f"{model.path}: ports.{role}={name}, but its inputs are {', '.join(inputs)}")
     first, second = inputs
     other = {first: second, second: first}
     if config.ports.source or config.ports.target:
@@ -173,37 +186,40 @@ def tell_inputs_apart(model: ImportedModel, inputs: Mapping[str, Shape], config:
         if len(named) == 1:
             return (named[0], other[named[0]]) if role == "source" else (other[named[0]], named[0])
     raise ModelRejected(
-        f"{model.path}: which of {first} and {second} is the source? Say ports.source={first} or {second}"
+        f"{model.path}: which of {first} and {second} is the source? Set ports.source={first} or {second}"
     )
 
 
-def tell_outputs_apart(
+def find_output_roles(
     model: ImportedModel, outputs: Mapping[str, tuple[int, ...]], config: ImportConfig, size: int
 ) -> tuple[str, str | None]:
-    """Give the names of the picture and, if there is one, the mask."""
+    """Return the name of the output with the picture, and of that with the mask, if there is one."""
     text = ", ".join(f"{name} {list(shape)}" for name, shape in outputs.items())
     names: list[str | None] = []
-    for role, said, channels in (("output", config.ports.output, 3), ("mask", config.ports.mask, 1)):
+    for role, configured, channels in (("output", config.ports.output, 3), ("mask", config.ports.mask, 1)):
         fitting = [name for name, shape in outputs.items() if shape[1:] == (channels, size, size)]
-        if said is not None and said not in fitting:
-            raise ModelRejected(f"{model.path}: ports.{role}={said}, but its outputs are {text}")
-        if said is None and len(fitting) > 1:
-            raise ModelRejected(f"{model.path}: which of {', '.join(fitting)} is the {role}? Say ports.{role}=NAME")
-        names.append(said or (fitting[0] if fitting else None))
+        if configured is not None and configured not in fitting:
+            raise ModelRejected(f"{model.path}: ports.{role}={configured}, but its outputs are {text}")
+        if configured is None and len(fitting) > 1:
+            raise ModelRejected(f"{model.path}: which of {', '.join(fitting)} is the {role}? Set ports.{role}=NAME")
+        names.append(configured or (fitting[0] if fitting else None))
     output, mask = names
     if output is None:
-        raise ModelRejected(f"{model.path}: gives {text}, no picture of {size} px as its target is")
+        raise ModelRejected(f"{model.path}: gives {text}, no picture of {size} px like its target")
     return output, mask
 
 
-def settle_size(model: ImportedModel, shape: Shape, said: int | None, role: str, option: str) -> int:
-    """Give the side of a square picture: the model's own, or the one that was said where it is open."""
+def resolve_size(model: ImportedModel, shape: Shape, configured: int | None, role: str, option: str) -> int:
+    """Return the side of a square picture in pixels: from the graph, or from the options if the graph leaves it open.
+
+    Raises: ModelRejected if neither gives it, they differ, or the shape is not that of a square picture.
+    """
     sides = [side for side in shape[2:] if isinstance(side, int)]
-    known = set(sides) | ({said} if said else set())
+    known = set(sides) | ({configured} if configured else set())
     if not known:
-        raise ModelRejected(f"{model.path}: leaves the size of '{role}' open; say it with {option}")
+        raise ModelRejected(f"{model.path}: leaves the size of '{role}' open; set it with {option}")
     if len(known) > 1 or len(shape) != 4:
         raise ModelRejected(
-            f"{model.path}: '{role}' is {list(shape)}, which does not fit {said or 'a square'} ({option})"
+            f"{model.path}: '{role}' is {list(shape)}, which does not fit {configured or 'a square'} ({option})"
         )
     return known.pop()
