@@ -16,7 +16,7 @@ from fusionray.errors import BundleInvalid
 from fusionray.export.facefusion import write_facefusion
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.session import CPU
+from fusionray.runtime.providers import CPU
 from fusionray.runtime.source_encoding import open_source_encoder
 from tests.export.test_import_onnx import MATRIX, PLAIN, bring
 from tests.support.outside_models import build_swapper

@@ -9,15 +9,15 @@ import pytest
 from fusionray.faces.decode import encode_image
 from fusionray.reporting.charts import (
     AXIS_WIDTH,
-    Line,
-    Measured,
+    ChartLine,
+    MeasuredInterval,
     ParallelAxis,
     draw_interval,
     draw_lines,
     draw_parallel,
 )
-from fusionray.reporting.page import Block, Listing, Page, save_page
-from fusionray.reporting.parts import Chart, Group, Picture, Row, Rows
+from fusionray.reporting.page import Page, PageSection, PageTable, save_page
+from fusionray.reporting.parts import Chart, PageImage, PartGroup, StripRow, StripRows
 from fusionray.reporting.style import PALETTE
 from tests.support.page_driving import NARROW, WIDE, open_browser
 from tests.support.page_shape import check_page
@@ -28,26 +28,31 @@ def build_page() -> Page:
     """Build a page with every kind of part, and with more in its tables and rows than a phone has room for."""
     png = encode_image(draw_person(1))
     axes = [ParallelAxis(f"recipe.setting_{number}", [(0, "0.0001"), (1, "0.01")]) for number in range(9)]
-    lines = [Line([(number, 0.5) for number in range(9)], "best: trial <1>")]
-    people = [Picture(f"best-{number}", f"best {number}", png) for number in range(3)]
-    curve = draw_lines([Line([(0, 1), (9, 2)])], title="loss", x_label="x")
+    lines = [ChartLine([(number, 0.5) for number in range(9)], "best: trial <1>")]
+    people = [PageImage(f"best-{number}", f"best {number}", png) for number in range(3)]
+    curve = draw_lines([ChartLine([(0, 1), (9, 2)])], title="loss", x_label="x")
     settings = draw_parallel(axes, lines, title="p")
-    strip = draw_interval(Measured(0.4, 0.3, 0.5, wanted_low=0.9, holds=False), (0, 1), title="a_long_key 0.4")
+    strip = draw_interval(MeasuredInterval(0.4, 0.3, 0.5, wanted_low=0.9, holds=False), (0, 1), title="a_long_key 0.4")
     goal = "> " + ", ".join(f"another_long_key_{number} (0.5)" for number in range(6))
     return Page(
         "Page of <everything>",
-        blocks=[
-            Block("Pictures", [Picture("grid", "Two & two", png, "caption", ("source", "target"))], narrow=True),
-            Block(
+        sections=[
+            PageSection(
+                "Pictures", [PageImage("grid", "Two & two", png, "caption", ("source", "target"))], narrow=True
+            ),
+            PageSection(
                 "Side by side",
-                [Group("Best", people)],
+                [PartGroup("Best", people)],
                 columns=True,
             ),
-            Block("Curves", [Chart("loss", "loss", curve)]),
-            Block("Settings", [Chart("parallel", "p", settings, least_pixels=9 * AXIS_WIDTH)]),
-            Block("Rows", [Rows([Row("a_very_long_key" * 4, strip, "0.4 share", "note", [goal], ("0", "1"), False)])]),
+            PageSection("Curves", [Chart("loss", "loss", curve)]),
+            PageSection("Settings", [Chart("parallel", "p", settings, min_pixels=9 * AXIS_WIDTH)]),
+            PageSection(
+                "Rows",
+                [StripRows([StripRow("a_very_long_key" * 4, strip, "0.4 share", "note", [goal], ("0", "1"), False)])],
+            ),
         ],
-        listings=[Listing("wide", [f"column {n}" for n in range(20)], [["unbreakable_cell_text"] * 20] * 3, "a note")],
+        tables=[PageTable("wide", [f"column {n}" for n in range(20)], [["unbreakable_cell_text"] * 20] * 3, "a note")],
         lead="0 of 1 goals hold.",
         notes=["a note of " + "many words " * 50],
         command="fusionray evaluate " + "x" * 500,

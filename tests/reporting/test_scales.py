@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fusionray.reporting.scales import Scale, choose_ends, choose_step, write_number
+from fusionray.reporting.scales import Scale, choose_ends, choose_step, format_number
 
 
 def test_a_scale_maps_its_ends_and_what_lies_between() -> None:
@@ -16,7 +16,7 @@ def test_a_scale_maps_its_ends_and_what_lies_between() -> None:
 
 
 def test_a_scale_by_powers_gives_each_power_the_same_room() -> None:
-    scale = Scale(1e-3, 1, 0, 30, by_powers=True)
+    scale = Scale(1e-3, 1, 0, 30, logarithmic=True)
     assert [scale.place(value) for value in (1e-3, 1e-2, 0.1, 1)] == pytest.approx([0, 10, 20, 30])
     assert scale.ticks() == pytest.approx([1e-3, 1e-2, 0.1, 1])
 
@@ -53,4 +53,4 @@ def test_ends_are_apart_whatever_there_is(values: list[float]) -> None:
 
 def test_numbers_of_an_axis_are_brief() -> None:
     values = (0, 0.25, 1500, 20000, 3_000_000, 2.5e9)
-    assert [write_number(value) for value in values] == ["0", "0.25", "1500", "20k", "3M", "2.5G"]
+    assert [format_number(value) for value in values] == ["0", "0.25", "1500", "20k", "3M", "2.5G"]

@@ -11,7 +11,7 @@ from fusionray.bundle.bundle import bundle_hash, read_bundle
 from fusionray.errors import BundleInvalid
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.session import CPU
+from fusionray.runtime.providers import CPU
 from fusionray.runtime.signature import check_generator
 from fusionray.runtime.source_encoding import open_source_encoder
 from tests.support.tiny_bundle import build_generator, build_identity

@@ -17,7 +17,7 @@ from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import MAX_BATCH
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import denormalize_crops
-from fusionray.runtime.session import CPU
+from fusionray.runtime.providers import CPU
 from fusionray.runtime.source_encoding import normalize_source
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny, write_tiny_bundle

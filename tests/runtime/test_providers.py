@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusionray.errors import ProviderUnavailable
-from fusionray.hardware.device import Gpu, describe_cpu, parse_cpu
+from fusionray.hardware.device import Gpu, count_cpus, describe_cpu, parse_cpu
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.providers import (
     CPU,
@@ -16,7 +16,7 @@ from fusionray.runtime.providers import (
     order_providers,
     profile_shapes,
 )
-from fusionray.runtime.session import build_session_options, count_cpus
+from fusionray.runtime.session import build_session_options
 
 ALL = (TENSORRT, CUDA, CPU)
 PASCAL, TURING, ADA = (Gpu("card", capability, 13000) for capability in ((6, 1), (7, 5), (8, 9)))

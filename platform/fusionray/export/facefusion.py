@@ -27,7 +27,7 @@ from fusionray.export.merge_graphs import merge_models
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.engine import open_engine
-from fusionray.runtime.session import CPU
+from fusionray.runtime.providers import CPU
 from fusionray.runtime.signature import fixed_batch
 from fusionray.runtime.source_encoding import open_source_encoder
 

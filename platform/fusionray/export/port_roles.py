@@ -11,26 +11,15 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from fusionray.bundle.description import EMBEDDING_LENGTH, IDENTITY_SIZE
 from fusionray.errors import ModelRejected
 from fusionray.export.import_layouts import ImportConfig
 from fusionray.export.onnx_graphs import ImportedModel
+from fusionray.runtime.session import ERRORS_ONLY, ORT_ERRORS
 
 Shape = tuple[int | str, ...]
-# ONNX Runtime's errors have no common base class.
-RUN_ERRORS = (
-    ort_state.EPFail,
-    ort_state.Fail,
-    ort_state.InvalidArgument,
-    ort_state.InvalidGraph,
-    ort_state.InvalidProtobuf,
-    ort_state.NotImplemented,
-    ort_state.RuntimeException,
-)
 FLOAT32 = "tensor(float)"
-ERRORS_ONLY = 3
 
 
 @dataclass(frozen=True)
@@ -126,7 +115,7 @@ def open_unoptimised(model: ImportedModel) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return onnxruntime.InferenceSession(model.data, options, providers=["CPUExecutionProvider"])
-    except RUN_ERRORS as error:
+    except ORT_ERRORS as error:
         raise ModelRejected(
             f"{model.path}: ONNX Runtime cannot load it ({' '.join(str(error).split())[:200]})"
         ) from None
@@ -138,7 +127,7 @@ def run_once(
     """Run a model on `rows` rows of zeros; return the shapes of its outputs."""
     try:
         values = session.run(None, {name: np.zeros((rows, *shape), np.float32) for name, shape in row_shapes.items()})
-    except RUN_ERRORS as error:
+    except ORT_ERRORS as error:
         raise ModelRejected(f"{model.path}: did not run on zeros ({' '.join(str(error).split())[:200]})") from None
     return {port.name: tuple(value.shape) for port, value in zip(session.get_outputs(), values, strict=True)}
 
@@ -148,7 +137,7 @@ def supports_batches(session: Any, row_shapes: Mapping[str, tuple[int, ...]]) ->
     rows = 2
     try:
         values = session.run(None, {name: np.zeros((rows, *shape), np.float32) for name, shape in row_shapes.items()})
-    except RUN_ERRORS:
+    except ORT_ERRORS:
         return False
     return all(value.shape[:1] == (rows,) for value in values)
 

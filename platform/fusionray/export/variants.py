@@ -19,7 +19,7 @@ from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import open_engine
 from fusionray.runtime.fixed_batches import run_batches
 from fusionray.runtime.pixels import FloatArray
-from fusionray.runtime.session import CPU
+from fusionray.runtime.providers import CPU
 
 BATCH = 8
 # White minus black of an output is 2, of a mask 1.

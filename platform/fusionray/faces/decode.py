@@ -19,7 +19,7 @@ from PIL import Image as PillowImage
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.face import Image, Plane
-from fusionray.faces.image_header import Header, Kind, read_header, strip_jpeg
+from fusionray.faces.image_header import ImageHeader, ImageKind, read_header, strip_jpeg
 
 ImageFormat = Literal["jpeg", "png", "webp"]
 
@@ -28,7 +28,7 @@ _READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFErr
                 zlib.error, ArithmeticError, MemoryError, AssertionError, AttributeError)  # fmt: skip
 # Pillow's open() warns of large pictures, and a warning filter is shared by all threads of a server. The limits are
 # checked before, so the readers are called directly.
-_PILLOW_READERS: dict[Kind, type[ImageFile.ImageFile]] = {
+_PILLOW_READERS: dict[ImageKind, type[ImageFile.ImageFile]] = {
     "jpeg": JpegImagePlugin.JpegImageFile,
     "png": PngImagePlugin.PngImageFile,
     "webp": WebPImagePlugin.WebPImageFile,
@@ -69,7 +69,7 @@ def decode_image(data: bytes, limits: ImageLimits | None = None) -> Image:
     return turn_upright(pixels, header.orientation)
 
 
-def _check_size(header: Header, limits: ImageLimits) -> None:
+def _check_size(header: ImageHeader, limits: ImageLimits) -> None:
     width, height = header.width, header.height
     if width * height > limits.max_pixels or max(width, height) > limits.max_side:
         raise ImageRejected(
@@ -81,7 +81,7 @@ def _check_size(header: Header, limits: ImageLimits) -> None:
         raise ImageRejected("too_small", f"the picture has {width} x {height} pixels; a side needs {limits.min_side}")
 
 
-def _decode_jpeg(data: bytes, header: Header) -> Image | None:
+def _decode_jpeg(data: bytes, header: ImageHeader) -> Image | None:
     """Decode a grey or YCbCr JPEG; None if the slower and more tolerant reader has to decode it."""
     try:
         height, width, colour, _ = simplejpeg.decode_jpeg_header(data, strict=True)
@@ -111,7 +111,7 @@ def open_picture(data: bytes, limits: ImageLimits) -> Iterator[ImageFile.ImageFi
         raise ImageRejected("damaged", f"the {header.kind} picture cannot be read: {error}") from error
 
 
-def _decode_with_pillow(data: bytes, header: Header) -> Image:
+def _decode_with_pillow(data: bytes, header: ImageHeader) -> Image:
     try:
         with _PILLOW_READERS[header.kind](io.BytesIO(data)) as picture:
             if picture.size != (header.width, header.height):

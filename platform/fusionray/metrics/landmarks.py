@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.align import Template
-from fusionray.faces.facemesh import FaceMesh, Square
+from fusionray.faces.facemesh import FaceMesh, RotatedSquare
 from fusionray.faces.tflite import locate_mediapipe_models
 
 MESH_FILE = "face_landmark/face_landmark.tflite"
-# Below this belief there is no face (MediaPipe, face_landmark: min_tracking_confidence).
-LEAST_BELIEF = 0.5
+# Below this confidence there is no face (MediaPipe, face_landmark: min_tracking_confidence).
+MIN_CONFIDENCE = 0.5
 # The mesh wants a face framed as in its training; of 3 to 5.5 eye distances this came nearest to the true points, on
 # synthetic faces of every template.
 SQUARE_EYE_DISTANCES = 3.6
@@ -31,7 +31,7 @@ class CropLandmarks:
         (self.path,) = locate_mediapipe_models(MESH_FILE)
         self.mesh: FaceMesh | None = None
         points = template.points(size).astype(np.float64)
-        self.square = Square(points.mean(axis=0), SQUARE_EYE_DISTANCES * float(eye_distance(points)), roll=0.0)
+        self.square = RotatedSquare(points.mean(axis=0), SQUARE_EYE_DISTANCES * float(eye_distance(points)), roll=0.0)
 
     def locate(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Locate the points [N,5,2] of crops [N,H,W,3] RGB in crop pixels; nan in every row without a face."""
@@ -40,7 +40,7 @@ class CropLandmarks:
         found = np.full((len(crops), 5, 2), np.nan, np.float32)
         for row, crop in enumerate(crops):
             seen = self.mesh.locate(crop, self.square)
-            if seen.belief >= LEAST_BELIEF:
+            if seen.confidence >= MIN_CONFIDENCE:
                 found[row] = seen.points
         return found
 

@@ -16,13 +16,11 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from fusionray.errors import BundleInvalid, ProviderUnavailable
 from fusionray.hardware.device import count_cpus, find_gpu, has_nvidia_device, tensorrt_version
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.providers import CPU, CUDA, GPU_PROVIDERS, order_providers
-
-__all__ = ["CPU", "CUDA", "choose_providers", "count_cpus", "has_nvidia_device", "open_session", "select_providers"]
+from fusionray.runtime.providers import CPU, GPU_PROVIDERS, order_providers
 
 ERRORS_ONLY = 3
 # ONNX Runtime's errors have no common base class.
-LOAD_ERRORS = (
+ORT_ERRORS = (
     ort_state.EPFail,
     ort_state.Fail,
     ort_state.InvalidArgument,
@@ -89,7 +87,7 @@ def open_session(
     try:
         # If a provider fails, ONNX Runtime prints to the terminal and falls back to the CPU.
         session = ort.InferenceSession(model, options, providers=[(key, dict(row)) for key, row in providers.items()])
-    except LOAD_ERRORS as error:
+    except ORT_ERRORS as error:
         raise BundleInvalid(f"{name}: ONNX Runtime cannot load it ({first_line(error)}); export it again") from None
     inactive = [provider for provider in providers if provider not in session.get_providers()]
     if inactive:

@@ -9,14 +9,14 @@ from typing import Any
 from fusionray.errors import TrackerFailed
 from fusionray.evaluation.report.drawing import Curve, draw_curves
 from fusionray.evaluation.report.goals import Table
-from fusionray.reporting.page import Block
+from fusionray.reporting.page import PageSection
 from fusionray.tracking import STORE_NAME, read_run_metrics
 
 PREFIX = "validation_"
 SQLITE = "sqlite:///"
 
 
-def show_quality(training: Mapping[str, Any], uri: str, table: Table) -> tuple[list[Block], list[str]]:
+def show_quality(training: Mapping[str, Any], uri: str, table: Table) -> tuple[list[PageSection], list[str]]:
     """Draw the held-out quality of a training over the images seen, and say why if it cannot be read.
 
     `training` is the configuration that the model carries; `uri` is the evaluation's own store. No curve, no block.
@@ -28,7 +28,7 @@ def show_quality(training: Mapping[str, Any], uri: str, table: Table) -> tuple[l
     # One point is no curve.
     charts = draw_curves({name: points for name, points in curves.items() if len(points) > 1}, PREFIX)
     note = "Measured while the model was trained, on people of the validation split."
-    return ([Block("Quality over the images seen", charts, note, columns=True)] if charts else []), []
+    return ([PageSection("Quality over the images seen", charts, note, columns=True)] if charts else []), []
 
 
 def read_quality(training: Mapping[str, Any], uri: str, table: Table) -> dict[str, Curve]:
