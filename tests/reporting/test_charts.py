@@ -47,7 +47,7 @@ def test_lines_stay_within_the_drawing_and_rise_with_their_values() -> None:
     assert second[0] - first[0] == pytest.approx(third[0] - second[0], abs=0.2)
 
 
-def test_what_is_no_number_is_left_out_of_a_line() -> None:
+def test_points_that_are_not_finite_are_left_out() -> None:
     svg = draw_lines([ChartLine([(0, 1.0), (1, math.nan), (2, math.inf), (3, 2.0)])], title="t", x_label="x")
     (line,) = find(svg, "polyline", "line")
     assert len(places(line)) == 2
@@ -55,14 +55,14 @@ def test_what_is_no_number_is_left_out_of_a_line() -> None:
     assert "inf" not in svg
 
 
-def test_a_line_by_powers_leaves_out_what_has_no_logarithm() -> None:
+def test_a_logarithmic_axis_leaves_out_points_without_a_logarithm() -> None:
     svg = draw_lines([ChartLine([(0.0, 0.1), (0.01, 0.5), (0.1, 0.8), (1.0, 1.0)])], title="t", x_label="x", log_x=True)
     (line,) = find(svg, "polyline", "line")
     first, second, third = places(line)
     assert third[0] - second[0] == pytest.approx(second[0] - first[0], abs=0.2)
 
 
-def test_a_curve_of_many_points_is_drawn_by_a_few_hundred() -> None:
+def test_a_curve_of_many_points_is_reduced_to_a_few_hundred() -> None:
     number = 100_000
     svg = draw_lines([ChartLine([(step, step / number) for step in range(number + 1)])], title="t", x_label="x")
     (line,) = find(svg, "polyline", "line")
@@ -70,14 +70,14 @@ def test_a_curve_of_many_points_is_drawn_by_a_few_hundred() -> None:
     assert places(line)[-1] == (WIDTH - 14, 10), "it ends where it ended"
 
 
-def test_words_of_a_drawing_are_no_markup() -> None:
+def test_text_of_a_drawing_is_escaped() -> None:
     svg = draw_lines([ChartLine([(0, 1)], "a <b> & c")], title='x < "y"', x_label="<x>")
     tree = ElementTree.fromstring(svg)
     assert tree.get("aria-label") == 'x < "y"'
     assert "a <b> & c" in "".join(tree.itertext())
 
 
-def test_the_line_that_matters_is_drawn_last() -> None:
+def test_the_main_line_is_drawn_last() -> None:
     lines = [ChartLine([(0, 1), (1, 1)], "best"), ChartLine([(0, 2), (1, 2)], kind="other", dotted=True)]
     axes = [ParallelAxis("rate", [(0, "1e-4"), (1, "1e-2")]), ParallelAxis("loss", [])]
     for svg in (draw_lines(lines, title="t", x_label="x"), draw_parallel(axes, lines, title="t")):
@@ -85,7 +85,7 @@ def test_the_line_that_matters_is_drawn_last() -> None:
         assert drawn == ["line other dotted", "line main"]
 
 
-def test_parallel_axes_stand_apart_and_heights_are_shares() -> None:
+def test_parallel_axes_are_separate_and_heights_are_shares() -> None:
     axes = [ParallelAxis(name, [(0, "low"), (1, "high")]) for name in ("a", "optimizer.rate", "loss")]
     svg = draw_parallel(axes, [ChartLine([(0, 0.0), (1, 0.5), (2, 1.0)])], title="t")
     (line,) = find(svg, "polyline", "line")

@@ -25,7 +25,7 @@ from tests.support.pictures import draw_person
 
 
 def build_page() -> Page:
-    """Build a page with every kind of part, and with more in its tables and rows than a phone has room for."""
+    """Build a page with every kind of part, whose tables and rows are wider than a phone."""
     png = encode_image(draw_person(1))
     axes = [ParallelAxis(f"recipe.setting_{number}", [(0, "0.0001"), (1, "0.01")]) for number in range(9)]
     lines = [ChartLine([(number, 0.5) for number in range(9)], "best: trial <1>")]
@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_page_shows_pictures_first_folds_tables_and_needs_nothing_beside_it(folder: Path) -> None:
+def test_a_page_is_self_contained_and_shows_pictures_before_folded_tables(folder: Path) -> None:
     shape = check_page((folder / "report.html").read_text())
     assert len(shape.pictures) == 4
     assert "Page of <everything>" in shape.text
@@ -74,7 +74,7 @@ def test_a_page_shows_pictures_first_folds_tables_and_needs_nothing_beside_it(fo
     assert shape.words_of("Two & two")
 
 
-def test_markdown_refers_to_files_that_lie_beside_it(folder: Path) -> None:
+def test_markdown_refers_to_files_of_its_folder(folder: Path) -> None:
     text = (folder / "report.md").read_text()
     named = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
     assert named == ["grid.png", "best-0.png", "best-1.png", "best-2.png", "loss.svg", "parallel.svg"]
@@ -83,7 +83,7 @@ def test_markdown_refers_to_files_that_lie_beside_it(folder: Path) -> None:
     assert re.search(r"^- a_very.*: 0.4 share, goal.*, misses$", text.replace("> another", "goal"), re.MULTILINE)
 
 
-def test_a_chart_of_its_own_bears_its_colours_for_light_and_dark(folder: Path) -> None:
+def test_a_chart_file_has_its_colours_for_light_and_dark(folder: Path) -> None:
     chart = (folder / "loss.svg").read_text()
     assert ElementTree.fromstring(chart).tag == "{http://www.w3.org/2000/svg}svg"
     for scheme in PALETTE.values():
@@ -91,7 +91,7 @@ def test_a_chart_of_its_own_bears_its_colours_for_light_and_dark(folder: Path) -
 
 
 def luminance(colour: str) -> float:
-    """Give the relative luminance of a colour (WCAG 2.2)."""
+    """Return the relative luminance of a colour (WCAG 2.2)."""
     levels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [level / 12.92 if level <= 0.04045 else ((level + 0.055) / 1.055) ** 2.4 for level in levels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -103,7 +103,7 @@ def contrast(first: str, second: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", PALETTE)
-def test_words_and_lines_stand_out_from_what_is_behind_them(scheme: str) -> None:
+def test_text_and_lines_have_enough_contrast(scheme: str) -> None:
     colours = PALETTE[scheme]
     for behind in ("paper", "panel"):
         for words in ("ink", "muted", "good", "bad", "main", "second"):
@@ -115,7 +115,7 @@ def test_words_and_lines_stand_out_from_what_is_behind_them(scheme: str) -> None
 
 @pytest.mark.parametrize("viewport", [NARROW, WIDE], ids=["phone", "desktop"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_window(folder: Path, viewport: dict[str, int], scheme: str) -> None:
+def test_no_content_is_wider_than_the_window(folder: Path, viewport: dict[str, int], scheme: str) -> None:
     # What lies in a container that scrolls by itself may be wider; the container may not.
     wider = """() => [...document.body.querySelectorAll('*')]
         .filter((element) => element.getBoundingClientRect().right > innerWidth + 0.5)
