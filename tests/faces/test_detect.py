@@ -16,8 +16,8 @@ from fusionray.data.synthetic import landmarks, neutral_attributes, render, samp
 from fusionray.errors import DetectorUnavailable
 from fusionray.faces import tflite
 from fusionray.faces.decode import decode_image
-from fusionray.faces.detect import Detector, Face, build_detector, largest_face
-from fusionray.faces.face import group_by_face, keep_best
+from fusionray.faces.detect import build_detector
+from fusionray.faces.face import Detector, Face, group_by_face, keep_best, largest_face
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,7 @@ def test_a_package_can_register_the_runner_of_a_task(tmp_path: Path, monkeypatch
     monkeypatch.setattr(tasks, "RUNNER_FACTORIES", dict(tasks.RUNNER_FACTORIES))
     monkeypatch.setattr(tasks, "entry_points", lambda **wanted: EntryPoints([entry]).select(**wanted))
     assert isinstance(open_runner(write_blend_bundle(tmp_path / "bundle"), ON_CPU), Own)
-    with pytest.raises(ValueError, match=r"task 'blend': .*Own.* drives it already"):
+    with pytest.raises(ValueError, match=r"task 'blend': .*Own.* is registered for it already"):
         register_task("blend", PixelRunner)
 
 

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import cv2
 import numpy as np
@@ -19,9 +18,7 @@ from PIL import Image as PillowImage
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.face import Image, Plane
-from fusionray.faces.image_header import ImageHeader, ImageKind, read_header, strip_jpeg
-
-ImageFormat = Literal["jpeg", "png", "webp"]
+from fusionray.faces.image_header import ImageHeader, ImageKind, PictureFormat, read_header, strip_jpeg
 
 # Errors that Pillow's readers raise on malformed bytes.
 _READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, RuntimeError, struct.error,
@@ -150,7 +147,7 @@ def encode_plane(plane: Plane) -> bytes:
     return cv2.imencode(".png", plane, [cv2.IMWRITE_PNG_COMPRESSION, 3])[1].tobytes()
 
 
-def encode_image(image: Image, image_format: ImageFormat = "png", quality: int = 95) -> bytes:
+def encode_image(image: Image, image_format: PictureFormat = "png", quality: int = 95) -> bytes:
     """Encode a uint8 RGB [H, W, 3] picture; `quality` 1..100 is for JPEG and WebP, PNG keeps every bit.
 
     JPEG keeps the full colour resolution, because lips and eyes are small areas of red and white.

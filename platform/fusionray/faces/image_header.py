@@ -12,7 +12,9 @@ from typing import Literal, NamedTuple
 
 from fusionray.errors import ImageRejected
 
+# What pictures are decoded from, and what they are encoded as.
 ImageKind = Literal["jpeg", "png", "webp", "bmp"]
+PictureFormat = Literal["png", "jpeg", "webp"]
 _ORIENTATION_TAG = 0x0112
 _SHORT = 3
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}

@@ -107,7 +107,7 @@ def register_task(task: str, factory: RunnerFactory) -> None:
     Raises: ValueError if the task has another factory already.
     """
     if RUNNER_FACTORIES.setdefault(task, factory) is not factory:
-        raise ValueError(f"task '{task}': {RUNNER_FACTORIES[task]} drives it already; choose another name")
+        raise ValueError(f"task '{task}': {RUNNER_FACTORIES[task]} is registered for it already; choose another name")
 
 
 def find_runner_factory(task: str) -> RunnerFactory:

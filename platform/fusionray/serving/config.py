@@ -13,11 +13,11 @@ from fusionray.bundle.description import WeightPrecision
 from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import ConfigInvalid
+from fusionray.faces.image_header import PictureFormat
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.safety.audit import AuditConfig
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.mark import MarkConfig
-from fusionray.safety.provenance import PictureFormat
 from fusionray.safety.signing_keys import SigningConfig
 from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.identities.store import IdentityConfig

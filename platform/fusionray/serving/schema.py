@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusionray.bundle.description import FACE_FUSION, WeightPrecision
+from fusionray.faces.image_header import PictureFormat
 from fusionray.runtime.face_preprocessor import FaceBox, FaceSelection
-from fusionray.safety.provenance import PictureFormat
 from fusionray.serving.problem_document import problem_document
 
 PROBLEM_TYPE = "application/problem+json"

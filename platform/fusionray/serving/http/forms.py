@@ -10,8 +10,8 @@ from typing import Annotated
 from fastapi import Form, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 
+from fusionray.faces.image_header import PictureFormat
 from fusionray.runtime.face_preprocessor import FaceSelection
-from fusionray.safety.provenance import PictureFormat
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import NAME_PATTERN
 from fusionray.serving.schema import FuseOptions, PictureOptions

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.detect import DetectorPool, largest_face
-from fusionray.faces.face import Image
+from fusionray.faces.detect import DetectorPool
+from fusionray.faces.face import Image, largest_face
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import FaceCrops, FacePreprocessor, PictureRole, box_of, find_faces
 from fusionray.runtime.fuser import paste_fused
