@@ -63,7 +63,7 @@ def import_model(config: ImportConfig) -> Bundle:
     """
     licence = require(config.licence, "its licence", "--licence")
     template = require(config.template, "the template of its crops", "--template")
-    target = require(config.target, "the values of its target picture", "target.minimum=... target.maximum=...")
+    target = require(config.target, "the value range of its target picture", "target.minimum=... target.maximum=...")
     for name in (template, config.source_template):
         if name is not None:
             load_template(name)

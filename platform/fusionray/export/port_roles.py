@@ -51,7 +51,7 @@ class EncoderPorts:
 def find_generator_ports(model: ImportedModel, config: ImportConfig) -> GeneratorPorts:
     """Find the roles of a face swapper's ports, its sizes and its batch; runs the model on zeros.
 
-    Raises: ModelRejected if the model is of another kind, or names the option that resolves an ambiguity.
+    Raises: ModelRejected if the model is of another kind, or if a role or size is ambiguous, naming the option to set.
     """
     session = open_unoptimised(model)
     inputs = {port.name: tuple(port.shape) for port in session.get_inputs()}
