@@ -73,8 +73,8 @@ def check_ports(
     unknown = [name for name in found if name not in roles]
     if kind == "input" and unknown:
         raise BundleInvalid(
-            f"{where}: has an input '{unknown[0]}' that {DESCRIPTION_NAME} does not describe; export or import the model "
-            "again"
+            f"{where}: has an input '{unknown[0]}' that {DESCRIPTION_NAME} does not describe; export or import the "
+            "model again"
         )
 
 
