@@ -172,8 +172,8 @@ def report(folder: Path, evaluation: Any, figures: Any, fusion: Any) -> None:
     """Write `report.html` into a folder: the evaluation's report, losses from the tracker, and the HTTP answer."""
     from fusionray.evaluation.report.charts import draw_curves
     from fusionray.evaluation.report.documents import write_report
-    from fusionray.reporting.page import Block
-    from fusionray.reporting.parts import Picture
+    from fusionray.reporting.page import PageSection
+    from fusionray.reporting.parts import PageImage
     from fusionray.tracking.runs import metric_history
 
     names = ("truth", "structure", "identity", "mask", "adversarial", "discriminator", "feature_matching")
@@ -182,11 +182,12 @@ def report(folder: Path, evaluation: Any, figures: Any, fusion: Any) -> None:
     }
     shown = {"source": "Source", "target": "Target", "fused": "The target with the source's identity, pasted back"}
     answer = [
-        Picture(name, f"{name} picture", (folder / f"{name}.png").read_bytes(), words) for name, words in shown.items()
+        PageImage(name, f"{name} picture", (folder / f"{name}.png").read_bytes(), words)
+        for name, words in shown.items()
     ]
     later = (
-        Block("The answer over HTTP", answer, "Two people that the model never saw.", columns=True),
-        Block("Losses over the images seen", draw_curves(losses), columns=True),
+        PageSection("The answer over HTTP", answer, "Two people that the model never saw.", columns=True),
+        PageSection("Losses over the images seen", draw_curves(losses), columns=True),
         *evaluation.later,
     )
     write_report(folder, replace(evaluation, title="fusionray demo", figures=figures, later=later))

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
-from fusionray.safety.provenance import PictureFormat
+from fusionray.faces.image_header import PictureFormat
 
 VARIABLE = "FUSIONRAY_COMPETITOR"
 

@@ -13,8 +13,8 @@ from fusionray.faces.detect import DetectorPool
 from fusionray.faces.face import Image
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import FusedCrops
-from fusionray.runtime.face_reader import CutFaces
-from fusionray.runtime.fuser import Fuser, put_back
+from fusionray.runtime.face_preprocessor import FaceCrops
+from fusionray.runtime.fuser import Fuser, paste_fused
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance
@@ -28,7 +28,7 @@ class PreparedRequest:
     """A decoded target picture, its faces, and the encoded source identity."""
 
     target: Image
-    cut: CutFaces
+    cut: FaceCrops
     source: FloatArray
 
 
@@ -53,7 +53,9 @@ class Pipeline:
     def prepare(self, source: bytes, target: bytes) -> PreparedRequest:
         """Decode both pictures, detect faces, encode the source identity."""
         source_image, target_image = decode_image(source), decode_image(target)
-        return PreparedRequest(target_image, self.fuser.reader.cut(target_image), self.fuser.read_source(source_image))
+        return PreparedRequest(
+            target_image, self.fuser.preprocessor.crop_faces(target_image), self.fuser.encode_source(source_image)
+        )
 
     def fuse(self, batch: list[PreparedRequest]) -> list[FusedCrops]:
         """Fuse the faces of several requests at once; every picture of the benchmark shows one face."""
@@ -63,7 +65,7 @@ class Pipeline:
 
     def finish(self, prepared: PreparedRequest, fused: FusedCrops) -> bytes:
         """Paste the fused face, encode and sign the picture."""
-        picture = put_back(prepared.target, prepared.cut, fused)
+        picture = paste_fused(prepared.target, prepared.cut, fused)
         return encode_output(picture.image, self.provenance, self.picture_format, signer=self.signer)
 
     def answer(self, source: bytes, target: bytes) -> bytes:

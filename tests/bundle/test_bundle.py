@@ -15,7 +15,7 @@ from tests.support.blend_bundle import write_blend_bundle
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny, write_tiny_bundle
 
 
-def test_a_written_bundle_reads_back_the_same(tmp_path: Path) -> None:
+def test_a_written_bundle_is_read_back_unchanged(tmp_path: Path) -> None:
     written = write_tiny_bundle(tmp_path / "bundle")
     read = read_bundle(tmp_path / "bundle")
     assert read == written
@@ -23,7 +23,7 @@ def test_a_written_bundle_reads_back_the_same(tmp_path: Path) -> None:
     assert set(read.description.files) == {"generator.onnx", "identity.onnx"}
 
 
-def test_the_hash_names_the_content_wherever_it_lies(tmp_path: Path) -> None:
+def test_the_hash_depends_on_the_content_and_not_on_the_folder(tmp_path: Path) -> None:
     first = write_tiny_bundle(tmp_path / "one")
     shutil.copytree(first.folder, tmp_path / "two")
     assert bundle_hash(read_bundle(tmp_path / "two")) == bundle_hash(first)
@@ -49,7 +49,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         read_bundle(bundle.folder)
 
 
-def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_description_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match=r"no bundle\.json"):
         read_bundle(tmp_path)
 
@@ -64,9 +64,7 @@ def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
         ("files", {"generator.onnx": "0", "identity.onnx": "0", "../outside": "0"}, "'../outside' cannot be the name"),
     ],
 )
-def test_a_description_that_is_not_understood_is_refused(
-    tmp_path: Path, key: str, value: object, complaint: str
-) -> None:
+def test_an_invalid_description_is_refused(tmp_path: Path, key: str, value: object, complaint: str) -> None:
     bundle = write_tiny_bundle(tmp_path / "bundle")
     path = bundle.folder / "bundle.json"
     tree = json.loads(path.read_text())
@@ -86,7 +84,7 @@ def test_truncated_json_is_refused(tmp_path: Path) -> None:
         read_bundle(bundle.folder)
 
 
-def test_writing_again_replaces_the_bundle_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_writing_again_replaces_the_bundle_and_leaves_no_other_files(tmp_path: Path) -> None:
     write_tiny_bundle(tmp_path / "bundle")
     files = {"generator.onnx": build_generator(), "identity.onnx": build_identity(seed=7)}
     newer = write_bundle(tmp_path / "bundle", files, describe_tiny())
@@ -103,7 +101,7 @@ def test_a_failed_write_leaves_the_earlier_bundle_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["bundle"]
 
 
-def test_files_can_be_handed_over_by_path(tmp_path: Path) -> None:
+def test_files_can_be_given_as_paths(tmp_path: Path) -> None:
     source = tmp_path / "export.onnx"
     source.write_bytes(build_identity())
     bundle = write_bundle(
@@ -141,7 +139,7 @@ def test_an_empty_value_range_is_refused() -> None:
 
 
 @pytest.mark.parametrize("length", [511, "L"])
-def test_a_source_of_no_length_or_shorter_than_an_embedding_is_refused(tmp_path: Path, length: int | str) -> None:
+def test_a_source_without_a_length_or_shorter_than_an_embedding_is_refused(tmp_path: Path, length: int | str) -> None:
     bundle = write_tiny_bundle(tmp_path / "bundle")
     assert bundle.source_length == 512
     tree = bundle.description.model_dump()
@@ -162,7 +160,7 @@ def test_a_bundle_of_face_fusion_does_not_write_its_task(tmp_path: Path) -> None
     assert read_bundle(bundle.folder).description.task == "face_fusion"
 
 
-def test_a_bundle_of_another_task_names_it_and_says_nothing_of_faces(tmp_path: Path) -> None:
+def test_a_bundle_of_another_task_names_it_and_has_no_fields_about_faces(tmp_path: Path) -> None:
     written = write_blend_bundle(tmp_path / "bundle")
     read = read_bundle(written.folder)
     assert read == written

@@ -16,8 +16,8 @@ from fusionray.evaluation.report.figures import Figures, MeasuredFigure, write_f
 from fusionray.evaluation.report.metric_table import Goal, load_table
 from fusionray.evaluation.report.training_curves import draw_training_curves
 from fusionray.metrics.verification import verify
-from fusionray.reporting.page import Block, Listing
-from fusionray.reporting.parts import Picture
+from fusionray.reporting.page import PageSection, PageTable
+from fusionray.reporting.parts import PageImage
 from fusionray.tracking.runs import RunTracker, open_run
 from tests.support.page_shape import check_page
 
@@ -38,8 +38,8 @@ def build_report(figures: Figures) -> Report:
         load_table(),
         notes=("one & two",),
         command="fusionray evaluate x",
-        listings=[Listing("by group", ("group", "value"), [("dark", "0.5")], "thirds")],
-        blocks=[Block("Fused pairs", [Picture("grid", "Fusions", png, "all of them", ("source", "target"))])],
+        listings=[PageTable("by group", ("group", "value"), [("dark", "0.5")], "thirds")],
+        blocks=[PageSection("Fused pairs", [PageImage("grid", "Fusions", png, "all of them", ("source", "target"))])],
     )
 
 

@@ -16,9 +16,9 @@ from fusionray.errors import BundleInvalid
 from fusionray.export.facefusion import write_facefusion
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.session import CPU
-from fusionray.runtime.source_encoding import open_source_reader
-from tests.export.test_import_onnx import MATRIX, PLAIN, bring
+from fusionray.runtime.providers import CPU
+from fusionray.runtime.source_encoding import open_source_encoder
+from tests.export.test_import_onnx import MATRIX, PLAIN, import_bundle
 from tests.support.outside_models import build_swapper
 from tests.support.tiny_bundle import write_tiny_bundle
 from tests.support.tiny_fusion import SEEING
@@ -32,7 +32,7 @@ SOURCE_SIZES = {"blendswap": 112, "uniface": 256}
 def swap_as_facefusion_does(
     model: Path, entry: dict[str, Any], source_bgr: NDArray[np.uint8], crop_bgr: NDArray[np.uint8]
 ) -> NDArray[np.floating]:
-    """Do to a crop what the program does around a model: OpenCV's colours, one face, the first output."""
+    """Process a crop as FaceFusion does around a model: BGR from OpenCV, one face, the first output."""
     mean, deviation = np.array(entry["mean"]), np.array(entry["standard_deviation"])
     assert crop_bgr.shape[:2] == tuple(entry["size"])
     source = (source_bgr[..., ::-1] / 255.0).transpose(2, 0, 1)[None].astype(np.float32)
@@ -52,7 +52,7 @@ def check_same(bundle: Bundle, folder: Path) -> dict[str, Any]:
     random, side = np.random.default_rng(8), SOURCE_SIZES[entry["type"]]
     face = random.integers(0, 256, (side, side, 3), dtype=np.uint8)
     crop = random.integers(0, 256, (bundle.description.size, bundle.description.size, 3), dtype=np.uint8)
-    fused = CropFuser(bundle, ON_CPU).fuse(open_source_reader(bundle, ON_CPU).read(face[None]), crop[None])
+    fused = CropFuser(bundle, ON_CPU).fuse(open_source_encoder(bundle, ON_CPU).encode_crops(face[None]), crop[None])
     wanted = crop + fused.masks[0][..., None] * (fused.crops[0].astype(np.float32) - crop)
     found = swap_as_facefusion_does(written.model, entry, face[..., ::-1], crop[..., ::-1])[..., ::-1]
     assert np.abs(found - wanted).max() <= 1.0
@@ -60,13 +60,13 @@ def check_same(bundle: Bundle, folder: Path) -> dict[str, Any]:
     return entry
 
 
-def test_a_bundle_made_here_gives_the_same_crop_there(tmp_path: Path) -> None:
+def test_an_exported_bundle_gives_the_same_crop_in_facefusion(tmp_path: Path) -> None:
     entry = check_same(write_tiny_bundle(tmp_path / "bundle"), tmp_path / "there")
     assert (entry["type"], entry["template"], entry["size"]) == ("blendswap", "arcface_128", [64, 64])
     assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["tiny.hash", "tiny.json", "tiny.onnx"]
 
 
-def test_a_generator_that_sees_more_of_the_source_than_an_embedding_runs_there_too(tmp_path: Path) -> None:
+def test_a_generator_with_source_tokens_gives_the_same_crop_in_facefusion(tmp_path: Path) -> None:
     save_fusion(tmp_path / "run", generator=SEEING)
     assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "bundle"), "licence=x"]) == 0
     bundle = read_bundle(tmp_path / "bundle")
@@ -82,31 +82,33 @@ def test_a_generator_that_sees_more_of_the_source_than_an_embedding_runs_there_t
 
 
 @pytest.mark.parametrize(
-    "said",
+    "options",
     [
         ("mask=[0, 20]",),
         ("target.order=bgr", "produced={minimum: -1, maximum: 2}", "encoder={minimum: -1, maximum: 1, order: bgr}"),
         ("embedding.matrix=none", "embedding.unit_before=false", "embedding.unit_after=true"),
     ],
 )
-def test_levels_orders_masks_and_matrices_go_into_the_model(tmp_path: Path, said: tuple[str, ...]) -> None:
+def test_ranges_channel_orders_masks_and_matrices_are_merged_into_the_model(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     swapper = build_swapper(["N", 512], ["N", 3, 64, 64], mask="alpha", names=("a", "b", "c"), unused=MATRIX)
-    check_same(bring(tmp_path, swapper, *PLAIN, *said), tmp_path / "there")
+    check_same(import_bundle(tmp_path, swapper, *PLAIN, *options), tmp_path / "there")
 
 
 @pytest.mark.parametrize("like", ["simswap_256", "uniface_256", "blendswap_256", "inswapper_128"])
-def test_models_made_elsewhere_go_there_as_well(tmp_path: Path, like: str) -> None:
+def test_imported_models_can_be_exported_for_facefusion(tmp_path: Path, like: str) -> None:
     sources: dict[str, list[str | int]] = {"uniface_256": [1, 3, 256, 256], "blendswap_256": [1, 3, 112, 112]}
     source, size = sources.get(like, [1, 512]), 128 if like == "inswapper_128" else 256
-    said = ("picture", "licence=x") if like in sources else ("licence=x",)
-    bundle = bring(tmp_path, build_swapper(source, [1, 3, size, size]), *said, like=like)
+    options = ("picture", "licence=x") if like in sources else ("licence=x",)
+    bundle = import_bundle(tmp_path, build_swapper(source, [1, 3, size, size]), *options, like=like)
     entry = check_same(bundle, tmp_path / "there")
     assert entry["type"] == ("uniface" if like == "uniface_256" else "blendswap")
 
 
-def test_a_source_that_the_program_does_not_cut_is_refused(tmp_path: Path) -> None:
+def test_a_source_that_facefusion_cannot_align_is_refused(tmp_path: Path) -> None:
     swapper = build_swapper([1, 3, 128, 128], [1, 3, 256, 256], names=("source", "target", "output"))
-    bundle = bring(tmp_path, swapper, *PLAIN, "picture", "source_template=arcface_128")
+    bundle = import_bundle(tmp_path, swapper, *PLAIN, "picture", "source_template=arcface_128")
     with pytest.raises(
         BundleInvalid, match="cut at arcface_128, 128 px, and FaceFusion cuts them at arcface_112 at 112"
     ):
@@ -115,12 +117,14 @@ def test_a_source_that_the_program_does_not_cut_is_refused(tmp_path: Path) -> No
 
 
 def test_a_model_that_takes_two_faces_is_refused(tmp_path: Path) -> None:
-    bundle = bring(tmp_path, build_swapper([2, 512], [2, 3, 64, 64]), *PLAIN)
+    bundle = import_bundle(tmp_path, build_swapper([2, 512], [2, 3, 64, 64]), *PLAIN)
     with pytest.raises(BundleInvalid, match="takes 2 faces at a time"):
         write_facefusion(bundle, tmp_path / "there")
 
 
-def test_precisions_have_no_effect_there_and_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_precisions_have_no_effect_on_the_facefusion_layout_and_warn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ["export", "x", "--layout", "facefusion", "--output", str(tmp_path / "there"), "--precision", "fp16"]
     assert main(command) == 1
     assert "--precision has no effect" in capsys.readouterr().err

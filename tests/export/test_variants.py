@@ -15,7 +15,7 @@ from fusionray.export.quantize import list_border_layers
 from fusionray.export.variants import Gate, build_variant
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.session import CPU
+from fusionray.runtime.providers import CPU
 from tests.support.tiny_fusion import SIZE
 from tests.support.tiny_world import save_fusion, write_world
 
@@ -24,12 +24,12 @@ ON_CPU = RuntimeConfig(providers=(CPU,), threads=1)
 
 def draw_for(run: Path, shards: str | None = None) -> CalibrationData:
     trained = open_trained(str(run))
-    return draw_calibration_data(trained.delivery, trained.config.data, shards)
+    return draw_calibration_data(trained.bundle_export, trained.config.data, shards)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a model that learned nothing, and its shards."""
+    """A run of an untrained model, and its shards."""
     folder = tmp_path_factory.mktemp("variants")
     write_world(folder / "shards")
     save_fusion(folder / "run", shards=str(folder / "shards"))
@@ -43,7 +43,7 @@ def bundle(run: Path) -> Bundle:
     return read_bundle(run / "bundle")
 
 
-def test_variants_are_listed_with_their_hashes_bytes_and_figures(bundle: Bundle) -> None:
+def test_variants_are_described_with_hashes_sizes_and_measurements(bundle: Bundle) -> None:
     variants = bundle.description.variants
     assert set(variants) == {"fp16", "int8"}
     for variant in variants.values():
@@ -58,7 +58,7 @@ def test_variants_are_listed_with_their_hashes_bytes_and_figures(bundle: Bundle)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_a_variant_takes_and_gives_what_the_generator_does_at_any_batch(bundle: Bundle, precision: str) -> None:
+def test_a_variant_has_the_ports_of_the_generator_at_any_batch(bundle: Bundle, precision: str) -> None:
     crops = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3), dtype=np.uint8)
     sources = np.full((3, 512), 512**-0.5, np.float32)
     plain, narrow = (CropFuser(bundle, ON_CPU, precision=name) for name in ("fp32", precision))  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def test_a_variant_takes_and_gives_what_the_generator_does_at_any_batch(bundle: 
     assert np.abs(alone.crops[0].astype(int) - found.crops[0]).max() <= 1
 
 
-def test_the_figures_are_those_of_the_held_out_crops(run: Path, bundle: Bundle) -> None:
+def test_measurements_are_of_the_held_out_crops(run: Path, bundle: Bundle) -> None:
     held_out = draw_for(run / "run").held_out
     wanted, found = (
         CropFuser(bundle, ON_CPU, precision=name).forward(held_out["source"], held_out["target"])  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def test_the_figures_are_those_of_the_held_out_crops(run: Path, bundle: Bundle) 
     assert stated.psnr_decibels == pytest.approx(np.minimum(-10 * np.log10(squared), 58.9).mean(), abs=0.2)
 
 
-def test_weights_are_kept_in_the_bits_that_the_name_says(bundle: Bundle) -> None:
+def test_weights_are_stored_in_the_named_precision(bundle: Bundle) -> None:
     def count_kinds(name: str) -> dict[int, int]:
         kinds: dict[int, int] = {}
         for tensor in onnx.load(bundle.folder / name).graph.initializer:
@@ -98,7 +98,7 @@ def test_weights_are_kept_in_the_bits_that_the_name_says(bundle: Bundle) -> None
     assert eight[onnx.TensorProto.INT8] > 0.5 * sum(eight.values())
 
 
-def test_layers_that_read_and_write_pictures_keep_their_bits(bundle: Bundle) -> None:
+def test_layers_next_to_pixels_stay_in_float32(bundle: Bundle) -> None:
     borders = list_border_layers(onnx.load(bundle.generator_path), ("source", "target"))
     assert len(borders) >= 2
     convolutions = {node.name: node for node in onnx.load(bundle.folder / "generator.int8.onnx").graph.node}
@@ -110,7 +110,7 @@ def test_layers_that_read_and_write_pictures_keep_their_bits(bundle: Bundle) -> 
 
 
 @pytest.mark.parametrize("gate", [Gate(tolerance=1e-6, ssim=0.9), Gate(tolerance=0.5, ssim=1.0)])
-def test_a_variant_that_misses_its_gate_is_not_written_and_its_figures_are_told(
+def test_a_variant_that_misses_its_gate_is_not_written_and_the_error_has_its_measurements(
     run: Path, bundle: Bundle, tmp_path: Path, gate: Gate
 ) -> None:
     calibration_data = draw_for(run / "run")
@@ -119,7 +119,7 @@ def test_a_variant_that_misses_its_gate_is_not_written_and_its_figures_are_told(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_export_with_a_variant_that_misses_its_gate_leaves_nothing(
+def test_an_export_with_a_variant_that_misses_its_gate_writes_nothing(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["export", str(run / "run"), "--output", str(tmp_path / "bundle"), "--precision", "fp16"]
@@ -128,7 +128,7 @@ def test_an_export_with_a_variant_that_misses_its_gate_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_specimens_come_from_the_shards_or_are_synthetic(run: Path, tmp_path: Path) -> None:
+def test_calibration_data_comes_from_the_shards_or_is_synthetic(run: Path, tmp_path: Path) -> None:
     save_fusion(tmp_path / "run")
     lost = tmp_path / "run"
     calibration_data = draw_for(lost)

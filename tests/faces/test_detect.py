@@ -1,4 +1,4 @@
-"""Detectors: the built-in one, files that the user brings, and what is said when one cannot be had."""
+"""Detectors: the built-in one, files of the user, and the errors for missing or unusable ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fusionray.data.synthetic import neutral_attributes, project_landmarks, rend
 from fusionray.errors import DetectorUnavailable
 from fusionray.faces import tflite
 from fusionray.faces.decode import decode_image
-from fusionray.faces.detect import Detector, Face, build_detector, largest_face
-from fusionray.faces.face import group_by_face, keep_best
+from fusionray.faces.detect import build_detector
+from fusionray.faces.face import Detector, Face, group_by_face, keep_best, largest_face
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def drawn_people(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def eye_error(face: Face, truth: np.ndarray) -> float:
-    """Mean distance of the eyes from where they are, in eye distances."""
+    """Return the mean distance of the found eyes from the true ones, in eye distances."""
     return float(np.linalg.norm(face.landmarks[:2] - truth[:2], axis=1).mean() / np.linalg.norm(truth[1] - truth[0]))
 
 
@@ -68,7 +68,7 @@ def test_small_faces_among_others_are_found_in_a_large_picture(detector: Detecto
     assert 300 < largest_face(faces).landmarks[2, 0] < 800
 
 
-def test_no_face_is_seen_where_there_is_none(detector: Detector) -> None:
+def test_no_face_is_found_in_a_picture_without_faces(detector: Detector) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8)
     for picture in (noise, cv2.resize(noise, (700, 600)), np.zeros((64, 64, 3), np.uint8)):
         assert detector.detect(picture) == []
@@ -79,20 +79,20 @@ def test_pictures_of_any_shape_are_searched_without_a_crash(detector: Detector, 
     assert detector.detect(np.full((*shape, 3), 90, np.uint8)) == []
 
 
-def test_a_detector_travels_to_another_process_after_use(detector: Detector) -> None:
+def test_a_used_detector_can_be_pickled_to_another_process(detector: Detector) -> None:
     picture = drawn_people(1, 128)[0][0]
     here = detector.detect(picture)
     there = pickle.loads(pickle.dumps(detector)).detect(picture)
     assert np.array_equal(here[0].landmarks, there[0].landmarks)
 
 
-def test_a_missing_carrier_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mediapipe_package_is_named_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tflite, "find_spec", lambda name: None)
     with pytest.raises(DetectorUnavailable, match=r"pip install --no-deps mediapipe==0\.10\.21"):
         build_detector("default")
 
 
-def test_a_carrier_without_the_files_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_of_the_mediapipe_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tflite, "find_spec", lambda name: type("Spec", (), {"submodule_search_locations": ["/no"]}))
     with pytest.raises(DetectorUnavailable, match=r"face_landmark\.tflite.*0\.10\.21"):
         build_detector("default")
@@ -148,7 +148,7 @@ def test_a_file_of_scrfd_shape_is_recognised_and_decoded(tmp_path: Path) -> None
     assert face.landmarks == pytest.approx(expected)
 
 
-def test_candidates_for_one_face_are_joined_and_halves_of_it_are_left_out() -> None:
+def test_candidates_of_one_face_are_merged_and_partial_ones_are_dropped() -> None:
     boxes = np.array([[0, 0, 10, 10], [1, 0, 10, 10], [50, 50, 8, 8], [2, 2, 4, 4], [50, 50, 8, 8]], np.float32)
     scores = np.array([0.9, 0.8, 0.7, 0.6, 0.95], np.float32)
     groups = [group.tolist() for group in group_by_face(boxes, scores, 0.3)]

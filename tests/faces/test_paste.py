@@ -1,4 +1,4 @@
-"""Pasting puts a crop back where it came from and leaves the rest of the picture alone."""
+"""Pasting a crop changes only the pixels of the picture that it was cut from."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_pasting_an_unchanged_crop_leaves_the_picture_nearly_unchanged(scale: fl
 
 
 @pytest.mark.parametrize("centre", [(160, 120), (3, 5), (319, 239), (-20, 100)])
-def test_outside_of_the_crop_every_byte_stays(centre: tuple[float, float]) -> None:
+def test_the_picture_keeps_its_bytes_outside_the_crop(centre: tuple[float, float]) -> None:
     picture = smooth_picture()
     size, matrix = 64, crop_matrix(0.9, 30, centre, 64)
     pasted = paste_crop(picture, np.zeros((size, size, 3), np.uint8), np.ones((size, size), np.float32), matrix)
@@ -56,7 +56,7 @@ def test_where_the_mask_is_zero_the_picture_keeps_its_bytes() -> None:
     assert pasted is not picture
 
 
-def test_a_crop_beside_the_picture_changes_nothing() -> None:
+def test_a_crop_outside_the_picture_changes_nothing() -> None:
     picture = smooth_picture()
     matrix = crop_matrix(1.0, 0, (5_000, 5_000), 64)
     left, top, right, bottom = affected_region(matrix, 64, 320, 240)

@@ -9,15 +9,15 @@ import pytest
 from fusionray.faces.decode import encode_image
 from fusionray.reporting.charts import (
     AXIS_WIDTH,
-    Line,
-    Measured,
+    ChartLine,
+    MeasuredInterval,
     ParallelAxis,
     draw_interval,
     draw_lines,
     draw_parallel,
 )
-from fusionray.reporting.page import Block, Listing, Page, save_page
-from fusionray.reporting.parts import Chart, Group, Picture, Row, Rows
+from fusionray.reporting.page import Page, PageSection, PageTable, save_page
+from fusionray.reporting.parts import Chart, PageImage, PartGroup, StripRow, StripRows
 from fusionray.reporting.style import PALETTE
 from tests.support.page_driving import NARROW, WIDE, open_browser
 from tests.support.page_shape import check_page
@@ -25,29 +25,34 @@ from tests.support.pictures import draw_person
 
 
 def build_page() -> Page:
-    """Build a page with every kind of part, and with more in its tables and rows than a phone has room for."""
+    """Build a page with every kind of part, whose tables and rows are wider than a phone."""
     png = encode_image(draw_person(1))
     axes = [ParallelAxis(f"recipe.setting_{number}", [(0, "0.0001"), (1, "0.01")]) for number in range(9)]
-    lines = [Line([(number, 0.5) for number in range(9)], "best: trial <1>")]
-    people = [Picture(f"best-{number}", f"best {number}", png) for number in range(3)]
-    curve = draw_lines([Line([(0, 1), (9, 2)])], title="loss", x_label="x")
+    lines = [ChartLine([(number, 0.5) for number in range(9)], "best: trial <1>")]
+    people = [PageImage(f"best-{number}", f"best {number}", png) for number in range(3)]
+    curve = draw_lines([ChartLine([(0, 1), (9, 2)])], title="loss", x_label="x")
     settings = draw_parallel(axes, lines, title="p")
-    strip = draw_interval(Measured(0.4, 0.3, 0.5, wanted_low=0.9, holds=False), (0, 1), title="a_long_key 0.4")
+    strip = draw_interval(MeasuredInterval(0.4, 0.3, 0.5, wanted_low=0.9, holds=False), (0, 1), title="a_long_key 0.4")
     goal = "> " + ", ".join(f"another_long_key_{number} (0.5)" for number in range(6))
     return Page(
         "Page of <everything>",
-        blocks=[
-            Block("Pictures", [Picture("grid", "Two & two", png, "caption", ("source", "target"))], narrow=True),
-            Block(
+        sections=[
+            PageSection(
+                "Pictures", [PageImage("grid", "Two & two", png, "caption", ("source", "target"))], narrow=True
+            ),
+            PageSection(
                 "Side by side",
-                [Group("Best", people)],
+                [PartGroup("Best", people)],
                 columns=True,
             ),
-            Block("Curves", [Chart("loss", "loss", curve)]),
-            Block("Settings", [Chart("parallel", "p", settings, least_pixels=9 * AXIS_WIDTH)]),
-            Block("Rows", [Rows([Row("a_very_long_key" * 4, strip, "0.4 share", "note", [goal], ("0", "1"), False)])]),
+            PageSection("Curves", [Chart("loss", "loss", curve)]),
+            PageSection("Settings", [Chart("parallel", "p", settings, min_pixels=9 * AXIS_WIDTH)]),
+            PageSection(
+                "Rows",
+                [StripRows([StripRow("a_very_long_key" * 4, strip, "0.4 share", "note", [goal], ("0", "1"), False)])],
+            ),
         ],
-        listings=[Listing("wide", [f"column {n}" for n in range(20)], [["unbreakable_cell_text"] * 20] * 3, "a note")],
+        tables=[PageTable("wide", [f"column {n}" for n in range(20)], [["unbreakable_cell_text"] * 20] * 3, "a note")],
         lead="0 of 1 goals hold.",
         notes=["a note of " + "many words " * 50],
         command="fusionray evaluate " + "x" * 500,
@@ -61,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_page_shows_pictures_first_folds_tables_and_needs_nothing_beside_it(folder: Path) -> None:
+def test_a_page_is_self_contained_and_shows_pictures_before_folded_tables(folder: Path) -> None:
     shape = check_page((folder / "report.html").read_text())
     assert len(shape.pictures) == 4
     assert "Page of <everything>" in shape.text
@@ -69,7 +74,7 @@ def test_a_page_shows_pictures_first_folds_tables_and_needs_nothing_beside_it(fo
     assert shape.words_of("Two & two")
 
 
-def test_markdown_refers_to_files_that_lie_beside_it(folder: Path) -> None:
+def test_markdown_refers_to_files_of_its_folder(folder: Path) -> None:
     text = (folder / "report.md").read_text()
     named = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
     assert named == ["grid.png", "best-0.png", "best-1.png", "best-2.png", "loss.svg", "parallel.svg"]
@@ -78,7 +83,7 @@ def test_markdown_refers_to_files_that_lie_beside_it(folder: Path) -> None:
     assert re.search(r"^- a_very.*: 0.4 share, goal.*, misses$", text.replace("> another", "goal"), re.MULTILINE)
 
 
-def test_a_chart_of_its_own_bears_its_colours_for_light_and_dark(folder: Path) -> None:
+def test_a_chart_file_has_its_colours_for_light_and_dark(folder: Path) -> None:
     chart = (folder / "loss.svg").read_text()
     assert ElementTree.fromstring(chart).tag == "{http://www.w3.org/2000/svg}svg"
     for scheme in PALETTE.values():
@@ -86,7 +91,7 @@ def test_a_chart_of_its_own_bears_its_colours_for_light_and_dark(folder: Path) -
 
 
 def luminance(colour: str) -> float:
-    """Give the relative luminance of a colour (WCAG 2.2)."""
+    """Return the relative luminance of a colour (WCAG 2.2)."""
     levels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [level / 12.92 if level <= 0.04045 else ((level + 0.055) / 1.055) ** 2.4 for level in levels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -98,7 +103,7 @@ def contrast(first: str, second: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", PALETTE)
-def test_words_and_lines_stand_out_from_what_is_behind_them(scheme: str) -> None:
+def test_text_and_lines_have_enough_contrast(scheme: str) -> None:
     colours = PALETTE[scheme]
     for behind in ("paper", "panel"):
         for words in ("ink", "muted", "good", "bad", "main", "second"):
@@ -110,7 +115,7 @@ def test_words_and_lines_stand_out_from_what_is_behind_them(scheme: str) -> None
 
 @pytest.mark.parametrize("viewport", [NARROW, WIDE], ids=["phone", "desktop"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_window(folder: Path, viewport: dict[str, int], scheme: str) -> None:
+def test_no_content_is_wider_than_the_window(folder: Path, viewport: dict[str, int], scheme: str) -> None:
     # What lies in a container that scrolls by itself may be wider; the container may not.
     wider = """() => [...document.body.querySelectorAll('*')]
         .filter((element) => element.getBoundingClientRect().right > innerWidth + 0.5)

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from fusionray.reporting.scales import Scale, choose_ends, choose_step, write_number
+from fusionray.reporting.scales import Scale, choose_ends, choose_step, format_number
 
 
-def test_a_scale_maps_its_ends_and_what_lies_between() -> None:
+def test_a_scale_maps_its_ends_and_values_between() -> None:
     scale = Scale(10, 20, 0, 100)
     assert [scale.place(value) for value in (10, 12.5, 20)] == [0, 25, 100]
     assert [scale.place(value) for value in (-5, 99)] == [0, 100], "what lies beyond stands at the end"
@@ -15,8 +15,8 @@ def test_a_scale_maps_its_ends_and_what_lies_between() -> None:
     assert [upwards.place(value) for value in (0, 0.5, 1)] == [200, 110, 20]
 
 
-def test_a_scale_by_powers_gives_each_power_the_same_room() -> None:
-    scale = Scale(1e-3, 1, 0, 30, by_powers=True)
+def test_a_logarithmic_scale_gives_each_power_the_same_room() -> None:
+    scale = Scale(1e-3, 1, 0, 30, logarithmic=True)
     assert [scale.place(value) for value in (1e-3, 1e-2, 0.1, 1)] == pytest.approx([0, 10, 20, 30])
     assert scale.ticks() == pytest.approx([1e-3, 1e-2, 0.1, 1])
 
@@ -45,12 +45,12 @@ def test_ends_are_round_and_hold_every_value() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [3.0], [-2.0, -2.0], [1e-12], [math.nan]])
-def test_ends_are_apart_whatever_there_is(values: list[float]) -> None:
+def test_ends_always_differ(values: list[float]) -> None:
     low, high = choose_ends(values)
     assert low < high
     assert all(low <= value <= high for value in values if math.isfinite(value))
 
 
-def test_numbers_of_an_axis_are_brief() -> None:
+def test_numbers_of_an_axis_are_short() -> None:
     values = (0, 0.25, 1500, 20000, 3_000_000, 2.5e9)
-    assert [write_number(value) for value in values] == ["0", "0.25", "1500", "20k", "3M", "2.5G"]
+    assert [format_number(value) for value in values] == ["0", "0.25", "1500", "20k", "3M", "2.5G"]

@@ -42,7 +42,7 @@ def multiplies_bf16() -> bool:
 needs_bf16 = pytest.mark.skipif(not multiplies_bf16(), reason="this CPU multiplies no bf16")
 
 
-def test_it_computes_what_onnx_runtime_does(model: Path) -> None:
+def test_openvino_computes_the_same_as_onnx_runtime(model: Path) -> None:
     onnx, engine = open_engine(model, RuntimeConfig(threads=1)), open_engine(model, openvino())
     for rows in (1, 3, 5):
         assert np.abs(embed(onnx, PICTURES[:rows]) - embed(engine, PICTURES[:rows])).max() < 1e-5
@@ -53,7 +53,7 @@ def test_it_computes_what_onnx_runtime_does(model: Path) -> None:
 
 @needs_bf16
 @pytest.mark.skipif(has_nvidia_device(), reason="with a GPU, precision is that of TensorRT")
-def test_bf16_is_computed_by_openvino_only_when_it_is_asked_for(model: Path) -> None:
+def test_openvino_computes_in_bf16_only_on_request(model: Path) -> None:
     assert open_engine(model).report.provider != OPENVINO
     engine = open_engine(model, RuntimeConfig(precision="bf16", threads=1))
     assert (engine.report.provider, engine.report.precision) == (OPENVINO, "bf16")
@@ -62,13 +62,13 @@ def test_bf16_is_computed_by_openvino_only_when_it_is_asked_for(model: Path) -> 
     assert 1e-5 < difference < 1e-2
 
 
-def test_a_program_for_a_batch_size_computes_the_same(model: Path) -> None:
+def test_a_model_compiled_for_a_batch_size_computes_the_same(model: Path) -> None:
     engine = open_engine(model, openvino(batches=(1, 3)))
     for rows in (1, 2, 3):
         assert np.abs(embed(engine, PICTURES[:rows]) - embed(engine)[:rows]).max() < 1e-5
 
 
-def test_threads_do_not_meet_each_others_results(model: Path) -> None:
+def test_concurrent_threads_get_their_own_results(model: Path) -> None:
     engine = open_engine(model, openvino())
     rows = [RANDOM.uniform(-1, 1, (1 + index % 3, 3, 112, 112)).astype(np.float32) for index in range(60)]
     wanted = [embed(engine, row) for row in rows]
@@ -82,13 +82,13 @@ def test_threads_do_not_meet_each_others_results(model: Path) -> None:
     assert np.array_equal(first, copy)
 
 
-def test_pictures_that_are_not_contiguous_are_understood(model: Path) -> None:
+def test_non_contiguous_inputs_are_supported(model: Path) -> None:
     engine = open_engine(model, openvino())
     turned = PICTURES.transpose(0, 1, 3, 2)
     assert np.array_equal(embed(engine, turned), embed(engine, np.ascontiguousarray(turned)))
 
 
-def test_a_program_from_the_cache_computes_the_same(model: Path, tmp_path: Path) -> None:
+def test_a_cached_model_computes_the_same(model: Path, tmp_path: Path) -> None:
     settings = openvino(cache=str(tmp_path), batches=(2,))
     built, found = open_engine(model, settings), open_engine(model, settings)
     assert [engine.report.cache for engine in (built, found)] == ["built", "found"]
@@ -124,7 +124,7 @@ def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
         open_engine(tmp_path / "broken.onnx", openvino())
 
 
-def test_nothing_is_sent_and_nothing_is_written_at_home(model: Path, tmp_path: Path) -> None:
+def test_importing_openvino_opens_no_socket_and_writes_no_file(model: Path, tmp_path: Path) -> None:
     code = (
         "import json, sys, threading\n"
         "seen = []\n"
@@ -145,7 +145,7 @@ def test_nothing_is_sent_and_nothing_is_written_at_home(model: Path, tmp_path: P
 
 
 @pytest.mark.skipif(has_nvidia_device(), reason="with a GPU other engines would be built")
-def test_the_verb_tells_what_was_built_and_what_was_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compile_prints_which_engines_were_built_or_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tiny_bundle(tmp_path / "bundle")
     line = ["compile", str(tmp_path / "bundle"), "--cache", str(tmp_path / "cache"), "--batches", "1,2"]
     line += ["--precision", "fp32", "engine=openvino", "threads=1"]

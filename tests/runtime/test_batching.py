@@ -13,7 +13,7 @@ from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
 
 
 class SteppedFuser(CropFuser):
-    """Adds each crop's source to its pixels, when it is let; notes what came together."""
+    """Adds each crop's source to its pixels when the gate is released; records the batches."""
 
     def __init__(self, max_batch: int) -> None:
         self.max_batch = max_batch
@@ -55,10 +55,10 @@ def batcher(fuser: SteppedFuser) -> Iterator[CropBatcher]:
     yield batcher
     fuser.gate.release(100)
     batcher.close()
-    assert not any(lane.is_alive() for lane in batcher.lanes)
+    assert not any(stream.is_alive() for stream in batcher.streams)
 
 
-def test_what_arrives_while_the_model_works_goes_together(fuser: SteppedFuser, batcher: CropBatcher) -> None:
+def test_crops_that_arrive_during_a_batch_share_the_next_one(fuser: SteppedFuser, batcher: CropBatcher) -> None:
     first = batcher.submit(sources(100), crops(1))
     fuser.entered.acquire()
     others = [batcher.submit(sources(100 + k), crops(k)) for k in (2, 3, 4)]
@@ -68,7 +68,7 @@ def test_what_arrives_while_the_model_works_goes_together(fuser: SteppedFuser, b
     assert fuser.batches == [[1], [2, 3, 4]]
 
 
-def test_faces_of_a_crowd_share_batches_with_those_of_others(fuser: SteppedFuser, batcher: CropBatcher) -> None:
+def test_faces_of_a_large_request_share_batches_with_others(fuser: SteppedFuser, batcher: CropBatcher) -> None:
     batcher.submit(sources(0), crops(1))
     fuser.entered.acquire()
     crowd = batcher.submit(sources(*range(10, 16)), crops(2, 3, 4, 5, 6, 7))
@@ -79,7 +79,7 @@ def test_faces_of_a_crowd_share_batches_with_those_of_others(fuser: SteppedFuser
     assert fuser.batches == [[1], [2, 3, 4, 5], [6, 7, 8]]
 
 
-def test_what_nobody_waits_for_any_more_is_not_computed(fuser: SteppedFuser, batcher: CropBatcher) -> None:
+def test_cancelled_crops_are_not_computed(fuser: SteppedFuser, batcher: CropBatcher) -> None:
     batcher.submit(sources(0), crops(1))
     fuser.entered.acquire()
     gone, kept = batcher.submit(sources(0), crops(2)), batcher.submit(sources(0), crops(3))
@@ -90,7 +90,7 @@ def test_what_nobody_waits_for_any_more_is_not_computed(fuser: SteppedFuser, bat
     assert batcher.num_waiting == 0
 
 
-def test_too_much_waiting_is_refused_at_once_and_a_crowd_alone_is_not(
+def test_a_full_queue_refuses_crops_and_an_empty_one_takes_any_number(
     fuser: SteppedFuser, batcher: CropBatcher
 ) -> None:
     batcher.submit(sources(0), crops(1))
@@ -102,9 +102,7 @@ def test_too_much_waiting_is_refused_at_once_and_a_crowd_alone_is_not(
     assert len(crowd.result(5)[0].crops) == 20
 
 
-def test_a_fault_reaches_those_whose_crops_were_in_the_batch_and_nobody_else(
-    fuser: SteppedFuser, batcher: CropBatcher
-) -> None:
+def test_an_error_reaches_only_the_callers_of_its_batch(fuser: SteppedFuser, batcher: CropBatcher) -> None:
     fuser.fault = ValueError("broken")
     first = batcher.submit(sources(0), crops(1))
     fuser.entered.acquire()
@@ -121,7 +119,7 @@ def test_a_fault_reaches_those_whose_crops_were_in_the_batch_and_nobody_else(
     assert firsts(batcher.submit(sources(1), crops(7)).result(5)) == [8]
 
 
-def test_closing_finishes_what_waits_and_refuses_what_comes_later(fuser: SteppedFuser) -> None:
+def test_close_computes_queued_crops_and_refuses_new_ones(fuser: SteppedFuser) -> None:
     batcher = CropBatcher(fuser)
     waiting = [batcher.submit(sources(0), crops(k)) for k in range(6)]
     fuser.gate.release(10)
@@ -131,7 +129,7 @@ def test_closing_finishes_what_waits_and_refuses_what_comes_later(fuser: Stepped
         batcher.submit(sources(0), crops(1))
 
 
-def test_two_lanes_put_the_parts_of_a_crowd_in_their_places() -> None:
+def test_two_streams_keep_the_order_of_a_large_request() -> None:
     fuser = SteppedFuser(2)
     batcher = CropBatcher(fuser, num_streams=2)
     crowd = batcher.submit(np.zeros((7, 1), np.float32), crops(*range(7)))
@@ -140,7 +138,7 @@ def test_two_lanes_put_the_parts_of_a_crowd_in_their_places() -> None:
     batcher.close()
 
 
-def test_a_batch_that_is_alone_gets_all_threads_and_others_run_beside(fuser: SteppedFuser) -> None:
+def test_a_single_batch_gets_all_threads_and_concurrent_ones_share_them(fuser: SteppedFuser) -> None:
     concurrent = SteppedFuser(1)
     batcher = CropBatcher(fuser, concurrent_fuser=concurrent, num_streams=2)
     first = batcher.submit(sources(100), crops(1))

@@ -16,7 +16,7 @@ FILES = ["identity.onnx", "generator.onnx"]
 
 
 @without_gpu
-def test_what_is_compiled_ahead_is_found_by_the_fuser(tmp_path: Path) -> None:
+def test_the_fuser_finds_engines_that_were_compiled_ahead(tmp_path: Path) -> None:
     bundle = write_tiny_bundle(tmp_path / "bundle")
     settings = RuntimeConfig(cache=str(tmp_path / "cache"), threads=1)
     first, again = compile_bundle(bundle, settings), compile_bundle(bundle, settings)
@@ -25,7 +25,7 @@ def test_what_is_compiled_ahead_is_found_by_the_fuser(tmp_path: Path) -> None:
     assert CropFuser(bundle, settings).report.cache == "found"
 
 
-def test_a_precision_that_cannot_be_had_ends_the_verb_in_one_line(
+def test_compile_refuses_an_unsupported_precision_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tiny_bundle(tmp_path / "bundle")

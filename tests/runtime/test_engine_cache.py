@@ -32,7 +32,7 @@ def build(place):
 cache = EngineCache(Path(folder, "cache"), max_bytes=2**30, stale_seconds=3600, wait_seconds=60)
 print("ready", flush=True)
 sys.stdin.readline()
-entry = cache.obtain({"model": "a", "precision": "fp32"}, build)
+entry = cache.get_or_build({"model": "a", "precision": "fp32"}, build)
 print("built" if entry.built else "found " + entry.files["engine"].read().decode(), flush=True)
 """
 
@@ -51,7 +51,7 @@ def refuse_to_build(place: Path) -> None:
 
 
 def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
-    """Start a process that is ready to obtain the entry, and builds for so long if it must."""
+    """Start a process that is ready to open the entry, and takes `seconds` if it has to build it."""
     path = os.pathsep.join((str(ROOT / "platform"), str(ROOT)))
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(folder), str(seconds)],
@@ -78,12 +78,12 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_what_was_built_once_is_found(tmp_path: Path) -> None:
+def test_a_built_entry_is_found_again(tmp_path: Path) -> None:
     cache = make_cache(tmp_path)
-    built = cache.obtain(PARTS, write_engine)
+    built = cache.get_or_build(PARTS, write_engine)
     assert built is not None
     assert built.built
-    found = cache.obtain(PARTS, refuse_to_build)
+    found = cache.get_or_build(PARTS, refuse_to_build)
     assert found is not None
     with found:
         assert not found.built
@@ -95,14 +95,14 @@ def test_what_was_built_once_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changed", [{"model": "b"}, {"precision": "bf16"}, {"device": "another"}])
 def test_every_part_of_a_key_counts(tmp_path: Path, changed: dict[str, str]) -> None:
     cache = make_cache(tmp_path)
-    cache.obtain(PARTS, write_engine)
-    other = cache.obtain({**PARTS, **changed}, write_engine)
+    cache.get_or_build(PARTS, write_engine)
+    other = cache.get_or_build({**PARTS, **changed}, write_engine)
     assert other is not None
     assert other.built
     assert len(list(tmp_path.glob(f"*/{ENTRY_NAME}"))) == 2
 
 
-def test_of_processes_that_start_at_once_one_builds_and_the_others_load(tmp_path: Path) -> None:
+def test_of_concurrent_processes_one_builds_and_the_others_load(tmp_path: Path) -> None:
     children = [start(tmp_path, 1.0) for _ in range(3)]
     for child in children:
         go(child)
@@ -111,7 +111,7 @@ def test_of_processes_that_start_at_once_one_builds_and_the_others_load(tmp_path
     assert (tmp_path / "log").read_text() == "begun\n"
 
 
-def test_a_killed_builder_is_taken_over_and_its_half_is_never_seen(tmp_path: Path) -> None:
+def test_another_process_builds_after_a_builder_is_killed_and_no_partial_entry_is_loaded(tmp_path: Path) -> None:
     builder, *waiters = start(tmp_path, 600.0), start(tmp_path, 0.5), start(tmp_path, 0.5)
     go(builder)
     wait_for(tmp_path / "log")
@@ -150,21 +150,21 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_built_again(tmp_path: Path, damage: str) -> None:
     cache = make_cache(tmp_path)
-    cache.obtain(PARTS, write_engine)
+    cache.get_or_build(PARTS, write_engine)
     DAMAGES[damage](tmp_path / KEY)
-    again = cache.obtain(PARTS, write_engine)
+    again = cache.get_or_build(PARTS, write_engine)
     assert again is not None
     assert again.built
-    found = cache.obtain(PARTS, refuse_to_build)
+    found = cache.get_or_build(PARTS, refuse_to_build)
     assert found is not None
     with found:
         assert found.files["engine"].read() == b"engine"
 
 
-def test_what_was_checked_is_what_is_read(tmp_path: Path) -> None:
+def test_an_open_entry_reads_the_checked_content_after_a_replacement(tmp_path: Path) -> None:
     cache = make_cache(tmp_path)
-    cache.obtain(PARTS, write_engine)
-    found = cache.obtain(PARTS, refuse_to_build)
+    cache.get_or_build(PARTS, write_engine)
+    found = cache.get_or_build(PARTS, refuse_to_build)
     assert found is not None
     with found:
         other = tmp_path / "other"
@@ -174,7 +174,7 @@ def test_what_was_checked_is_what_is_read(tmp_path: Path) -> None:
         assert Path(found.files["engine"].path).read_bytes() == b"engine"
 
 
-def test_a_build_that_fails_leaves_nothing_and_is_told(tmp_path: Path) -> None:
+def test_a_failed_build_raises_and_leaves_nothing(tmp_path: Path) -> None:
     cache = make_cache(tmp_path)
 
     def fail(place: Path) -> None:
@@ -182,11 +182,11 @@ def test_a_build_that_fails_leaves_nothing_and_is_told(tmp_path: Path) -> None:
         raise ValueError("cannot be built")
 
     with pytest.raises(ValueError, match="cannot be built"):
-        cache.obtain(PARTS, fail)
+        cache.get_or_build(PARTS, fail)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_not_used_longest_goes_when_the_folder_is_full(tmp_path: Path) -> None:
+def test_the_least_recently_used_entry_is_evicted(tmp_path: Path) -> None:
     def write_much(place: Path) -> None:
         (place / "engine").write_bytes(b"x" * 10_000)
 
@@ -194,44 +194,44 @@ def test_what_was_not_used_longest_goes_when_the_folder_is_full(tmp_path: Path) 
     keys = {}
     for index, model in enumerate("abc"):
         keys[model] = make_key({"model": model})
-        cache.obtain({"model": model}, write_much)
+        cache.get_or_build({"model": model}, write_much)
         os.utime(tmp_path / keys[model] / ENTRY_NAME, (1000 + index,) * 2)
     # Used again: no longer the oldest.
-    found = cache.obtain({"model": "a"}, refuse_to_build)
+    found = cache.get_or_build({"model": "a"}, refuse_to_build)
     assert found is not None
     found.close()
-    cache.obtain({"model": "d"}, write_much)
+    cache.get_or_build({"model": "d"}, write_much)
     assert {path.name for path in tmp_path.iterdir()} == {keys["a"], keys["c"], make_key({"model": "d"})}
 
 
-def test_an_entry_larger_than_the_folder_may_be_stays_alone(tmp_path: Path) -> None:
+def test_an_entry_over_the_size_limit_is_kept_alone(tmp_path: Path) -> None:
     cache = make_cache(tmp_path, max_bytes=1)
-    cache.obtain(PARTS, write_engine)
-    cache.obtain({"model": "b"}, write_engine)
+    cache.get_or_build(PARTS, write_engine)
+    cache.get_or_build({"model": "b"}, write_engine)
     assert [path.name for path in tmp_path.iterdir()] == [make_key({"model": "b"})]
 
 
-def test_what_dead_builders_left_is_removed_after_a_day(tmp_path: Path) -> None:
+def test_leftovers_of_dead_builders_are_removed_after_a_day(tmp_path: Path) -> None:
     for name, age in (("old", 2 * 86400), ("young", 60)):
         (tmp_path / f".{name}.part").mkdir()
         os.utime(tmp_path / f".{name}.part", (time.time() - age,) * 2)
-    make_cache(tmp_path).obtain(PARTS, write_engine)
+    make_cache(tmp_path).get_or_build(PARTS, write_engine)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".young.part", KEY]
 
 
-def test_who_waits_too_long_goes_on_without_the_cache(tmp_path: Path) -> None:
+def test_after_the_longest_wait_the_cache_is_not_used(tmp_path: Path) -> None:
     (tmp_path / f"{KEY}.lease").mkdir()
     (tmp_path / f"{KEY}.lease" / "lease-000001").write_text(
         json.dumps({"token": "t", "host": "far", "machine": "another", "pid": 1, "started": "1"})
     )
     with pytest.warns(RuntimeWarning, match="another process has been building") as caught:
-        assert make_cache(tmp_path, wait_seconds=0.2).obtain(PARTS, refuse_to_build) is None
+        assert make_cache(tmp_path, wait_seconds=0.2).get_or_build(PARTS, refuse_to_build) is None
     assert len(caught) == 1
 
 
 @contextlib.contextmanager
 def as_an_ordinary_user() -> Iterator[None]:
-    """Root may write everywhere: become nobody for a while."""
+    """Run as an ordinary user, because root can write everywhere."""
     if os.geteuid() != 0:
         yield
         return
@@ -254,18 +254,18 @@ def read_only_folder() -> Iterator[Path]:
         cache.chmod(0o755)
 
 
-def test_a_folder_that_cannot_be_written_is_done_without(read_only_folder: Path) -> None:
+def test_an_unwritable_folder_is_not_used(read_only_folder: Path) -> None:
     read_only_folder.chmod(0o555)
     with as_an_ordinary_user(), pytest.warns(RuntimeWarning, match="cannot be used as engine cache") as caught:
-        assert make_cache(read_only_folder).obtain(PARTS, refuse_to_build) is None
+        assert make_cache(read_only_folder).get_or_build(PARTS, refuse_to_build) is None
     assert len(caught) == 1
 
 
-def test_what_lies_in_a_read_only_folder_is_used(read_only_folder: Path) -> None:
-    make_cache(read_only_folder).obtain(PARTS, write_engine)
+def test_entries_of_a_read_only_folder_are_used(read_only_folder: Path) -> None:
+    make_cache(read_only_folder).get_or_build(PARTS, write_engine)
     read_only_folder.chmod(0o555)
     with as_an_ordinary_user():
-        found = make_cache(read_only_folder).obtain(PARTS, refuse_to_build)
+        found = make_cache(read_only_folder).get_or_build(PARTS, refuse_to_build)
     assert found is not None
     with found:
         assert found.files["engine"].read() == b"engine"

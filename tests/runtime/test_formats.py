@@ -11,16 +11,16 @@ from fusionray.bundle.bundle import bundle_hash, read_bundle
 from fusionray.errors import BundleInvalid
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.session import CPU
+from fusionray.runtime.providers import CPU
 from fusionray.runtime.signature import check_generator
-from fusionray.runtime.source_encoding import open_source_reader
+from fusionray.runtime.source_encoding import open_source_encoder
 from tests.support.tiny_bundle import build_generator, build_identity
 
 ON_CPU = RuntimeConfig(providers=(CPU,), threads=1)
 
 
 def write_format_1(folder: Path) -> str:
-    """Write a bundle as versions wrote it that knew no other format; give the hash that they gave it."""
+    """Write a bundle of format 1; return the hash that its version computed."""
     folder.mkdir()
     models = {"generator.onnx": build_generator(), "identity.onnx": build_identity()}
     for name, data in models.items():
@@ -61,19 +61,19 @@ def test_a_bundle_of_format_1_is_read_keeps_its_hash_and_runs(tmp_path: Path) ->
     assert bundle_hash(bundle) == digest
     faces = np.random.default_rng(0).integers(0, 256, (2, 112, 112, 3), dtype=np.uint8)
     targets = np.random.default_rng(1).integers(0, 256, (2, 64, 64, 3), dtype=np.uint8)
-    sources = open_source_reader(bundle, ON_CPU).read(faces)
+    sources = open_source_encoder(bundle, ON_CPU).encode_crops(faces)
     fused = CropFuser(bundle, ON_CPU).fuse(sources, targets)
     wanted = np.rint(np.clip(255 - targets + 127.5 * sources[:, None, None, :3], 0, 255))
     assert np.abs(fused.crops - wanted).max() <= 1
 
 
-def test_a_precision_that_a_bundle_has_not_is_refused_with_those_it_has(tmp_path: Path) -> None:
+def test_a_missing_precision_is_refused_with_the_available_ones(tmp_path: Path) -> None:
     write_format_1(tmp_path / "bundle")
     with pytest.raises(BundleInvalid, match=r"has no int8 generator \(it has fp32\)"):
         CropFuser(read_bundle(tmp_path / "bundle"), ON_CPU, precision="int8")
 
 
-def test_a_batch_that_the_description_hides_is_refused(tmp_path: Path) -> None:
+def test_a_fixed_batch_that_is_not_described_is_refused(tmp_path: Path) -> None:
     write_format_1(tmp_path / "bundle")
     bundle = read_bundle(tmp_path / "bundle")
     (tmp_path / "frozen.onnx").write_bytes(build_generator(batch=2))

@@ -17,7 +17,7 @@ from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import MAX_BATCH
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import denormalize_crops
-from fusionray.runtime.session import CPU
+from fusionray.runtime.providers import CPU
 from fusionray.runtime.source_encoding import normalize_source
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny, write_tiny_bundle
@@ -46,7 +46,7 @@ def region_of(face: Face, picture: Image) -> tuple[int, int, int, int]:
 
 
 def test_an_embedding_has_unit_length_and_depends_on_the_person(fuser: Fuser) -> None:
-    first, again, other = (fuser.read_source(draw_person(seed)) for seed in (1, 1, 2))
+    first, again, other = (fuser.encode_source(draw_person(seed)) for seed in (1, 1, 2))
     assert first.shape == (512,)
     assert first.dtype == np.float32
     assert np.linalg.norm(first) == pytest.approx(1.0, abs=1e-5)
@@ -54,12 +54,12 @@ def test_an_embedding_has_unit_length_and_depends_on_the_person(fuser: Fuser) ->
     assert float(first @ other) < 0.999
 
 
-def test_pixels_outside_of_the_face_keep_their_bytes(fuser: Fuser) -> None:
+def test_pixels_outside_the_face_keep_their_bytes(fuser: Fuser) -> None:
     target = draw_person(2)
     fused = fuser.fuse(draw_person(1), target)
     assert fused.image.shape == target.shape
     assert fused.image.dtype == np.uint8
-    left, top, right, bottom = region_of(fuser.reader.detect(target, "target")[0], target)
+    left, top, right, bottom = region_of(fuser.preprocessor.detect(target, "target")[0], target)
     changed = changed_pixels(target, fused.image)
     assert changed[top:bottom, left:right].mean() > 0.3
     # The model's mask is 1 everywhere: that the rim keeps its bytes as well is the soft box's work.
@@ -69,7 +69,7 @@ def test_pixels_outside_of_the_face_keep_their_bytes(fuser: Fuser) -> None:
     assert not changed.any()
 
 
-def test_the_pictures_given_are_not_written_to(fuser: Fuser) -> None:
+def test_input_pictures_are_not_modified(fuser: Fuser) -> None:
     source, target = draw_person(1).copy(), draw_person(2).copy()
     fuser.fuse(source, target)
     assert np.array_equal(source, draw_person(1))
@@ -105,7 +105,7 @@ def test_the_models_see_the_range_that_the_bundle_states(tmp_path: Path, fuser: 
     assert np.abs(fused.crops - expected).max() <= 1
 
 
-def test_the_embedding_of_a_source_gets_unit_length_and_what_follows_it_stays() -> None:
+def test_the_embedding_of_a_source_gets_unit_length_and_other_values_stay() -> None:
     source = np.random.default_rng(2).normal(size=(2, 520)).astype(np.float32)
     found = normalize_source(source)
     assert np.linalg.norm(found[:, :512], axis=1) == pytest.approx([1.0, 1.0], abs=1e-5)
@@ -113,21 +113,21 @@ def test_the_embedding_of_a_source_gets_unit_length_and_what_follows_it_stays() 
     assert np.isfinite(normalize_source(np.zeros((1, 512), np.float32))).all()
 
 
-def test_more_faces_than_a_batch_give_the_same_as_one_by_one(fuser: Fuser) -> None:
+def test_several_batches_give_the_same_as_single_faces(fuser: Fuser) -> None:
     rng = np.random.default_rng(1)
     crops = rng.integers(0, 256, (MAX_BATCH + 3, TINY_SIZE, TINY_SIZE, 3), dtype=np.uint8)
-    sources = np.stack([fuser.read_source(draw_person(seed)) for seed in range(len(crops))])
+    sources = np.stack([fuser.encode_source(draw_person(seed)) for seed in range(len(crops))])
     together = fuser.crop_fuser.fuse(sources, crops).crops
     alone = [fuser.crop_fuser.fuse(sources[k : k + 1], crops[k : k + 1]).crops[0] for k in range(len(crops))]
     assert np.array_equal(together, alone)
 
 
-def test_numbers_that_are_not_finite_become_pixels(fuser: Fuser) -> None:
+def test_non_finite_outputs_become_pixels(fuser: Fuser) -> None:
     broken = np.array([np.nan, np.inf, -np.inf, 0.5], np.float32).reshape(1, 1, 2, 2).repeat(3, axis=1)
     assert denormalize_crops(broken, fuser.crop_fuser.described["output"])[0, :, :, 0].tolist() == [[0, 255], [0, 128]]
 
 
-def test_a_picture_without_a_face_is_named(fuser: Fuser) -> None:
+def test_the_error_names_the_picture_without_a_face(fuser: Fuser) -> None:
     with pytest.raises(NoFaceFound, match="source picture"):
         fuser.fuse(draw_empty(), draw_person(1))
     with pytest.raises(NoFaceFound, match="target picture"):
@@ -143,13 +143,13 @@ class FixedDetector:
 
 
 @pytest.mark.parametrize("value", [5.0, np.nan])
-def test_landmarks_that_give_no_crop_count_as_no_face(tmp_path: Path, value: float) -> None:
+def test_a_face_with_degenerate_landmarks_is_ignored(tmp_path: Path, value: float) -> None:
     detector = FixedDetector(np.full((5, 2), value, np.float32))
     with pytest.raises(NoFaceFound):
-        Fuser(write_tiny_bundle(tmp_path / "bundle"), detector).read_source(draw_empty())
+        Fuser(write_tiny_bundle(tmp_path / "bundle"), detector).encode_source(draw_empty())
 
 
-def test_what_is_loaded_is_reported(fuser: Fuser) -> None:
+def test_the_report_describes_the_engine(fuser: Fuser) -> None:
     assert (fuser.crop_fuser.report.provider, fuser.crop_fuser.report.threads) == (CPU, 1)
 
 

@@ -9,7 +9,7 @@ from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ProviderUnavailable
 from fusionray.hardware.device import has_nvidia_device
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine import InferenceEngine, Model, open_engine
+from fusionray.runtime.engine import InferenceEngine, ModelFile, open_engine
 from fusionray.runtime.engine_cache import ENTRY_NAME
 from fusionray.runtime.onnx_engine import GRAPH_NAME, OnnxEngine
 from fusionray.runtime.providers import CPU, TENSORRT
@@ -45,7 +45,7 @@ def test_an_optimised_graph_from_the_cache_computes_the_same(model: Path, tmp_pa
     assert found.outputs == plain.outputs
 
 
-def test_another_model_under_the_same_name_is_not_taken_for_the_cached_one(model: Path, tmp_path: Path) -> None:
+def test_another_model_under_the_same_name_has_an_entry_of_its_own(model: Path, tmp_path: Path) -> None:
     settings = on_cpu(cache=str(tmp_path / "cache"))
     former = embed(open_engine(model, settings))
     model.write_bytes(build_identity(seed=1))
@@ -54,7 +54,7 @@ def test_another_model_under_the_same_name_is_not_taken_for_the_cached_one(model
     assert not np.allclose(embed(engine), former, atol=1e-2)
 
 
-def test_other_options_make_another_entry_and_other_threads_do_not(model: Path, tmp_path: Path) -> None:
+def test_options_are_part_of_the_key_and_threads_are_not(model: Path, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     assert open_engine(model, on_cpu(cache=cache)).report.cache == "built"
     threads = open_engine(model, RuntimeConfig(providers=(CPU,), threads=2, cache=cache))
@@ -75,15 +75,15 @@ def test_a_damaged_graph_is_not_loaded(model: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").glob(f"*/{ENTRY_NAME}"))) == 1
 
 
-def test_bound_memory_computes_what_a_plain_run_does(model: Path) -> None:
-    engine = OnnxEngine(Model(model, ""), on_cpu())
+def test_io_binding_computes_the_same_as_a_plain_run(model: Path) -> None:
+    engine = OnnxEngine(ModelFile(model, ""), on_cpu())
     turned = PICTURES.transpose(0, 1, 3, 2)
     (plain,) = engine.run(["source"], {"input": turned})
     (bound,) = engine.run_bound(["source"], {"input": turned}, "cpu")
     assert np.array_equal(plain, bound)
 
 
-def test_a_precision_that_onnx_runtime_lacks_is_refused_or_warned_of(model: Path) -> None:
+def test_a_precision_that_onnx_runtime_lacks_raises_or_warns(model: Path) -> None:
     with pytest.raises(ProviderUnavailable, match="not in bf16"):
         open_engine(model, on_cpu(precision="bf16"))
     with pytest.warns(RuntimeWarning, match="continuing in fp32") as caught:
@@ -104,7 +104,7 @@ def test_tensorrt_that_cannot_start_leaves_nothing_in_the_cache(model: Path, tmp
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
-def test_storage_that_is_full_does_not_stop_a_replica(model: Path, tmp_path: Path, engine: str) -> None:
+def test_a_full_disk_does_not_stop_a_replica(model: Path, tmp_path: Path, engine: str) -> None:
     code = (
         "import resource, sys, warnings\n"
         "import numpy as np\n"
@@ -131,6 +131,6 @@ def test_storage_that_is_full_does_not_stop_a_replica(model: Path, tmp_path: Pat
         {"precision": "int8"},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigInvalid):
         validate(RuntimeConfig, wrong, "here")

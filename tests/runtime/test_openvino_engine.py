@@ -1,4 +1,4 @@
-"""OpenVINO in a process of its own, as a replica has it: beside torch and many others it was seen to crash."""
+"""OpenVINO in a process of its own, as in a replica: in one process with torch and other libraries it has crashed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CASES = Path(__file__).with_name("openvino_cases.py")
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
-def test_the_cases_of_openvino_hold_in_a_process_of_their_own() -> None:
+def test_openvino_cases_pass_in_a_process_of_their_own() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

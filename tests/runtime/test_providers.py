@@ -1,11 +1,11 @@
-"""What is chosen for which device: asked of pure functions, so that a GPU need not be there."""
+"""Providers, precision and options for each device; pure functions choose them, so no GPU is needed."""
 
 from __future__ import annotations
 
 import pytest
 
 from fusionray.errors import ProviderUnavailable
-from fusionray.hardware.device import Gpu, describe_cpu, parse_cpu
+from fusionray.hardware.device import Gpu, count_cpus, describe_cpu, parse_cpu
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.providers import (
     CPU,
@@ -16,7 +16,7 @@ from fusionray.runtime.providers import (
     order_providers,
     profile_shapes,
 )
-from fusionray.runtime.session import count_cpus, tune
+from fusionray.runtime.session import build_session_options
 
 ALL = (TENSORRT, CUDA, CPU)
 PASCAL, TURING, ADA = (Gpu("card", capability, 13000) for capability in ((6, 1), (7, 5), (8, 9)))
@@ -55,7 +55,7 @@ def test_providers_are_ordered_by_what_can_run(
         (CPU, None, "auto", "fp32", "fp32"),
     ],
 )
-def test_precision_is_what_the_device_has(
+def test_auto_precision_follows_the_device(
     provider: str, gpu: Gpu | None, asked: str, stored: str, computed: str
 ) -> None:
     assert decide_precision(RuntimeConfig(precision=asked), provider, gpu, stored) == computed
@@ -64,12 +64,12 @@ def test_precision_is_what_the_device_has(
 @pytest.mark.parametrize(
     ("provider", "gpu", "asked"), [(TENSORRT, TURING, "bf16"), (CUDA, ADA, "fp16"), (CPU, None, "bf16")]
 )
-def test_a_precision_that_cannot_be_had_is_refused(provider: str, gpu: Gpu | None, asked: str) -> None:
+def test_an_unsupported_precision_is_refused(provider: str, gpu: Gpu | None, asked: str) -> None:
     with pytest.raises(ProviderUnavailable, match=rf"{provider}.*{asked}"):
         decide_precision(RuntimeConfig(precision=asked), provider, gpu, "fp32")
 
 
-def test_tensorrt_is_told_workspace_precision_profile_and_where_it_keeps_engines() -> None:
+def test_tensorrt_options_are_workspace_precision_profile_and_cache_folder() -> None:
     settings = RuntimeConfig(workspace_gib=3, batches=(4, 1))
     options = choose_options(TENSORRT, settings, "fp16", SHAPES, "/somewhere")
     assert options == {
@@ -86,11 +86,11 @@ def test_tensorrt_is_told_workspace_precision_profile_and_where_it_keeps_engines
     }
 
 
-def test_no_profile_is_given_where_more_than_the_batch_varies() -> None:
+def test_there_is_no_profile_if_other_dimensions_are_dynamic() -> None:
     assert profile_shapes({"target": ("N", 3, "H", "W")}, (1,)) == {}
 
 
-def test_cuda_searches_exhaustively_and_keeps_to_its_memory() -> None:
+def test_cuda_options_are_exhaustive_search_and_the_memory_limit() -> None:
     options = choose_options(CUDA, RuntimeConfig(device_memory_gib=1.5), "fp32", {})
     assert options["cudnn_conv_algo_search"] == "EXHAUSTIVE"
     assert options["gpu_mem_limit"] == str(3 * 2**29)
@@ -98,16 +98,16 @@ def test_cuda_searches_exhaustively_and_keeps_to_its_memory() -> None:
     assert "gpu_mem_limit" not in choose_options(CUDA, RuntimeConfig(), "tf32", {})
 
 
-def test_options_of_the_settings_win() -> None:
+def test_options_of_the_settings_override_the_defaults() -> None:
     settings = RuntimeConfig(provider_options={CUDA: {"cudnn_conv_algo_search": "HEURISTIC", "use_tf32": True}})
     options = choose_options(CUDA, settings, "fp32", {})
     assert (options["cudnn_conv_algo_search"], options["use_tf32"]) == ("HEURISTIC", "1")
 
 
-def test_beside_a_gpu_one_thread_is_enough_unless_more_are_asked_for() -> None:
-    assert tune(RuntimeConfig(), [CUDA, CPU]).intra_op_num_threads == 1
-    assert tune(RuntimeConfig(), [CPU]).intra_op_num_threads == count_cpus()
-    assert tune(RuntimeConfig(threads=3), [CUDA, CPU]).intra_op_num_threads == 3
+def test_with_a_gpu_one_thread_is_the_default() -> None:
+    assert build_session_options(RuntimeConfig(), [CUDA, CPU]).intra_op_num_threads == 1
+    assert build_session_options(RuntimeConfig(), [CPU]).intra_op_num_threads == count_cpus()
+    assert build_session_options(RuntimeConfig(threads=3), [CUDA, CPU]).intra_op_num_threads == 3
 
 
 def test_a_cpu_is_described_by_its_first_processor() -> None:

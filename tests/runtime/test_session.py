@@ -7,15 +7,11 @@ import pytest
 
 from fusionray.config import validate
 from fusionray.errors import BundleInvalid, ConfigInvalid, ProviderUnavailable
+from fusionray.hardware.device import count_cpus, has_nvidia_device
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import open_engine
-from fusionray.runtime.session import (
-    CPU,
-    CUDA,
-    choose_providers,
-    count_cpus,
-    has_nvidia_device,
-)
+from fusionray.runtime.providers import CPU, CUDA
+from fusionray.runtime.session import choose_providers
 from tests.support.tiny_bundle import build_identity
 
 without_gpu = pytest.mark.skipif(has_nvidia_device(), reason="this machine has a GPU: CUDA would not be refused")
@@ -32,14 +28,14 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_auto_takes_what_the_machine_has(model: Path) -> None:
+def test_auto_chooses_providers_of_this_machine(model: Path) -> None:
     report = open_engine(model).report
     assert report.provider == choose_providers()[0]
     assert report.threads == count_cpus()
     assert report.library == f"onnxruntime {ort.__version__}"
 
 
-def test_threads_are_set_on_purpose_whatever_the_environment_says(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omp_num_threads_does_not_set_the_threads(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert open_engine(model, on(CPU)).report.threads == count_cpus()
     assert open_engine(model, RuntimeConfig(providers=(CPU,), threads=3)).report.threads == 3
@@ -59,9 +55,7 @@ def test_a_provider_that_silently_fell_to_the_cpu_is_refused(model: Path) -> Non
 
 @without_gpu
 @pytest.mark.skipif(CUDA not in ort.get_available_providers(), reason="this build of ONNX Runtime knows no CUDA")
-def test_a_gpu_whose_driver_does_not_answer_is_not_computed_around(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_with_a_broken_driver_is_an_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusionray.hardware.device.has_nvidia_device", lambda: True)
     assert choose_providers() == (CUDA, CPU)
     with pytest.raises(ProviderUnavailable, match="CUDAExecutionProvider: it could not start"):

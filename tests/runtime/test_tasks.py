@@ -1,4 +1,4 @@
-"""Bundles of any task are opened by the runner that drives them."""
+"""The task of a bundle selects the runner that opens it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fusionray.runtime.compile import compile_bundle
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixel_runner import PixelRunner, fit_picture
-from fusionray.runtime.session import CPU
+from fusionray.runtime.providers import CPU
 from fusionray.runtime.tasks import open_runner, register_task
 from tests.support.blend_bundle import BLEND_SIZE, build_mean, describe_blend, write_blend_bundle
 from tests.support.pictures import draw_empty, draw_person
@@ -31,7 +31,7 @@ def flat(level: int, height: int = BLEND_SIZE, width: int = BLEND_SIZE) -> np.nd
     return np.full((height, width, 3), level, np.uint8)
 
 
-def test_pictures_of_any_size_become_one_of_the_size_of_the_model(tmp_path: Path) -> None:
+def test_pictures_of_any_size_give_one_of_the_model_size(tmp_path: Path) -> None:
     runner = open_runner(write_blend_bundle(tmp_path / "bundle"), ON_CPU)
     assert isinstance(runner, PixelRunner)
     runner.warm_up()
@@ -41,7 +41,7 @@ def test_pictures_of_any_size_become_one_of_the_size_of_the_model(tmp_path: Path
     assert np.unique(made).tolist() == [60]
 
 
-def test_the_middle_of_a_picture_is_what_the_model_sees() -> None:
+def test_the_model_gets_the_centre_of_a_picture() -> None:
     picture = flat(0, 40, 100)
     picture[:, 30:70] = 200
     assert np.unique(fit_picture(picture, (20, 20))).tolist() == [200]
@@ -50,7 +50,7 @@ def test_the_middle_of_a_picture_is_what_the_model_sees() -> None:
 
 
 @pytest.mark.parametrize("batch", ["N", 2])
-def test_a_batch_gives_what_single_pictures_give(tmp_path: Path, batch: str | int) -> None:
+def test_a_batch_gives_the_same_as_single_pictures(tmp_path: Path, batch: str | int) -> None:
     bundle = write_bundle(tmp_path / "b", {"generator.onnx": build_mean(batch=batch)}, describe_blend(batch=batch))
     runner = PixelRunner(bundle, ON_CPU)
     content, style = np.random.default_rng(0).integers(0, 256, (2, 9, BLEND_SIZE, BLEND_SIZE, 3), dtype=np.uint8)
@@ -61,31 +61,33 @@ def test_a_batch_gives_what_single_pictures_give(tmp_path: Path, batch: str | in
     assert np.abs(together - wanted).max() <= 0.5
 
 
-def test_a_model_that_is_not_what_its_bundle_says_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_differs_from_its_description_is_refused(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "b", {"generator.onnx": build_mean(size=16)}, describe_blend())
     with pytest.raises(BundleInvalid, match=r"'output' is .*, not"):
         open_runner(bundle, ON_CPU)
 
 
-def test_a_task_of_something_else_than_pictures_needs_a_runner_of_its_own(tmp_path: Path) -> None:
+def test_a_task_with_other_inputs_than_pictures_needs_its_own_runner(tmp_path: Path) -> None:
     picture = describe_blend().tensors["generator.onnx"]["output"]
     sound = TensorDescription(meaning="source", shape=("N", 3, 32, 32), minimum=-1.0, maximum=1.0)
     tensors = {"generator.onnx": {"content": picture, "style": sound, "output": picture}}
     bundle = write_blend_bundle(tmp_path / "bundle", tensors=tensors)
-    with pytest.raises(BundleInvalid, match=r"'style' is a source .* the task blend is only known here for pictures"):
+    with pytest.raises(
+        BundleInvalid, match=r"'style' is a source .* without a runner of the task blend, only pictures"
+    ):
         open_runner(bundle, ON_CPU)
 
 
 class Own(PixelRunner):
-    """A runner that a package brings."""
+    """A runner of another package."""
 
 
-def test_a_package_may_bring_the_runner_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_can_register_the_runner_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint("blend", f"{__name__}:Own", tasks.ENTRY_POINTS)
     monkeypatch.setattr(tasks, "RUNNER_FACTORIES", dict(tasks.RUNNER_FACTORIES))
     monkeypatch.setattr(tasks, "entry_points", lambda **wanted: EntryPoints([entry]).select(**wanted))
     assert isinstance(open_runner(write_blend_bundle(tmp_path / "bundle"), ON_CPU), Own)
-    with pytest.raises(ValueError, match=r"task 'blend': .*Own.* drives it already"):
+    with pytest.raises(ValueError, match=r"task 'blend': .*Own.* is registered for it already"):
         register_task("blend", PixelRunner)
 
 
@@ -93,7 +95,7 @@ def test_face_fusion_is_one_of_the_tasks(tmp_path: Path) -> None:
     bundle = write_tiny_bundle(tmp_path / "bundle")
     runner = open_runner(bundle, ON_CPU)
     source, target = draw_person(1), draw_person(2)
-    wanted = Fuser(bundle, runner.fuser.reader.detector, ON_CPU).fuse(source, target).image  # type: ignore[attr-defined]
+    wanted = Fuser(bundle, runner.fuser.preprocessor.detector, ON_CPU).fuse(source, target).image  # type: ignore[attr-defined]
     assert np.array_equal(runner.run({"source": source, "target": target}), wanted)
     with pytest.raises(NoFaceFound):
         runner.run({"source": draw_empty(), "target": target})

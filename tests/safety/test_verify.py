@@ -17,8 +17,9 @@ from PIL import Image
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid, ImageRejected
 from fusionray.faces.decode import decode_image
+from fusionray.faces.image_header import PictureFormat
 from fusionray.safety.output import encode_output
-from fusionray.safety.provenance import PictureFormat, Provenance
+from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import SETTINGS, Signer
 from fusionray.safety.signing_keys import load_key
 from fusionray.safety.verify import verify

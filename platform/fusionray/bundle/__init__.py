@@ -1,1 +1,1 @@
-"""Contract 4: the bundle, what `bundle.json` says and how its files are written, read and hashed."""
+"""The bundle: the schema of `bundle.json`, and how the files of a bundle are written, read and hashed."""

@@ -1,18 +1,18 @@
-"""Contract 4, the bundle: the folder that leaves training and enters serving.
+"""Write and read bundles: folders with ONNX models and `bundle.json`, which `fusionray export` makes and serving loads.
 
     generator.onnx   source [N,L] or [N,3,s,s], target [N,3,S,S] -> output [N,3,S,S], mask [N,1,S,S]
-    identity.onnx    input [N,3,112,112] -> source [N,L]; not there if the generator sees the source as a picture
-    generator.fp16.onnx, generator.int8.onnx    the generator in fewer bits, where it was exported so
-    bundle.json      how the models are driven, where they come from, and the sha256 of each file
+    identity.onnx    input [N,3,112,112] -> source [N,L]; absent if the generator takes the source as a picture
+    generator.fp16.onnx, generator.int8.onnx    quantized variants of the generator, if exported
+    bundle.json      inputs, outputs and origin of the models, and the sha256 of each file
 
-These are the files of face fusion. A bundle of another task names it in `bundle.json`, has `generator.onnx` with inputs
-of its own naming and an `output`, and lists whatever files it has besides.
+These are the files of face fusion. A bundle of another task names it in `bundle.json`; its `generator.onnx` has inputs
+with names of its own and an `output`, and the bundle may hold more files.
 
-A source is read once and drawn from as often as one likes. Of a bundle made here, its first 512 values are the identity
-embedding, of unit length; what follows, if anything, is what the generator of the same bundle looks up in the source's
-picture. A model made elsewhere may take another source: `description.py` has what can be said of it.
+The first 512 values of an encoded source are the identity embedding, of unit length; the values after it, if any,
+encode more of the source face, for the generator of the same bundle only. An imported model may take another source
+(`description.py`).
 
-A bundle appears under its name whole or not at all, and is read only after every hash has been checked.
+A bundle is written atomically, and `read_bundle` checks every hash before it returns.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from fusionray.bundle.description import (
     GENERATOR_NAME,
     IDENTITY_NAME,
     BundleDescription,
-    Precision,
     TensorDescription,
+    WeightPrecision,
 )
 from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import BundleInvalid
@@ -45,36 +45,36 @@ DESCRIPTION_NAME = "bundle.json"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle on this machine whose files have been checked."""
+    """A folder whose files have been checked, and its description."""
 
     folder: Path
     description: BundleDescription
 
     @property
     def generator_path(self) -> Path:
-        """Locate the generator."""
+        """Return the path of the float32 generator."""
         return self.folder / GENERATOR_NAME
 
     @property
     def identity_path(self) -> Path:
-        """Locate the identity encoder."""
+        """Return the path of the identity encoder."""
         return self.folder / IDENTITY_NAME
 
     def require_task(self, task: str) -> None:
-        """Refuse to be driven as a bundle of another task.
+        """Check that the bundle is of a task.
 
-        Raises: BundleInvalid.
+        Raises: BundleInvalid if it is of another task.
         """
         if self.description.task != task:
             raise BundleInvalid(
                 f"{self.folder}: is a bundle of the task {self.description.task}, and one of {task} is needed here; "
-                "name another one, or serve this one with `fusionray serve --bundle`"
+                "name another bundle, or serve this one with `fusionray serve --bundle`"
             )
 
-    def generator_path_for(self, precision: Precision) -> Path:
-        """Locate the generator in a precision.
+    def generator_path_for(self, precision: WeightPrecision) -> Path:
+        """Return the path of the generator in a precision.
 
-        Raises: BundleInvalid if the bundle has none of that precision.
+        Raises: BundleInvalid if the bundle has no generator in that precision.
         """
         if precision == "fp32":
             return self.generator_path
@@ -89,25 +89,25 @@ class Bundle:
 
     @property
     def source_shape(self) -> tuple[int, ...]:
-        """Give the shape of what stands for one source: [L], or [3,s,s] of a picture.
+        """Return the shape of one encoded source: [L], or [3,s,s] of a picture.
 
-        Raises: BundleInvalid if the description gives no numbers, or fewer than an embedding has.
+        Raises: BundleInvalid if the described shape is not fixed, or is shorter than an embedding.
         """
         shape = self.tensor(GENERATOR_NAME, "source").shape[1:]
         sizes = tuple(size for size in shape if isinstance(size, int) and size > 0)
-        # What a matrix or converter makes of an embedding may be shorter; tokens that follow it make it longer.
-        shortest = 1 if self.description.takes_picture or self.description.embedding.file else EMBEDDING_LENGTH
+        # A matrix or converter may shorten an embedding; tokens that follow the embedding make the source longer.
+        shortest = 1 if self.description.source_is_picture or self.description.embedding.file else EMBEDDING_LENGTH
         if len(sizes) != len(shape) or not sizes or sizes[-1] < shortest:
             last = shape[-1] if shape else "nothing"
             raise BundleInvalid(
-                f"{self.folder}/{DESCRIPTION_NAME}: 'source' of {GENERATOR_NAME} ends in {last}, not in a number "
-                f"from {shortest} on; export it again"
+                f"{self.folder}/{DESCRIPTION_NAME}: 'source' of {GENERATOR_NAME} ends in {last}, not in a number of "
+                f"at least {shortest}; export it again"
             )
         return sizes
 
     @property
     def source_length(self) -> int:
-        """Count the values that stand for a source.
+        """Return the number of values of one encoded source.
 
         Raises: BundleInvalid as `source_shape` does.
         """
@@ -117,9 +117,9 @@ class Bundle:
         return length
 
     def tensor(self, file: str, role: str) -> TensorDescription:
-        """Look up what an input or output holds.
+        """Return the description of an input or output.
 
-        Raises: BundleInvalid if the description does not mention it.
+        Raises: BundleInvalid if there is none.
         """
         try:
             return self.description.tensors[file][role]
@@ -129,36 +129,35 @@ class Bundle:
             ) from None
 
     def port(self, file: str, role: str) -> str:
-        """Name an input or output as the model does.
+        """Return the name of an input or output in the graph.
 
-        Raises: BundleInvalid if the description does not mention it.
+        Raises: BundleInvalid if it is not described.
         """
         return self.tensor(file, role).port or role
 
 
 def write_bundle(folder: str | Path, files: Mapping[str, bytes | Path], description: BundleDescription) -> Bundle:
-    """Write files and description as a bundle, replacing one that is already there.
+    """Write files and description as a bundle, atomically; an older bundle in `folder` is replaced.
 
-    `files` maps the names in the bundle to content or to a file to copy; their hashes are filled into the description.
-    The bundle is built beside `folder` and renamed into place, so nothing half-written ever bears its name.
+    `files` maps names in the bundle to content, or to a file to copy; the description gets their hashes.
 
-    Raises: BundleInvalid if a required file is not given, a name is a path, or `folder` holds something else.
+    Raises: BundleInvalid if a required file is missing, a name is a path, or `folder` has content other than a bundle.
     """
     target = Path(folder).expanduser().absolute()
     missing = [name for name in description.required_files if name not in files]
     if missing:
-        raise BundleInvalid(f"{target}: a bundle needs {' and '.join(missing)}; hand over what the export made")
+        raise BundleInvalid(f"{target}: a bundle needs {' and '.join(missing)}; add them to `files`")
     for name in files:
         check_name(name, str(target))
     if target.exists() and not (target / DESCRIPTION_NAME).is_file() and (target.is_file() or any(target.iterdir())):
-        raise BundleInvalid(f"{target}: holds something that is not a bundle and is left alone; choose another folder")
+        raise BundleInvalid(f"{target}: has content that is not a bundle, and is left alone; choose another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = target.parent / f".{target.name}.{uuid.uuid4().hex}.part"
     staging.mkdir()
     try:
         hashes = {name: store_file(staging / name, content) for name, content in sorted(files.items())}
         complete = description.model_copy(update={"files": hashes})
-        text = json.dumps(complete.tree(), indent=1, sort_keys=True)
+        text = json.dumps(complete.to_json(), indent=1, sort_keys=True)
         store_file(staging / DESCRIPTION_NAME, f"{text}\n".encode())
         replace_folder(staging, target)
     finally:
@@ -167,7 +166,7 @@ def write_bundle(folder: str | Path, files: Mapping[str, bytes | Path], descript
 
 
 def check_name(name: str, where: str) -> None:
-    """Refuse names that would leave the folder or hide the description.
+    """Refuse a name that is a path, or that of the description.
 
     Raises: BundleInvalid naming the file.
     """
@@ -176,7 +175,7 @@ def check_name(name: str, where: str) -> None:
 
 
 def store_file(path: Path, content: bytes | Path) -> str:
-    """Write or copy one file, let it reach the disk, and give its sha256."""
+    """Write or copy one file, sync it to the disk, and return its sha256."""
     if isinstance(content, Path):
         shutil.copyfile(content, path)
     else:
@@ -187,17 +186,17 @@ def store_file(path: Path, content: bytes | Path) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """Compute the sha256 of a file, in hexadecimal digits, without holding the file in memory."""
+    """Return the sha256 of a file, hexadecimal, without loading the file into memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def replace_folder(staging: Path, target: Path) -> None:
-    """Rename a finished folder into place; a bundle that was there is moved aside first and then removed."""
+    """Rename a finished folder to its path; an existing folder is first renamed, then removed."""
     if not target.exists():
         os.rename(staging, target)
         return
-    # A folder that is not empty cannot be renamed over: for an instant neither is there, never a mixture of both.
+    # A rename cannot replace a non-empty folder: for a moment there is no bundle, but never a mixture of both.
     outdated = target.parent / f".{target.name}.{uuid.uuid4().hex}.old"
     os.rename(target, outdated)
     try:
@@ -211,9 +210,9 @@ def replace_folder(staging: Path, target: Path) -> None:
 def read_bundle(location: str | Path, tracking_uri: str | None = None) -> Bundle:
     """Open a bundle and check every file against its hash.
 
-    `location` is a folder, or `models:/name@alias` for one that the MLflow registry at `tracking_uri` holds.
+    `location` is a folder, or `models:/name@alias` of the MLflow registry at `tracking_uri`.
 
-    Raises: BundleInvalid naming the file that is missing, damaged or not understood, and what to do.
+    Raises: BundleInvalid naming the file that is missing, damaged or not understood.
     """
     if str(location).startswith(REGISTRY_PREFIX):
         # Only a registry location needs the tracker: the runtime must not import it for a plain folder.
@@ -225,22 +224,24 @@ def read_bundle(location: str | Path, tracking_uri: str | None = None) -> Bundle
     for name in description.required_files:
         if name not in description.files:
             raise BundleInvalid(f"{folder}/{DESCRIPTION_NAME}: lists no {name}; export the model again")
-    for name, promised in description.files.items():
+    for name, expected in description.files.items():
         check_name(name, f"{folder}/{DESCRIPTION_NAME}")
         path = folder / name
         if not path.is_file():
-            raise BundleInvalid(f"{path}: the bundle promises this file but it is missing; copy or export it again")
-        found = hash_file(path)
-        if found != promised:
             raise BundleInvalid(
-                f"{path}: sha256 is {found[:12]}..., but {DESCRIPTION_NAME} promises {promised[:12]}...; the file is "
+                f"{path}: {DESCRIPTION_NAME} lists this file, but it is missing; copy or export it again"
+            )
+        found = hash_file(path)
+        if found != expected:
+            raise BundleInvalid(
+                f"{path}: sha256 is {found[:12]}..., but {DESCRIPTION_NAME} lists {expected[:12]}...; the file is "
                 "damaged or was changed: copy or export the bundle again"
             )
     return Bundle(folder, description)
 
 
 def read_description(folder: Path) -> BundleDescription:
-    """Read `bundle.json` without checking the files beside it.
+    """Read `bundle.json` without checking the other files.
 
     Raises: BundleInvalid if it is missing or not understood.
     """
@@ -258,6 +259,6 @@ def read_description(folder: Path) -> BundleDescription:
 
 
 def bundle_hash(bundle: Bundle) -> str:
-    """Identify a bundle by what it holds, wherever it lies: the sha256 of its description, which hashes every file."""
-    tree = bundle.description.tree()
-    return hashlib.sha256(json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """Return the sha256 of a bundle's content: of its description, which includes the hash of every file."""
+    described = bundle.description.to_json()
+    return hashlib.sha256(json.dumps(described, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,10 +1,10 @@
-"""What a bundle says of itself: the content of `bundle.json`, from which the runtime learns how to drive the models.
+"""The schema of `bundle.json`, which tells the runtime how to run the models of a bundle.
 
-Format 2 says more than format 1, whose bundles are those where all of it has its default: ports named as their roles,
-RGB, one range for all channels, an embedding of unit length, a mask, a batch of any number.
+Format 1 has fewer fields than format 2; for its bundles the others have their defaults: ports named as their roles,
+RGB, one value range for all channels, an embedding of unit length, a mask, a dynamic batch.
 
-`task` says what the models are for, and so which runner of the runtime drives them. Bundles that name none are those of
-face fusion. What concerns faces only is neither asked of other tasks nor written for them.
+`task` selects the runner of the runtime; without it, the task is face fusion. Bundles of other tasks have no fields
+about faces.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ IDENTITY_NAME = "identity.onnx"
 EMBEDDING_LENGTH = 512
 IDENTITY_SIZE = 112
 FACE_FUSION = "face_fusion"
-# Roles of a model that are its outputs; whatever else is described is an input.
+# Roles of outputs; all other roles are inputs.
 OUTPUT_ROLES = ("output", "mask")
-ABOUT_FACES = ("template", "identity_template", "embedding")
+FACE_FIELDS = ("template", "identity_template", "embedding")
 
 SINCE_FORMAT_2: Any = {
     "embedding": True,
@@ -34,17 +34,17 @@ SINCE_FORMAT_2: Any = {
 }
 
 Meaning = Literal["source", "picture", "mask"]
-Precision = Literal["fp32", "fp16", "int8"]
+WeightPrecision = Literal["fp32", "fp16", "int8"]
 Level = float | tuple[float, float, float]
 
 
 class TensorDescription(Section):
-    """What one input or output of a model holds.
+    """Name, shape and value range of one input or output of a model.
 
-    `port` is its name in the graph; that of its role if not given. `shape` uses names for sizes that vary; a batch that
-    is a number is the only one that the model takes. Of a `picture`, `minimum` is the value of black and `maximum` that
-    of white, one for all channels or one for each, as the channels are ordered; of a `mask`, those of 0 and 1. An
-    embedding, the beginning of a `source`, has no levels: its values lie in `minimum..maximum`.
+    `port` is its name in the graph, by default that of its role. `shape` has names for dynamic dimensions; if the batch
+    is a number, the model takes no other batch size. In a `picture`, `minimum` is black and `maximum` white, one value
+    for all channels or one per channel in `order`; in a `mask`, they are 0 and 1. The values of an encoded `source` lie
+    in `minimum..maximum`.
     """
 
     meaning: Meaning
@@ -56,16 +56,17 @@ class TensorDescription(Section):
 
     @model_validator(mode="after")
     def check_range(self) -> TensorDescription:
-        if any(low >= high for low, high in zip(spread(self.minimum), spread(self.maximum), strict=True)):
+        if any(low >= high for low, high in zip(per_channel(self.minimum), per_channel(self.maximum), strict=True)):
             raise ValueError(f"minimum {self.minimum} must lie below maximum {self.maximum}")
         return self
 
 
 class EmbeddingRule(Section):
-    """How the embedding that `identity.onnx` gives becomes the source that the generator takes.
+    """How the output of `identity.onnx` becomes the `source` input of the generator.
 
-    It is scaled to unit length (`unit_before`), goes through the matrix [E,L] in the file `matrix` (embedding @ matrix)
-    or the model in the file `converter` ([N,E] -> [N,L]), and is scaled again (`unit_after`); each step only if named.
+    The embedding is scaled to unit length (`unit_before`), converted by the matrix [E,L] in the file `matrix`
+    (embedding @ matrix) or by the model in the file `converter` ([N,E] -> [N,L]), and scaled again (`unit_after`); each
+    step is optional.
     """
 
     unit_before: bool = True
@@ -81,14 +82,14 @@ class EmbeddingRule(Section):
 
     @property
     def file(self) -> str | None:
-        """Name the file of the bundle that maps the embedding, if one does."""
+        """Return the name of the file with the matrix or converter, if there is one."""
         return self.matrix or self.converter
 
 
 class Lineage(Section):
-    """Where a model comes from: the digest of its data, its resolved configuration, the code, and how it scored.
+    """Origin of a model: hash of its data, resolved configuration, version of the code, and metrics.
 
-    A model that was made elsewhere says so by `imported`: the sha256 of each file that it came in, by file name.
+    `imported`: for a model made elsewhere, the sha256 of each imported file, by file name.
     """
 
     data_manifest: str
@@ -99,17 +100,17 @@ class Lineage(Section):
 
 
 class Parity(Section):
-    """How far the exported models are from the trained ones: largest absolute difference, and what was allowed."""
+    """Largest absolute difference between the outputs of the ONNX and the torch models, and the allowed one."""
 
     tolerance: float
     largest_difference: float
 
 
 class Variant(Section):
-    """The generator in fewer bits, and how far it is from `generator.onnx` on crops that it did not learn from.
+    """A quantized generator, and its difference from `generator.onnx` on held-out crops.
 
-    Differences are of `output` and `mask` in 0..1; PSNR and SSIM are of `output`, the mean over the crops. `judged_on`
-    says what the crops were; `quantized` which operators are in eight bits.
+    Differences are of `output` and `mask` in 0..1; PSNR and SSIM are means of `output` over the crops. `judged_on`:
+    where the `crops` crops come from; `quantized`: the operators in int8.
     """
 
     file: str
@@ -125,13 +126,13 @@ class Variant(Section):
 
 
 class BundleDescription(Section):
-    """The content of `bundle.json`. `tensors` maps file name, then role, to what that input or output holds.
+    """The content of `bundle.json`. `tensors` maps file name, then role, to the description of an input or output.
 
-    Roles of face fusion are `source`, `target`, `output` and, if there is one, `mask` of `generator.onnx`, and `input`
-    and `source` of `identity.onnx`, which a bundle whose `source` is a picture does without. A source's face is cut at
-    `identity_template`, a target's at `template`. Any other task has `generator.onnx` with inputs of its own naming and
-    one `output`. A model that was made elsewhere has no `parity`.
-    `name` travels in HTTP headers and registry entries, so it is plain ASCII without spaces.
+    Roles of face fusion are `source`, `target`, `output` and optionally `mask` of `generator.onnx`, and `input` and
+    `source` of `identity.onnx`, which is absent if the `source` is a picture. Source faces are aligned to
+    `identity_template`, target faces to `template`. Other tasks have `generator.onnx` with any input roles and one
+    `output`. An imported model has no `parity`. `name` appears in HTTP headers and in the registry, so it is ASCII
+    without spaces.
     """
 
     format_version: Literal[1, 2] = FORMAT_VERSION
@@ -145,7 +146,7 @@ class BundleDescription(Section):
     licence: str
     lineage: Lineage
     parity: Parity | None = None
-    variants: dict[Precision, Variant] = Field(default_factory=dict)
+    variants: dict[WeightPrecision, Variant] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -154,7 +155,7 @@ class BundleDescription(Section):
             if not self.template:
                 raise ValueError("template: a bundle of face fusion names the template that targets are cut at")
             return self
-        foreign = [name for name in ABOUT_FACES if name in self.model_fields_set]
+        foreign = [name for name in FACE_FIELDS if name in self.model_fields_set]
         if foreign:
             raise ValueError(f"{foreign[0]}: is about faces and has no effect on the task {self.task}; leave it out")
         roles = self.tensors.get(GENERATOR_NAME, {})
@@ -162,50 +163,49 @@ class BundleDescription(Section):
             raise ValueError(f"tensors: {GENERATOR_NAME} of the task {self.task} needs an 'output' and an input")
         return self
 
-    def tree(self) -> dict[str, Any]:
-        """Give it as it is written, and hashed.
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as it is written and hashed.
 
-        A bundle of face fusion does not name its task, and one of format 1 has only what that format knew: the hashes
-        of bundles that are in use stay.
+        Face fusion omits `task`, and format 1 omits later fields, so that hashes of older bundles stay the same.
         """
         if self.task != FACE_FUSION:
-            return self.model_dump(mode="json", exclude=set(ABOUT_FACES))
-        unknown_then = SINCE_FORMAT_2 if self.format_version == 1 else {}
-        return self.model_dump(mode="json", exclude={"task": True, **unknown_then})
+            return self.model_dump(mode="json", exclude=set(FACE_FIELDS))
+        later_fields = SINCE_FORMAT_2 if self.format_version == 1 else {}
+        return self.model_dump(mode="json", exclude={"task": True, **later_fields})
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Name the inputs of the generator by their roles, in alphabetical order: `bundle.json` keeps no other."""
+        """Return the roles of the generator's inputs, in alphabetical order; `bundle.json` stores no other order."""
         return tuple(sorted(role for role in self.tensors.get(GENERATOR_NAME, {}) if role not in OUTPUT_ROLES))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Name the files that hold a model without which nothing runs, the one that makes the picture last."""
+        """Return the files of the required models; the generator is last."""
         others = sorted(name for name in self.tensors if name != GENERATOR_NAME)
         if self.task == FACE_FUSION:
-            others = [] if self.takes_picture else [IDENTITY_NAME]
+            others = [] if self.source_is_picture else [IDENTITY_NAME]
         return (*others, GENERATOR_NAME)
 
     @property
-    def takes_picture(self) -> bool:
-        """Tell whether the generator sees the source as a picture, not through an embedding."""
+    def source_is_picture(self) -> bool:
+        """Return whether the generator takes the source as a picture, not as an embedding."""
         source = self.tensors.get(GENERATOR_NAME, {}).get("source")
         return source is not None and source.meaning == "picture"
 
     @property
     def required_files(self) -> tuple[str, ...]:
-        """Name the files without which the bundle cannot be run."""
+        """Return the names of the files that the bundle needs."""
         mapping = (self.embedding.file,) if self.embedding.file else ()
         return (*reversed(self.models), *mapping, *(variant.file for variant in self.variants.values()))
 
 
-def spread(level: Level) -> tuple[float, float, float]:
-    """Give a level for each of three channels."""
+def per_channel(level: Level) -> tuple[float, float, float]:
+    """Return a level for each of three channels."""
     return level if isinstance(level, tuple) else (level, level, level)
 
 
 def describe_pictures(size: int, inputs: Iterable[str]) -> dict[str, dict[str, TensorDescription]]:
-    """Describe the tensors of a bundle from named pictures to an `output`, all of one size and in [-1,1]."""
+    """Describe the tensors of a generator with picture inputs and an `output`, all of one size and in [-1,1]."""
     picture = TensorDescription(meaning="picture", shape=("N", 3, size, size), minimum=-1.0, maximum=1.0)
     return {GENERATOR_NAME: dict.fromkeys((*inputs, "output"), picture)}
 
@@ -213,7 +213,7 @@ def describe_pictures(size: int, inputs: Iterable[str]) -> dict[str, dict[str, T
 def describe_tensors(
     size: int, minimum: float, maximum: float, source_length: int = EMBEDDING_LENGTH
 ) -> dict[str, dict[str, TensorDescription]]:
-    """Describe the tensors of a bundle made here; the generator's pictures lie in `minimum..maximum`."""
+    """Describe the tensors of a face fusion bundle made by `fusionray export`; pictures lie in `minimum..maximum`."""
     source = TensorDescription(meaning="source", shape=("N", source_length), minimum=-1.0, maximum=1.0)
     picture = TensorDescription(meaning="picture", shape=("N", 3, size, size), minimum=minimum, maximum=maximum)
     mask = TensorDescription(meaning="mask", shape=("N", 1, size, size), minimum=0.0, maximum=1.0)

@@ -26,8 +26,8 @@ from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.pixels import levels_of
-from fusionray.runtime.source_encoding import EmbeddingReader, normalize_source
+from fusionray.runtime.pixels import value_range
+from fusionray.runtime.source_encoding import EmbeddingSourceEncoder, normalize_source
 from fusionray.storage import filesystem as storage
 
 
@@ -75,14 +75,14 @@ class BundleFusionModel:
     """
 
     def __init__(self, bundle: Bundle, face_crop: nn.Module, threads: int | None = None) -> None:
-        if bundle.description.takes_picture:
+        if bundle.description.source_is_picture:
             raise BundleInvalid(
                 f"{bundle.folder}: its generator takes the source as a picture; an evaluation needs the bundle's "
                 "identity encoder, and this bundle has none"
             )
         settings = RuntimeConfig(threads=threads)
         self.generator = CropFuser(bundle, settings)
-        self.reader = EmbeddingReader(bundle, settings)
+        self.reader = EmbeddingSourceEncoder(bundle, settings)
         self.face_crop = face_crop
 
     @torch.no_grad()
@@ -95,12 +95,12 @@ class BundleFusionModel:
     @torch.no_grad()
     def embed(self, face: Tensor) -> Tensor:
         """Embed faces [N,3,112,112] in [-1,1], [N,512] of unit length."""
-        source_NE = normalize_source(self.reader.encode(self.rescale(face)))
+        source_NE = normalize_source(self.reader.embed(self.rescale(face)))
         return torch.from_numpy(source_NE[:, :EMBEDDING_LENGTH]).to(face.device)
 
     def rescale(self, image_NCHW: Tensor) -> NDArray[np.float32]:
         """Map RGB pictures in [-1,1] to the value range and channel order of the encoder's input."""
-        black_C11, span_C11 = levels_of(self.reader.crop_range)
+        black_C11, span_C11 = value_range(self.reader.crop_range)
         ordered = image_NCHW.flip(1) if self.reader.crop_range.order == "bgr" else image_NCHW
         return np.asarray((ordered.float() + 1).cpu().numpy() * (span_C11 / 2) + black_C11, np.float32)
 

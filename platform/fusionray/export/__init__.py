@@ -1,1 +1,1 @@
-"""What leaves training: ONNX models, checked against torch, in a bundle."""
+"""Export trained models to ONNX bundles, checked against torch, and import ONNX models made elsewhere."""

@@ -1,4 +1,4 @@
-"""Calibration data: inputs to calibrate and measure variants of a generator, made of crops of its run's shards.
+"""Draw calibration data: inputs to calibrate and to measure quantized generators, from crops of the run's shards.
 
 N rows, S crop size.
 """
@@ -30,9 +30,9 @@ SYNTHETIC_SEED = 20261122
 
 @dataclass(frozen=True, eq=False)
 class CalibrationData:
-    """Inputs of a generator by name, [N,...] each: to calibrate, and held-out ones to measure.
+    """Inputs of a generator by name, float32 [N,...] each: `calibration` ones, and `held_out` ones to measure.
 
-    `judged_on` describes the held-out ones. `outputs`: the names of the generator's outputs.
+    `judged_on`: where the held-out crops come from. `outputs`: the names of the generator's outputs.
     """
 
     calibration: Mapping[str, FloatArray]
@@ -41,43 +41,44 @@ class CalibrationData:
     outputs: tuple[str, ...]
 
 
-def draw_calibration_data(delivery: BundleExport, data: StoredData, shards: str | None = None) -> CalibrationData:
-    """Draw the same inputs again and again for a checkpoint: calibration from the split that is learned from.
+def draw_calibration_data(bundle_export: BundleExport, data: StoredData, shards: str | None = None) -> CalibrationData:
+    """Draw calibration inputs from the training split, held-out ones from the validation split; the same every time.
 
-    `data` says what its run learned from; `shards` are those of its run, if no others are named.
+    `data` is the data configuration of the run; `shards` replaces its shards. If the run's shards are gone, the family
+    draws synthetic crops.
 
-    Raises: ConfigInvalid if the family says nothing of inputs; InputMissing if the shards are not there, ShardMismatch,
+    Raises: ConfigInvalid if the family defines no inputs; InputMissing if the shards are missing; ShardMismatch;
         ShardCorrupt.
     """
-    if delivery.make_inputs is None:
-        raise ConfigInvalid("precisions: this recipe gives no inputs to measure variants on; export fp32 only")
+    if bundle_export.make_inputs is None:
+        raise ConfigInvalid("precisions: this recipe has no inputs to measure variants on; export fp32 only")
     folder = shards or data.shards
-    if shards is None and delivery.draw_fallback and not storage.exists(storage.join(folder, MANIFEST_NAME)):
-        held_out = delivery.draw_fallback(NUM_HELD_OUT, SYNTHETIC_SEED + 1)
-        calibration = delivery.draw_fallback(NUM_CALIBRATION, SYNTHETIC_SEED)
-        judged_on = delivery.fallback_name
+    if shards is None and bundle_export.draw_fallback and not storage.exists(storage.join(folder, MANIFEST_NAME)):
+        held_out = bundle_export.draw_fallback(NUM_HELD_OUT, SYNTHETIC_SEED + 1)
+        calibration = bundle_export.draw_fallback(NUM_CALIBRATION, SYNTHETIC_SEED)
+        judged_on = bundle_export.fallback_name
     else:
         manifest = read_manifest(folder)
-        # Pictures are aligned to no template.
+        # Shards of pictures have no template.
         if manifest.size != data.size or manifest.template not in ("", data.template):
             raise ShardMismatch(
                 f"{folder}: holds crops of {manifest.size} px at {manifest.template}, the model takes {data.size} px "
-                f"at {data.template}; name other ones with shards=FOLDER"
+                f"at {data.template}; name other shards with shards=FOLDER"
             )
         calibration = read_crops(folder, manifest, "train", NUM_CALIBRATION)
         held_out = read_crops(folder, manifest, "validation", NUM_HELD_OUT)
         judged_on = "held-out crops of its shards"
-    graph = delivery.graphs[0]
+    graph = bundle_export.graphs[0]
 
     def name_inputs(crops: Tensor) -> dict[str, FloatArray]:
-        assert delivery.make_inputs is not None
-        return {name: rows.numpy() for name, rows in zip(graph.inputs, delivery.make_inputs(crops), strict=True)}
+        assert bundle_export.make_inputs is not None
+        return {name: rows.numpy() for name, rows in zip(graph.inputs, bundle_export.make_inputs(crops), strict=True)}
 
     return CalibrationData(name_inputs(calibration), name_inputs(held_out), judged_on, graph.outputs)
 
 
 def read_crops(folder: str, manifest: Manifest, split: Split, count: int) -> Tensor:
-    """Read crops spread over the first file of a split, in which those of a person lie together: uint8 [N,3,S,S]."""
+    """Read crops uint8 [N,3,S,S] at equal distances in the first file of a split, whose rows are sorted by person."""
     files = list_files(folder, manifest, split)
     rows = np.unique(np.linspace(0, files.rows[0] - 1, count).astype(np.int64))
     crops = crops_from_tables([files.read(Segment(0, rows))])

@@ -1,4 +1,4 @@
-"""From a trained checkpoint to a checked bundle: torch -> ONNX, parity gate, description, registry."""
+"""Export a checkpoint as a bundle: write ONNX, compare it with torch, describe it, register it."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import numpy as np
+import onnx
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from fusionray import __version__
 from fusionray.bundle.bundle import Bundle, write_bundle
-from fusionray.bundle.description import GENERATOR_NAME, BundleDescription, Lineage, Parity, Precision, Variant
+from fusionray.bundle.description import GENERATOR_NAME, BundleDescription, Lineage, Parity, Variant, WeightPrecision
 from fusionray.checkpoint.info import CheckpointInfo, find_checkpoint, read_info
 from fusionray.checkpoint.models import StoredConfig, read_stored_config
 from fusionray.config import Section, in_unit
 from fusionray.errors import ParityFailed
 from fusionray.export.calibration_data import draw_calibration_data
+from fusionray.export.onnx_graphs import remove_metadata
 from fusionray.export.variants import Gates, build_variant
 from fusionray.recipes.family import BundleExport, GraphExport
 from fusionray.recipes.registry import find_family
 from fusionray.tracking.bundles import register_bundle
 
 OPSET = 20
-# Two batch sizes, neither the one that was traced: a graph that froze its batch fails here, not in serving.
+# Neither is the traced batch size, so that a graph with a fixed batch fails here, not in serving.
 PARITY_BATCHES = (1, 3)
 
 
 class ExportConfig(Section):
-    """What is exported, where to, and under which name."""
+    """Settings of an export: checkpoint, output folder, name, precisions, quality gates, registry."""
 
     listed_by: ClassVar[str] = "fusionray export --settings"
 
     checkpoint: str = Field(description="Checkpoint or run folder.")
     output: str = Field(description="Folder of the bundle.")
     name: str | None = Field(None, description="Name of the model; null: the name of its run.")
-    precisions: tuple[Precision, ...] = Field(
+    precisions: tuple[WeightPrecision, ...] = Field(
         ("fp32",), description="Generators to write: fp32 is always written, fp16 and int8 on request."
     )
     shards: str | None = Field(
@@ -63,12 +65,12 @@ class ExportConfig(Section):
 
 
 def export(config: ExportConfig) -> Bundle:
-    """Export a checkpoint as a bundle; nothing is left behind when the parity gate refuses it.
+    """Export a checkpoint as a bundle; if ONNX and torch differ, nothing is written.
 
-    Raises: ConfigInvalid if nothing of its recipe can be exported; CheckpointMissing, ParityFailed, BundleInvalid.
+    Raises: ConfigInvalid if the recipe has nothing to export; CheckpointMissing, ParityFailed, BundleInvalid.
     """
     trained = open_trained(config.checkpoint)
-    graphs = trained.delivery.graphs
+    graphs = trained.bundle_export.graphs
     random = np.random.default_rng(0)
     with TemporaryDirectory(prefix="fusionray-export-") as temporary:
         files = write_graphs(graphs, random, Path(temporary))
@@ -92,17 +94,17 @@ def export(config: ExportConfig) -> Bundle:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A checkpoint, and what the family of its recipe delivers of it."""
+    """A checkpoint's information and configuration, and the graphs that its recipe family exports."""
 
     info: CheckpointInfo
     config: StoredConfig
-    delivery: BundleExport
+    bundle_export: BundleExport
 
 
 def open_trained(location: str) -> TrainedModel:
-    """Ask the family of a checkpoint or run folder for its graphs.
+    """Load the networks of a checkpoint or run folder as graphs to export.
 
-    Raises: ConfigInvalid if it delivers none; CheckpointMissing.
+    Raises: ConfigInvalid if the recipe family exports none; CheckpointMissing.
     """
     folder = find_checkpoint(location)
     info = read_info(folder)
@@ -111,7 +113,7 @@ def open_trained(location: str) -> TrainedModel:
 
 
 def write_graphs(graphs: Sequence[GraphExport], random: np.random.Generator, folder: Path) -> dict[str, Path]:
-    """Write every graph as ONNX into a folder; give the files by name."""
+    """Write every graph as ONNX into a folder; return the paths by file name."""
     files = {graph.file: folder / graph.file for graph in graphs}
     for graph in graphs:
         example = graph.draw(random, 2)
@@ -119,18 +121,20 @@ def write_graphs(graphs: Sequence[GraphExport], random: np.random.Generator, fol
     return files
 
 
-def build_variants(config: ExportConfig, trained: TrainedModel, files: dict[str, Path]) -> dict[Precision, Variant]:
-    """Write the requested variants to the folder of the generator, and add them to the files.
+def build_variants(
+    config: ExportConfig, trained: TrainedModel, files: dict[str, Path]
+) -> dict[WeightPrecision, Variant]:
+    """Write the requested quantized variants to the folder of the generator, and add them to `files`.
 
-    Raises: ConfigInvalid if the family gives no inputs to measure them on; ParityFailed, ShardMismatch, ShardCorrupt,
+    Raises: ConfigInvalid if the family defines no inputs to measure them on; ParityFailed, ShardMismatch, ShardCorrupt,
         InputMissing.
     """
     wanted = [precision for precision in dict.fromkeys(config.precisions) if precision != "fp32"]
     if not wanted:
         return {}
     generator = files[GENERATOR_NAME]
-    calibration_data = draw_calibration_data(trained.delivery, trained.config.data, config.shards)
-    variants: dict[Precision, Variant] = {}
+    calibration_data = draw_calibration_data(trained.bundle_export, trained.config.data, config.shards)
+    variants: dict[WeightPrecision, Variant] = {}
     for precision in wanted:
         gate = config.gates.int8 if precision == "int8" else config.gates.fp16
         path, variants[precision] = build_variant(precision, generator, generator.parent, calibration_data, gate)
@@ -139,13 +143,13 @@ def build_variants(config: ExportConfig, trained: TrainedModel, files: dict[str,
 
 
 def describe(
-    config: ExportConfig, trained: TrainedModel, difference: float, variants: dict[Precision, Variant]
+    config: ExportConfig, trained: TrainedModel, difference: float, variants: dict[WeightPrecision, Variant]
 ) -> BundleDescription:
-    """Say what the bundle is and where it comes from."""
+    """Build the description of the bundle, without the hashes of its files."""
     return BundleDescription(
-        task=trained.delivery.task,
+        task=trained.bundle_export.task,
         name=config.name or trained.config.run.name,
-        **trained.delivery.description,
+        **trained.bundle_export.description,
         licence=config.licence,
         lineage=Lineage(
             data_manifest=trained.info.data_digest,
@@ -161,10 +165,13 @@ def describe(
 def write_onnx(
     module: nn.Module, example: tuple[Tensor, ...], path: Path, *, inputs: Sequence[str], outputs: Sequence[str]
 ) -> None:
-    """Export a module with a dynamic batch; weights lie inside the file."""
+    """Export a module with a dynamic batch to one ONNX file, weights included, without traces of this checkout.
+
+    Equal modules give equal bytes on every machine: the exporter's source paths and stack traces are removed.
+    """
     batch = torch.export.Dim("N", min=1, max=4096)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    # The exporter tells its steps on stdout and warns about its own internals: neither helps the user.
+    # The exporter prints its progress and warns about its internals; neither helps the user.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
@@ -178,11 +185,13 @@ def write_onnx(
             verbose=False,
         )
         assert program is not None
-        program.save(str(path), external_data=False)
+        model = program.model_proto
+    remove_metadata(model)
+    onnx.save_model(model, path)
 
 
 def largest_difference(module: nn.Module, path: Path, example: tuple[Tensor, ...]) -> float:
-    """Run torch and ONNX Runtime on one input; return the largest absolute difference over all outputs."""
+    """Run torch and ONNX Runtime on the same inputs; return the largest absolute difference over all outputs."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""What must be said of a model that was made elsewhere: options of `fusionray import`, known contracts for `--like`."""
+"""Options of `fusionray import`, and the layouts of published models for `--like`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Literal
 import yaml
 from pydantic import Field, model_validator
 
-from fusionray.bundle.description import Level, TensorDescription, spread
+from fusionray.bundle.description import Level, TensorDescription, per_channel
 from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.errors import ConfigInvalid, ModelRejected
 
 Channels = tuple[float, float, float]
 
 
-class Levels(Section):
+class ValueRange(Section):
     """Value range of a picture: the values of black and white, or mean and deviation of values in 0..1."""
 
     minimum: Level | None = Field(
@@ -39,7 +39,7 @@ class Levels(Section):
     order: Literal["rgb", "bgr"] = Field("rgb", description="Order of the colour channels.")
 
     @model_validator(mode="after")
-    def check_pairs(self) -> Levels:
+    def check_pairs(self) -> ValueRange:
         pairs = ((self.minimum, self.maximum), (self.mean, self.deviation))
         if [(low is None) == (high is None) for low, high in pairs] != [True, True] or (self.minimum is None) == (
             self.mean is None
@@ -50,17 +50,17 @@ class Levels(Section):
         return self
 
     def describe(self, shape: tuple[int | str, ...], port: str) -> TensorDescription:
-        """Describe an input or output that is written so."""
+        """Describe a picture input or output in this range."""
         low, high = self.bounds()
         return TensorDescription(meaning="picture", shape=shape, minimum=low, maximum=high, order=self.order, port=port)
 
     def bounds(self) -> tuple[Level, Level]:
-        """Give the values of black, (0 - mean) / deviation, and white, (1 - mean) / deviation."""
+        """Return the values of black, (0 - mean) / deviation, and of white, (1 - mean) / deviation."""
         if self.mean is None or self.deviation is None:
             assert self.minimum is not None
             assert self.maximum is not None
             return self.minimum, self.maximum
-        pairs = list(zip(spread(self.mean), spread(self.deviation), strict=True))
+        pairs = list(zip(per_channel(self.mean), per_channel(self.deviation), strict=True))
         red, green, blue = (-mean / deviation for mean, deviation in pairs)
         low = (red, green, blue)
         red, green, blue = ((1.0 - mean) / deviation for mean, deviation in pairs)
@@ -68,7 +68,7 @@ class Levels(Section):
 
 
 class EmbeddingOptions(Section):
-    """How an embedding is transformed on its way to the generator."""
+    """How an embedding is converted for the generator."""
 
     unit_before: bool = Field(True, description="Scale the embedding to unit length first.")
     matrix: str = Field(
@@ -82,8 +82,8 @@ class EmbeddingOptions(Section):
     unit_after: bool | None = Field(None, description="Scale the result to unit length; null: only after a matrix.")
 
 
-class Ports(Section):
-    """Names of inputs and outputs, needed if their shapes do not tell them apart."""
+class PortNames(Section):
+    """Names of inputs and outputs in the graph, needed if their shapes do not determine their roles."""
 
     source: str | None = Field(None, description="Input that takes the source.")
     target: str | None = Field(None, description="Input that takes the target.")
@@ -92,7 +92,7 @@ class Ports(Section):
 
 
 class ImportConfig(Section):
-    """What is imported, under which name, and what the ONNX graphs do not say."""
+    """Settings of an import: files, name, licence, and what the ONNX graphs do not contain."""
 
     listed_by: ClassVar[str] = "fusionray import --settings"
 
@@ -112,28 +112,28 @@ class ImportConfig(Section):
         None, description="Alignment template of the source crops; encoders take arcface_112."
     )
     source_size: int | None = Field(None, gt=0, description="Side of the source crop, if the model accepts any.")
-    target: Levels | None = Field(None, description="Value range of the target.")
-    produced: Levels | None = Field(None, description="Value range of the output; null: that of the target.")
-    source: Levels | None = Field(None, description="Value range of a source picture; null: that of the target.")
+    target: ValueRange | None = Field(None, description="Value range of the target.")
+    produced: ValueRange | None = Field(None, description="Value range of the output; null: that of the target.")
+    source: ValueRange | None = Field(None, description="Value range of a source picture; null: that of the target.")
     mask: tuple[float, float] = Field(
         (0.0, 1.0),
         description="Values of the mask where nothing and where everything is replaced.",
         json_schema_extra=in_unit(""),
     )
-    encoder: Levels | None = Field(None, description="Value range of the encoder's input; null: as its graph says.")
+    encoder: ValueRange | None = Field(None, description="Value range of the encoder's input; null: as its graph says.")
     embedding: EmbeddingOptions = EmbeddingOptions()
-    ports: Ports = Ports()
+    ports: PortNames = PortNames()
 
 
 def load_import_config(
     *, like: str | None, file: str | Path | None = None, overrides: Sequence[str] = ()
 ) -> ImportConfig:
-    """Put the options together: a known contract, then the file, then overrides, the later winning.
+    """Merge the options: the layout `like`, then `file`, then `overrides`; later ones override earlier ones.
 
     Raises: ConfigInvalid naming the option.
     """
     from_file = read_yaml(Path(file)) if file is not None else {}
-    tree = merge_trees(read_contract(like), from_file) if like else from_file
+    tree = merge_trees(read_layout(like), from_file) if like else from_file
     return validate(ImportConfig, merge_trees(tree, parse_overrides(overrides)), str(file or "the command line"))
 
 
@@ -145,14 +145,14 @@ def read_layouts() -> dict[str, dict[str, Any]]:
 
 
 def list_layouts() -> list[str]:
-    """Name the contracts that the package knows."""
+    """Return the names of the layouts, sorted."""
     return sorted(read_layouts())
 
 
-def read_contract(name: str) -> dict[str, Any]:
-    """Read what is known of the models of a name, as a part of `ImportConfig`.
+def read_layout(name: str) -> dict[str, Any]:
+    """Read a layout as a part of the tree of `ImportConfig`.
 
-    Raises: ConfigInvalid naming the contracts there are.
+    Raises: ConfigInvalid if there is no layout of that name.
     """
     table = read_layouts()
     if name not in table:
@@ -160,13 +160,13 @@ def read_contract(name: str) -> dict[str, Any]:
     return {key: value for key, value in table[name].items() if key not in ("facts", "encoder_note")}
 
 
-def require(value: Any, what: str, option: str) -> Any:
-    """Give a value that a graph does not hold.
+def require(value: Any, name: str, option: str) -> Any:
+    """Return a value that the graph does not contain and an option must give.
 
-    Raises: ModelRejected naming the option by which it is given.
+    Raises: ModelRejected naming the option, if the value is None.
     """
     if value is None:
         raise ModelRejected(
-            f"{what} cannot be read from the model; say it with {option}, or --like one of {', '.join(list_layouts())}"
+            f"{name} cannot be read from the model; set it with {option}, or --like one of {', '.join(list_layouts())}"
         )
     return value

@@ -1,4 +1,4 @@
-"""A face swapper that was made elsewhere becomes a bundle: read, understood, tried, written."""
+"""Import a face swapper from ONNX files made elsewhere as a bundle, after a trial run."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ from fusionray.bundle.description import (
     TensorDescription,
 )
 from fusionray.errors import ModelRejected
-from fusionray.export.import_layouts import EmbeddingOptions, ImportConfig, Levels, require
-from fusionray.export.io_binding import RUN_ERRORS, GeneratorPorts, Shape, find_generator_ports, probe_identity
-from fusionray.export.onnx_graphs import ImportedModel, find_matrix, prepares_pixels, read_imported_model
+from fusionray.export.import_layouts import EmbeddingOptions, ImportConfig, ValueRange, require
+from fusionray.export.onnx_graphs import ImportedModel, find_matrix, normalizes_input, read_imported_model
+from fusionray.export.port_roles import GeneratorPorts, Shape, find_encoder_ports, find_generator_ports
 from fusionray.faces.align import load_template
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.pixels import normalize_crops
-from fusionray.runtime.session import CPU
-from fusionray.runtime.source_encoding import open_source_reader
+from fusionray.runtime.providers import CPU
+from fusionray.runtime.session import ORT_ERRORS
+from fusionray.runtime.source_encoding import open_source_encoder
 
 MATRIX_NAME = "source_matrix.npy"
 CONVERTER_NAME = "source_converter.onnx"
 MAX_MATRIX_BYTES = 64 * 1024**2
 # Options with paths of this machine, which must not appear in a bundle.
-PLACES: Any = {"output": True, "generator": True, "identity": True, "embedding": {"matrix", "converter"}}
-# Neither is what a graph with a frozen batch was made for, unless it says so.
+PATH_OPTIONS: Any = {"output": True, "generator": True, "identity": True, "embedding": {"matrix", "converter"}}
+# A graph with a fixed batch that it does not declare fails at one of these.
 TRIAL_BATCHES = (1, 3)
 
 
 @dataclass(frozen=True)
-class Encoding:
-    """How a source is read: the files that it needs, their origins, its tensors and the rule for its embedding."""
+class SourceEncoding:
+    """How a source is encoded: files to add, sha256 of the imported ones by name, tensors, and the embedding's rule."""
 
     files: dict[str, bytes]
     origins: dict[str, str]
@@ -56,13 +57,13 @@ class Encoding:
 
 
 def import_model(config: ImportConfig) -> Bundle:
-    """Import a face swapper with its identity encoder as a bundle; nothing is left behind when it does not run.
+    """Import a face swapper with its identity encoder as a bundle; if the trial run fails, nothing is written.
 
-    Raises: InputMissing, ModelRejected naming the option that is missing, BundleInvalid.
+    Raises: InputMissing, BundleInvalid; ModelRejected if an option is missing or a model does not fit.
     """
     licence = require(config.licence, "its licence", "--licence")
     template = require(config.template, "the template of its crops", "--template")
-    target = require(config.target, "the values of its target picture", "target.minimum=... target.maximum=...")
+    target = require(config.target, "the value range of its target picture", "target.minimum=... target.maximum=...")
     for name in (template, config.source_template):
         if name is not None:
             load_template(name)
@@ -71,38 +72,38 @@ def import_model(config: ImportConfig) -> Bundle:
     picture = len(ports.source_shape) == 4
     if picture and config.identity is not None:
         raise ModelRejected(
-            f"{generator.path}: sees the source as a picture and needs no encoder; leave --identity out"
+            f"{generator.path}: takes the source as a picture and needs no encoder; leave --identity out"
         )
     tensors = {GENERATOR_NAME: describe_generator(config, ports, target)}
-    encoding = Encoding({}, {}, {}, EmbeddingRule()) if picture else read_encoding(config, generator, ports)
+    encoding = SourceEncoding({}, {}, {}, EmbeddingRule()) if picture else read_encoding(config, generator, ports)
     if encoding.tensors:
         tensors[IDENTITY_NAME] = encoding.tensors
     if picture:
-        cut_at = require(config.source_template, "the template of its source pictures", "source_template=...")
+        source_template = require(config.source_template, "the template of its source pictures", "source_template=...")
     else:
-        cut_at = config.source_template or "arcface_112"
+        source_template = config.source_template or "arcface_112"
     description = BundleDescription(
         name=config.name or make_name(generator.path),
         size=ports.size,
         template=template,
-        identity_template=cut_at,
+        identity_template=source_template,
         tensors=tensors,
         embedding=encoding.rule,
         licence=licence,
         lineage=Lineage(
             data_manifest="unknown",
-            config={"import": config.model_dump(mode="json", exclude=PLACES)},
+            config={"import": config.model_dump(mode="json", exclude=PATH_OPTIONS)},
             code_version=__version__,
             imported={generator.path.name: generator.sha256, **encoding.origins},
         ),
     )
     files: dict[str, bytes] = {GENERATOR_NAME: generator.data, **encoding.files}
     with TemporaryDirectory(prefix="fusionray-import-") as temporary:
-        try_bundle(write_bundle(Path(temporary) / "bundle", files, description))
+        run_trial(write_bundle(Path(temporary) / "bundle", files, description))
     return write_bundle(config.output, files, description)
 
 
-def describe_generator(config: ImportConfig, ports: GeneratorPorts, target: Levels) -> dict[str, TensorDescription]:
+def describe_generator(config: ImportConfig, ports: GeneratorPorts, target: ValueRange) -> dict[str, TensorDescription]:
     """Describe the generator's inputs and outputs by role."""
     batch = ports.batch or "N"
     picture: Shape = (batch, 3, ports.size, ports.size)
@@ -126,23 +127,23 @@ def describe_generator(config: ImportConfig, ports: GeneratorPorts, target: Leve
     return described
 
 
-def read_encoding(config: ImportConfig, generator: ImportedModel, ports: GeneratorPorts) -> Encoding:
-    """Read the encoder, and the matrix or converter that its embeddings go through.
+def read_encoding(config: ImportConfig, generator: ImportedModel, ports: GeneratorPorts) -> SourceEncoding:
+    """Read the identity encoder, and the matrix or converter of its embeddings.
 
     Raises: InputMissing, ModelRejected.
     """
     if config.identity is None:
         raise ModelRejected(f"{generator.path}: takes an embedding; name the ArcFace encoder with --identity FILE")
     encoder = read_imported_model(config.identity)
-    batch, input_port, output_port, length = probe_identity(encoder)
-    grey_levels = (
-        Levels(minimum=0.0, maximum=255.0) if prepares_pixels(encoder.proto) else Levels(minimum=-1.0, maximum=1.0)
-    )
-    shape: Shape = (batch or "N", 3, IDENTITY_SIZE, IDENTITY_SIZE)
+    found = find_encoder_ports(encoder)
+    batch, length = found.batch or "N", found.length
+    low, high = (0.0, 255.0) if normalizes_input(encoder.proto) else (-1.0, 1.0)
+    default_range = ValueRange(minimum=low, maximum=high)
+    shape: Shape = (batch, 3, IDENTITY_SIZE, IDENTITY_SIZE)
     tensors = {
-        "input": (config.encoder or grey_levels).describe(shape, input_port),
+        "input": (config.encoder or default_range).describe(shape, found.input),
         "source": TensorDescription(
-            meaning="source", shape=(batch or "N", length), minimum=-1.0, maximum=1.0, port=output_port
+            meaning="source", shape=(batch, length), minimum=-1.0, maximum=1.0, port=found.output
         ),
     }
     files, origins = {IDENTITY_NAME: encoder.data}, {encoder.path.name: encoder.sha256}
@@ -155,28 +156,28 @@ def read_encoding(config: ImportConfig, generator: ImportedModel, ports: Generat
         rule = EmbeddingRule(
             unit_before=options.unit_before, converter=CONVERTER_NAME, unit_after=bool(options.unit_after)
         )
-        return Encoding(files, origins, tensors, rule)
+        return SourceEncoding(files, origins, tensors, rule)
     matrix = choose_matrix(options, generator, int(wanted))
     if matrix is None:
         if length != wanted:
             raise ModelRejected(
-                f"{encoder.path}: gives {length} values and {generator.path} takes {wanted}; bring the encoder that "
-                "belongs to it, or say embedding.matrix=FILE or embedding.converter=FILE"
+                f"{encoder.path}: gives {length} values and {generator.path} takes {wanted}; name the encoder that it "
+                "was trained with, or set embedding.matrix=FILE or embedding.converter=FILE"
             )
         rule = EmbeddingRule(unit_before=options.unit_before, unit_after=bool(options.unit_after))
-        return Encoding(files, origins, tensors, rule)
+        return SourceEncoding(files, origins, tensors, rule)
     buffer = io.BytesIO()
     np.save(buffer, matrix, allow_pickle=False)
     files[MATRIX_NAME] = buffer.getvalue()
     unit_after = True if options.unit_after is None else options.unit_after
     rule = EmbeddingRule(unit_before=options.unit_before, matrix=MATRIX_NAME, unit_after=unit_after)
-    return Encoding(files, origins, tensors, rule)
+    return SourceEncoding(files, origins, tensors, rule)
 
 
 def choose_matrix(options: EmbeddingOptions, generator: ImportedModel, length: int) -> NDArray[np.float32] | None:
-    """Give the matrix that the options name, or that the generator carries unused.
+    """Return the matrix float32 [512,L] that the options name, or an unused one of the generator; None without any.
 
-    Raises: ModelRejected if the file that was named holds none.
+    Raises: ModelRejected if the named file is not such a matrix.
     """
     if options.matrix == "none":
         return None
@@ -192,45 +193,45 @@ def choose_matrix(options: EmbeddingOptions, generator: ImportedModel, length: i
     if not isinstance(matrix, np.ndarray) or matrix.shape != (EMBEDDING_LENGTH, length):
         found = list(getattr(matrix, "shape", ()))
         raise ModelRejected(
-            f"{path}: is {found}, not [{EMBEDDING_LENGTH}, {length}]; embedding.matrix needs another one"
+            f"{path}: is {found}, not [{EMBEDDING_LENGTH}, {length}]; name another file as embedding.matrix"
         )
     return np.ascontiguousarray(matrix, np.float32)
 
 
-def try_bundle(bundle: Bundle) -> None:
-    """Run the models as the runtime will, on noise.
+def run_trial(bundle: Bundle) -> None:
+    """Run the models on noise, as the runtime runs them.
 
-    Raises: ModelRejected if what they give cannot be faces; BundleInvalid if they do not run.
+    Raises: ModelRejected if an output has the wrong shape or is not finite; BundleInvalid if the models do not load.
     """
     settings = RuntimeConfig(providers=(CPU,))
     random = np.random.default_rng(0)
-    reader, fuser = open_source_reader(bundle, settings), CropFuser(bundle, settings)
+    encoder, fuser = open_source_encoder(bundle, settings), CropFuser(bundle, settings)
     for count in TRIAL_BATCHES:
-        sources = reader.read(draw_pixels(random, count, reader.size))
+        sources = encoder.encode_crops(draw_pixels(random, count, encoder.size))
         if sources.shape != (count, *bundle.source_shape) or not np.isfinite(sources).all():
             raise ModelRejected(
-                f"{IDENTITY_NAME}: gives {list(sources.shape)} for {count} face(s), not numbers of the shape "
-                f"{[count, *bundle.source_shape]}; bring the encoder or converter that belongs to the generator"
+                f"{IDENTITY_NAME}: gives {list(sources.shape)} for {count} face(s), not finite numbers of the shape "
+                f"{[count, *bundle.source_shape]}; name the encoder or converter that the generator was trained with"
             )
         targets = normalize_crops(draw_pixels(random, count, fuser.size), fuser.described["target"])
         try:
             found = fuser.forward(sources, targets)
-        except RUN_ERRORS as error:
+        except ORT_ERRORS as error:
             raise ModelRejected(f"{GENERATOR_NAME}: did not run ({' '.join(str(error).split())[:200]})") from None
         check_trial(bundle, found, count)
 
 
 def check_trial(bundle: Bundle, found: Mapping[str, NDArray[np.float32]], count: int) -> None:
-    """Check what the generator gave.
+    """Check the generator's outputs for `count` faces.
 
-    Raises: ModelRejected.
+    Raises: ModelRejected if one has the wrong shape or is not finite.
     """
     for role, values in found.items():
         wanted = (count, *bundle.tensor(GENERATOR_NAME, role).shape[1:])
         if values.shape != wanted or not np.isfinite(values).all():
             raise ModelRejected(
                 f"{GENERATOR_NAME}: its {role} is {list(values.shape)} or not finite, not numbers of the shape "
-                f"{list(wanted)}; say which output is which with ports.output=... ports.mask=..."
+                f"{list(wanted)}; name the outputs with ports.output=... ports.mask=..."
             )
 
 
@@ -239,6 +240,6 @@ def draw_pixels(random: np.random.Generator, count: int, size: int) -> NDArray[n
 
 
 def make_name(path: Path) -> str:
-    """Make a name that a bundle may have out of that of a file."""
+    """Make a valid bundle name from the name of a file."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._")[:128]
     return name or "imported"

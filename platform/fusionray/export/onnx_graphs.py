@@ -1,4 +1,4 @@
-"""ONNX files that were made elsewhere: read once, bounded, checked, and searched for what a bundle must say of them."""
+"""Read and check ONNX files made elsewhere, search their graphs, and remove an exporter's metadata."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from fusionray.bundle.description import EMBEDDING_LENGTH
 from fusionray.errors import InputMissing, ModelRejected
 
-# Protobuf itself reads no larger message; what is larger keeps its weights in other files.
+# Protobuf reads no larger message; larger models store their weights in other files.
 MAX_MODEL_BYTES = 2 * 1024**3 - 1
-# The operators that ONNX defines, and those that every ONNX Runtime brings along.
+# Domains of the operators of ONNX, and of those that every build of ONNX Runtime has.
 KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
-# How far from the input an encoder subtracts and scales by itself, if it does.
-PREPARING_NODES = 8
+# An encoder that normalizes its input does so in its first nodes.
+FIRST_NODES = 8
 
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model as it came: its path, the very bytes that were checked, their sha256, and the graph in them."""
+    """A checked ONNX file: its path, its bytes, their sha256, and the parsed model."""
 
     path: Path
     data: bytes
@@ -34,19 +34,17 @@ class ImportedModel:
     proto: Any
 
 
-def read_imported_model(place: str, *, max_bytes: int = MAX_MODEL_BYTES) -> ImportedModel:
+def read_imported_model(file: str, *, max_bytes: int = MAX_MODEL_BYTES) -> ImportedModel:
     """Read and check an ONNX file.
 
-    Raises: InputMissing if it is not there; ModelRejected if it is too large, is no valid ONNX, keeps weights in other
-        files, or has operators of its own.
+    Raises: InputMissing if it cannot be read; ModelRejected if it is too large, is not valid ONNX, stores weights in
+        other files, or has custom operators.
     """
-    path = Path(place).expanduser()
+    path = Path(file).expanduser()
     try:
         size = path.stat().st_size
         if size > max_bytes:
-            raise ModelRejected(
-                f"{path}: has {size} bytes, more than the {max_bytes} that are read; save a smaller one"
-            )
+            raise ModelRejected(f"{path}: has {size} bytes, over the limit of {max_bytes}; save a smaller model")
         data = path.read_bytes()
     except OSError as error:
         raise InputMissing(f"{path}: cannot be read ({error.strerror}); check the path") from None
@@ -54,19 +52,19 @@ def read_imported_model(place: str, *, max_bytes: int = MAX_MODEL_BYTES) -> Impo
         proto = onnx.load_model_from_string(data)
     except (DecodeError, ValueError):
         raise ModelRejected(f"{path}: is not an ONNX model; save it with torch.onnx.export or onnx.save") from None
-    external = sorted({place for tensor in list_tensors(proto) for place in external_places(tensor)})
+    external = sorted({location for tensor in list_tensors(proto) for location in external_files(tensor)})
     if external:
         raise ModelRejected(
-            f"{path}: keeps weights in other files ({', '.join(external[:3])}), which are not read; save one file "
+            f"{path}: stores weights in other files ({', '.join(external[:3])}), which are not read; save one file "
             "(onnx.save_model with save_as_external_data=False)"
         )
-    own = {function.domain for function in proto.functions}
-    strange = sorted(
-        {f"{node.domain}.{node.op_type}" for node in list_nodes(proto) if node.domain not in KNOWN_DOMAINS | own}
+    defined = {function.domain for function in proto.functions}
+    custom = sorted(
+        {f"{node.domain}.{node.op_type}" for node in list_nodes(proto) if node.domain not in KNOWN_DOMAINS | defined}
     )
-    if strange:
+    if custom:
         raise ModelRejected(
-            f"{path}: needs operators that are not part of ONNX ({', '.join(strange[:3])}); export without"
+            f"{path}: has operators that are not part of ONNX ({', '.join(custom[:3])}); export it without them"
         )
     try:
         onnx.checker.check_model(proto)
@@ -77,7 +75,7 @@ def read_imported_model(place: str, *, max_bytes: int = MAX_MODEL_BYTES) -> Impo
 
 
 def list_graphs(proto: Any) -> Iterator[Any]:
-    """List the graph of a model and those inside its nodes, each before those that it holds; functions too."""
+    """Yield the graph of a model, its functions, and the subgraphs of their nodes, each before its own subgraphs."""
     waiting = [proto.graph, *proto.functions]
     while waiting:
         graph = waiting.pop()
@@ -89,13 +87,13 @@ def list_graphs(proto: Any) -> Iterator[Any]:
 
 
 def list_nodes(proto: Any) -> Iterator[Any]:
-    """List every node of a model."""
+    """Yield every node of a model, subgraphs and functions included."""
     for graph in list_graphs(proto):
         yield from graph.node
 
 
 def list_tensors(proto: Any) -> Iterator[Any]:
-    """List every constant of a model, wherever it stands."""
+    """Yield every constant of a model: initializers and tensors in attributes."""
     for graph in list_graphs(proto):
         if isinstance(graph, onnx.GraphProto):
             yield from graph.initializer
@@ -108,15 +106,15 @@ def list_tensors(proto: Any) -> Iterator[Any]:
                 yield from attribute.tensors
 
 
-def external_places(tensor: Any) -> list[str]:
-    """List the files in which a constant is kept, none for one that is in the model."""
+def external_files(tensor: Any) -> list[str]:
+    """Return the files with the content of a constant; empty if the model contains it."""
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return []
     return [entry.value for entry in tensor.external_data if entry.key == "location"] or ["unnamed"]
 
 
 def find_matrix(proto: Any, length: int) -> NDArray[np.float32] | None:
-    """Find the matrix [512,`length`] that a model carries without using it: the map that its source has to go through.
+    """Find an unused initializer [512,`length`], float32: the matrix that converts embeddings to the model's source.
 
     Source: insightface, python-package/insightface/model_zoo/inswapper.py, where it is the last initializer.
     """
@@ -132,10 +130,23 @@ def find_matrix(proto: Any, length: int) -> NDArray[np.float32] | None:
     return onnx.numpy_helper.to_array(unused[-1]).astype(np.float32) if unused else None
 
 
-def prepares_pixels(proto: Any) -> bool:
-    """Tell whether a model begins by subtracting and scaling with constants: then it takes 0..255, not -1..1.
+def normalizes_input(proto: Any) -> bool:
+    """Return whether a model first subtracts and scales by constants, so that it takes 0..255, not -1..1.
 
-    Source: insightface, python-package/insightface/model_zoo/arcface_onnx.py, which looks at the first nodes likewise.
+    Source: insightface, python-package/insightface/model_zoo/arcface_onnx.py, which checks the first nodes as well.
     """
-    first = {node.op_type for node in list(proto.graph.node)[:PREPARING_NODES]}
+    first = {node.op_type for node in list(proto.graph.node)[:FIRST_NODES]}
     return "Sub" in first and bool(first & {"Mul", "Div"})
+
+
+def remove_metadata(proto: Any) -> None:
+    """Remove metadata and doc strings of a model in place: torch writes stack traces with source paths into them."""
+    commented = [proto]
+    for graph in list_graphs(proto):
+        commented += [graph, *graph.node, *graph.value_info, *graph.input, *graph.output]
+        commented += graph.initializer if isinstance(graph, onnx.GraphProto) else []
+    for part in commented:
+        # Inputs and outputs of a function are plain names.
+        if not isinstance(part, str):
+            part.ClearField("metadata_props")
+            part.ClearField("doc_string")

@@ -1,6 +1,6 @@
-"""The generator in fewer bits: float16 weights and arithmetic, or int8 with scales that crops have calibrated.
+"""Quantize a generator: float16 weights and arithmetic, or int8 with scales calibrated on crops.
 
-Inputs and outputs stay float32, so that the runtime need not care which of them it runs.
+Inputs and outputs stay float32, so the runtime runs every variant in the same way.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import onnx
 
 from fusionray.runtime.pixels import FloatArray
 
-# What is quantized, tried in this order until the gate holds. The convolutions that read pixels and those that write
-# them never are: they hold a thousandth of the weights, and eight bits in them cost 6 dB (docs/bundles.md).
-LADDER: tuple[tuple[str, ...], ...] = (("Conv", "Gemm", "MatMul"), ("Conv",))
+# Operators to quantize, tried in this order until a variant passes its gate. Convolutions next to input and output
+# pixels are never quantized: they have a thousandth of the weights, and int8 in them costs 6 dB (docs/bundles.md).
+INT8_OPERATORS: tuple[tuple[str, ...], ...] = (("Conv", "Gemm", "MatMul"), ("Conv",))
 CALIBRATION_BATCH = 8
 
 
 def write_float16(source: Path, target: Path) -> None:
     """Convert a model to float16 arithmetic; its inputs and outputs stay float32.
 
-    onnxruntime.transformers.float16 writes models that do not load; onnxconverter-common's converter does, provided
-    that no output is read inside of the graph as well.
+    onnxruntime.transformers.float16 writes models that do not load. Those of onnxconverter-common load, provided that
+    no node reads an output of the graph.
     """
     from onnxconverter_common import float16
 
     model = separate_outputs(onnx.load(source))
     with warnings.catch_warnings():
-        # It tells of every constant that is too small for float16; the gate judges what comes of it.
+        # It warns of every constant that is too small for float16; the quality gate measures the effect.
         warnings.simplefilter("ignore")
-        narrow = float16.convert_float_to_float16(model, keep_io_types=True)
-    onnx.checker.check_model(narrow)
-    onnx.save(narrow, target)
+        converted = float16.convert_float_to_float16(model, keep_io_types=True)
+    onnx.checker.check_model(converted)
+    onnx.save(converted, target)
 
 
 def separate_outputs(model: Any) -> Any:
-    """Give each output that nodes read as well a name of its own, so that a cast can stand before it."""
+    """Add an Identity node for each graph output that nodes also read, so that a cast can be inserted before it."""
     for output in model.graph.output:
         readers = [node for node in model.graph.node if output.name in node.input]
         if not readers:
@@ -59,15 +59,15 @@ def rename(names: Any, old: str, new: str) -> None:
 
 
 def write_int8(source: Path, target: Path, calibration: Mapping[str, FloatArray], operators: Sequence[str]) -> None:
-    """Quantize operators of a model, by what it computes on the calibration inputs (by name, [N,...]).
+    """Quantize operators of a model to int8, calibrated on inputs float32 [N,...] by name.
 
-    Weights have a scale for each channel; operators say their scales by QDQ pairs, which every engine reads.
+    Weights have a scale per channel. Scales are stored as QDQ pairs, which every engine supports.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     prepared = target.with_suffix(".prepared.onnx")
-    # It advises on the root logger what was done already.
+    # The quantizer advises on the root logger to preprocess the model, which is done here.
     level = logging.getLogger().level
     logging.getLogger().setLevel(logging.ERROR)
     try:
@@ -75,7 +75,7 @@ def write_int8(source: Path, target: Path, calibration: Mapping[str, FloatArray]
         quantize_static(
             str(prepared),
             str(target),
-            Calibration(calibration),
+            CalibrationReader(calibration),
             quant_format=QuantFormat.QDQ,
             per_channel=True,
             activation_type=QuantType.QUInt8,
@@ -89,7 +89,7 @@ def write_int8(source: Path, target: Path, calibration: Mapping[str, FloatArray]
 
 
 def list_border_layers(model: Any, inputs: Sequence[str]) -> list[str]:
-    """Name the convolutions that read pictures first and those that write them last."""
+    """Return the names of the first convolutions after picture inputs, and of the last ones before outputs."""
     picture_inputs = {
         port.name for port in model.graph.input if len(port.type.tensor_type.shape.dim) == 4 and port.name in inputs
     }
@@ -99,34 +99,34 @@ def list_border_layers(model: Any, inputs: Sequence[str]) -> list[str]:
 
 
 def walk_to_convolutions(model: Any, start: set[str], *, backwards: bool) -> set[str]:
-    """Follow tensors through the graph and name the convolutions that are met first."""
-    reached, met = set(start), set()
+    """Follow tensors through the graph; return the names of the first convolutions on each path."""
+    reached, convolutions = set(start), set()
     nodes = reversed(model.graph.node) if backwards else model.graph.node
-    # Nodes stand in the order in which they can be computed: one pass reaches everything.
+    # Nodes are in topological order, so one pass is enough.
     for node in nodes:
         entry, exit_ = (node.output, node.input) if backwards else (node.input, node.output)
-        # The size of a picture is none of its values.
+        # A Shape node depends on the size of a picture, not on its values.
         if reached.isdisjoint(entry) or node.op_type == "Shape":
             continue
         if node.op_type == "Conv":
-            met.add(node.name)
+            convolutions.add(node.name)
         else:
             reached.update(exit_)
-    return met
+    return convolutions
 
 
-class Calibration:
-    """Hand calibration inputs to the quantizer, a few at a time."""
+class CalibrationReader:
+    """Gives calibration inputs to the quantizer in batches (onnxruntime's CalibrationDataReader)."""
 
     def __init__(self, inputs: Mapping[str, FloatArray]) -> None:
         self.inputs = inputs
-        self.batches = self.cut()
+        self.batches = self.iterate_batches()
 
-    def cut(self) -> Iterator[dict[str, FloatArray]]:
+    def iterate_batches(self) -> Iterator[dict[str, FloatArray]]:
         count = len(next(iter(self.inputs.values())))
         for start in range(0, count, CALIBRATION_BATCH):
             yield {name: values[start : start + CALIBRATION_BATCH] for name, values in self.inputs.items()}
 
     def get_next(self) -> dict[str, FloatArray] | None:
-        """Give the next inputs, None after the last."""
+        """Return the next batch by input name, None after the last."""
         return next(self.batches, None)

@@ -1,4 +1,4 @@
-"""Variants of a generator in fewer bits, each behind a gate of its own: what misses it is not delivered."""
+"""Build quantized variants of a generator; a variant that misses its quality gate stops the export."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fusionray.bundle.description import Precision, Variant
+from fusionray.bundle.description import Variant, WeightPrecision
 from fusionray.config import Section, in_unit
 from fusionray.errors import ParityFailed
 from fusionray.export.calibration_data import CalibrationData
-from fusionray.export.quantize import LADDER, write_float16, write_int8
+from fusionray.export.quantize import INT8_OPERATORS, write_float16, write_int8
 from fusionray.metrics.similarity import region_psnr, region_ssim
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import open_engine
 from fusionray.runtime.fixed_batches import run_batches
 from fusionray.runtime.pixels import FloatArray
-from fusionray.runtime.session import CPU
+from fusionray.runtime.providers import CPU
 
 BATCH = 8
-# Black and white of an output lie two apart, those of a mask one.
+# White minus black of an output is 2, of a mask 1.
 SPANS = {"output": 2}
-# Equal pictures would be infinitely alike: what rounding to eight bits alone leaves, 10 log10(12 x 255^2).
+# PSNR of equal pictures is infinite. This is the PSNR of rounding to eight bits: 10 log10(12 x 255^2).
 HIGHEST_PSNR = 58.9
 
 
 class Gate(Section):
-    """What a smaller generator must reach, compared with `generator.onnx`."""
+    """Limits of the difference between a quantized generator and `generator.onnx`."""
 
     tolerance: float = Field(
         gt=0, description="Largest difference of output and mask, in 0..1.", json_schema_extra=in_unit("")
@@ -38,47 +38,47 @@ class Gate(Section):
 
 
 class Gates(Section):
-    """Quality gates of the smaller generators."""
+    """Quality gates of the quantized generators."""
 
     fp16: Gate = Gate(tolerance=0.01, ssim=0.999)
     int8: Gate = Gate(tolerance=0.25, ssim=0.98)
 
 
 def build_variant(
-    precision: Precision, generator: Path, folder: Path, calibration_data: CalibrationData, gate: Gate
+    precision: WeightPrecision, generator: Path, folder: Path, calibration_data: CalibrationData, gate: Gate
 ) -> tuple[Path, Variant]:
-    """Write a variant of a generator into a folder and measure it.
+    """Write a quantized variant of a generator into a folder and measure it; return its path and description.
 
-    Raises: ParityFailed with its figures if it misses its gate.
+    Raises: ParityFailed with the measurements, if it misses its gate.
     """
     path = folder / f"generator.{precision}.onnx"
     expected = compute(generator, calibration_data)
     measured: Variant | None = None
-    for operators in LADDER if precision == "int8" else ((),):
+    for operators in INT8_OPERATORS if precision == "int8" else ((),):
         if precision == "int8":
             write_int8(generator, path, calibration_data.calibration, operators)
         else:
             write_float16(generator, path)
         measured = measure(path, expected, calibration_data, gate, operators)
-        if holds(measured, gate):
+        if passes(measured, gate):
             return path, measured
     assert measured is not None
     path.unlink()
     raise ParityFailed(
         f"the {precision} generator misses its gate: largest difference {measured.largest_difference:.3g} (allowed: "
-        f"{gate.tolerance:g}), SSIM {measured.ssim:.4f} (asked: {gate.ssim:g}), PSNR {measured.psnr_decibels:.1f} dB "
+        f"{gate.tolerance:g}), SSIM {measured.ssim:.4f} (needed: {gate.ssim:g}), PSNR {measured.psnr_decibels:.1f} dB "
         f"on {measured.crops} {measured.judged_on}; nothing was exported: leave {precision} out of --precision, or set "
         f"gates.{precision}.tolerance and gates.{precision}.ssim"
     )
 
 
-def holds(measured: Variant, gate: Gate) -> bool:
-    """Tell whether a variant passes; what is not a number does not."""
+def passes(measured: Variant, gate: Gate) -> bool:
+    """Return whether a variant passes its gate; NaN does not pass."""
     return measured.largest_difference <= gate.tolerance and measured.ssim >= gate.ssim
 
 
 def compute(model: Path, calibration_data: CalibrationData) -> dict[str, FloatArray]:
-    """Run a generator on what is held out: `output` [N,3,S,S] in [-1,1] and, if it has one, `mask` [N,1,S,S]."""
+    """Run a generator on the held-out inputs: `output` [N,3,S,S] in [-1,1], and `mask` [N,1,S,S] if it has one."""
     engine = open_engine(model, RuntimeConfig(providers=(CPU,)))
     found = run_batches(engine, calibration_data.outputs, calibration_data.held_out, BATCH, fixed=False)
     return dict(zip(calibration_data.outputs, found, strict=True))
@@ -91,7 +91,7 @@ def measure(
     gate: Gate,
     operators: tuple[str, ...],
 ) -> Variant:
-    """Compare what a variant computes with what `generator.onnx` does."""
+    """Compare a variant's outputs with those of `generator.onnx`."""
     computed = compute(path, calibration_data)
     differences = {name: np.abs(values - expected[name]) / SPANS.get(name, 1) for name, values in computed.items()}
     found, wanted = (torch.from_numpy(values["output"]).clamp(-1, 1) for values in (computed, expected))

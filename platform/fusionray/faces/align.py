@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from fusionray.faces.face import Image, Matrix, Points
 
+# Limits the memory of a warp that shrinks; beyond it, a few pixels may be skipped.
 _MAX_WARP_SIDE = 8192
-"""Limits the memory of a warp that shrinks; beyond it, a few pixels may be skipped."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import cv2
 import numpy as np
@@ -19,16 +18,14 @@ from PIL import Image as PillowImage
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.face import Image, Plane
-from fusionray.faces.image_header import Header, Kind, read_header, strip_jpeg
-
-ImageFormat = Literal["jpeg", "png", "webp"]
+from fusionray.faces.image_header import ImageHeader, ImageKind, PictureFormat, read_header, strip_jpeg
 
 # Errors that Pillow's readers raise on malformed bytes.
 _READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, RuntimeError, struct.error,
                 zlib.error, ArithmeticError, MemoryError, AssertionError, AttributeError)  # fmt: skip
 # Pillow's open() warns of large pictures, and a warning filter is shared by all threads of a server. The limits are
 # checked before, so the readers are called directly.
-_PILLOW_READERS: dict[Kind, type[ImageFile.ImageFile]] = {
+_PILLOW_READERS: dict[ImageKind, type[ImageFile.ImageFile]] = {
     "jpeg": JpegImagePlugin.JpegImageFile,
     "png": PngImagePlugin.PngImageFile,
     "webp": WebPImagePlugin.WebPImageFile,
@@ -69,7 +66,7 @@ def decode_image(data: bytes, limits: ImageLimits | None = None) -> Image:
     return turn_upright(pixels, header.orientation)
 
 
-def _check_size(header: Header, limits: ImageLimits) -> None:
+def _check_size(header: ImageHeader, limits: ImageLimits) -> None:
     width, height = header.width, header.height
     if width * height > limits.max_pixels or max(width, height) > limits.max_side:
         raise ImageRejected(
@@ -81,7 +78,7 @@ def _check_size(header: Header, limits: ImageLimits) -> None:
         raise ImageRejected("too_small", f"the picture has {width} x {height} pixels; a side needs {limits.min_side}")
 
 
-def _decode_jpeg(data: bytes, header: Header) -> Image | None:
+def _decode_jpeg(data: bytes, header: ImageHeader) -> Image | None:
     """Decode a grey or YCbCr JPEG; None if the slower and more tolerant reader has to decode it."""
     try:
         height, width, colour, _ = simplejpeg.decode_jpeg_header(data, strict=True)
@@ -111,7 +108,7 @@ def open_picture(data: bytes, limits: ImageLimits) -> Iterator[ImageFile.ImageFi
         raise ImageRejected("damaged", f"the {header.kind} picture cannot be read: {error}") from error
 
 
-def _decode_with_pillow(data: bytes, header: Header) -> Image:
+def _decode_with_pillow(data: bytes, header: ImageHeader) -> Image:
     try:
         with _PILLOW_READERS[header.kind](io.BytesIO(data)) as picture:
             if picture.size != (header.width, header.height):
@@ -150,7 +147,7 @@ def encode_plane(plane: Plane) -> bytes:
     return cv2.imencode(".png", plane, [cv2.IMWRITE_PNG_COMPRESSION, 3])[1].tobytes()
 
 
-def encode_image(image: Image, image_format: ImageFormat = "png", quality: int = 95) -> bytes:
+def encode_image(image: Image, image_format: PictureFormat = "png", quality: int = 95) -> bytes:
     """Encode a uint8 RGB [H, W, 3] picture; `quality` 1..100 is for JPEG and WebP, PNG keeps every bit.
 
     JPEG keeps the full colour resolution, because lips and eyes are small areas of red and white.

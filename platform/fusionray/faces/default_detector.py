@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fusionray.faces.blazeface import FULL_RANGE, SHORT_RANGE, BlazeFace, Candidates
 from fusionray.faces.face import Face, Image, group_by_face
-from fusionray.faces.facemesh import MARGIN, FaceMesh, Seen, Square
+from fusionray.faces.facemesh import MARGIN, FaceMesh, LocatedFace, RotatedSquare
 from fusionray.faces.tflite import locate_mediapipe_models
 
 _FILES = (
@@ -19,7 +19,7 @@ _FILES = (
     "face_landmark/face_landmark.tflite",
 )
 _OVERLAP = 0.3
-_LEAST_BELIEF = 0.2
+_MIN_CONFIDENCE = 0.2
 
 
 class DefaultDetector:
@@ -67,11 +67,11 @@ class DefaultDetector:
             # The mean of all candidates for a face is more stable than the best of them (BlazeFace, section 3.4).
             weights = scores[group] / scores[group].sum()
             box = np.tensordot(weights, boxes[group], axes=1).astype(np.float32)
-            seen = _look_at(mesh, image, box, np.tensordot(weights, eyes[group], axes=1))
+            located = _run_mesh(mesh, image, box, np.tensordot(weights, eyes[group], axes=1))
             score = float(scores[group[0]])
             # A high score outweighs a doubtful mesh (dark glasses), but not a mesh that finds no face.
-            if seen.belief >= _LEAST_BELIEF and (score + seen.belief) / 2 >= self._threshold:
-                faces.append(Face(box, seen.points, score, seen.outline))
+            if located.confidence >= _MIN_CONFIDENCE and (score + located.confidence) / 2 >= self._threshold:
+                faces.append(Face(box, located.points, score, located.outline))
         return faces
 
     def _open(self) -> tuple[BlazeFace, BlazeFace, FaceMesh]:
@@ -112,9 +112,9 @@ def _starts(length: int, tile: int) -> list[int]:
     return [round(step * (length - tile) / (count - 1)) for step in range(count)]
 
 
-def _look_at(mesh: FaceMesh, image: Image, box: NDArray[np.float32], eyes: NDArray[np.float32]) -> Seen:
+def _run_mesh(mesh: FaceMesh, image: Image, box: NDArray[np.float32], eyes: NDArray[np.float32]) -> LocatedFace:
     """Run the mesh on the face in a box."""
     across = eyes[1] - eyes[0]
     roll = math.atan2(float(across[1]), float(across[0]))
     centre = np.asarray(box[:2] + box[2:] / 2, np.float64)
-    return mesh.locate(image, Square(centre, MARGIN * float(max(box[2], box[3])), roll))
+    return mesh.locate(image, RotatedSquare(centre, MARGIN * float(max(box[2], box[3])), roll))

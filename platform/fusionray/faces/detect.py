@@ -7,11 +7,9 @@ from queue import SimpleQueue
 
 from fusionray.errors import DetectorUnavailable
 from fusionray.faces.default_detector import DefaultDetector
-from fusionray.faces.face import Detector, Face, Image, largest_face
+from fusionray.faces.face import Detector, Face, Image
 from fusionray.faces.scrfd import ScrfdDetector, open_on_cpu
 from fusionray.faces.yunet import YuNetDetector
-
-__all__ = ["Detector", "DetectorPool", "Face", "build_detector", "largest_face"]
 
 
 def build_detector(name_or_path: str | Path) -> Detector:

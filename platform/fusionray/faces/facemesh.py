@@ -22,8 +22,8 @@ from fusionray.faces.tflite import TfliteModel
 INPUT_SIZE = 192
 MARGIN = 1.5
 """The model was trained on squares 1.5 times as wide as the face (MediaPipe, face_landmark module)."""
-_SURE = 0.9
-_MAX_LOOKS = 3
+_CONFIDENT = 0.9
+_MAX_PASSES = 3
 # Contours of the eye openings: the eye at image left, the eye at image right.
 _LEFT_EYE = (33, 7, 163, 144, 145, 153, 154, 155, 133, 173, 157, 158, 159, 160, 161, 246)
 _RIGHT_EYE = (263, 249, 390, 373, 374, 380, 381, 382, 362, 398, 384, 385, 386, 387, 388, 466)
@@ -38,7 +38,7 @@ _NOSE_TIP, _LEFT_MOUTH_CORNER, _RIGHT_MOUTH_CORNER = 1, 61, 291
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Square:
+class RotatedSquare:
     """A rotated square in a picture: centre (x, y) and side in pixels; `roll` in radians, clockwise on the screen."""
 
     centre: NDArray[np.float64]
@@ -46,15 +46,15 @@ class Square:
     roll: float
 
 
-class Seen(NamedTuple):
+class LocatedFace(NamedTuple):
     """A located face, in picture pixels: the five `points`, and the `outline` [36, 2] of the skin.
 
-    `belief` in 0..1 is the probability of a face.
+    `confidence` in 0..1 is the probability of a face.
     """
 
     points: Points
     outline: NDArray[np.float32]
-    belief: float
+    confidence: float
 
 
 class FaceMesh:
@@ -63,32 +63,32 @@ class FaceMesh:
     def __init__(self, path: Path) -> None:
         self._model = TfliteModel(path)
 
-    def locate(self, image: Image, square: Square) -> Seen:
+    def locate(self, image: Image, square: RotatedSquare) -> LocatedFace:
         """Locate the face in a square of the picture.
 
-        The model's belief is low if the face is not framed as in its training. Then it runs again, on the square around
-        its own points.
+        The confidence is low if the face is not framed as in the model's training. Then the model runs again, on the
+        square around its own points.
         """
-        mesh, belief = self._run(image, square)
-        for _ in range(_MAX_LOOKS - 1):
-            if belief >= _SURE:
+        mesh, confidence = self._run(image, square)
+        for _ in range(_MAX_PASSES - 1):
+            if confidence >= _CONFIDENT:
                 break
-            again_mesh, again_belief = self._run(image, square_around(mesh, square.roll))
-            if again_belief <= belief:
+            again_mesh, again_confidence = self._run(image, square_around(mesh, square.roll))
+            if again_confidence <= confidence:
                 break
-            mesh, belief = again_mesh, again_belief
-        return Seen(five_points(mesh), mesh[list(_OUTLINE)], belief)
+            mesh, confidence = again_mesh, again_confidence
+        return LocatedFace(five_points(mesh), mesh[list(_OUTLINE)], confidence)
 
-    def _run(self, image: Image, square: Square) -> tuple[NDArray[np.float32], float]:
-        """Return the mesh [468, 2] in picture pixels, and the belief."""
+    def _run(self, image: Image, square: RotatedSquare) -> tuple[NDArray[np.float32], float]:
+        """Return the mesh [468, 2] in picture pixels, and the confidence."""
         matrix = _crop_matrix(square)
         crop = warp(image, matrix, INPUT_SIZE, INPUT_SIZE, border=cv2.BORDER_REPLICATE)
         outputs = self._model.run((crop.astype(np.float32) / 255.0)[None])
         mesh = next(output for output in outputs if output.size == 468 * 3).reshape(468, 3)[:, :2]
         logit = float(next(output for output in outputs if output.size == 1).reshape(()))
-        belief = 1.0 / (1.0 + math.exp(-max(-50.0, min(50.0, logit))))
+        confidence = 1.0 / (1.0 + math.exp(-max(-50.0, min(50.0, logit))))
         # The mesh's origin is the outer edge of the crop; here it is the centre of the first pixel.
-        return transform_points(mesh - 0.5, invert_affine(matrix)), belief
+        return transform_points(mesh - 0.5, invert_affine(matrix)), confidence
 
 
 def five_points(mesh: NDArray[np.float32]) -> Points:
@@ -104,7 +104,7 @@ def five_points(mesh: NDArray[np.float32]) -> Points:
     )
 
 
-def square_around(mesh: NDArray[np.float32], roll: float) -> Square:
+def square_around(mesh: NDArray[np.float32], roll: float) -> RotatedSquare:
     """Frame a mesh [468, 2] as in the model's training: upright by the eyes, 1.5 times as wide as the face.
 
     Source: MediaPipe, modules/face_landmark, face_landmark_landmarks_to_roi.
@@ -116,10 +116,10 @@ def square_around(mesh: NDArray[np.float32], roll: float) -> Square:
     turn = np.array([[math.cos(roll), math.sin(roll)], [-math.sin(roll), math.cos(roll)]])
     upright = mesh @ turn.T
     low, high = upright.min(0), upright.max(0)
-    return Square(((low + high) / 2) @ turn, MARGIN * max(1.0, float((high - low).max())), roll)
+    return RotatedSquare(((low + high) / 2) @ turn, MARGIN * max(1.0, float((high - low).max())), roll)
 
 
-def _crop_matrix(square: Square) -> Matrix:
+def _crop_matrix(square: RotatedSquare) -> Matrix:
     """Return the map from the rotated square of the picture to the model's input."""
     scale = INPUT_SIZE / square.side
     cosine, sine = scale * math.cos(square.roll), scale * math.sin(square.roll)

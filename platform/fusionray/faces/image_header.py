@@ -12,7 +12,9 @@ from typing import Literal, NamedTuple
 
 from fusionray.errors import ImageRejected
 
-Kind = Literal["jpeg", "png", "webp", "bmp"]
+# What pictures are decoded from, and what they are encoded as.
+ImageKind = Literal["jpeg", "png", "webp", "bmp"]
+PictureFormat = Literal["png", "jpeg", "webp"]
 _ORIENTATION_TAG = 0x0112
 _SHORT = 3
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -30,32 +32,32 @@ MAX_SEGMENTS = 4096
 MAX_CHUNKS = 65_536
 
 
-class Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """The header of a picture. `width` and `height` are as stored; `orientation` is EXIF's 1..8."""
 
-    kind: Kind
+    kind: ImageKind
     width: int
     height: int
     orientation: int
 
 
-def read_header(data: bytes) -> Header:
+def read_header(data: bytes) -> ImageHeader:
     """Read the header of a JPEG, PNG, WebP or BMP picture, whose kind is recognised by content.
 
     Raises:
         ImageRejected: "not_an_image" for other content, "damaged" for an incomplete or contradictory header.
     """
-    kind = recognise(data)
+    kind = detect_kind(data)
     try:
         width, height, exif = _READERS[kind](data)
     except (struct.error, IndexError) as error:
         raise ImageRejected("damaged", f"the {kind} header breaks off: {error}") from error
     if width <= 0 or height <= 0:
         raise ImageRejected("damaged", f"the {kind} header states a size of {width} x {height}")
-    return Header(kind, width, height, _orientation(exif))
+    return ImageHeader(kind, width, height, _read_orientation(exif))
 
 
-def recognise(data: bytes) -> Kind:
+def detect_kind(data: bytes) -> ImageKind:
     """Return the kind of a picture by its first bytes.
 
     Raises:
@@ -189,7 +191,7 @@ def _read_bmp(data: bytes) -> tuple[int, int, bytes]:
 _READERS = {"jpeg": _read_jpeg, "png": _read_png, "webp": _read_webp, "bmp": _read_bmp}
 
 
-def _orientation(exif: bytes) -> int:
+def _read_orientation(exif: bytes) -> int:
     """Read the EXIF orientation; 1 (upright) if there is none, or if the block is malformed.
 
     Reads only this tag of the first directory, because others may claim gigabytes.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.align import Template
-from fusionray.faces.facemesh import FaceMesh, Square
+from fusionray.faces.facemesh import FaceMesh, RotatedSquare
 from fusionray.faces.tflite import locate_mediapipe_models
 
 MESH_FILE = "face_landmark/face_landmark.tflite"
@@ -31,7 +31,7 @@ class CropLandmarks:
         (self.path,) = locate_mediapipe_models(MESH_FILE)
         self.mesh: FaceMesh | None = None
         points = template.points(size).astype(np.float64)
-        self.square = Square(points.mean(axis=0), SQUARE_EYE_DISTANCES * float(eye_distance(points)), roll=0.0)
+        self.square = RotatedSquare(points.mean(axis=0), SQUARE_EYE_DISTANCES * float(eye_distance(points)), roll=0.0)
 
     def locate(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the landmarks [N,5,2] of uint8 crops [N,H,W,3] RGB in crop pixels; nan in every row without a face."""
@@ -40,7 +40,7 @@ class CropLandmarks:
         points_N52 = np.full((len(crops), 5, 2), np.nan, np.float32)
         for row, crop in enumerate(crops):
             located = self.mesh.locate(crop, self.square)
-            if located.belief >= MIN_CONFIDENCE:
+            if located.confidence >= MIN_CONFIDENCE:
                 points_N52[row] = located.points
         return points_N52
 

@@ -1,1 +1,1 @@
-"""Pages with pictures, charts and tables: one HTML file that needs nothing beside it, and Markdown."""
+"""Report pages with pictures, charts and tables: one self-contained HTML file, and Markdown with image files."""

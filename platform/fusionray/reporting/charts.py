@@ -1,7 +1,7 @@
-"""Charts as SVG: curves, parallel coordinates, and strips that stand in a row beside their words.
+"""Draw charts as SVG: curves, parallel coordinates, and strips for rows of text.
 
-Colours come by class from style.py, so that one drawing suits light and dark. Curves are drawn in units that a phone
-shows as pixels; strips are as wide as the room that they get.
+Colours are CSS classes of style.py, so that a drawing fits light and dark pages. Curves are WIDTH units wide, which a
+phone shows as pixels; strips take the width of their column.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from fusionray.reporting.scales import Scale, choose_ends, write_number
+from fusionray.reporting.scales import Scale, choose_ends, format_number
 
 WIDTH, HEIGHT = 360, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 10, 36
@@ -20,10 +20,10 @@ LINE_HEIGHT = 16
 AXIS_WIDTH, AXIS_HEIGHT = 116, 260
 STRIP_HEIGHT = 22
 
-Kind = Literal["main", "second", "other"]
-Verdict = Literal["holds", "misses", "open"]
-# A mark tells by its shape what its colour says: a disc holds, a cross misses, a diamond has no goal.
-MARKS: dict[Verdict, str] = {
+LineKind = Literal["main", "second", "other"]
+GoalStatus = Literal["holds", "misses", "open"]
+# Shapes repeat the meaning of colours: a disc reaches its goal, a cross misses it, a diamond has no goal.
+MARKS: dict[GoalStatus, str] = {
     "holds": '<circle class="mark holds" r="5.5"/>',
     "misses": '<path class="mark misses" d="M-5-5L5 5M-5 5L5-5"/>',
     "open": '<path class="mark open" d="M-6 0L0-6L6 0L0 6z"/>',
@@ -31,18 +31,18 @@ MARKS: dict[Verdict, str] = {
 
 
 @dataclass(frozen=True)
-class Line:
-    """Points (x, y) that belong together; lines with a label are named in the chart."""
+class ChartLine:
+    """A line through points (x, y); a line with a label gets an entry in the chart's key."""
 
     points: Sequence[tuple[float, float]]
     label: str = ""
-    kind: Kind = "main"
+    kind: LineKind = "main"
     dotted: bool = False
     with_dots: bool = False
 
     @property
     def style(self) -> str:
-        """Give the classes of the line."""
+        """Return the CSS classes of the line."""
         return f"line {self.kind}{' dotted' if self.dotted else ''}"
 
 
@@ -50,26 +50,24 @@ def open_svg(width: float, height: float, title: str) -> str:
     return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
 
 
-def draw_lines(lines: Sequence[Line], *, title: str, x_label: str, y_label: str = "", by_powers: bool = False) -> str:
-    """Draw lines over a common x axis, by powers of ten if wanted; points that are no numbers are left out.
+def draw_lines(lines: Sequence[ChartLine], *, title: str, x_label: str, y_label: str = "", log_x: bool = False) -> str:
+    """Draw lines over a common x axis, which is logarithmic if `log_x`; points that are not finite are left out.
 
-    `title` is what is read out in place of the drawing.
+    `title`: the text for screen readers.
     """
-    shown = [
-        (line, [(x, y) for x, y in line.points if math.isfinite(y) and (x > 0 or not by_powers)]) for line in lines
-    ]
+    shown = [(line, [(x, y) for x, y in line.points if math.isfinite(y) and (x > 0 or not log_x)]) for line in lines]
     labelled = [line for line in lines if line.label]
     top = TOP + LINE_HEIGHT * (len(labelled) + bool(y_label))
     xs = [x for _, points in shown for x, _ in points]
-    ends = (min(xs, default=0.1), max(xs, default=1.0)) if by_powers else choose_ends([0.0, *xs])
-    x_scale = Scale(*ends, LEFT, WIDTH - RIGHT, by_powers)
+    ends = (min(xs, default=0.1), max(xs, default=1.0)) if log_x else choose_ends([0.0, *xs])
+    x_scale = Scale(*ends, LEFT, WIDTH - RIGHT, log_x)
     height = HEIGHT + top - TOP
     y_scale = Scale(*choose_ends(y for _, points in shown for _, y in points), height - BOTTOM, top)
     drawn = [open_svg(WIDTH, height, title), draw_axes(x_scale, y_scale, x_label, y_label)]
-    # What matters lies on top of the others.
+    # Main lines are drawn last, over the others.
     for line, points in sorted(shown, key=lambda pair: pair[0].kind == "main"):
-        places = thin([(x_scale.place(x), y_scale.place(y)) for x, y in points])
-        drawn.append(f'<polyline class="{line.style}" points="{write_points(places)}"/>')
+        places = drop_repeated_points([(x_scale.place(x), y_scale.place(y)) for x, y in points])
+        drawn.append(f'<polyline class="{line.style}" points="{format_points(places)}"/>')
         dots = places if line.with_dots or len(places) == 1 else []
         drawn += [f'<circle class="dot {line.kind}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in dots]
     for number, line in enumerate(labelled):
@@ -79,33 +77,33 @@ def draw_lines(lines: Sequence[Line], *, title: str, x_label: str, y_label: str 
     return "".join([*drawn, "</svg>"])
 
 
-def draw_key(line: Line, x: float, y: float) -> str:
-    """Draw the sample of a line beside its label: a dot for a single point."""
+def draw_key(line: ChartLine, x: float, y: float) -> str:
+    """Draw the sample of a line for the key: a dot for a line of a single point."""
     if len(line.points) == 1:
         return f'<circle class="dot {line.kind}" cx="{x + 11}" cy="{y}" r="4"/>'
     return f'<path class="{line.style}" d="M{x} {y}h22"/>'
 
 
-def thin(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Leave out places that nobody could tell from the one before: a curve of a million points has a few hundred."""
+def drop_repeated_points(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Round points to half a unit and drop repeated ones: a curve of a million points keeps a few hundred."""
     rounded = [(round(2 * x) / 2, round(2 * y) / 2) for x, y in places]
     return [place for place, before in zip(rounded, [None, *rounded], strict=False) if place != before]
 
 
 def draw_axes(x_scale: Scale, y_scale: Scale, x_label: str, y_label: str) -> str:
-    """Draw the axes with their ticks, and lines across at those of y."""
+    """Draw both axes with ticks and labels, and grid lines at the ticks of y."""
     drawn = []
     for value in y_scale.ticks():
         y = y_scale.place(value)
         drawn.append(f'<path class="grid" d="M{x_scale.start} {y:.1f}H{x_scale.end}"/>')
         drawn.append(
-            f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{write_number(value)}</text>'
+            f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{format_number(value)}</text>'
         )
     for value in x_scale.ticks():
         x = x_scale.place(value)
         drawn.append(f'<path class="axis" d="M{x:.1f} {y_scale.start}v4"/>')
         place = f'x="{x:.1f}" y="{y_scale.start + 16}" text-anchor="middle"'
-        drawn.append(f'<text class="tick" {place}>{write_number(value)}</text>')
+        drawn.append(f'<text class="tick" {place}>{format_number(value)}</text>')
     drawn.append(f'<path class="axis" d="M{x_scale.start} {y_scale.start}H{x_scale.end}"/>')
     drawn.append(
         f'<text class="tick" x="{x_scale.end}" y="{y_scale.start + 31}" text-anchor="end">{escape(x_label)}</text>'
@@ -115,19 +113,19 @@ def draw_axes(x_scale: Scale, y_scale: Scale, x_label: str, y_label: str) -> str
     return "".join(drawn)
 
 
-def write_points(places: Sequence[tuple[float, float]]) -> str:
+def format_points(places: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
 
 @dataclass(frozen=True)
 class ParallelAxis:
-    """An axis of parallel coordinates: its name, and what stands at which height, 0 below to 1 on top."""
+    """An axis of parallel coordinates: its name, and its tick labels by height, 0 (bottom) to 1 (top)."""
 
     name: str
     ends: Sequence[tuple[float, str]]
 
 
-def draw_parallel(axes: Sequence[ParallelAxis], lines: Sequence[Line], *, title: str) -> str:
+def draw_parallel(axes: Sequence[ParallelAxis], lines: Sequence[ChartLine], *, title: str) -> str:
     """Draw each line through all axes; its points are (number of the axis, height in 0..1)."""
     labelled = [line for line in lines if line.label]
     top = TOP + LINE_HEIGHT * len(labelled) + 8
@@ -138,13 +136,13 @@ def draw_parallel(axes: Sequence[ParallelAxis], lines: Sequence[Line], *, title:
     for number, axis in enumerate(axes):
         x = (number + 0.5) * AXIS_WIDTH
         drawn.append(f'<path class="axis" d="M{x} {y_scale.start}V{y_scale.end}"/>')
-        # A long name goes into two lines, by its last point.
+        # The name has two lines, split at its last dot.
         for row, word in enumerate(axis.name.rsplit(".", 1)):
             place = f'x="{x}" y="{y_scale.start + 18 + 14 * row}" text-anchor="middle"'
             drawn.append(f'<text class="{"name" if number == len(axes) - 1 else ""}" {place}>{escape(word)}</text>')
     for line in sorted(lines, key=lambda line: ("other", "second", "main").index(line.kind)):
         places = [((number + 0.5) * AXIS_WIDTH, y_scale.place(share)) for number, share in line.points]
-        drawn.append(f'<polyline class="{line.style}" points="{write_points(places)}"/>')
+        drawn.append(f'<polyline class="{line.style}" points="{format_points(places)}"/>')
     for number, axis in enumerate(axes):
         for share, words in axis.ends:
             place = f'x="{(number + 0.5) * AXIS_WIDTH + 5}" y="{y_scale.place(share) + 4:.1f}"'
@@ -163,8 +161,8 @@ def open_strip(title: str) -> str:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A value with the interval around it, and the bounds between which it is wanted, as far as there are any."""
+class MeasuredInterval:
+    """A value with its interval, and the bounds of its goal; None where there is none."""
 
     value: float
     low: float | None = None
@@ -174,26 +172,26 @@ class Measured:
     holds: bool | None = None
 
     @property
-    def verdict(self) -> Verdict:
-        """Say whether the goal is reached."""
+    def status(self) -> GoalStatus:
+        """Return whether the value reaches its goal."""
         return "open" if self.holds is None else "holds" if self.holds else "misses"
 
-    def list_numbers(self) -> list[float]:
-        """List all numbers that the strip has to show."""
+    def numbers(self) -> list[float]:
+        """List all numbers that the strip shows."""
         numbers = (self.value, self.low, self.high, self.wanted_low, self.wanted_high)
         return [number for number in numbers if number is not None]
 
 
-def choose_strip_ends(measured: Measured, at_least: float | None = None) -> tuple[float, float]:
-    """Choose the ends of a strip: 0 is on it, everything has room, and so has `at_least`, such as 1 for a share."""
-    numbers = measured.list_numbers()
-    # What is wanted from a bound on is seen as a zone, which needs room beyond the bound.
+def choose_strip_ends(measured: MeasuredInterval, at_least: float | None = None) -> tuple[float, float]:
+    """Choose the ends of a strip that includes 0, all numbers, and `at_least`, such as 1 for a share."""
+    numbers = measured.numbers()
+    # The zone of an open goal needs room beyond its bound.
     beyond = [1.1 * number for number in numbers if at_least is None or abs(number) > at_least]
     return choose_ends([0.0, *numbers, *beyond, *([] if at_least is None else [at_least])])
 
 
-def draw_interval(measured: Measured, ends: tuple[float, float], *, title: str) -> str:
-    """Draw a value as a mark on its interval, before the zone that is wanted, whose bounds are ticks."""
+def draw_interval(measured: MeasuredInterval, ends: tuple[float, float], *, title: str) -> str:
+    """Draw a value as a mark on its interval, over the zone of its goal, whose bounds are ticks."""
     scale = Scale(*ends, 0, 100)
     middle = STRIP_HEIGHT / 2
     drawn = [open_strip(title)]
@@ -208,22 +206,20 @@ def draw_interval(measured: Measured, ends: tuple[float, float], *, title: str) 
     if measured.low is not None and measured.high is not None:
         low, high = scale.place(measured.low), scale.place(measured.high)
         drawn.append(f'<line class="interval" x1="{low:.2f}%" x2="{high:.2f}%" y1="{middle}" y2="{middle}"/>')
-        # Ends that are higher than the mark show an interval that it would hide.
+        # The ends are higher than the mark, which would hide a short interval.
         ends_of = (f'x1="{end:.2f}%" x2="{end:.2f}%" y1="2" y2="{STRIP_HEIGHT - 2}"' for end in (low, high))
         drawn += [f'<line class="end" {place}/>' for place in ends_of]
-    mark = (
-        f'<svg x="{scale.place(measured.value):.2f}%" y="{middle}" overflow="visible">{MARKS[measured.verdict]}</svg>'
-    )
+    mark = f'<svg x="{scale.place(measured.value):.2f}%" y="{middle}" overflow="visible">{MARKS[measured.status]}</svg>'
     return "".join([*drawn, mark, "</svg>"])
 
 
 def draw_bar(share: float, *, title: str) -> str:
-    """Draw a bar of a share of the strip."""
+    """Draw a bar over a share (0..1) of the strip."""
     return f'{open_strip(title)}<rect class="bar" width="{100 * share:.2f}%" height="{STRIP_HEIGHT}" rx="3"/></svg>'
 
 
 def draw_stack(parts: Mapping[str, float], names: Sequence[str], *, title: str) -> str:
-    """Draw parts of a whole side by side; the place of a part among `names` decides its colour."""
+    """Draw parts of a whole side by side; a part's colour follows from its index in `names`."""
     total = sum(parts.values()) or 1.0
     drawn, start = [open_strip(title)], 0.0
     for name, value in parts.items():
@@ -238,12 +234,12 @@ def draw_stack(parts: Mapping[str, float], names: Sequence[str], *, title: str) 
 
 
 def draw_sample(drawing: str) -> str:
-    """Draw what a legend explains, 20 px wide."""
+    """Put a drawing into a legend sample of 20 px."""
     return f'<svg width="20" height="16" aria-hidden="true">{drawing}</svg>'
 
 
 def explain_marks(interval: str, *, with_goals: bool, with_open: bool) -> list[tuple[str, str]]:
-    """Make the legend of strips with intervals: samples and words. `interval` says what the intervals are."""
+    """List the legend entries (sample, text) of strips with intervals. `interval`: what the intervals are."""
     place = '<svg x="10" y="8" overflow="visible">{}</svg>'
     entries = []
     if with_goals:

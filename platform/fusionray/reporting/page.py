@@ -1,4 +1,4 @@
-"""A page: sections of pictures, charts and rows first, tables folded below them."""
+"""A report page: sections with pictures, charts and rows, then folded tables. Written as HTML and as Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from fusionray.reporting.parts import VERDICTS, Part, gather_files, write_note, write_scroll
+from fusionray.reporting.parts import GOAL_STATUS_HTML, PagePart, gather_files, write_note, write_scroll
 from fusionray.reporting.style import PAGE_STYLE
 from fusionray.storage import filesystem as storage
 
@@ -15,16 +15,16 @@ PAGE_NAME = "report.html"
 TEXT_NAME = "report.md"
 TABLES_TITLE = "Tables"
 NOTES_TITLE = "How this was made"
-# Cells of so many characters are not broken into lines.
+# The longest cell that is not wrapped, in characters.
 BRIEF_CELL = 24
 
 
 @dataclass(frozen=True)
-class Block:
-    """A section of the page; its parts stand side by side where there is room, if `columns`."""
+class PageSection:
+    """A section of the page. `columns`: its parts are laid out side by side; `narrow`: it is 36 rem wide at most."""
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[PagePart]
     note: str = ""
     columns: bool = False
     narrow: bool = False
@@ -44,8 +44,8 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """A table, folded until somebody opens it; cells are text."""
+class PageTable:
+    """A table of text, folded until the reader opens it. `head` names its columns."""
 
     title: str
     head: Sequence[str]
@@ -71,25 +71,25 @@ class Listing:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page tells, in this order: the lead, sections, then folded: tables, and notes on how it came about."""
+    """A page, in this order: title, lead, origin, sections; then folded tables, and folded notes with the command."""
 
     title: str
-    blocks: Sequence[Block] = ()
-    listings: Sequence[Listing] = ()
+    sections: Sequence[PageSection] = ()
+    tables: Sequence[PageTable] = ()
     lead: str = ""
     origin: str = ""
     notes: Sequence[str] = field(default=())
     command: str = ""
 
     def write_html(self) -> str:
-        """Write the page as one file that needs nothing beside it."""
+        """Write the page as one self-contained HTML document."""
         body = [
             f"<h1>{escape(self.title)}</h1>",
             f'<p class="lead">{escape(self.lead)}</p>' if self.lead else "",
             write_note(self.origin),
-            *(block.write_html() for block in self.blocks),
+            *(section.write_html() for section in self.sections),
             f"<section><h2>{TABLES_TITLE}</h2>",
-            *(listing.write_html() for listing in self.listings),
+            *(table.write_html() for table in self.tables),
             self.write_notes(),
             "</section>",
         ]
@@ -109,12 +109,12 @@ class Page:
         return f"<details><summary>{NOTES_TITLE}</summary>{notes}{command}</details>"
 
     def write_markdown(self) -> str:
-        """Write the same as Markdown; the pictures lie beside it."""
+        """Write the page as Markdown, which refers to the pictures by file name."""
         blocks = [f"# {self.title}", *filter(None, [self.lead, self.origin])]
-        for block in self.blocks:
-            blocks += block.write_markdown()
-        for listing in self.listings:
-            blocks += listing.write_markdown()
+        for section in self.sections:
+            blocks += section.write_markdown()
+        for table in self.tables:
+            blocks += table.write_markdown()
         if self.notes or self.command:
             blocks += [f"## {NOTES_TITLE}", *self.notes]
         if self.command:
@@ -123,9 +123,9 @@ class Page:
 
 
 def save_page(folder: Path, page: Page) -> list[str]:
-    """Write `report.html`, `report.md` and what the latter refers to into a folder; return their names."""
+    """Write `report.html`, `report.md` and the pictures of the latter into a folder; return their names."""
     files = {
-        **gather_files(part for block in page.blocks for part in block.parts),
+        **gather_files(part for section in page.sections for part in section.parts),
         TEXT_NAME: page.write_markdown().encode(),
         PAGE_NAME: page.write_html().encode(),
     }
@@ -135,8 +135,8 @@ def save_page(folder: Path, page: Page) -> list[str]:
 
 
 def write_cell(column: str, cell: str) -> str:
-    """Write a cell of a table; brief ones stay in one line."""
+    """Write a cell of a table; a short one is not wrapped."""
     if column == "holds" and cell in {"yes", "NO"}:
-        return f'<td class="brief">{VERDICTS[cell == "yes"]}</td>'
+        return f'<td class="brief">{GOAL_STATUS_HTML[cell == "yes"]}</td>'
     style = "value" if column == "value" else "brief" if len(cell) <= BRIEF_CELL else ""
     return f'<td class="{style}">{escape(cell)}</td>'

@@ -1,6 +1,6 @@
-"""What a section of a page holds: pictures, charts, rows of strips.
+"""The parts of a page section: pictures, charts, rows with strips, legends, groups.
 
-Every part writes itself as HTML and as Markdown, and gives the files that its Markdown refers to.
+Every part writes itself as HTML and as Markdown, and lists the files that its Markdown refers to.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Protocol
 
 from fusionray.reporting.style import CHART_STYLE
 
-VERDICTS = {True: '<span class="holds">✓ holds</span>', False: '<span class="misses">✗ misses</span>', None: ""}
+GOAL_STATUS_HTML = {True: '<span class="holds">✓ holds</span>', False: '<span class="misses">✗ misses</span>', None: ""}
 
 
-class Part(Protocol):
-    """Something that a section holds."""
+class PagePart(Protocol):
+    """A part of a page section."""
 
     def write_html(self) -> str:
         """Write it as HTML."""
@@ -28,24 +28,24 @@ class Part(Protocol):
         ...
 
     def list_files(self) -> Mapping[str, bytes]:
-        """Give the files, by name, that its Markdown refers to."""
+        """Return the content of the files that its Markdown refers to, by name."""
         ...
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A PNG, in Markdown `name`.png; `heads` name its columns, which are equally wide."""
+class PageImage:
+    """A PNG picture, in Markdown the file `name`.png. `column_names` label its columns, which have equal width."""
 
     name: str
     alt: str
     png: bytes
     caption: str = ""
-    heads: Sequence[str] = ()
+    column_names: Sequence[str] = ()
 
     def write_html(self) -> str:
         data = base64.b64encode(self.png).decode()
-        heads = "".join(map(write_span, self.heads))
-        above = f'<div class="heads">{heads}</div>' if heads else ""
+        column_names = "".join(map(write_span, self.column_names))
+        above = f'<div class="column_names">{column_names}</div>' if column_names else ""
         return (
             f"<figure>{above}"
             f'<img alt="{escape(self.alt)}" src="data:image/png;base64,{data}">{write_caption(self.caption)}</figure>'
@@ -53,7 +53,7 @@ class Picture:
 
     def write_markdown(self) -> Iterator[str]:
         yield f"![{self.alt}]({self.name}.png)"
-        yield from filter(None, [" | ".join(self.heads), self.caption])
+        yield from filter(None, [" | ".join(self.column_names), self.caption])
 
     def list_files(self) -> Mapping[str, bytes]:
         return {f"{self.name}.png": self.png}
@@ -61,18 +61,18 @@ class Picture:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing of charts.py, in Markdown `name`.svg; one that needs so many pixels scrolls where there are fewer."""
+    """A drawing of charts.py, in Markdown the file `name`.svg. On screens under `min_pixels`, it scrolls."""
 
     name: str
     title: str
     svg: str
     caption: str = ""
-    least_pixels: int = 0
+    min_pixels: int = 0
 
     def write_html(self) -> str:
         drawing = self.svg
-        if self.least_pixels:
-            width = f"min-width:{self.least_pixels}px;max-width:{1.4 * self.least_pixels:.0f}px"
+        if self.min_pixels:
+            width = f"min-width:{self.min_pixels}px;max-width:{1.4 * self.min_pixels:.0f}px"
             drawing = drawing.replace("<svg ", f'<svg style="{width}" ', 1)
             drawing = write_scroll(self.title, drawing)
         return f"<figure><h3>{escape(self.title)}</h3>{drawing}{write_caption(self.caption)}</figure>"
@@ -88,8 +88,8 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A strip of charts.py between what it is of and what it says; `ends` stand below the ends of the strip."""
+class StripRow:
+    """A strip of charts.py between a label and a value; `ends` are the texts below its left and right end."""
 
     label: str
     strip: str
@@ -105,19 +105,19 @@ class Row:
         note = f"<small>{escape(self.note)}</small>" if self.note else ""
         return (
             f"<li><div><b>{escape(self.label)}</b>{note}</div><div>{self.strip}{ends}</div>"
-            f"<div><b>{escape(self.value)}</b> {VERDICTS[self.holds]}{details}</div></li>"
+            f"<div><b>{escape(self.value)}</b> {GOAL_STATUS_HTML[self.holds]}{details}</div></li>"
         )
 
     def write_line(self) -> str:
-        verdict = {True: "holds", False: "misses", None: ""}[self.holds]
-        return f"- {self.label}: {', '.join(filter(None, [self.value, *self.details, verdict]))}"
+        status = {True: "holds", False: "misses", None: ""}[self.holds]
+        return f"- {self.label}: {', '.join(filter(None, [self.value, *self.details, status]))}"
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows one below the other."""
+class StripRows:
+    """A list of rows with strips."""
 
-    rows: Sequence[Row]
+    rows: Sequence[StripRow]
 
     def write_html(self) -> str:
         return f'<ul class="rows">{"".join(row.write_html() for row in self.rows)}</ul>'
@@ -131,7 +131,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Legend:
-    """What marks and colours mean: samples of charts.py and words. Markdown shows no marks and so explains none."""
+    """A legend: samples of charts.py with their meaning. Markdown has no marks, so it omits the legend."""
 
     entries: Sequence[tuple[str, str]]
 
@@ -147,11 +147,11 @@ class Legend:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Parts below a title of their own."""
+class PartGroup:
+    """Parts under a common title."""
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[PagePart]
     note: str = ""
 
     def write_html(self) -> str:
@@ -168,8 +168,8 @@ class Group:
         return gather_files(self.parts)
 
 
-def gather_files(parts: Iterable[Part]) -> dict[str, bytes]:
-    """Gather the files of several parts."""
+def gather_files(parts: Iterable[PagePart]) -> dict[str, bytes]:
+    """Collect the files of several parts."""
     return {name: content for part in parts for name, content in part.list_files().items()}
 
 
@@ -186,5 +186,5 @@ def write_span(words: str) -> str:
 
 
 def write_scroll(title: str, content: str) -> str:
-    """Let wide content scroll within itself, by keys as well."""
+    """Put wide content into a box that scrolls, also by keyboard."""
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">{content}</div>'

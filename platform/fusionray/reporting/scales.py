@@ -1,4 +1,4 @@
-"""Where a value stands on an axis, and which numbers an axis bears."""
+"""Axis scales: map values to positions, and choose the ends and ticks of an axis."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ STEPS = (1, 2, 2.5, 5, 10)
 
 @dataclass(frozen=True)
 class Scale:
-    """Map values from `low` .. `high` to `start` .. `end`, evenly or, `by_powers`, by their logarithms."""
+    """Map values from `low` .. `high` to `start` .. `end`, linearly, or by their logarithms if `logarithmic`."""
 
     low: float
     high: float
     start: float
     end: float
-    by_powers: bool = False
+    logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """Map a value; what lies beyond the ends stands at the end."""
-        low, high, value = (math.log10(each) if self.by_powers else each for each in (self.low, self.high, value))
+        """Return the position of a value; a value beyond an end gets the position of the end."""
+        low, high, value = (math.log10(each) if self.logarithmic else each for each in (self.low, self.high, value))
         share = (value - low) / (high - low)
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """List the numbers that the axis bears: powers of ten, or a few round ones."""
-        if self.by_powers:
+        """List the values of the ticks: powers of ten, or a few round numbers."""
+        if self.logarithmic:
             first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
             return [10.0**power for power in range(first, last + 1)]
         step = choose_step(self.high - self.low)
@@ -37,13 +37,13 @@ class Scale:
 
 
 def choose_step(span: float, most: int = 5) -> float:
-    """Choose the smallest round step that divides a span into no more than so many parts."""
+    """Choose the smallest round step that divides a span into `most` parts or fewer."""
     power = 10.0 ** math.floor(math.log10(span / most))
     return next(step * power for step in STEPS if step * power * most >= span * (1 - 1e-9))
 
 
 def choose_ends(values: Iterable[float]) -> tuple[float, float]:
-    """Choose round ends between which finite values lie; they are apart even for a single value."""
+    """Choose round ends of an axis that includes all finite values; they differ even for a single value."""
     known = [value for value in values if math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     if high - low <= 1e-9 * max(abs(low), abs(high)):
@@ -53,8 +53,8 @@ def choose_ends(values: Iterable[float]) -> tuple[float, float]:
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 
 
-def write_number(value: float) -> str:
-    """Write a number of an axis briefly: 20000 as 20k, 3000000 as 3M."""
+def format_number(value: float) -> str:
+    """Format a number of an axis in a short form: 20000 as 20k, 3000000 as 3M."""
     for least, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= least:
             return f"{value / (1e3 if suffix == 'k' else least):.4g}{suffix}"

@@ -1,8 +1,8 @@
-"""The colours and the layout of a page: light or dark as the reader's system is, wide or narrow, on screen or paper."""
+"""The CSS of a page: light or dark by the reader's system, for wide and narrow screens and for paper."""
 
 from __future__ import annotations
 
-# Text colours reach a contrast of 4.5 against paper and panel (WCAG 2.2, AA); lines of charts reach 3.
+# The contrast of text against paper and panel is 4.5 or more (WCAG 2.2, AA), that of lines in charts 3 or more.
 PALETTE = {
     "light": {
         "paper": "#ffffff",
@@ -106,6 +106,6 @@ pre { background: var(--panel); padding: .7rem; white-space: pre-wrap; overflow-
 }
 """
 
-# What a chart needs as a file of its own, and a page as a whole.
+# The style of a chart in a file of its own, and that of a page.
 CHART_STYLE = COLOURS + CHARTS
 PAGE_STYLE = COLOURS + CHARTS + LAYOUT

@@ -1,1 +1,1 @@
-"""Run a bundle: ONNX Runtime sessions, and the fuser from picture to picture. Knows nothing of Ray."""
+"""Run the models of a bundle on ONNX Runtime or OpenVINO, from pictures to pictures. Imports neither Ray nor torch."""

@@ -1,7 +1,7 @@
-"""Batches across callers: whatever waits when the model is free is computed together.
+"""Batch crops across callers: when the generator is free, it computes all waiting crops together, up to its batch size.
 
-Nothing waits for a batch to fill. One caller alone pays nothing; under load batches grow by themselves, since more
-arrives while the model works. Faces of one picture and of different pictures are the same to it.
+No crop waits for a batch to fill. A single caller is not delayed; under load batches grow, because more crops arrive
+while the generator computes. A batch may hold faces of one picture and of several.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from fusionray.errors import Overloaded
 from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
 from fusionray.runtime.pixels import FloatArray
 
-# Told after each batch: how many crops it held, the seconds that it took, and how many crops wait.
-Observer = Callable[[int, float, int], None]
+# Called after each batch with the number of its crops, the seconds it took, and the number of crops that wait.
+BatchObserver = Callable[[int, float, int], None]
 
 
 @dataclass(eq=False)
 class QueuedCrops:
-    """What one caller wants fused, and what of it is done; `waited` are seconds until its first crop was computed."""
+    """The crops of one call of `submit`, and the parts computed so far.
+
+    `num_taken` crops are in a batch or done. `waited`: seconds from `submit` until the first crop was in a batch.
+    """
 
     sources: FloatArray
     crops: NDArray[np.uint8]
     result: Future[tuple[FusedCrops, float]]
-    ordered_at: float = field(default_factory=time.perf_counter)
+    submitted_at: float = field(default_factory=time.perf_counter)
     waited: float | None = None
     parts: dict[int, FusedCrops] = field(default_factory=dict)
     num_taken: int = 0
@@ -39,11 +42,11 @@ class QueuedCrops:
 
 
 class CropBatcher:
-    """Feed a generator from many threads. `num_streams` batches are computed at the same time.
+    """Run a generator for many threads. `num_streams` batches are computed at the same time.
 
-    `concurrent_fuser` computes batches that run at the same time as others: on a CPU, all threads finish one batch
-    soonest, but several batches with a few threads each give more throughput. `max_waiting` limits the waiting crops;
-    more are refused at once.
+    `concurrent_fuser` computes batches while others are computed: on a CPU, all threads finish one batch soonest, but
+    several batches with a few threads each give more throughput. `max_waiting` limits the waiting crops; `submit`
+    refuses more.
     """
 
     def __init__(
@@ -53,132 +56,134 @@ class CropBatcher:
         concurrent_fuser: CropFuser | None = None,
         num_streams: int = 1,
         max_waiting: int = 256,
-        observer: Observer | None = None,
+        observer: BatchObserver | None = None,
     ) -> None:
         self.fuser = fuser
         self.concurrent_fuser = concurrent_fuser or fuser
-        self.num_working = 0
+        self.num_running = 0
         self.max_waiting = max_waiting
         self.observer = observer
-        self.orders: deque[QueuedCrops] = deque()
+        self.queue: deque[QueuedCrops] = deque()
         self.num_waiting = 0
         self.changed = threading.Condition()
         self.closed = False
-        self.lanes = [
-            threading.Thread(target=self.work, name=f"batches-{number}", daemon=True) for number in range(num_streams)
+        self.streams = [
+            threading.Thread(target=self.run_stream, name=f"batches-{number}", daemon=True)
+            for number in range(num_streams)
         ]
-        for lane in self.lanes:
-            lane.start()
+        for stream in self.streams:
+            stream.start()
 
     def submit(self, sources: FloatArray, crops: NDArray[np.uint8]) -> Future[tuple[FusedCrops, float]]:
-        """Order the fusion of crops uint8 [N,S,S,3], each with its source [N,...]; gives them and the seconds waited.
+        """Queue crops uint8 [N,S,S,3], each with its source [N,...]; the future gives results and seconds waited.
 
-        Cancelling the future takes what is not computed yet out of the queue.
+        Cancelling the future removes the crops that are not computed yet from the queue.
 
-        Raises: Overloaded if too much waits already.
+        Raises: Overloaded if too many crops wait, or after `close`.
         """
-        order = QueuedCrops(sources, crops, Future())
+        queued = QueuedCrops(sources, crops, Future())
         with self.changed:
             if self.closed:
-                raise Overloaded("the model is being put away; ask again")
+                raise Overloaded("the model is being unloaded; send the request again")
             if self.num_waiting and self.num_waiting + len(crops) > self.max_waiting:
-                raise Overloaded(f"{self.num_waiting} faces wait already; ask again later")
-            self.orders.append(order)
+                raise Overloaded(f"{self.num_waiting} faces wait already; send the request again later")
+            self.queue.append(queued)
             self.num_waiting += len(crops)
             self.changed.notify()
-        return order.result
+        return queued.result
 
     def close(self) -> None:
-        """Finish what waits, then end; later orders are refused."""
+        """Compute all queued crops, then stop the threads; `submit` is refused from now on."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
-        for lane in self.lanes:
-            lane.join()
+        for stream in self.streams:
+            stream.join()
 
-    def work(self) -> None:
-        """Compute batches until closed."""
-        while batch := self.take():
+    def run_stream(self) -> None:
+        """Compute batches until the batcher is closed and its queue is empty."""
+        while batch := self.wait_for_batch():
             started = time.perf_counter()
             try:
-                sources = np.concatenate([order.sources[part] for order, part in batch])
-                crops = np.concatenate([order.crops[part] for order, part in batch])
-                fused = self.choose().fuse(sources, crops)
-            except Exception as error:  # noqa: BLE001 - whatever it is belongs to those who wait for it
-                for order, _ in batch:
-                    fail(order, error)
+                sources = np.concatenate([queued.sources[part] for queued, part in batch])
+                crops = np.concatenate([queued.crops[part] for queued, part in batch])
+                fused = self.choose_fuser().fuse(sources, crops)
+            except Exception as error:  # noqa: BLE001 - every error is passed on to the callers of the batch
+                for queued, _ in batch:
+                    fail(queued, error)
                 continue
             finally:
                 with self.changed:
-                    self.num_working -= 1
+                    self.num_running -= 1
             if self.observer is not None:
                 self.observer(len(crops), time.perf_counter() - started, self.num_waiting)
-            self.hand_out(batch, fused)
+            self.store_results(batch, fused)
 
-    def choose(self) -> CropFuser:
-        """Choose what computes a batch that was taken: everything for one that is alone."""
-        return self.fuser if self.num_working == 1 and not self.orders else self.concurrent_fuser
+    def choose_fuser(self) -> CropFuser:
+        """Choose the fuser of a batch: the one with all threads if no other batch runs or waits."""
+        return self.fuser if self.num_running == 1 and not self.queue else self.concurrent_fuser
 
-    def take(self) -> list[tuple[QueuedCrops, slice]]:
-        """Wait for work and take a batch of it, in the order in which it came; empty once closed and done."""
+    def wait_for_batch(self) -> list[tuple[QueuedCrops, slice]]:
+        """Wait for crops and take a batch of them, first come, first served; empty if closed and nothing waits."""
         with self.changed:
             while True:
                 self.drop_cancelled()
-                if self.orders:
-                    self.num_working += 1
-                    return self.fill()
+                if self.queue:
+                    self.num_running += 1
+                    return self.take_batch()
                 if self.closed:
                     return []
                 self.changed.wait()
 
     def drop_cancelled(self) -> None:
-        kept = [order for order in self.orders if not order.result.done()]
-        if len(kept) < len(self.orders):
-            self.num_waiting = sum(len(order.crops) - order.num_taken for order in kept)
-            self.orders = deque(kept)
+        kept = [queued for queued in self.queue if not queued.result.done()]
+        if len(kept) < len(self.queue):
+            self.num_waiting = sum(len(queued.crops) - queued.num_taken for queued in kept)
+            self.queue = deque(kept)
 
-    def fill(self) -> list[tuple[QueuedCrops, slice]]:
+    def take_batch(self) -> list[tuple[QueuedCrops, slice]]:
         batch: list[tuple[QueuedCrops, slice]] = []
         room = self.fuser.max_batch
         now = time.perf_counter()
-        while room and self.orders:
-            order = self.orders[0]
-            count = min(room, len(order.crops) - order.num_taken)
-            batch.append((order, slice(order.num_taken, order.num_taken + count)))
-            if order.waited is None:
-                order.waited = now - order.ordered_at
-            order.num_taken += count
+        while room and self.queue:
+            queued = self.queue[0]
+            count = min(room, len(queued.crops) - queued.num_taken)
+            batch.append((queued, slice(queued.num_taken, queued.num_taken + count)))
+            if queued.waited is None:
+                queued.waited = now - queued.submitted_at
+            queued.num_taken += count
             room -= count
             self.num_waiting -= count
-            if order.num_taken == len(order.crops):
-                self.orders.popleft()
-        if self.orders:
+            if queued.num_taken == len(queued.crops):
+                self.queue.popleft()
+        if self.queue:
             self.changed.notify()
         return batch
 
-    def hand_out(self, batch: list[tuple[QueuedCrops, slice]], fused: FusedCrops) -> None:
+    def store_results(self, batch: list[tuple[QueuedCrops, slice]], fused: FusedCrops) -> None:
+        """Give each caller its rows of a computed batch; complete the futures that have all of theirs."""
         start = 0
-        for order, part in batch:
+        for queued, part in batch:
             count = part.stop - part.start
             with self.changed:
-                order.parts[part.start] = FusedCrops(
+                queued.parts[part.start] = FusedCrops(
                     fused.crops[start : start + count], fused.masks[start : start + count]
                 )
-                order.num_done += count
-                finished = order.num_done == len(order.crops)
+                queued.num_done += count
+                finished = queued.num_done == len(queued.crops)
             start += count
-            if finished and order.result.set_running_or_notify_cancel():
-                order.result.set_result((join(order.parts), order.waited or 0.0))
+            if finished and queued.result.set_running_or_notify_cancel():
+                queued.result.set_result((join_parts(queued.parts), queued.waited or 0.0))
 
 
-def fail(order: QueuedCrops, error: Exception) -> None:
-    if not order.result.done() and order.result.set_running_or_notify_cancel():
-        order.result.set_exception(error)
+def fail(queued: QueuedCrops, error: Exception) -> None:
+    if not queued.result.done() and queued.result.set_running_or_notify_cancel():
+        queued.result.set_exception(error)
 
 
-def join(found: dict[int, FusedCrops]) -> FusedCrops:
-    """Put the parts of an order together; lanes may have finished them in any order."""
-    parts = [found[start] for start in sorted(found)]
+def join_parts(parts_by_start: dict[int, FusedCrops]) -> FusedCrops:
+    """Concatenate the parts by their first row; streams may finish them in any order."""
+    parts = [parts_by_start[start] for start in sorted(parts_by_start)]
     if len(parts) == 1:
         return parts[0]
     return FusedCrops(np.concatenate([part.crops for part in parts]), np.concatenate([part.masks for part in parts]))

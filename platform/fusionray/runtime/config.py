@@ -1,4 +1,4 @@
-"""How models are run: the settings that the command line, serving and evaluation share."""
+"""Settings of inference, which the command line, serving and evaluation share."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import Field, field_validator, model_validator
 from fusionray.config import Section, in_unit
 
 EngineName = Literal["onnxruntime", "openvino"]
-Precision = Literal["fp32", "bf16", "fp16"]
+ComputePrecision = Literal["fp32", "bf16", "fp16"]
 OptionValue = bool | int | float | str
 
 
 class RuntimeConfig(Section):
-    """On which hardware a model runs, and how much of it."""
+    """Engine, execution providers, precision, threads and engine cache of a model."""
 
     listed_by: ClassVar[str] = "fusionray compile --settings"
 
@@ -28,7 +28,7 @@ class RuntimeConfig(Section):
         default={},
         description="Options by provider, or by 'openvino'; they win over the defaults chosen for the hardware.",
     )
-    precision: Literal["auto"] | Precision = Field(
+    precision: Literal["auto"] | ComputePrecision = Field(
         default="auto", description="Compute precision; auto: fp32 on a CPU, TF32 or fp16 on a GPU."
     )
     allow_fallback: bool = Field(

@@ -1,4 +1,4 @@
-"""A model that is ready to run, whatever library runs it."""
+"""Open a model file as an inference engine: one interface over ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from fusionray.bundle.bundle import hash_file
 from fusionray.errors import BundleInvalid
 from fusionray.hardware.device import has_nvidia_device
-from fusionray.runtime.config import EngineName, Precision, RuntimeConfig
+from fusionray.runtime.config import ComputePrecision, EngineName, RuntimeConfig
 
-CacheUse = Literal["off", "built", "found"]
+CacheStatus = Literal["off", "built", "found"]
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a model: sizes that vary have names in place of numbers."""
+    """Shape and type of a model's input or output; a dynamic dimension has a name instead of a number."""
 
     shape: tuple[int | str, ...]
     dtype: str
@@ -29,9 +29,9 @@ class Port:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """What a model really runs on: the provider that takes the graph, all that are active, CPU threads, library.
+    """What a model actually runs on: its first active provider, all active ones, CPU threads, library and version.
 
-    `precision` is what products are computed in, `cache` whether the engine was built into the cache or found there.
+    `precision` is that of matrix products; `cache` says whether the engine was built into the cache or found there.
     """
 
     provider: str
@@ -39,27 +39,27 @@ class EngineReport:
     threads: int
     library: str
     precision: str = "fp32"
-    cache: CacheUse = "off"
+    cache: CacheStatus = "off"
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model file, the sha256 of its content, and what its weights are stored in."""
+class ModelFile:
+    """A model file, the sha256 of its content, and the precision of the stored weights."""
 
     path: Path
     digest: str
-    stored: Precision = "fp32"
+    weight_precision: ComputePrecision = "fp32"
 
 
 class InferenceEngine(Protocol):
-    """A loaded model. Calls from several threads at the same time are allowed."""
+    """A loaded model. Thread-safe."""
 
     inputs: Mapping[str, Port]
     outputs: Mapping[str, Port]
     report: EngineReport
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Compute the named outputs."""
+        """Return the named outputs, float32, for inputs by name."""
         ...
 
 
@@ -68,20 +68,21 @@ def open_engine(
     settings: RuntimeConfig | None = None,
     *,
     digest: str | None = None,
-    stored: Precision = "fp32",
+    weight_precision: ComputePrecision = "fp32",
 ) -> InferenceEngine:
-    """Open a model as the settings say; `digest` is the sha256 of the file where it is known already.
+    """Open a model by the settings; `digest` is the sha256 of the file, if the caller knows it.
 
-    Raises: ProviderUnavailable if what was asked for does not run here; BundleInvalid if the file is not a model.
+    Raises: ProviderUnavailable if an engine, provider or precision of the settings does not run here; BundleInvalid if
+        the file is missing or not a model.
     """
     settings = settings or RuntimeConfig()
     path = Path(path)
     if not path.is_file():
         raise BundleInvalid(f"{path}: there is no such model; copy or export the bundle again")
-    # Only the cache asks which model it is.
+    # Only the cache needs the hash.
     known = digest or (hash_file(path) if settings.cache is not None else "")
-    model = Model(path, known, stored)
-    # Each library takes a quarter of a second to load: one is enough.
+    model = ModelFile(path, known, weight_precision)
+    # Each library takes a quarter of a second to import, so only the chosen one is imported.
     if choose_engine(settings) == "openvino":
         from fusionray.runtime.openvino_engine import OpenVinoEngine
 
@@ -92,9 +93,9 @@ def open_engine(
 
 
 def choose_engine(settings: RuntimeConfig) -> EngineName:
-    """Choose the library: OpenVINO where less than float32 is asked of a CPU, else ONNX Runtime.
+    """Choose the library: OpenVINO for bf16 or fp16 on a CPU, else ONNX Runtime.
 
-    In float32 ONNX Runtime is as fast or faster on our models, and bf16 on x86 it does not have: docs/runtime.md.
+    On our models, ONNX Runtime is as fast or faster in float32; it has no bf16 on x86 (docs/runtime.md).
     """
     if settings.engine != "auto":
         return settings.engine

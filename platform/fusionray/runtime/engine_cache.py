@@ -1,11 +1,11 @@
-"""Built engines in a folder that all replicas share: one process builds, the others wait and load.
+"""Cache of compiled engines in a folder that all replicas share: one process builds, the others wait and load.
 
-    <key>/entry.json   what the key stands for, and size and sha256 of each file
-    <key>/...          what was built
-    <key>.lease/       who builds it at the moment (storage/lease.py)
+    <key>/entry.json   the parts of the key, and size and sha256 of each file
+    <key>/...          the compiled engine
+    <key>.lease/       the process that builds the entry now (storage/lease.py)
 
-Entries appear whole or not at all and never change. What is loaded has been hashed through the same open file.
-The hashes detect damage, not attacks: whoever can write to the folder decides what runs here.
+Entries are written atomically and never change. Each file is hashed and loaded through the same open file. The hashes
+detect damage, not attacks: anybody who can write to the folder decides what this process runs.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ GIB = 2**30
 LEFTOVER_SECONDS = 24 * 3600
 
 
-class EntryDamaged(Exception):
-    """An entry does not hold what it promises; it is built again."""
+class CacheEntryDamaged(Exception):
+    """An entry is not as it was written; the cache builds it again."""
 
 
 @dataclass(frozen=True)
 class CachedFile:
-    """An open file whose content has been checked: a file of its name that takes its place is not seen."""
+    """An open file with checked content; a later file of the same name does not change what it reads."""
 
     file: BinaryIO
 
     @property
     def path(self) -> str:
-        """Locate the open file."""
+        """Return a path of the open file, which libraries that take no file object can open."""
         return f"/proc/self/fd/{self.file.fileno()}"
 
     def read(self) -> bytes:
@@ -56,8 +56,8 @@ class CachedFile:
         return self.file.read()
 
 
-class Entry:
-    """What was built for a key, checked and open. `built` tells whether this process built it, in `seconds`."""
+class CacheEntry:
+    """The checked, open files of an entry. `built`: this process built it; `seconds`: how long the build took."""
 
     def __init__(self, files: Mapping[str, CachedFile], seconds: float, *, built: bool) -> None:
         self.files = files
@@ -65,7 +65,7 @@ class Entry:
         self.built = built
 
     def copy_to(self, folder: Path) -> None:
-        """Write the checked content of every file into a folder of one's own."""
+        """Copy the checked content of every file into a folder."""
         for name, file in self.files.items():
             (folder / name).write_bytes(file.read())
 
@@ -74,7 +74,7 @@ class Entry:
         for checked in self.files.values():
             checked.file.close()
 
-    def __enter__(self) -> Entry:
+    def __enter__(self) -> CacheEntry:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -82,7 +82,7 @@ class Entry:
 
 
 class EngineCache:
-    """A folder of built engines."""
+    """A folder of compiled engines, used by any number of processes."""
 
     def __init__(self, folder: str | Path, *, max_bytes: int, stale_seconds: float, wait_seconds: float) -> None:
         self.folder = Path(folder).expanduser().absolute()
@@ -90,10 +90,10 @@ class EngineCache:
         self.stale_seconds = stale_seconds
         self.wait_seconds = wait_seconds
 
-    def obtain(self, parts: Mapping[str, Any], build: Callable[[Path], None]) -> Entry | None:
-        """Load the entry of a key, waiting for whoever builds it, or build it: `build` fills the folder it is given.
+    def get_or_build(self, parts: Mapping[str, Any], build: Callable[[Path], None]) -> CacheEntry | None:
+        """Open the entry of a key; wait if another process builds it; else call `build` with a folder to write to.
 
-        None, with one warning, where the folder cannot be written or another builds for too long.
+        Returns None, with one warning, if the folder cannot be used, or if another process builds for too long.
         """
         key = make_key(parts)
         found = self.find(key)
@@ -102,11 +102,11 @@ class EngineCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lease = self.make_lease(key)
-            found = self.wait(key, lease)
+            found = self.wait_for_entry(key, lease)
             if found is None and lease.number:
                 with lease.held():
-                    # Whoever held the lease until now may just have finished.
-                    found = self.find(key) or self.make(key, parts, build)
+                    # The previous holder of the lease may just have finished.
+                    found = self.find(key) or self.build_entry(key, parts, build)
         except OSError as error:
             warn(f"{self.folder}: cannot be used as engine cache ({error.strerror or error})")
             return None
@@ -115,49 +115,49 @@ class EngineCache:
         return found
 
     def make_lease(self, key: str) -> Lease:
-        """Prepare to ask for the right to build an entry. Others who share the folder may read who has it."""
+        """Make the lease that a process takes to build an entry. Other users of the folder may read its holder."""
         return Lease(
             self.folder / f"{key}.lease",
             timeout_seconds=self.stale_seconds,
-            # Building may hold back every thread of a process for minutes, and costs that much again if done twice.
+            # A build may block all threads of a process, heartbeat included, for minutes; a second build takes as long.
             trust_living=True,
             owns_folder=True,
             file_mode=0o644,
         )
 
-    def wait(self, key: str, lease: Lease) -> Entry | None:
-        """Wait until the entry is there or the lease is ours; neither if that takes too long."""
+    def wait_for_entry(self, key: str, lease: Lease) -> CacheEntry | None:
+        """Wait until the entry exists or this process has the lease; give up after `wait_seconds`."""
         deadline = time.monotonic() + self.wait_seconds
-        rejected = self.identify(key)
+        rejected = self.entry_inode(key)
         while not lease.try_take():
-            if self.identify(key) != rejected and (found := self.find(key)) is not None:
+            if self.entry_inode(key) != rejected and (found := self.find(key)) is not None:
                 return found
             if time.monotonic() > deadline:
                 return None
             time.sleep(POLL_SECONDS)
         return None
 
-    def identify(self, key: str) -> int | None:
-        """Tell one file that describes the entry from another one of its name; None if there is none."""
+    def entry_inode(self, key: str) -> int | None:
+        """Return the inode of the entry's description, which a rebuilt entry changes; None if there is no entry."""
         try:
             return (self.folder / key / ENTRY_NAME).stat().st_ino
         except OSError:
             return None
 
-    def find(self, key: str) -> Entry | None:
-        """Open the entry of a key if it is there and sound."""
+    def find(self, key: str) -> CacheEntry | None:
+        """Open the entry of a key; None if it is missing or damaged."""
         folder = self.folder / key
         try:
             found = open_entry(folder)
-        except (OSError, EntryDamaged):
+        except (OSError, CacheEntryDamaged):
             return None
-        # The least recently used entries are removed first. Nothing is removed from a read-only folder.
+        # Eviction goes by this time. A read-only folder refuses the update, and nothing is evicted from it.
         with contextlib.suppress(OSError):
             os.utime(folder / ENTRY_NAME)
         return found
 
-    def make(self, key: str, parts: Mapping[str, Any], build: Callable[[Path], None]) -> Entry | None:
-        """Build beside the entry's place and rename into it. Only the holder of the key's lease may."""
+    def build_entry(self, key: str, parts: Mapping[str, Any], build: Callable[[Path], None]) -> CacheEntry | None:
+        """Build into a temporary folder and rename it. Only the holder of the key's lease may call this."""
         for leftover in self.folder.glob(f".{key}.*"):
             shutil.rmtree(leftover, ignore_errors=True)
         staging = self.folder / f".{key}.{uuid.uuid4().hex}.part"
@@ -172,14 +172,14 @@ class EngineCache:
             replace_folder(staging, self.folder / key)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        self.trim(keep=key)
-        return Entry({}, seconds, built=True)
+        self.evict(keep=key)
+        return CacheEntry({}, seconds, built=True)
 
-    def trim(self, keep: str) -> None:
-        """Remove the entries that were not used longest until the rest fits, and what dead builders left behind."""
+    def evict(self, keep: str) -> None:
+        """Remove the least recently used entries over `max_bytes`, and old files of builders that died."""
         entries = []
         for path in self.folder.glob(f"*/{ENTRY_NAME}"):
-            # Another process may remove the same ones.
+            # Another process may remove the same entries.
             with contextlib.suppress(OSError):
                 size = sum(file.stat().st_size for file in path.parent.iterdir())
                 entries.append((path.stat().st_mtime, size, path.parent))
@@ -198,7 +198,7 @@ class EngineCache:
 
 
 def open_cache(settings: RuntimeConfig) -> EngineCache | None:
-    """Open the cache of the settings, if they name one."""
+    """Open the cache that the settings name; None if they name none."""
     if settings.cache is None:
         return None
     return EngineCache(
@@ -210,28 +210,28 @@ def open_cache(settings: RuntimeConfig) -> EngineCache | None:
 
 
 def make_key(parts: Mapping[str, Any]) -> str:
-    """Turn what decides about an engine into a name: 40 digits of a sha256."""
+    """Return the key of everything that determines an engine: 40 hexadecimal digits of a sha256."""
     text = json.dumps({"format": FORMAT, **parts}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
-def open_entry(folder: Path) -> Entry:
+def open_entry(folder: Path) -> CacheEntry:
     """Open and check every file of an entry.
 
-    Raises: OSError if a file is missing; EntryDamaged if one is not what was written.
+    Raises: OSError if a file is missing; CacheEntryDamaged if one is not as it was written.
     """
     try:
-        entry = json.loads((folder / ENTRY_NAME).read_bytes())
-        promised = {str(name): (int(size), str(digest)) for name, (size, digest) in entry["files"].items()}
-        key, seconds = make_key(entry["parts"]), float(entry["seconds"])
+        described = json.loads((folder / ENTRY_NAME).read_bytes())
+        expected = {str(name): (int(size), str(digest)) for name, (size, digest) in described["files"].items()}
+        key, seconds = make_key(described["parts"]), float(described["seconds"])
     except (ValueError, TypeError, KeyError) as error:
-        raise EntryDamaged(f"{folder}/{ENTRY_NAME}: {error}") from None
+        raise CacheEntryDamaged(f"{folder}/{ENTRY_NAME}: {error}") from None
     if key != folder.name:
-        raise EntryDamaged(f"{folder}: holds an entry of another key")
+        raise CacheEntryDamaged(f"{folder}: contains the entry of another key")
     files: dict[str, CachedFile] = {}
-    entry = Entry(files, seconds, built=False)
+    entry = CacheEntry(files, seconds, built=False)
     try:
-        for name, (size, digest) in promised.items():
+        for name, (size, digest) in expected.items():
             files[name] = open_checked(folder / Path(name).name, size, digest)
     except BaseException:
         entry.close()
@@ -240,18 +240,18 @@ def open_entry(folder: Path) -> Entry:
 
 
 def open_checked(path: Path, size: int, digest: str) -> CachedFile:
-    # Not mapped into memory: where the file lies on a network, its removal elsewhere would kill this process.
+    # Not mapped into memory: on a network file system, the removal of the file elsewhere would kill this process.
     file = path.open("rb")
     try:
         if os.fstat(file.fileno()).st_size != size:
-            raise EntryDamaged(f"{path}: is not {size} bytes long")
+            raise CacheEntryDamaged(f"{path}: is not {size} bytes long")
         if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-            raise EntryDamaged(f"{path}: its sha256 is another")
+            raise CacheEntryDamaged(f"{path}: its sha256 differs")
     except BaseException:
         file.close()
         raise
     return CachedFile(file)
 
 
-def warn(what: str) -> None:
-    warnings.warn(f"{what}; continuing without it", RuntimeWarning, stacklevel=4)
+def warn(problem: str) -> None:
+    warnings.warn(f"{problem}; continuing without it", RuntimeWarning, stacklevel=4)

@@ -1,4 +1,4 @@
-"""Any number of rows through a model, whatever number its graph was made for."""
+"""Run a model on any number of rows, also if its graph has a fixed batch size."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fusionray.runtime.pixels import FloatArray
 def run_batches(
     engine: InferenceEngine, outputs: Sequence[str], inputs: Mapping[str, FloatArray], batch: int, *, fixed: bool
 ) -> list[FloatArray]:
-    """Run a model on N rows, at most `batch` at a time; one of a `fixed` batch sees no other number.
+    """Run a model on N rows, at most `batch` at a time, or exactly `batch` if it is `fixed`; return its outputs.
 
-    What lacks to a fixed batch is made up by repeating its last row, and cut off again.
+    To fill a fixed batch, its last row is repeated; the outputs of repeated rows are removed.
     """
     count = len(next(iter(inputs.values())))
     parts: list[list[FloatArray]] = []

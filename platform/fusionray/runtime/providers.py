@@ -1,6 +1,6 @@
-"""Which execution providers of ONNX Runtime are asked for, in which order, and with which options.
+"""Choose the execution providers of ONNX Runtime, their order, their precision and their options.
 
-Pure functions of settings and device: what they choose for a GPU is tested without one. Not measured on a GPU.
+Pure functions of settings and device, so that tests need no GPU. The choices for GPUs have not been measured.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import Literal
 
 from fusionray.errors import ProviderUnavailable
 from fusionray.hardware.device import FP16_FROM, TENSORRT_FROM, TF32_FROM, Gpu
-from fusionray.runtime.config import Precision, RuntimeConfig
+from fusionray.runtime.config import ComputePrecision, RuntimeConfig
 
 TENSORRT = "TensorrtExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
-ON_A_GPU = (TENSORRT, CUDA)
-# As many faces as the fuser computes at a time.
+GPU_PROVIDERS = (TENSORRT, CUDA)
+# The largest batch of the fuser.
 TENSORRT_BATCH = 8
 GIB = 2**30
 
 Shapes = Mapping[str, tuple[int | str, ...]]
-Computed = Precision | Literal["tf32"]
+EffectivePrecision = ComputePrecision | Literal["tf32"]
 
 
 def order_providers(gpu: Gpu | None, known: Collection[str], *, has_tensorrt: bool) -> tuple[str, ...]:
-    """Order the providers that fit a machine: TensorRT where it can start, CUDA where a GPU is, always the CPU.
+    """Return the providers for a machine, the preferred first: TensorRT if it can start, CUDA with a GPU, and the CPU.
 
-    `known` are those that this build of ONNX Runtime has; it has TensorRT's on machines without TensorRT too.
+    `known`: the providers of this build of ONNX Runtime; TensorRT's is among them even without TensorRT installed.
     """
     if gpu is None or CUDA not in known:
         return (CPU,)
@@ -36,37 +36,39 @@ def order_providers(gpu: Gpu | None, known: Collection[str], *, has_tensorrt: bo
     return (CUDA, CPU)
 
 
-def decide_precision(settings: RuntimeConfig, provider: str, gpu: Gpu | None, stored: Precision) -> Computed:
-    """Decide what a provider computes in; `stored` is what the weights of the file are.
+def decide_precision(
+    settings: RuntimeConfig, provider: str, gpu: Gpu | None, weight_precision: ComputePrecision
+) -> EffectivePrecision:
+    """Decide the precision of a provider's computation; `weight_precision` is that of the stored weights.
 
-    TensorRT converts a float32 model itself; CUDA and the CPU compute in what the file holds.
+    TensorRT converts a float32 model itself; CUDA and the CPU compute in the precision of the weights.
 
-    Raises: ProviderUnavailable if the provider cannot compute in the precision that was asked for.
+    Raises: ProviderUnavailable if the provider cannot compute in the precision of the settings.
     """
     capability = gpu.capability if gpu else (0, 0)
     asked = settings.precision
-    if provider == TENSORRT and stored == "fp32":
+    if provider == TENSORRT and weight_precision == "fp32":
         if asked == "auto":
             return "fp16" if capability >= FP16_FROM else "fp32"
         if asked == "bf16" and capability < TF32_FROM:
-            raise ProviderUnavailable(f"{provider}: capability {capability} multiplies no bf16; ask for fp16 or fp32")
+            raise ProviderUnavailable(f"{provider}: capability {capability} has no bf16; set precision to fp16 or fp32")
         return asked
-    if provider == CUDA and asked == "auto" and stored == "fp32" and capability >= TF32_FROM:
+    if provider == CUDA and asked == "auto" and weight_precision == "fp32" and capability >= TF32_FROM:
         return "tf32"
-    if asked not in ("auto", stored):
+    if asked not in ("auto", weight_precision):
         raise ProviderUnavailable(
-            f"{provider} computes a model of {stored} weights in {stored}, not in {asked}; leave precision at auto, "
-            "open a model with such weights, or on a CPU install openvino (fusionray[openvino])"
+            f"{provider} computes a model of {weight_precision} weights in {weight_precision}, not in {asked}; leave "
+            f"precision at auto, use a model with {asked} weights, or on a CPU install fusionray[openvino]"
         )
-    return stored
+    return weight_precision
 
 
 def choose_options(
-    provider: str, settings: RuntimeConfig, precision: Computed, shapes: Shapes, folder: str | None = None
+    provider: str, settings: RuntimeConfig, precision: EffectivePrecision, shapes: Shapes, folder: str | None = None
 ) -> dict[str, str]:
-    """Choose the options of a provider; those of the settings win.
+    """Choose the options of a provider; those of the settings override them.
 
-    `shapes` are those of the model's inputs. `folder` is where TensorRT keeps what it builds.
+    `shapes`: of the model's inputs. `folder`: of TensorRT's engine and timing caches.
     Source: ONNX Runtime documentation, CUDA and TensorRT execution providers, configuration options.
     """
     chosen: dict[str, str] = {}
@@ -92,17 +94,20 @@ def choose_options(
             "use_tf32": flag(precision != "fp32"),
         }
         if settings.device_memory_gib is not None:
-            # Under a limit the arena must not double what it takes: it would run into the limit half empty.
+            # With a limit, the arena must not double its size: it would reach the limit half empty.
             chosen |= {
                 "gpu_mem_limit": str(int(settings.device_memory_gib * GIB)),
                 "arena_extend_strategy": "kSameAsRequested",
             }
-    wished = settings.provider_options.get(provider, {})
-    return chosen | {key: flag(value) if isinstance(value, bool) else str(value) for key, value in wished.items()}
+    overrides = settings.provider_options.get(provider, {})
+    return chosen | {key: flag(value) if isinstance(value, bool) else str(value) for key, value in overrides.items()}
 
 
 def profile_shapes(shapes: Shapes, batches: tuple[int, ...]) -> dict[str, str]:
-    """Tell TensorRT the batches from 1 to the largest, tuned for the largest; none if other sizes vary as well."""
+    """Return TensorRT's shape profile: batches from 1 to the largest, optimised for the largest.
+
+    Empty if dimensions other than the batch are dynamic.
+    """
     if any(isinstance(size, str) for shape in shapes.values() for size in shape[1:]):
         return {}
     largest = max(batches, default=TENSORRT_BATCH)

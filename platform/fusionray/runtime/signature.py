@@ -1,4 +1,4 @@
-"""Check that models have the inputs and outputs that their bundle describes, before the first picture meets them."""
+"""Check when a bundle is loaded that its models have the inputs and outputs that it describes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fusionray.runtime.engine import InferenceEngine, Port
 
 
 def check_generator(bundle: Bundle, generator: InferenceEngine) -> None:
-    """Compare the generator's inputs and outputs with what the bundle says of them.
+    """Compare the generator's inputs and outputs with their description in the bundle.
 
     Raises: BundleInvalid naming the file and the input or output that differs.
     """
@@ -25,7 +25,7 @@ def check_generator(bundle: Bundle, generator: InferenceEngine) -> None:
 
 
 def check_identity(bundle: Bundle, identity: InferenceEngine) -> None:
-    """Compare the identity encoder's input and output with what the bundle says of them.
+    """Compare the identity encoder's input and output with their description in the bundle.
 
     Raises: BundleInvalid naming the file and the input or output that differs.
     """
@@ -37,14 +37,14 @@ def check_identity(bundle: Bundle, identity: InferenceEngine) -> None:
     if not bundle.description.embedding.file and wanted != bundle.source_shape:
         raise BundleInvalid(
             f"{bundle.folder}/{DESCRIPTION_NAME}: {IDENTITY_NAME} gives {wanted[0]} values and {GENERATOR_NAME} takes "
-            f"{bundle.source_shape[0]}; name a matrix or converter, or bring the encoder that belongs to the generator"
+            f"{bundle.source_shape[0]}; name a matrix or converter, or use the encoder that the generator learned from"
         )
 
 
 def check_ports(
     bundle: Bundle, file: str, kind: str, found: Mapping[str, Port], wanted: Mapping[str, Sequence[int]]
 ) -> None:
-    """Compare one model's inputs or outputs, by role, with the shapes wanted behind the batch.
+    """Compare one model's inputs or outputs with the wanted shapes by role, which leave out the batch.
 
     Raises: BundleInvalid.
     """
@@ -57,10 +57,10 @@ def check_ports(
         if port.dtype != "tensor(float)":
             raise BundleInvalid(f"{where}: {kind} '{name}' is {port.dtype}; this version runs float32 inputs")
         if kind == "output" and not port.shape:
-            # Some exporters leave out what an output looks like; a run tells.
+            # Some exporters leave out the shape of an output.
             continue
         batch, *rest = port.shape
-        # Sizes that the model leaves open have names instead of numbers.
+        # Dynamic dimensions have names instead of numbers.
         if len(rest) != len(shape) or any(isinstance(a, int) and a != b for a, b in zip(rest, shape, strict=False)):
             text = ", ".join(map(str, shape))
             raise BundleInvalid(f"{where}: {kind} '{name}' is {list(port.shape)}, not [N, {text}]")
@@ -72,15 +72,18 @@ def check_ports(
             )
     unknown = [name for name in found if name not in roles]
     if kind == "input" and unknown:
-        raise BundleInvalid(f"{where}: wants an input '{unknown[0]}' that {DESCRIPTION_NAME} does not describe")
+        raise BundleInvalid(
+            f"{where}: has an input '{unknown[0]}' that {DESCRIPTION_NAME} does not describe; export or import the "
+            "model again"
+        )
 
 
 def has_mask(bundle: Bundle) -> bool:
-    """Tell whether the generator says where its picture holds."""
+    """Return whether the generator has a mask output."""
     return "mask" in bundle.description.tensors.get(GENERATOR_NAME, {})
 
 
 def fixed_batch(bundle: Bundle, file: str) -> int | None:
-    """Give the only number of rows that a model takes, or None where any will do."""
+    """Return the fixed batch size of a model, or None if the batch is dynamic."""
     sizes = [described.shape[0] for described in bundle.description.tensors[file].values() if described.shape]
     return next((size for size in sizes if isinstance(size, int)), None)

@@ -1,6 +1,6 @@
-"""From the crop of a source face to what stands for it: what its embedding becomes, or the picture itself.
+"""Encode crops of source faces into the `source` input of a generator: a converted embedding, or the crop itself.
 
-N faces, s size of a source's crop, E length of an embedding, L length of what a generator takes for it.
+N faces, s size of a source crop, E length of an embedding, L length of an encoded source.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from fusionray.runtime.signature import check_identity, fixed_batch
 MAX_BATCH = 8
 
 
-class SourceReader(Protocol):
-    """Read crops [N,s,s,3] of source faces, of the `size` s, as what the generator takes."""
+class SourceCropEncoder(Protocol):
+    """Encodes crops of source faces; `size` is their side s in pixels."""
 
     size: int
 
-    def read(self, crops_NSS3: NDArray[np.uint8]) -> FloatArray:
-        """Read crops: float32 [N,L] or [N,3,s,s]."""
+    def encode_crops(self, crops_NSS3: NDArray[np.uint8]) -> FloatArray:
+        """Encode uint8 RGB crops [N,s,s,3] to float32 [N,L] or [N,3,s,s]."""
         ...
 
 
-def open_source_reader(bundle: Bundle, settings: RuntimeConfig | None = None) -> SourceReader:
-    """Open what reads sources for the generator of a bundle.
+def open_source_encoder(bundle: Bundle, settings: RuntimeConfig | None = None) -> SourceCropEncoder:
+    """Open the encoder of sources for the generator of a bundle.
 
-    Raises: BundleInvalid if a model or matrix is not what the bundle says; ProviderUnavailable.
+    Raises: BundleInvalid if a model or matrix differs from its description; ProviderUnavailable.
     """
-    if bundle.description.takes_picture:
-        return PictureReader(bundle)
-    return EmbeddingReader(bundle, settings)
+    if bundle.description.source_is_picture:
+        return PictureSourceEncoder(bundle)
+    return EmbeddingSourceEncoder(bundle, settings)
 
 
-class PictureReader:
-    """Give the picture itself, in the levels that the generator wants.
+class PictureSourceEncoder:
+    """Passes the crop on, in the value range of the generator.
 
     Raises: BundleInvalid if the bundle does not describe a square picture.
     """
@@ -55,15 +55,15 @@ class PictureReader:
         self.size = shape[1]
         self.described = bundle.tensor(GENERATOR_NAME, "source")
 
-    def read(self, crops_NSS3: NDArray[np.uint8]) -> FloatArray:
-        """Read crops: float32 [N,3,s,s]."""
+    def encode_crops(self, crops_NSS3: NDArray[np.uint8]) -> FloatArray:
+        """Convert uint8 RGB crops [N,s,s,3] to float32 [N,3,s,s]."""
         return normalize_crops(crops_NSS3, self.described)
 
 
-class EmbeddingReader:
-    """The identity encoder, and what its embedding goes through on the way to the generator.
+class EmbeddingSourceEncoder:
+    """Runs the identity encoder, and converts its embedding as the bundle's `embedding` rule says.
 
-    Raises: BundleInvalid if a model or matrix is not what the bundle says; ProviderUnavailable.
+    Raises: BundleInvalid if a model or matrix differs from its description; ProviderUnavailable.
     """
 
     size = IDENTITY_SIZE
@@ -80,13 +80,13 @@ class EmbeddingReader:
         self.matrix_EL = load_matrix(bundle) if self.rule.matrix else None
         self.converter = open_converter(bundle, settings) if self.rule.converter else None
 
-    def read(self, crops_NSS3: NDArray[np.uint8]) -> FloatArray:
-        """Read crops: float32 [N,L]."""
+    def encode_crops(self, crops_NSS3: NDArray[np.uint8]) -> FloatArray:
+        """Encode uint8 RGB crops [N,s,s,3] to float32 [N,L]."""
         return self.forward(normalize_crops(crops_NSS3, self.crop_range))
 
     def forward(self, input_NCHW: FloatArray) -> FloatArray:
-        """Run the encoder on crops in its own levels, and prepare its embeddings for the generator: [N,L]."""
-        source = self.encode(input_NCHW)
+        """Encode crops in the value range of the encoder, float32 [N,3,s,s], to float32 [N,L]."""
+        source = self.embed(input_NCHW)
         source = normalize_source(source) if self.rule.unit_before else source
         if self.matrix_EL is not None:
             source = source @ self.matrix_EL
@@ -94,24 +94,24 @@ class EmbeddingReader:
             source = convert(self.converter, source)
         return normalize_source(source) if self.rule.unit_after else source
 
-    def encode(self, input_NCHW: FloatArray) -> FloatArray:
-        """Run the encoder alone: [N,E] as it comes."""
+    def embed(self, input_NCHW: FloatArray) -> FloatArray:
+        """Run the identity encoder alone; return its raw embeddings, float32 [N,E]."""
         step, fixed = self.batch or MAX_BATCH, self.batch is not None
         (embedding,) = run_batches(self.engine, [self.output], {self.input: input_NCHW}, step, fixed=fixed)
         return embedding.reshape(len(input_NCHW), -1)
 
 
 def normalize_source(source_NL: FloatArray) -> FloatArray:
-    """Give the embedding that a source begins with unit length: not every model's last layer does."""
+    """Scale the first 512 values of each source, its embedding, to unit length; keep the rest."""
     embedding = source_NL[:, :EMBEDDING_LENGTH]
     length = np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-12)
     return np.concatenate([embedding / length, source_NL[:, EMBEDDING_LENGTH:]], axis=1)
 
 
 def load_matrix(bundle: Bundle) -> FloatArray:
-    """Load the matrix [E,L] that an embedding is multiplied by.
+    """Load the matrix float32 [E,L] that converts embeddings.
 
-    Raises: BundleInvalid if it is not one, or does not fit the models.
+    Raises: BundleInvalid if the file is not a matrix, or its shape does not fit the models.
     """
     name = bundle.description.embedding.matrix
     assert name is not None
@@ -129,9 +129,9 @@ def load_matrix(bundle: Bundle) -> FloatArray:
 
 
 def open_converter(bundle: Bundle, settings: RuntimeConfig | None) -> InferenceEngine:
-    """Open the model that turns embeddings of one encoder into those of another.
+    """Open the model that converts embeddings of one encoder to those of another.
 
-    Raises: BundleInvalid if it has not one input and one output; ProviderUnavailable.
+    Raises: BundleInvalid unless it has one input and one output; ProviderUnavailable.
     """
     name = bundle.description.embedding.converter
     assert name is not None
@@ -139,13 +139,13 @@ def open_converter(bundle: Bundle, settings: RuntimeConfig | None) -> InferenceE
     if len(engine.inputs) != 1 or len(engine.outputs) != 1:
         raise BundleInvalid(
             f"{bundle.folder}/{name}: has {len(engine.inputs)} inputs and {len(engine.outputs)} outputs; a converter "
-            "has one of each"
+            "needs one of each"
         )
     return engine
 
 
 def convert(converter: InferenceEngine, source_NE: FloatArray) -> FloatArray:
-    """Run the converter on embeddings of any number; its output is laid out as [N,L]."""
+    """Run the converter on embeddings [N,E]; return its output flattened to [N,L]."""
     (name, port), (output,) = next(iter(converter.inputs.items())), converter.outputs
     batch = port.shape[0] if port.shape and isinstance(port.shape[0], int) else None
     (found,) = run_batches(converter, [output], {name: source_NE}, batch or MAX_BATCH, fixed=batch is not None)

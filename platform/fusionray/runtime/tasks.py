@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from fusionray.bundle.bundle import Bundle
-from fusionray.bundle.description import FACE_FUSION, Precision
+from fusionray.bundle.description import FACE_FUSION, WeightPrecision
 from fusionray.faces.face import Image
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import EngineReport
@@ -55,7 +55,7 @@ class RunnerFactory(Protocol):
     """A callable, usually a class, that makes the runner of a bundle."""
 
     def __call__(
-        self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: Precision = "fp32"
+        self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
     ) -> Runner:
         """Load the models of a bundle; `precision` chooses among its generators.
 
@@ -72,7 +72,9 @@ class FaceFusionRunner:
 
     inputs = ("source", "target")
 
-    def __init__(self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: Precision = "fp32") -> None:
+    def __init__(
+        self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
+    ) -> None:
         # Imported here, so that other tasks do not load the face detector.
         from fusionray.faces.detect import build_detector
         from fusionray.runtime.fuser import Fuser
@@ -105,7 +107,7 @@ def register_task(task: str, factory: RunnerFactory) -> None:
     Raises: ValueError if the task has another factory already.
     """
     if RUNNER_FACTORIES.setdefault(task, factory) is not factory:
-        raise ValueError(f"task '{task}': {RUNNER_FACTORIES[task]} drives it already; choose another name")
+        raise ValueError(f"task '{task}': {RUNNER_FACTORIES[task]} is registered for it already; choose another name")
 
 
 def find_runner_factory(task: str) -> RunnerFactory:
@@ -122,7 +124,9 @@ def find_runner_factory(task: str) -> RunnerFactory:
     return RUNNER_FACTORIES.get(task, PixelRunner)
 
 
-def open_runner(bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: Precision = "fp32") -> Runner:
+def open_runner(
+    bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
+) -> Runner:
     """Load the models of a bundle with the factory of its task.
 
     `settings` of None are the defaults of `RuntimeConfig`; `precision` chooses among the generators of the bundle.

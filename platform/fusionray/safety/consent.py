@@ -108,7 +108,7 @@ class TokenPolicy:
 
     def check(self, source_sha256: str, embedding: object, token: str | None, key_name: str) -> None:  # noqa: ARG002
         if token is None:
-            raise ConsentRefused("consent_missing", "this service wants a consent token for the source picture")
+            raise ConsentRefused("consent_missing", "this service needs a consent token for the source picture")
         read_token(token, self.secret).check(source_sha256, key_name)
 
 

@@ -67,7 +67,7 @@ def read_token(token: str, secret: bytes) -> ConsentClaim:
             return ConsentClaim.model_validate_json(decode(claim))
     except (binascii.Error, ValueError, ValidationError):
         pass
-    raise ConsentRefused("consent_invalid", "the consent token is damaged or was signed by somebody else")
+    raise ConsentRefused("consent_invalid", "the consent token is damaged, or was signed with another secret")
 
 
 def read_secret(path: Path) -> bytes:

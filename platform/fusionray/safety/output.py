@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
+from fusionray.faces.image_header import PictureFormat
 from fusionray.safety.mark import Mark
-from fusionray.safety.provenance import PNG_KEY, PictureFormat, Provenance, build_packet
+from fusionray.safety.provenance import PNG_KEY, Provenance, build_packet
 from fusionray.safety.signing import Signer
 
 

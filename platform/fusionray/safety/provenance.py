@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from fusionray import __version__
-
-PictureFormat = Literal["png", "jpeg", "webp"]
 
 # A captured picture of which a trained model made a part, which is what a fused picture is.
 DIGITAL_SOURCE_TYPE = "http://cv.iptc.org/newscodes/digitalsourcetype/compositeWithTrainedAlgorithmicMedia"

@@ -10,7 +10,7 @@ from cryptography import x509
 from pydantic import BaseModel, ValidationError
 
 from fusionray.errors import ConfigInvalid, ImageRejected
-from fusionray.faces.image_header import recognise
+from fusionray.faces.image_header import detect_kind
 from fusionray.safety.provenance import Provenance, read_provenance
 from fusionray.safety.self_signed import TEST_ORGANISATION
 from fusionray.safety.signing import MODEL_LABEL, OFFLINE, TRUST
@@ -98,7 +98,7 @@ def verify(data: bytes, trust: str | None = None, max_bytes: int = MAX_BYTES) ->
     if len(data) > max_bytes:
         raise ImageRejected("too_large", f"the file has {len(data)} bytes, over the limit of {max_bytes}")
     film = data[4:8] == b"ftyp"
-    media_type = "video/mp4" if film else f"image/{recognise(data)}"
+    media_type = "video/mp4" if film else f"image/{detect_kind(data)}"
     xmp = None if film else read_xmp(data)
     settings: dict[str, Any] = {
         "version": 1,

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from fusionray.bundle.description import Precision
+from fusionray.bundle.description import WeightPrecision
 from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import ConfigInvalid
+from fusionray.faces.image_header import PictureFormat
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.safety.audit import AuditConfig
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.mark import MarkConfig
-from fusionray.safety.provenance import PictureFormat
 from fusionray.safety.signing_keys import SigningConfig
 from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.identities.store import IdentityConfig
@@ -54,7 +54,7 @@ class ModelConfig(Section):
     canary: CanaryConfig | None = Field(
         default=None, description="A second bundle that answers a share of the requests; null: none."
     )
-    precision: Precision = Field(default="fp32", description="Which of the bundle's generators runs.")
+    precision: WeightPrecision = Field(default="fp32", description="Which of the bundle's generators runs.")
 
 
 class StageConfig(Section):

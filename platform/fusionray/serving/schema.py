@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusionray.bundle.description import FACE_FUSION, Precision
-from fusionray.runtime.face_reader import Box, Faces
-from fusionray.safety.provenance import PictureFormat
+from fusionray.bundle.description import FACE_FUSION, WeightPrecision
+from fusionray.faces.image_header import PictureFormat
+from fusionray.runtime.face_preprocessor import FaceBox, FaceSelection
 from fusionray.serving.problem_document import problem_document
 
 PROBLEM_TYPE = "application/problem+json"
@@ -27,7 +27,7 @@ class ModelVersion:
     location: str
     bundle: str
     share: float = 0.0
-    precision: Precision = "fp32"
+    precision: WeightPrecision = "fp32"
     task: str = FACE_FUSION
     inputs: tuple[str, ...] = ()
 
@@ -108,7 +108,7 @@ class PictureOptions:
 class FuseOptions:
     """Options of one request."""
 
-    faces: Faces = "largest"
+    faces: FaceSelection = "largest"
     picture_format: PictureFormat = "png"
     mark: bool = False
     consent: str | None = None
@@ -136,7 +136,7 @@ class IdentityReply:
 
     identity: str
     expires_at: float
-    box: Box
+    box: FaceBox
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class PictureReply:
 class FuseReply(PictureReply):
     """A fused picture; `boxes` are the faces that were replaced."""
 
-    boxes: tuple[Box, ...]
+    boxes: tuple[FaceBox, ...]
 
 
 @dataclass(frozen=True)

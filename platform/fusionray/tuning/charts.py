@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusionray.reporting.charts import AXIS_WIDTH, Line, ParallelAxis, draw_bar, draw_lines, draw_parallel
-from fusionray.reporting.parts import Chart, Row, Rows
+from fusionray.reporting.charts import AXIS_WIDTH, ChartLine, ParallelAxis, draw_bar, draw_lines, draw_parallel
+from fusionray.reporting.parts import Chart, StripRow, StripRows
 from fusionray.tuning.records import TrialRecord
 from fusionray.tuning.space import Space, format_value, short_names
 
@@ -32,9 +32,9 @@ def draw_parallel_coordinates(space: Space, metric: str, trials: Sequence[TrialR
         assert record.last is not None
         heights = [range_.position(record.settings[key]) for key, range_ in space.items()]
         heights.append((record.last.value - low) / span)
-        lines.append(Line(list(enumerate(heights)), **line_style(record, best)))
+        lines.append(ChartLine(list(enumerate(heights)), **line_style(record, best)))
     title = f"Settings of {len(lines)} trials, and the {metric} of each"
-    return Chart("parallel", title, draw_parallel(axes, lines, title=title), least_pixels=AXIS_WIDTH * len(axes))
+    return Chart("parallel", title, draw_parallel(axes, lines, title=title), min_pixels=AXIS_WIDTH * len(axes))
 
 
 def draw_learning_curves(metric: str, trials: Sequence[TrialRecord], best: str) -> Chart:
@@ -43,7 +43,9 @@ def draw_learning_curves(metric: str, trials: Sequence[TrialRecord], best: str) 
     `best`: name of the best trial, whose line is highlighted.
     """
     lines = [
-        Line([(report.images, report.value) for report in record.reports], with_dots=True, **line_style(record, best))
+        ChartLine(
+            [(report.images, report.value) for report in record.reports], with_dots=True, **line_style(record, best)
+        )
         for record in trials
         if record.reports
     ]
@@ -52,7 +54,7 @@ def draw_learning_curves(metric: str, trials: Sequence[TrialRecord], best: str) 
 
 
 def line_style(record: TrialRecord, best: str) -> dict[str, Any]:
-    """Return the `kind`, `label` and `dotted` of a trial's `Line`.
+    """Return the `kind`, `label` and `dotted` of a trial's `ChartLine`.
 
     The best trial and the default settings (trial 0) have a kind of their own and a label. Lines of stopped trials are
     dotted.
@@ -66,16 +68,16 @@ def line_style(record: TrialRecord, best: str) -> dict[str, Any]:
     return {"kind": "other", "dotted": dotted}
 
 
-def draw_importance(space: Space, shares: Mapping[str, float]) -> Rows:
+def draw_importance(space: Space, shares: Mapping[str, float]) -> StripRows:
     """Draw a bar per setting with its share of the metric's variance, the largest on top.
 
     `shares`: importance in 0..1 by dotted key of a setting in `space`, as `measure_importance` returns it.
     """
     names = short_names(space)
     keys = sorted(shares, key=lambda key: -shares[key])
-    return Rows(
+    return StripRows(
         [
-            Row(names[key], draw_bar(shares[key], title=f"{names[key]} {shares[key]:.2f}"), f"{shares[key]:.2f}")
+            StripRow(names[key], draw_bar(shares[key], title=f"{names[key]} {shares[key]:.2f}"), f"{shares[key]:.2f}")
             for key in keys
         ]
     )

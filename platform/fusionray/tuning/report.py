@@ -8,7 +8,7 @@ from pathlib import Path
 from fusionray.evaluation.report.documents import Report, write_report
 from fusionray.evaluation.report.figures import Figures
 from fusionray.evaluation.report.metric_table import load_table
-from fusionray.reporting.page import Block, Listing
+from fusionray.reporting.page import PageSection, PageTable
 from fusionray.tuning.charts import draw_importance, draw_learning_curves, draw_parallel_coordinates
 from fusionray.tuning.importance import common_images
 from fusionray.tuning.plan import SearchPlan
@@ -35,13 +35,13 @@ def write_search_report(
         "another run.seed before you rely on the difference.",
     ]
     blocks = [
-        Block(
+        PageSection(
             "Learning curves",
             [draw_learning_curves(config.metric, trials, best.name)],
             "The metric at each evaluation. One line for each trial; dotted lines were stopped early.",
             narrow=True,
         ),
-        Block(
+        PageSection(
             "Settings and results",
             [draw_parallel_coordinates(config.space, config.metric, trials, best.name)],
             "One line for each trial; dotted lines were stopped early and end at their last value.",
@@ -52,7 +52,7 @@ def write_search_report(
             f"Share in the variance of the metric after {common_images(trials)} images, which all trials saw. With "
             f"{len(trials)} trials the shares are rough estimates."
         )
-        blocks.append(Block("Importance of settings", [draw_importance(config.space, importance)], note))
+        blocks.append(PageSection("Importance of settings", [draw_importance(config.space, importance)], note))
     report = Report(
         f"Search '{config.name}'",
         figures,
@@ -69,7 +69,7 @@ def write_search_report(
     return write_report(Path(plan.folder), report)
 
 
-def list_trials(plan: SearchPlan, records: SearchRecords, trials: Sequence[TrialRecord]) -> Listing:
+def list_trials(plan: SearchPlan, records: SearchRecords, trials: Sequence[TrialRecord]) -> PageTable:
     """List all trials."""
     space = plan.config.space
     rows = [
@@ -84,18 +84,18 @@ def list_trials(plan: SearchPlan, records: SearchRecords, trials: Sequence[Trial
         for record in trials
     ]
     head = ("trial", "status", "images", plan.config.metric, "starts", *short_names(space).values())
-    return Listing(
+    return PageTable(
         "trials", head, rows, "Finished: trained on all images. Stopped: was worse than others after as many images."
     )
 
 
-def list_failed(records: SearchRecords, trials: Sequence[TrialRecord]) -> list[Listing]:
+def list_failed(records: SearchRecords, trials: Sequence[TrialRecord]) -> list[PageTable]:
     """List why trials failed, if any did."""
     rows = [(record.name, records.last_error(record.name)) for record in trials if record.status == "failed"]
-    return [Listing("failed", ("trial", "why"), rows, "The same command tries them again.")] if rows else []
+    return [PageTable("failed", ("trial", "why"), rows, "The same command tries them again.")] if rows else []
 
 
-def list_transfers(records: SearchRecords, trials: Sequence[TrialRecord], space: Space) -> list[Listing]:
+def list_transfers(records: SearchRecords, trials: Sequence[TrialRecord], space: Space) -> list[PageTable]:
     """List the checkpoints that were copied between members, if there are any."""
     rows = [
         (
@@ -109,4 +109,4 @@ def list_transfers(records: SearchRecords, trials: Sequence[TrialRecord], space:
     ]
     head = ("trial", "checkpoint of", "images", *short_names(space).values())
     caption = "The worst members continued from a copy of a better member's checkpoint."
-    return [Listing("checkpoint transfers", head, rows, caption)] if rows else []
+    return [PageTable("checkpoint transfers", head, rows, caption)] if rows else []

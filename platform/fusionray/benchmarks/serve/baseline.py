@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from fusionray.bundle.bundle import Bundle, bundle_hash
 from fusionray.faces.decode import decode_image
 from fusionray.faces.detect import build_detector
+from fusionray.faces.image_header import PictureFormat
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.session import choose_providers
 from fusionray.safety.output import encode_output
-from fusionray.safety.provenance import PictureFormat, Provenance
+from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer
 from fusionray.safety.signing_keys import SigningConfig, load_key
 

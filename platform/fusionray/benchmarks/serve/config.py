@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from fusionray.config import Section, in_unit
-from fusionray.safety.provenance import PictureFormat
+from fusionray.faces.image_header import PictureFormat
 
 Part = Literal["throughput", "overhead", "proxy", "start", "overload", "soak"]
 PARTS: tuple[Part, ...] = ("throughput", "overhead", "proxy", "start", "overload", "soak")

@@ -10,9 +10,9 @@ from torch import Tensor
 from fusionray.faces.decode import encode_image
 from fusionray.metrics.verification import VerificationResult
 from fusionray.recipes.recipe import tile
-from fusionray.reporting.charts import Line, draw_lines
+from fusionray.reporting.charts import ChartLine, draw_lines
 from fusionray.reporting.parts import Chart
-from fusionray.reporting.scales import write_number
+from fusionray.reporting.scales import format_number
 
 Curve = Sequence[tuple[int, float]]
 
@@ -28,8 +28,8 @@ def draw_curves(curves: Mapping[str, Curve], prefix: str = "") -> list[Chart]:
         Chart(
             name,
             name.removeprefix(prefix),
-            draw_lines([Line(points)], title=f"{name} over the images seen", x_label="images seen"),
-            f"{points[-1][1]:.4g} after {write_number(points[-1][0])} images",
+            draw_lines([ChartLine(points)], title=f"{name} over the images seen", x_label="images seen"),
+            f"{points[-1][1]:.4g} after {format_number(points[-1][0])} images",
         )
         for name, points in curves.items()
         if points
@@ -45,9 +45,9 @@ def draw_operating_curve(result: VerificationResult) -> Chart:
     best = int((result.true_accepts - result.false_accepts).argmax())
     place = (max(float(result.false_accepts[best]), MIN_RATE), float(result.true_accepts[best]))
     words = f"best threshold {result.threshold:.3f}, accuracy {result.accuracy:.3f}"
-    lines = [Line(rates), Line([place], words, "second", with_dots=True)]
+    lines = [ChartLine(rates), ChartLine([place], words, "second", with_dots=True)]
     title = "True accept rate over false accept rate"
-    svg = draw_lines(lines, title=title, x_label="false accept rate", by_powers=True)
+    svg = draw_lines(lines, title=title, x_label="false accept rate", log_x=True)
     return Chart("evaluator", title, svg, "All pairs of held-out crops.")
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fusionray.evaluation.report.figures import Figures, MeasuredFigure
 from fusionray.evaluation.report.metric_table import MetricTable
-from fusionray.reporting.charts import Measured, choose_strip_ends, draw_interval, explain_marks
-from fusionray.reporting.page import Block, Listing, Page, save_page
-from fusionray.reporting.parts import Group, Legend, Row, Rows
+from fusionray.reporting.charts import MeasuredInterval, choose_strip_ends, draw_interval, explain_marks
+from fusionray.reporting.page import Page, PageSection, PageTable, save_page
+from fusionray.reporting.parts import Legend, PartGroup, StripRow, StripRows
 
 # Theme of figures that are not in the metric table.
 OTHER_THEME = "run"
@@ -31,9 +31,9 @@ class Report:
     table: MetricTable
     notes: Sequence[str] = ()
     command: str = ""
-    listings: Sequence[Listing] = ()
-    blocks: Sequence[Block] = field(default=())
-    later: Sequence[Block] = field(default=())
+    listings: Sequence[PageTable] = ()
+    blocks: Sequence[PageSection] = field(default=())
+    later: Sequence[PageSection] = field(default=())
 
 
 def write_report(folder: Path, report: Report) -> list[str]:
@@ -46,8 +46,8 @@ def compose(report: Report) -> Page:
     figures = report.figures
     return Page(
         report.title,
-        blocks=(*report.blocks, *show_figures(report), *report.later),
-        listings=(*list_figures(report), *list_missing(figures), *report.listings),
+        sections=(*report.blocks, *show_figures(report), *report.later),
+        tables=(*list_figures(report), *list_missing(figures), *report.listings),
         lead=count_goals(figures),
         origin=f"{figures.machine}; fusionray {figures.code_version}. The faces of this report are AI-generated.",
         notes=report.notes,
@@ -65,7 +65,7 @@ def count_goals(figures: Figures) -> str:
     return f"{held}; missed: {', '.join(missed)}." if missed else f"{held}."
 
 
-def show_figures(report: Report) -> list[Block]:
+def show_figures(report: Report) -> list[PageSection]:
     """Show the figures that have a goal; if none has one, the figures for which the table has a goal."""
     figures, table = report.figures.figures, report.table
     shown = {key: figure for key, figure in figures.items() if figure.goal is not None}
@@ -78,23 +78,24 @@ def show_figures(report: Report) -> list[Block]:
         return []
     themes = by_theme(shown, table)
     groups = [
-        Group(theme.capitalize(), [Rows([show_figure(key, report) for key in themes[theme]])]) for theme in themes
+        PartGroup(theme.capitalize(), [StripRows([show_figure(key, report) for key in themes[theme]])])
+        for theme in themes
     ]
     with_goals = any(figure.goal for figure in shown.values())
     interval = "95 % interval" if any(figure.low is not None for figure in shown.values()) else ""
     legend = Legend(explain_marks(interval, with_goals=with_goals, with_open=not with_goals))
-    return [Block(title, [legend, *groups])]
+    return [PageSection(title, [legend, *groups])]
 
 
-def show_figure(key: str, report: Report) -> Row:
+def show_figure(key: str, report: Report) -> StripRow:
     """Show a figure as a row."""
     figure = report.figures.figures[key]
     _, value, interval, goal, _ = figure_cells(key, figure)
-    measured = Measured(figure.value, figure.low, figure.high, figure.goal_low, figure.goal_high, figure.holds)
+    measured = MeasuredInterval(figure.value, figure.low, figure.high, figure.goal_low, figure.goal_high, figure.holds)
     ends = choose_strip_ends(measured, 1.0 if figure.unit in UNITS_UP_TO_ONE else None)
     details = [f"95 % interval {interval}"] if interval else []
     details += [f"goal {goal}"] if goal else []
-    return Row(
+    return StripRow(
         key,
         draw_interval(measured, ends, title=", ".join([f"{key} {value}", *details])),
         value,
@@ -122,18 +123,18 @@ def write_text(figures: Figures) -> str:
 
 
 def by_theme(figures: Mapping[str, MeasuredFigure], table: MetricTable) -> dict[str, list[str]]:
-    """Group keys by theme, in the order of the table; keys that are not in the table come last."""
+    """PartGroup keys by theme, in the order of the table; keys that are not in the table come last."""
     themes: dict[str, list[str]] = {theme: [] for theme in (*table.themes, OTHER_THEME)}
     for key in figures:
         themes[table.metrics[key].theme if key in table.metrics else OTHER_THEME].append(key)
     return {theme: keys for theme, keys in themes.items() if keys}
 
 
-def list_figures(report: Report) -> list[Listing]:
+def list_figures(report: Report) -> list[PageTable]:
     """Return a listing for each theme."""
     table, figures = report.table, report.figures.figures
     return [
-        Listing(
+        PageTable(
             theme,
             (*FIGURE_HEAD, "description"),
             [
@@ -146,7 +147,7 @@ def list_figures(report: Report) -> list[Listing]:
     ]
 
 
-def list_missing(figures: Figures) -> list[Listing]:
+def list_missing(figures: Figures) -> list[PageTable]:
     """Return a listing of the figures that could not be measured, if there are any."""
     rows = list(figures.not_measured.items())
-    return [Listing("not measured", ("key", "why"), rows)] if rows else []
+    return [PageTable("not measured", ("key", "why"), rows)] if rows else []

@@ -13,8 +13,8 @@ from torch import Tensor
 from fusionray.evaluation.report.charts import draw_grid
 from fusionray.metrics.fusion_metrics import MetricColumns
 from fusionray.metrics.pair_plan import RowIndices
-from fusionray.reporting.page import Block
-from fusionray.reporting.parts import Group, Picture
+from fusionray.reporting.page import PageSection
+from fusionray.reporting.parts import PageImage, PartGroup
 
 GRID_ROWS = 6
 SHOWN_ROWS = 3
@@ -40,13 +40,13 @@ class Ranking:
     describe: Callable[[int], str]
 
 
-def show_examples(ranking: Ranking) -> Iterator[Block]:
+def show_examples(ranking: Ranking) -> Iterator[PageSection]:
     """Show pairs: some that are spread over the ranking, then the best, median and worst ones with their figures."""
     yield show_grid(ranking)
     yield show_extremes(ranking)
 
 
-def show_grid(ranking: Ranking) -> Block:
+def show_grid(ranking: Ranking) -> PageSection:
     """Show pairs that are spread over the ranking as one image, a row for each pair."""
     columns = ranking.fuse(spread_examples(ranking.scores))
     heads = ranking.heads[: len(columns)]
@@ -55,10 +55,10 @@ def show_grid(ranking: Ranking) -> Block:
         f"Evenly over the ranking of {len(ranking.scores)} pairs, the best on top, the worst at the bottom. Pairs are "
         f"ranked by the {ranking.score_name}."
     )
-    return Block("Examples", [Picture("grid", alt, draw_grid(columns), heads=heads)], note, narrow=True)
+    return PageSection("Examples", [PageImage("grid", alt, draw_grid(columns), column_names=heads)], note, narrow=True)
 
 
-def show_extremes(ranking: Ranking) -> Block:
+def show_extremes(ranking: Ranking) -> PageSection:
     """Show the best, median and worst pairs, each with its own figures."""
     order, groups = sort_pairs(ranking.scores).tolist(), []
     for name, rows in choose_examples(ranking.scores).items():
@@ -68,10 +68,10 @@ def show_extremes(ranking: Ranking) -> Block:
             png = draw_grid([column[number : number + 1] for column in columns])
             alt = f"{SHOWN[name]} pair {number + 1}: {', '.join(heads)}"
             caption = f"Rank {order.index(row) + 1} of {len(order)}: {ranking.describe(row)}"
-            strips.append(Picture(f"{name}-{number + 1}", alt, png, caption, heads))
-        groups.append(Group(SHOWN[name], strips))
+            strips.append(PageImage(f"{name}-{number + 1}", alt, png, caption, heads))
+        groups.append(PartGroup(SHOWN[name], strips))
     note = f"{len(groups[0].parts)} of each kind, by the same ranking, each with its own figures."
-    return Block("Best, median and worst pairs", groups, note, columns=True)
+    return PageSection("Best, median and worst pairs", groups, note, columns=True)
 
 
 def rank_pairs(scores: MetricColumns, fuse: Fuse) -> Ranking:

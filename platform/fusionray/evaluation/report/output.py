@@ -34,7 +34,7 @@ from fusionray.metrics.aggregate import Summary
 from fusionray.metrics.fusion_metrics import TRUTH_OVERSAMPLING, FusionModel
 from fusionray.metrics.pair_plan import RowIndices
 from fusionray.nets.pixels import to_uint8
-from fusionray.reporting.page import Block, Listing
+from fusionray.reporting.page import PageSection, PageTable
 from fusionray.storage import filesystem as storage
 from fusionray.tracking.runs import RunTracker, close_run, open_run
 
@@ -71,7 +71,7 @@ def build_report(eval_run: EvalRun, summary: EvalSummary, figures: Figures, tabl
     later = []
     if summary.verification is not None:
         title = "Face verification by the evaluator"
-        later.append(Block(title, [draw_operating_curve(summary.verification)], narrow=True))
+        later.append(PageSection(title, [draw_operating_curve(summary.verification)], narrow=True))
     return Report(
         f"{eval_run.info.name} on held-out people",
         figures,
@@ -122,7 +122,7 @@ def fuse_examples(eval_run: EvalRun, rows: RowIndices) -> list[torch.Tensor]:
     return columns
 
 
-def list_groups(summary: Summary) -> Listing:
+def list_groups(summary: Summary) -> PageTable:
     """List the figure of each group of people, and mark the worst one."""
     rows = []
     for key, groups in summary.groups.items():
@@ -130,7 +130,7 @@ def list_groups(summary: Summary) -> Listing:
             value = groups.by_group.get(name)
             shown = "too few pairs" if value is None else f"{value:.3f}"
             rows.append((key, name, str(count), shown, "worst" if name == groups.worst else ""))
-    return Listing(
+    return PageTable(
         "by group",
         ("key", "group", "pairs", "value", ""),
         rows,

@@ -9,14 +9,16 @@ from typing import Any
 from fusionray.errors import TrackerFailed
 from fusionray.evaluation.report.charts import Curve, draw_curves
 from fusionray.evaluation.report.metric_table import MetricTable
-from fusionray.reporting.page import Block
+from fusionray.reporting.page import PageSection
 from fusionray.tracking.runs import read_run_metrics
 from fusionray.tracking.store import SQLITE, STORE_NAME
 
 PREFIX = "validation_"
 
 
-def draw_training_curves(training: Mapping[str, Any], uri: str, table: MetricTable) -> tuple[list[Block], list[str]]:
+def draw_training_curves(
+    training: Mapping[str, Any], uri: str, table: MetricTable
+) -> tuple[list[PageSection], list[str]]:
     """Draw the validation metrics of a training over the images seen: blocks of the report, and warnings.
 
     `training` is the configuration that the model carries; `uri` is the evaluation's own store. Without curves there
@@ -28,8 +30,8 @@ def draw_training_curves(training: Mapping[str, Any], uri: str, table: MetricTab
         return [], [f"The curves of the training are left out: {error}"]
     # A single point makes no curve.
     charts = draw_curves({name: points for name, points in curves.items() if len(points) > 1}, PREFIX)
-    note = "Measured while the model was trained, on people of the validation split."
-    return ([Block("Quality over the images seen", charts, note, columns=True)] if charts else []), []
+    note = "MeasuredInterval while the model was trained, on people of the validation split."
+    return ([PageSection("Quality over the images seen", charts, note, columns=True)] if charts else []), []
 
 
 def read_training_curves(training: Mapping[str, Any], uri: str, table: MetricTable) -> dict[str, Curve]:

@@ -10,8 +10,8 @@ from typing import Annotated
 from fastapi import Form, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 
-from fusionray.runtime.face_reader import Faces
-from fusionray.safety.provenance import PictureFormat
+from fusionray.faces.image_header import PictureFormat
+from fusionray.runtime.face_preprocessor import FaceSelection
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import NAME_PATTERN
 from fusionray.serving.schema import FuseOptions, PictureOptions
@@ -66,8 +66,8 @@ async def read_picture_options(
 async def read_options(
     request: Request,
     *,
-    faces_in_form: Annotated[Faces | None, Form(alias="faces")] = None,
-    faces_in_query: Annotated[Faces | None, Query(alias="faces")] = None,
+    faces_in_form: Annotated[FaceSelection | None, Form(alias="faces")] = None,
+    faces_in_query: Annotated[FaceSelection | None, Query(alias="faces")] = None,
     format_in_form: Annotated[PictureFormat | None, Form(alias="format")] = None,
     format_in_query: Annotated[PictureFormat | None, Query(alias="format")] = None,
     mark: Annotated[bool, Form()] = False,

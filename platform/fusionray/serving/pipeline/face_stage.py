@@ -13,11 +13,11 @@ import cv2
 import numpy as np
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.detect import DetectorPool, largest_face
-from fusionray.faces.face import Image
+from fusionray.faces.detect import DetectorPool
+from fusionray.faces.face import Image, largest_face
 from fusionray.runtime.crop_fuser import FusedCrops
-from fusionray.runtime.face_reader import CutFaces, FaceReader, Role, box_of, find_faces
-from fusionray.runtime.fuser import put_back
+from fusionray.runtime.face_preprocessor import FaceCrops, FacePreprocessor, PictureRole, box_of, find_faces
+from fusionray.runtime.fuser import paste_fused
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
@@ -52,7 +52,7 @@ class PreparedTarget:
     """A decoded target picture, its faces, and the encoded source identity."""
 
     target: Image
-    cut: CutFaces
+    cut: FaceCrops
     source: FloatArray
 
 
@@ -61,7 +61,7 @@ class LoadedReader:
 
     def __init__(self, version: ModelVersion, config: ServeConfig, detectors: DetectorPool) -> None:
         bundle = open_bundle(version, config.tracking_uri)
-        self.reader = FaceReader(bundle, detectors, config.runtime)
+        self.reader = FacePreprocessor(bundle, detectors, config.runtime)
         self.reader.warm_up()
         self.provenance = Provenance(bundle.description.name, version.bundle)
 
@@ -124,14 +124,14 @@ class FaceStage:
         """
         if time.time() > task.deadline:
             raise TimeoutError
-        role: Role = "source"
+        role: PictureRole = "source"
         try:
             source = self.read_source(task, loaded, watch)
             role = "target"
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
             with watch.over("detect"):
-                cut = loaded.reader.cut(target_image, task.options.faces)
+                cut = loaded.reader.crop_faces(target_image, task.options.faces)
             if len(cut.crops) > self.config.limits.max_faces:
                 reason = f"it shows {len(cut.crops)} faces; {self.config.limits.max_faces} are the limit"
                 raise ImageRejected("too_many_faces", reason)
@@ -148,14 +148,14 @@ class FaceStage:
             with watch.over("decode"):
                 image = self.codec.decode(task.source)
             with watch.over("read"):
-                source = loaded.reader.read_source(image)
+                source = loaded.reader.encode_source(image)
             self.policy.check(hash_bytes(task.source), source, task.options.consent, task.owner)
             return source
         with watch.over("read"):
             kept = self.identities.get(task.source, task.owner)
             known = kept.readings.get(task.version.bundle)
             if known is None:
-                known = loaded.reader.read_face(kept.decode_region(), kept.face)
+                known = loaded.reader.encode_face(kept.decode_region(), kept.face)
                 self.identities.add_reading(task.source, task.version.bundle, known)
         return known
 
@@ -185,7 +185,7 @@ class FaceStage:
     ) -> bytes:
         """Paste the fused crops and encode the picture, on the calling thread."""
         with watch.over("paste"):
-            picture = put_back(prepared.target, prepared.cut, fused)
+            picture = paste_fused(prepared.target, prepared.cut, fused)
         with watch.over("encode"):
             options = task.options
             return self.codec.encode(picture.image, loaded.provenance, options.picture_format, mark=options.mark)

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.faces.face import Image
+from fusionray.faces.image_header import PictureFormat
 from fusionray.safety.mark import Mark
 from fusionray.safety.output import encode_output
-from fusionray.safety.provenance import PictureFormat, Provenance
+from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import build_signer
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.schema import LONGEST_SIDE, Problem

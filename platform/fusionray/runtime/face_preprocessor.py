@@ -1,0 +1,123 @@
+"""Prepare the inputs of the generator from pictures: detect faces, align and cut target crops, encode sources.
+
+N faces, S crop size. An encoded source is [L] values or a picture [3,s,s]: `source_shape` of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusionray.bundle.bundle import Bundle
+from fusionray.bundle.description import FACE_FUSION
+from fusionray.errors import BundleInvalid, NoFaceFound
+from fusionray.faces.align import Template, estimate_alignment, load_template, warp_crop
+from fusionray.faces.face import Detector, Face, Image, Matrix, largest_face
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.pixels import FloatArray
+from fusionray.runtime.source_encoding import open_source_encoder
+
+FaceSelection = Literal["largest", "all"]
+PictureRole = Literal["source", "target"]
+FaceBox = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class FaceCrops:
+    """Aligned crops of the faces of a picture, uint8 RGB [N,S,S,3].
+
+    `matrices`: the affine map [2,3] from picture to crop of each; `boxes`: left, top, width, height of each face, in
+    picture pixels.
+    """
+
+    crops: NDArray[np.uint8]
+    matrices: tuple[Matrix, ...]
+    boxes: tuple[FaceBox, ...]
+
+
+class FacePreprocessor:
+    """Detect, align and encode faces as the models of a bundle take them.
+
+    One call at a time, unless the detector is a `DetectorPool`: a detector has state during a call.
+
+    Raises: BundleInvalid if the bundle is of another task, names an unknown template, or describes its identity encoder
+        wrongly; ProviderUnavailable.
+    """
+
+    def __init__(self, bundle: Bundle, detector: Detector, settings: RuntimeConfig | None = None) -> None:
+        bundle.require_task(FACE_FUSION)
+        self.detector = detector
+        self.size = bundle.description.size
+        self.template = find_template(bundle, bundle.description.template)
+        self.identity_template = find_template(bundle, bundle.description.identity_template)
+        self.source_encoder = open_source_encoder(bundle, settings)
+
+    def warm_up(self) -> None:
+        """Run detector and encoder once, so that lazy allocation does not slow the first request."""
+        self.detector.detect(np.zeros((self.size, self.size, 3), np.uint8))
+        side = self.source_encoder.size
+        self.source_encoder.encode_crops(np.zeros((1, side, side, 3), np.uint8))
+
+    def detect(self, image: Image, role: PictureRole) -> list[Face]:
+        """Find the faces of a picture; the list is never empty.
+
+        Raises: NoFaceFound naming the picture by its role.
+        """
+        return find_faces(self.detector, image, role)
+
+    def encode_source(self, image: Image) -> FloatArray:
+        """Encode the largest face of a source picture, float32 [L] or [3,s,s].
+
+        Raises: NoFaceFound naming the source picture.
+        """
+        return self.encode_face(image, largest_face(self.detect(image, "source")))
+
+    def encode_face(self, image: Image, face: Face) -> FloatArray:
+        """Encode one face of a picture, float32 [L] or [3,s,s]."""
+        size = self.source_encoder.size
+        matrix = estimate_alignment(face.landmarks, self.identity_template, size)
+        source: FloatArray = self.source_encoder.encode_crops(warp_crop(image, matrix, size)[None])[0]
+        return source
+
+    def crop_faces(self, image: Image, faces: FaceSelection = "largest") -> FaceCrops:
+        """Cut aligned crops of the largest or of every face of a target picture.
+
+        Raises: NoFaceFound naming the target picture.
+        """
+        found = self.detect(image, "target")
+        chosen = found if faces == "all" else [largest_face(found)]
+        matrices = tuple(estimate_alignment(face.landmarks, self.template, self.size) for face in chosen)
+        crops = np.stack([warp_crop(image, matrix, self.size) for matrix in matrices])
+        return FaceCrops(crops, matrices, tuple(box_of(face) for face in chosen))
+
+
+def find_faces(detector: Detector, image: Image, role: PictureRole) -> list[Face]:
+    """Find the faces of a picture whose landmarks allow an alignment; the list is never empty.
+
+    Raises: NoFaceFound naming the picture by its role.
+    """
+    faces = [face for face in detector.detect(image) if has_extent(face)]
+    if not faces:
+        raise NoFaceFound(f"no face was found in the {role} picture; use one that shows a face larger and clearer")
+    return faces
+
+
+def box_of(face: Face) -> FaceBox:
+    """Return left, top, width, height of a face's box as Python numbers."""
+    left, top, width, height = (float(value) for value in face.box)
+    return left, top, width, height
+
+
+def has_extent(face: Face) -> bool:
+    """Check that the landmarks are finite and do not coincide, so that they determine an alignment."""
+    return bool(np.isfinite(face.landmarks).all() and np.ptp(face.landmarks, axis=0).max() > 1.0)
+
+
+def find_template(bundle: Bundle, name: str) -> Template:
+    try:
+        return load_template(name)
+    except ValueError as error:
+        raise BundleInvalid(f"{bundle.folder}: {error}; export the model again with one of them") from None
