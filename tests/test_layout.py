@@ -240,8 +240,9 @@ def test_what_runs_without_a_cluster_does_not_load_one() -> None:
     assert json.loads(run_python("-c", code)) == []
 
 
-def test_the_runtime_does_not_load_torch() -> None:
-    code = "import sys, fusionray.runtime.fuser; print('torch' in sys.modules)"
+@pytest.mark.parametrize("module", ["runtime.fuser", "data.shard_readers", "ray_cluster.progress"])
+def test_processes_that_need_no_torch_do_not_load_it(module: str) -> None:
+    code = f"import sys, fusionray.{module}; print('torch' in sys.modules)"
     assert run_python("-c", code).strip() == "False"
 
 

@@ -14,7 +14,7 @@ from fusionray.errors import FusionRayError
 from fusionray.evaluation.work_items import EvalContext, EvalSpec, ItemKind, WorkItem, merge_results
 from fusionray.metrics.fusion_metrics import MetricColumns
 from fusionray.metrics.pair_plan import RowIndices
-from fusionray.ray_cluster.actor_pool import Answer, unpack, work_through
+from fusionray.ray_cluster.actor_pool import Answer, actor_pool, unpack
 from fusionray.ray_cluster.connection import require_cpus
 from fusionray.training.config import WorkersConfig
 
@@ -54,7 +54,7 @@ def measure_items(
     Raises: ClusterUnavailable without a free CPU for each worker; any FusionRayError of a worker.
     """
     require_cpus(workers.num_workers, workers.cpus_per_worker)
-    answers = work_through(
+    pool = actor_pool(
         EvalActor,
         spec,
         items,
@@ -64,7 +64,7 @@ def measure_items(
     )
     found: dict[ItemKind, list[tuple[RowIndices, MetricColumns]]] = {"pairs": [], "crops": [], "clips": []}
     total = sum(len(item.numbers) for item in items)
-    with tqdm(desc="evaluate", total=total, unit=" pictures", file=sys.stderr) as bar:
+    with pool as answers, tqdm(desc="evaluate", total=total, unit=" pictures", file=sys.stderr) as bar:
         for batch in answers:
             for pickled in batch["answer"]:
                 value = pickle.loads(pickled)  # noqa: S301 - written by the workers of this run

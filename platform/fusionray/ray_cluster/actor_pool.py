@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,10 +18,13 @@ Answer = dict[str, NDArray[Any]]
 Worker = Callable[[Answer], Iterator[Answer]]
 
 
-def work_through(
+@contextlib.contextmanager
+def actor_pool(
     worker: Callable[[Any], Worker], task: Any, items: Sequence[Any], *, size: int, num_cpus: float, num_gpus: float = 0
-) -> Iterator[Answer]:
-    """Give each item to one of at most `size` actors; yield their answers as soon as they arrive, in any order.
+) -> Iterator[Iterator[Answer]]:
+    """Give each item to one of at most `size` actors; iterate over their answers in the order in which they arrive.
+
+    The actors end with the block, also where it is left early.
 
     An actor is `worker(task)`, called with {"item": [a pickled item]}. Each batch that it yields is yielded here alone.
     """
@@ -41,7 +45,10 @@ def work_through(
         num_gpus=num_gpus,
         compute=ray.data.ActorPoolStrategy(size=min(size, len(rows))),
     )
-    yield from answers.iter_batches(batch_size=None, prefetch_batches=0)
+    # A generator, because it can be closed: one that the garbage collector closes later would start another Ray.
+    batches = (batch for batch in answers.iter_batches(batch_size=None, prefetch_batches=0))
+    with contextlib.closing(batches):
+        yield batches
 
 
 def unpack(batch: Answer) -> list[Any]:

@@ -22,7 +22,7 @@ from fusionray.data.shards import SPLITS, Manifest, SplitInfo, write_manifest
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
-from fusionray.ray_cluster.actor_pool import work_through
+from fusionray.ray_cluster.actor_pool import actor_pool
 from fusionray.shard_task import GROUP_NAMES
 
 
@@ -87,14 +87,12 @@ def _make_shards(context: PrepareContext, planned_shards: list[PlannedShard], *,
     if not planned_shards:
         return
     size = context.config.workers or _count_cpus()
-    with tqdm(
-        desc="prepare",
-        total=num_done + _count_pictures(planned_shards),
-        initial=num_done,
-        unit=" pictures",
-        file=sys.stderr,
-    ) as bar:
-        for batch in work_through(ShardWorker, context, planned_shards, size=size, num_cpus=1):
+    total = num_done + _count_pictures(planned_shards)
+    with (
+        tqdm(desc="prepare", total=total, initial=num_done, unit=" pictures", file=sys.stderr) as bar,
+        actor_pool(ShardWorker, context, planned_shards, size=size, num_cpus=1) as answers,
+    ):
+        for batch in answers:
             bar.update(int(batch["pictures"].sum()))
             for error in filter(None, batch["error"]):
                 raise pickle.loads(error)  # noqa: S301 - written by the workers of this very run
