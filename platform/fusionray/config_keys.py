@@ -153,7 +153,7 @@ class Walk:
             yield from self.visit(*each)
 
     def resolve(self, node: Schema) -> Schema:
-        """Follow a reference; what stands beside it, such as a description, stays with the caller."""
+        """Follow a reference; keys next to it, such as a description, stay with the caller."""
         while "$ref" in node:
             node = self.definitions[node["$ref"].rpartition("/")[2]]
         return node

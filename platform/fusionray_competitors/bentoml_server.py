@@ -22,7 +22,7 @@ app = FastAPI()
 
 
 @bentoml.service(workers=SETTINGS.workers, traffic={"timeout": LONGEST_SECONDS})
-class GeneratorService:
+class BentoGenerator:
     """The generator of the bundle."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class GeneratorService:
 class Pictures:
     """Everything before and after the generator."""
 
-    generator = bentoml.depends(GeneratorService)
+    generator = bentoml.depends(BentoGenerator)
 
     def __init__(self) -> None:
         self.pipeline = Pipeline(SETTINGS)

@@ -54,7 +54,7 @@ def attributes_config() -> TrainConfig:
 
 
 def build(config: TrainConfig, num_people: int, encoder: EncoderState | None = None) -> Recipe[Any]:
-    facts = config.state_facts(num_people=num_people, synthetic=False)
+    facts = config.dataset_info(num_people=num_people, synthetic=False)
     return build_recipe(config, facts, {"recipe.identity_encoder": encoder})
 
 

@@ -50,7 +50,7 @@ def test_variants_are_described_with_hashes_sizes_and_measurements(bundle: Bundl
         assert variant.file in bundle.description.files
         assert variant.bytes == (bundle.folder / variant.file).stat().st_size
         assert 0 < variant.largest_difference <= variant.tolerance
-        assert (variant.crops, variant.judged_on) == (16, "held-out crops of its shards")
+        assert (variant.crops, variant.measured_on) == (16, "held-out crops of its shards")
     assert variants["fp16"].largest_difference < variants["int8"].largest_difference
     assert variants["fp16"].psnr_decibels > variants["int8"].psnr_decibels > 30
     assert variants["int8"].ssim >= 0.98
@@ -132,7 +132,7 @@ def test_calibration_data_comes_from_the_shards_or_is_synthetic(run: Path, tmp_p
     save_fusion(tmp_path / "run")
     lost = tmp_path / "run"
     calibration_data = draw_for(lost)
-    assert calibration_data.judged_on == "synthetic faces"
+    assert calibration_data.measured_on == "synthetic faces"
     assert calibration_data.held_out["target"].std() > 0.1
     assert not np.array_equal(calibration_data.held_out["target"], calibration_data.calibration["target"])
     found, again = draw_for(lost, str(run / "shards")), draw_for(run / "run")

@@ -59,7 +59,7 @@ def test_a_bundle_is_what_the_family_says_and_passes_the_parity_gate(bundle: Bun
     assert described.parity is not None
     assert described.parity.largest_difference < 1e-5
     assert described.lineage.config["recipe"] == {"name": "blend"}
-    assert described.variants["fp16"].judged_on == "held-out crops of its shards"
+    assert described.variants["fp16"].measured_on == "held-out crops of its shards"
     assert 0 < described.variants["fp16"].largest_difference < 0.01
 
 

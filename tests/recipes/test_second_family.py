@@ -191,7 +191,7 @@ def test_it_is_exported_through_the_parity_gate(bundle: Bundle) -> None:
     assert (described.task, described.size, described.inputs) == ("colour_transfer", SIZE, ("source", "target"))
     assert described.parity is not None
     assert 0 < described.parity.largest_difference < 1e-4
-    assert described.variants["fp16"].judged_on == "held-out crops of its shards"
+    assert described.variants["fp16"].measured_on == "held-out crops of its shards"
 
 
 def test_it_is_evaluated_as_a_run_and_as_a_bundle(

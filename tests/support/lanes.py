@@ -1,13 +1,14 @@
-"""Tests side by side, `pytest -n 2`: one lane has all tests that start a Ray, each other file is a lane of its own.
+"""Parallel tests, `pytest -n 2`: all tests that start a Ray are one lane, each other file is a lane of its own.
 
-Rays beside each other would fight for cores and ports; what the tests of a file share is made once. pytest-xdist hands
-out whole lanes. Its own `--dist loadgroup` can tell them by marks, but pays no heed to the marks beside pytest 9.2.
+Two Rays at once would compete for cores and ports, and the fixtures of a file are made once. pytest-xdist assigns whole
+lanes to its processes, first the one with Ray: it takes longest. `--dist loadgroup` ignores marks under pytest 9.2.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter, defaultdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 def name_lane(item: pytest.Item) -> str:
-    """Name what a test has to run one after the other with."""
+    """Name the lane of a test: the tests of a lane run one after the other."""
     if "ray_session" in item.fixturenames or item.get_closest_marker("starts_ray"):  # type: ignore[attr-defined]
         return RAY_LANE
     return item.nodeid.partition("::")[0]
 
 
 class LaneScheduling(LoadScopeScheduling):
-    """Hand out lanes, those of most tests first; `file` is where the processes that collect write who runs where."""
+    """Assign lanes in the order of the collected tests; `file`: the lane of each test, written by those who collect."""
 
     def __init__(self, config: pytest.Config, log: Any, file: Path) -> None:
         super().__init__(config, log)
@@ -47,6 +48,8 @@ class LaneScheduling(LoadScopeScheduling):
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "starts_ray: a test that starts a Ray of its own, not that of the session")
     if not hasattr(config, "workerinput"):
+        # The order of the tests decides which lane comes first, not the number of its tests.
+        config.option.loadscopereorder = False
         config.stash[FOLDER] = tempfile.TemporaryDirectory(prefix="fr-lanes-")
 
 
@@ -59,11 +62,27 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not hasattr(config, "workerinput"):
         return
-    # All processes collect the same; whoever reads meets a whole file.
+    lanes = {item.nodeid: name_lane(item) for item in items}
+    sizes = Counter(lanes.values())
+    # The lane with Ray is the longest; of the others, those with most tests come first.
+    items.sort(key=lambda item: (lanes[item.nodeid] != RAY_LANE, -sizes[lanes[item.nodeid]]))
+    # All processes collect the same tests; a file that is replaced is always whole.
     file = Path(config.workerinput[FILE_KEY])
     part = file.with_suffix(f".{config.workerinput['workerid']}")
-    part.write_text(json.dumps({item.nodeid: name_lane(item) for item in items}))
+    part.write_text(json.dumps(lanes))
     part.replace(file)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if FOLDER not in config.stash or not find_file(config).exists():
+        return
+    lanes = json.loads(find_file(config).read_text())
+    seconds: dict[bool, float] = defaultdict(float)
+    for report in (each for reports in terminalreporter.stats.values() for each in reports):
+        if isinstance(report, pytest.TestReport):
+            seconds[lanes[report.nodeid] == RAY_LANE] += report.duration
+    terminalreporter.line(f"tests with Ray: {seconds[True]:.0f} s, all others: {seconds[False]:.0f} s")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -22,7 +22,7 @@ class BenchKey(Section):
     unit: str
     goal: Goal | None = None
 
-    def judge(self, value: float) -> MeasuredFigure:
+    def compare_to_goal(self, value: float) -> MeasuredFigure:
         """Compare a value with the goal."""
         figure = MeasuredFigure(value=value, unit=self.unit)
         return self.goal.check(figure, {}) if self.goal else figure
@@ -55,7 +55,9 @@ class Findings:
     def figures(self, keys: Mapping[str, BenchKey]) -> dict[str, MeasuredFigure]:
         """Compare the medians over the rounds with the goals, in the order of the keys."""
         return {
-            name: key.judge(statistics.median(self.values[name])) for name, key in keys.items() if self.values.get(name)
+            name: key.compare_to_goal(statistics.median(self.values[name]))
+            for name, key in keys.items()
+            if self.values.get(name)
         }
 
 

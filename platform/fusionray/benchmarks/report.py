@@ -1,4 +1,4 @@
-"""The page of a benchmark: each figure beside its goal, the time breakdown of a step, and the tables."""
+"""The page of a benchmark: each figure with its goal, the time breakdown of a step, and the tables."""
 
 from __future__ import annotations
 

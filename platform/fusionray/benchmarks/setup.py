@@ -25,7 +25,7 @@ NUM_BATCHES = 4
 
 
 class FusionRecipe(Recipe[PairBatch], Protocol):
-    """The methods of a face fusion that the plain loops call, beside those of every recipe."""
+    """The methods of a face fusion that the plain loops call, besides those of every recipe."""
 
     def generator_loss(self, step: PhaseInput[Any]) -> Losses:
         """Compute the losses of the generator."""
@@ -87,7 +87,7 @@ class BenchSetup:
         torch.manual_seed(self.config.run.seed)
         # A run would train some encoders first; untrained ones have the same speed and size.
         dependencies, _ = build_dependencies(self.config)
-        recipe = build_recipe(self.config, self.config.state_facts(num_people=2, synthetic=False), dependencies)
+        recipe = build_recipe(self.config, self.config.dataset_info(num_people=2, synthetic=False), dependencies)
         return cast(FusionRecipe, recipe)
 
     def build_engine(self, **changes: Any) -> Engine:

@@ -109,7 +109,7 @@ class Parity(Section):
 class Variant(Section):
     """A quantized generator, and its difference from `generator.onnx` on held-out crops.
 
-    Differences are of `output` and `mask` in 0..1; PSNR and SSIM are means of `output` over the crops. `judged_on`:
+    Differences are of `output` and `mask` in 0..1; PSNR and SSIM are means of `output` over the crops. `measured_on`:
     where the `crops` crops come from; `quantized`: the operators in int8.
     """
 
@@ -121,7 +121,7 @@ class Variant(Section):
     psnr_decibels: float
     ssim: float
     crops: int
-    judged_on: str
+    measured_on: str
     quantized: tuple[str, ...] = ()
 
 

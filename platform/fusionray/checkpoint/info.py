@@ -190,7 +190,7 @@ def checkpoint_name(images_seen: int) -> str:
 
 
 def copy_checkpoint(checkpoint: str, run_folder: str) -> str:
-    """Copy a checkpoint into another run, which then goes on from it; return the copy's folder.
+    """Copy a checkpoint into another run, which then continues from it; return the copy's folder.
 
     The description comes last: a copy that was cut short is none.
 

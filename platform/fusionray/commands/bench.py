@@ -23,7 +23,7 @@ def add_bench(verbs: Verbs) -> None:
         "bench",
         "Measure the speed of starts, training, recovery and serving.",
         arguments="{start,train,recovery,serve} --output DIR ...",
-        examples=[("fusionray bench train --output runs/bench", "the training engine beside plain loops")],
+        examples=[("fusionray bench train --output runs/bench", "compare the training engine with plain loops")],
     )
     benchmarks = parser.add_verbs("bench", metavar="BENCH", title="benchmarks")
     add_bench_start(benchmarks)
@@ -83,7 +83,7 @@ def add_bench_serve(benchmarks: Verbs) -> None:
     parser = add_verb(
         benchmarks,
         "serve",
-        "Measure the service under load, beside other servers.",
+        "Measure the service under load, and compare it with other servers.",
         arguments="--output DIR [options] [KEY=VALUE ...]",
         details="`make bench-competitors` installs the other servers.",
         examples=[

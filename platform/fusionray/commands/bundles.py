@@ -22,7 +22,7 @@ def add_export(verbs: Verbs) -> None:
         examples=[
             (
                 "fusionray export runs/mine/first --output runs/mine/bundle --precision fp32,fp16,int8",
-                "a bundle with smaller generators beside the float32 one",
+                "a bundle with smaller generators next to the float32 one",
             ),
             (
                 "fusionray export runs/mine/bundle --layout facefusion --output runs/mine/facefusion",
@@ -60,7 +60,7 @@ def run_export(options: argparse.Namespace) -> None:
         print(
             f"{bundle.folder / variant.file}: {variant.bytes:,} bytes; differs from fp32 by at most "
             f"{variant.largest_difference:.1e} (tolerance {variant.tolerance:g}), SSIM {variant.ssim:.4f}, PSNR "
-            f"{variant.psnr_decibels:.1f} dB on {variant.crops} {variant.judged_on} ({precision})"
+            f"{variant.psnr_decibels:.1f} dB on {variant.crops} {variant.measured_on} ({precision})"
         )
 
 
@@ -80,7 +80,7 @@ def run_facefusion(options: argparse.Namespace) -> None:
             places = [f"checkpoint={options.checkpoint}", f"output={temporary}/bundle"]
             config = load_config(ExportConfig, file=options.config, overrides=[*options.overrides, *places])
             written = write_facefusion(export(config), options.output)
-    print(f"{written.model}: computes the same as the bundle; {written.entry.name} holds what FaceFusion must be told")
+    print(f"{written.model}: computes the same as the bundle; {written.entry.name} holds the settings for FaceFusion")
 
 
 def add_import(verbs: Verbs) -> None:

@@ -76,33 +76,35 @@ def add_keys(verbs: Verbs) -> None:
             ("fusionray keys list --file keys.yaml", "names and limits of all keys"),
         ],
     )
-    acts = parser.add_verbs("act", metavar="ACT", title="acts")
+    actions = parser.add_verbs("action", metavar="ACTION", title="actions")
     add = add_verb(
-        acts,
+        actions,
         "add",
         "Add a key and print it once; the file stores only its digest.",
         arguments="NAME --file FILE [options]",
         examples=[("fusionray keys add ann --file keys.yaml --expires 2027-01-31", "a key that expires")],
     )
     remove = add_verb(
-        acts,
+        actions,
         "remove",
         "Remove a key.",
         arguments="NAME --file FILE",
         examples=[("fusionray keys remove ann --file keys.yaml", "the service refuses the key within a second")],
     )
     listing = add_verb(
-        acts,
+        actions,
         "list",
         "List the keys with their limits.",
         arguments="--file FILE",
         examples=[("fusionray keys list --file keys.yaml", "names and limits of all keys")],
     )
-    for act in (add, remove):
-        act.add_argument("name", metavar="NAME", help="name of the key's owner")
-    for act in (add, remove, listing):
-        act.add_argument("--file", required=True, metavar="FILE", help="YAML file of keys (keys.file of the service)")
-        set_run(act, run_keys)
+    for action in (add, remove):
+        action.add_argument("name", metavar="NAME", help="name of the key's owner")
+    for action in (add, remove, listing):
+        action.add_argument(
+            "--file", required=True, metavar="FILE", help="YAML file of keys (keys.file of the service)"
+        )
+        set_run(action, run_keys)
     limits = add.add_argument_group("limits")
     limits.add_argument("--expires", metavar="DATE", help="refuse the key from then on: 2027-01-31, or date and time")
     limits.add_argument("--requests-per-minute", type=int, metavar="N", help="answer further requests with 429")
@@ -116,9 +118,9 @@ def run_keys(options: argparse.Namespace) -> None:
     from fusionray.serving.auth.api_keys import add_key, describe, read_keys, remove_key
 
     file = Path(options.file)
-    if options.act == "list":
+    if options.action == "list":
         print("\n".join(describe(key) for key in read_keys(file)) or f"{file}: contains no keys")
-    elif options.act == "remove":
+    elif options.action == "remove":
         remove_key(file, options.name)
         print(f"{file}: {options.name} is removed", file=sys.stderr)
     else:

@@ -14,7 +14,7 @@ from fusionray.errors import FusionRayError
 from fusionray.evaluation.work_items import EvalContext, EvalSpec, ItemKind, WorkItem, merge_results
 from fusionray.metrics.fusion_metrics import MetricColumns
 from fusionray.metrics.pair_plan import RowIndices
-from fusionray.ray_cluster.actor_pool import Answer, actor_pool, unpack
+from fusionray.ray_cluster.actor_pool import ActorBatch, actor_pool, unpack
 from fusionray.ray_cluster.connection import require_cpus
 from fusionray.training.config import WorkersConfig
 
@@ -26,7 +26,7 @@ class EvalActor:
         self.spec = spec
         self.context: EvalContext | None = None
 
-    def __call__(self, batch: Answer) -> Iterator[Answer]:
+    def __call__(self, batch: ActorBatch) -> Iterator[ActorBatch]:
         """Measure work items; yield a pickled result for each: kind, numbers and columns, or a FusionRayError.
 
         The error is returned as a value: Ray would wrap an error that is raised here and extend its message, and
@@ -41,7 +41,7 @@ class EvalActor:
                 yield pickle_result(error)
 
 
-def pickle_result(value: Any) -> Answer:
+def pickle_result(value: Any) -> ActorBatch:
     """Pickle a result for the driver."""
     return {"answer": np.array([pickle.dumps(value)], dtype=object)}
 

@@ -32,12 +32,12 @@ SYNTHETIC_SEED = 20261122
 class CalibrationData:
     """Inputs of a generator by name, float32 [N,...] each: `calibration` ones, and `held_out` ones to measure.
 
-    `judged_on`: where the held-out crops come from. `outputs`: the names of the generator's outputs.
+    `measured_on`: where the held-out crops come from. `outputs`: the names of the generator's outputs.
     """
 
     calibration: Mapping[str, FloatArray]
     held_out: Mapping[str, FloatArray]
-    judged_on: str
+    measured_on: str
     outputs: tuple[str, ...]
 
 
@@ -56,7 +56,7 @@ def draw_calibration_data(bundle_export: BundleExport, data: StoredData, shards:
     if shards is None and bundle_export.draw_fallback and not storage.exists(storage.join(folder, MANIFEST_NAME)):
         held_out = bundle_export.draw_fallback(NUM_HELD_OUT, SYNTHETIC_SEED + 1)
         calibration = bundle_export.draw_fallback(NUM_CALIBRATION, SYNTHETIC_SEED)
-        judged_on = bundle_export.fallback_name
+        measured_on = bundle_export.fallback_name
     else:
         manifest = read_manifest(folder)
         # Shards of pictures have no template.
@@ -67,14 +67,14 @@ def draw_calibration_data(bundle_export: BundleExport, data: StoredData, shards:
             )
         calibration = read_crops(folder, manifest, "train", NUM_CALIBRATION)
         held_out = read_crops(folder, manifest, "validation", NUM_HELD_OUT)
-        judged_on = "held-out crops of its shards"
+        measured_on = "held-out crops of its shards"
     graph = bundle_export.graphs[0]
 
     def name_inputs(crops: Tensor) -> dict[str, FloatArray]:
         assert bundle_export.make_inputs is not None
         return {name: rows.numpy() for name, rows in zip(graph.inputs, bundle_export.make_inputs(crops), strict=True)}
 
-    return CalibrationData(name_inputs(calibration), name_inputs(held_out), judged_on, graph.outputs)
+    return CalibrationData(name_inputs(calibration), name_inputs(held_out), measured_on, graph.outputs)
 
 
 def read_crops(folder: str, manifest: Manifest, split: Split, count: int) -> Tensor:

@@ -67,8 +67,8 @@ def build_variant(
     raise ParityFailed(
         f"the {precision} generator misses its gate: largest difference {measured.largest_difference:.3g} (allowed: "
         f"{gate.tolerance:g}), SSIM {measured.ssim:.4f} (needed: {gate.ssim:g}), PSNR {measured.psnr_decibels:.1f} dB "
-        f"on {measured.crops} {measured.judged_on}; nothing was exported: leave {precision} out of --precision, or set "
-        f"gates.{precision}.tolerance and gates.{precision}.ssim"
+        f"on {measured.crops} {measured.measured_on}; nothing was exported: leave {precision} out of "
+        f"--precision, or set gates.{precision}.tolerance and gates.{precision}.ssim"
     )
 
 
@@ -105,6 +105,6 @@ def measure(
         psnr_decibels=float(region_psnr(found, wanted, everywhere).clamp(max=HIGHEST_PSNR).mean()),
         ssim=float(region_ssim(found, wanted, everywhere).mean()),
         crops=len(found),
-        judged_on=calibration_data.judged_on,
+        measured_on=calibration_data.measured_on,
         quantized=operators,
     )

@@ -19,7 +19,7 @@ PEOPLE, CIRCLE = 0x70656F, 0x636972
 
 @dataclass(frozen=True, eq=False)
 class PairPlan:
-    """RowIndices of a split, counted in its fixed order.
+    """Rows of a split, counted in its fixed order.
 
     `pairs` int64 [M,2]: source and target, of different people; no pair occurs twice. `gallery` int64 [K]: the
     pictures of each person's template. `num_single`: people with one picture, which is source, target and gallery.

@@ -12,16 +12,22 @@ from numpy.typing import NDArray
 # Fail after this time instead of waiting silently for a cluster without a free CPU.
 NO_PROGRESS_SECONDS = 600.0
 
-Answer = dict[str, NDArray[Any]]
+ActorBatch = dict[str, NDArray[Any]]
 """A batch of Ray Data: columns of one length."""
 
-Worker = Callable[[Answer], Iterator[Answer]]
+BatchWorker = Callable[[ActorBatch], Iterator[ActorBatch]]
 
 
 @contextlib.contextmanager
 def actor_pool(
-    worker: Callable[[Any], Worker], task: Any, items: Sequence[Any], *, size: int, num_cpus: float, num_gpus: float = 0
-) -> Iterator[Iterator[Answer]]:
+    worker: Callable[[Any], BatchWorker],
+    task: Any,
+    items: Sequence[Any],
+    *,
+    size: int,
+    num_cpus: float,
+    num_gpus: float = 0,
+) -> Iterator[Iterator[ActorBatch]]:
     """Give each item to one of at most `size` actors; iterate over their answers in the order in which they arrive.
 
     The actors end with the block, also where it is left early.
@@ -51,6 +57,6 @@ def actor_pool(
         yield batches
 
 
-def unpack(batch: Answer) -> list[Any]:
+def unpack(batch: ActorBatch) -> list[Any]:
     """Unpickle the items of a batch with which an actor is called."""
     return [pickle.loads(pickled) for pickled in batch["item"]]  # noqa: S301 - written by the driver of this very run

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fusionray.environment import PRIVATE_CLUSTER_VARIABLE, cluster_address, passed_on, set_proxy_paths
 from fusionray.errors import ClusterUnavailable
 
-# Ray counts logical CPUs: two more than the machine has let its data tasks run beside one worker a core.
+# Ray counts logical CPUs: two more than the machine has let data tasks run at the same time as one worker per core.
 SPARE_CPUS = 2
 POLL_SECONDS = 0.2
 

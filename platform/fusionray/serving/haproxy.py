@@ -131,7 +131,7 @@ def wait_for_bodies(text: str) -> str:
     """Build the rule that makes HAProxy receive a body that fits its buffer before it forwards the request.
 
     HAProxy cannot retry a request that it forwards while it arrives, and a slow client would occupy a slot of the first
-    replica. The service itself judges a body that is longer or of unknown length.
+    replica. The service itself checks a body that is longer or of unknown length.
     """
     stated = re.search(r"(?m)^\s*tune\.bufsize (\d+)", text)
     longest = max(0, int(stated[1]) - HEAD_BYTES) if stated else 0

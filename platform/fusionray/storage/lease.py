@@ -69,7 +69,7 @@ class Lease:
 
     With `trust_living`, a living holder on this machine keeps the lease even if its heartbeat stops: for work that may
     block every thread of its process and is expensive to repeat. Without it, the heartbeat decides: for work that
-    somebody waits for and whose holder may hang. On other machines the heartbeat always decides.
+    a client waits for and whose holder may hang. On other machines the heartbeat always decides.
     """
 
     def __init__(

@@ -267,7 +267,7 @@ class TrainConfig(Section):
         """The recipe family of `recipe.name`."""
         return find_family(self.recipe.name)
 
-    def state_facts(self, *, num_people: int, synthetic: bool) -> DatasetInfo:
+    def dataset_info(self, *, num_people: int, synthetic: bool) -> DatasetInfo:
         """Combine facts of the shards with the data settings."""
         return DatasetInfo(self.data.size, self.data.template, num_people, synthetic)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fusionray.benchmarks.findings import Findings, load_keys
 from fusionray.benchmarks.serve.client_pool import ClientRequest, ClientResults, to_request
-from fusionray.benchmarks.serve.clients import Answer, Checker, parse_stages
+from fusionray.benchmarks.serve.clients import Checker, ServerAnswer, parse_stages
 from fusionray.benchmarks.serve.competitors import COMPETITORS, SERVERS
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.benchmarks.serve.inputs import Body, write_form
@@ -28,8 +28,8 @@ from tests.support.pictures import draw_person
 PIXELS = draw_person(3, 96)
 
 
-def answer(data: bytes = b"", status: int = 200, seconds: float = 0.1) -> Answer:
-    return Answer(status, {}, data, 0.0, seconds)
+def answer(data: bytes = b"", status: int = 200, seconds: float = 0.1) -> ServerAnswer:
+    return ServerAnswer(status, {}, data, 0.0, seconds)
 
 
 def test_stages_are_read_and_the_total_is_not_counted_twice() -> None:

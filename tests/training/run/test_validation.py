@@ -20,7 +20,7 @@ def look_at(folder: Path, validation_people: int) -> tuple[list[FaceBatch], dict
     """Look at a reader that learned nothing with shards that hold one picture of each person."""
     manifest = write_tiny_shards(folder, pictures=1, validation_people=validation_people, synthetic=True)
     config = TrainConfig(data=DataConfig(shards=str(folder), size=SIZE), recipe=AttributesRecipeConfig(encoder=ENCODER))
-    recipe = build_recipe(config, config.state_facts(num_people=8, synthetic=True), {})
+    recipe = build_recipe(config, config.dataset_info(num_people=8, synthetic=True), {})
     decoder = CropDecoder(SIZE, threads=1)
     said: list[str] = []
     validation = Validation(config, manifest, decoder, torch.device("cpu"), said.append, dependencies={})

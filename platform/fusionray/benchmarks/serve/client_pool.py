@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from fusionray.benchmarks.serve.clients import UNAVAILABLE, Answer, Checker
+from fusionray.benchmarks.serve.clients import UNAVAILABLE, Checker, ServerAnswer
 from fusionray.benchmarks.serve.load import OK
 from fusionray.benchmarks.serve.servers import Server
 
@@ -67,7 +67,7 @@ def run_clients(server: Server, checker: Checker, clients: int, seconds: float) 
     return ClientResults(tuple(requests), seconds)
 
 
-def to_request(answers: list[Answer], checker: Checker) -> ClientRequest:
+def to_request(answers: list[ServerAnswer], checker: Checker) -> ClientRequest:
     """Summarise the one or two answers to a request."""
     last = answers[-1]
     refused = answers[0].seconds if len(answers) > 1 else None

@@ -26,7 +26,7 @@ STAGE = re.compile(r"([\w-]+);dur=([\d.]+)")
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerAnswer:
     """An answer: status (-1: connection lost), headers in lower case, body, start (seconds since 1970), seconds."""
 
     status: int
@@ -59,7 +59,7 @@ class Client:
         self.path = path
         self.body = body
 
-    def ask(self) -> Answer:
+    def ask(self) -> ServerAnswer:
         """Send the request and wait for the answer."""
         began, started = time.time(), time.perf_counter()
         try:
@@ -68,12 +68,12 @@ class Client:
             data = response.read()
         except (OSError, http.client.HTTPException):
             self.connection.close()
-            return Answer(LOST, {}, b"", began, time.perf_counter() - started)
+            return ServerAnswer(LOST, {}, b"", began, time.perf_counter() - started)
         seconds = time.perf_counter() - started
         headers = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, headers, data, began, seconds)
+        return ServerAnswer(response.status, headers, data, began, seconds)
 
-    def ask_with_retry(self) -> list[Answer]:
+    def ask_with_retry(self) -> list[ServerAnswer]:
         """Ask, and once more after a 503; a repeated fusion is safe, because it changes nothing."""
         first = self.ask()
         if first.status != UNAVAILABLE:
@@ -94,7 +94,7 @@ class Checker:
         self.known: dict[bytes, bool] = {}
         self.lock = threading.Lock()
 
-    def is_right(self, answer: Answer) -> bool:
+    def is_right(self, answer: ServerAnswer) -> bool:
         """Tell whether an answer is the right picture; a refusal is not."""
         if answer.status != OK:
             return False

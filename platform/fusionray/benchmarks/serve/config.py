@@ -9,8 +9,8 @@ from pydantic import Field
 from fusionray.config import Section, in_unit
 from fusionray.faces.image_header import PictureFormat
 
-Part = Literal["throughput", "overhead", "proxy", "start", "overload", "soak"]
-PARTS: tuple[Part, ...] = ("throughput", "overhead", "proxy", "start", "overload", "soak")
+BenchPart = Literal["throughput", "overhead", "proxy", "start", "overload", "soak"]
+PARTS: tuple[BenchPart, ...] = ("throughput", "overhead", "proxy", "start", "overload", "soak")
 
 
 class ServeBenchConfig(Section):
@@ -25,7 +25,7 @@ class ServeBenchConfig(Section):
         None, description="Bundle to serve; null: a bundle with the preset's shapes and random weights."
     )
     preset: str = Field("fast-128", description="Preset whose networks are served if no bundle is given.")
-    parts: tuple[Part, ...] = Field(PARTS, description="Parts of the benchmark to run.")
+    parts: tuple[BenchPart, ...] = Field(PARTS, description="Parts of the benchmark to run.")
     service: dict[str, Any] = Field(
         {}, description="Changes of the service: service.KEY=VALUE, with the keys of `fusionray serve --settings`."
     )

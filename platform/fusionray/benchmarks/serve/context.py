@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fusionray.benchmarks.serve.baseline import PlainFuser
-from fusionray.benchmarks.serve.clients import Answer, Checker
+from fusionray.benchmarks.serve.clients import Checker, ServerAnswer
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.benchmarks.serve.inputs import Body, draw_person, write_form
 from fusionray.benchmarks.serve.servers import Server
@@ -52,7 +52,7 @@ class ServeBenchContext:
         """Compute the right answer in this process."""
         return Checker(decode_image(self.plain.answer()))
 
-    def check(self, server: Server) -> Answer:
+    def check(self, server: Server) -> ServerAnswer:
         """Send one request to a server.
 
         Raises: ServiceFailed if the answer is not the right picture.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from fusionray.benchmarks.findings import Findings
-from fusionray.benchmarks.serve.clients import Answer
+from fusionray.benchmarks.serve.clients import ServerAnswer
 from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.servers import start_service
 from fusionray.errors import ServiceFailed
@@ -20,7 +20,7 @@ WARM_UP_REQUESTS = 5
 
 def measure_overhead(context: ServeBenchContext, tick: Callable[[], None]) -> Findings:
     """Send requests one by one; after each, do the same work in this process for comparison."""
-    answers: list[Answer] = []
+    answers: list[ServerAnswer] = []
     plain: list[float] = []
     with start_service("overhead", context.bundle.folder, context.form, context.logs, context.config.service) as server:
         client = server.client()

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from fusionray.benchmarks.findings import BenchKey, Findings, load_keys
 from fusionray.benchmarks.results import BenchResult, write_result
-from fusionray.benchmarks.serve.config import Part, ServeBenchConfig
+from fusionray.benchmarks.serve.config import BenchPart, ServeBenchConfig
 from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.inputs import find_bundle
 from fusionray.benchmarks.serve.load import find_generator
@@ -25,7 +25,7 @@ from fusionray.benchmarks.serve.warm_start import measure_warm
 from fusionray.environment import resolve_location
 from fusionray.errors import ServiceFailed
 
-MEASURES: dict[Part, Callable[[ServeBenchContext, Callable[[], None]], Findings]] = {
+MEASURES: dict[BenchPart, Callable[[ServeBenchContext, Callable[[], None]], Findings]] = {
     "throughput": measure_throughput,
     "overhead": measure_overhead,
     "proxy": measure_proxy,
@@ -59,7 +59,7 @@ def advance(bar: Any) -> None:
     bar.update()
 
 
-def run_part(part: Part, context: ServeBenchContext, keys: dict[str, BenchKey], until: float) -> Findings:
+def run_part(part: BenchPart, context: ServeBenchContext, keys: dict[str, BenchKey], until: float) -> Findings:
     """Measure a part; if it cannot be measured, record the reason."""
     own = [name for name, key in keys.items() if key.part == part]
     if time.monotonic() > until:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusionray.benchmarks.serve.clients import Answer, Client
+from fusionray.benchmarks.serve.clients import Client, ServerAnswer
 from fusionray.benchmarks.serve.inputs import Body
 from fusionray.benchmarks.serve.load import OK
 from fusionray.errors import ServiceFailed
@@ -63,7 +63,7 @@ class Server:
         self.pids = add_descendants({self.process.pid, *self.pids}, processes) & processes.keys()
         return self.pids
 
-    def wait(self) -> Answer:
+    def wait(self) -> ServerAnswer:
         """Wait for the first picture.
 
         Raises: ServiceFailed with the last line of the log.

@@ -19,12 +19,12 @@ from fusionray.data.shards import GROUP_COLUMNS, ShardInfo, write_shard
 from fusionray.errors import FusionRayError, ImageRejected
 from fusionray.faces.align import load_template
 from fusionray.faces.face import Detector
-from fusionray.ray_cluster.actor_pool import Answer, unpack
+from fusionray.ray_cluster.actor_pool import ActorBatch, unpack
 from fusionray.storage import filesystem as storage
 
 _PROGRESS_STEP = 64
 
-ProgressRow = Answer
+ProgressRow = ActorBatch
 """A batch of one row: `pictures` read since the last row; `error`, a pickled FusionRayError or empty."""
 
 
@@ -68,7 +68,7 @@ class ShardWorker:
         self._context = context
         self._cropper = build_cropper(context)
 
-    def __call__(self, batch: Answer) -> Iterator[ProgressRow]:
+    def __call__(self, batch: ActorBatch) -> Iterator[ProgressRow]:
         """Make the planned shards of a batch; yield the progress every few pictures.
 
         A FusionRayError is yielded, not raised: Ray would wrap it and change its message.

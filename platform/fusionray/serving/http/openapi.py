@@ -20,7 +20,7 @@ PROBLEM_SCHEMA: dict[str, Any] = {
         "type": {"type": "string", "pattern": "^urn:fusionray:problem:[a-z0-9_]+$"},
         "title": {"type": "string"},
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "detail": {"type": "string", "description": "What is wrong with this request, and how to mend it."},
+        "detail": {"type": "string", "description": "What is wrong with this request, and how to fix it."},
         "reason": {"type": "string", "pattern": "^[a-z0-9_]+$", "description": "A short key that stays."},
         "picture": {"type": "string", "description": "The picture at fault."},
     },

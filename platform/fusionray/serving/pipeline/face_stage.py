@@ -52,17 +52,17 @@ class PreparedTarget:
     """A decoded target picture, its faces, and the encoded source identity."""
 
     target: Image
-    cut: FaceCrops
+    faces: FaceCrops
     source: FloatArray
 
 
-class LoadedReader:
-    """The face reader of a version: its crops, and its encoder of source faces."""
+class LoadedPreprocessor:
+    """The preprocessor of a version: it crops faces and encodes source faces."""
 
     def __init__(self, version: ModelVersion, config: ServeConfig, detectors: DetectorPool) -> None:
         bundle = open_bundle(version, config.tracking_uri)
-        self.reader = FacePreprocessor(bundle, detectors, config.runtime)
-        self.reader.warm_up()
+        self.preprocessor = FacePreprocessor(bundle, detectors, config.runtime)
+        self.preprocessor.warm_up()
         self.provenance = Provenance(bundle.description.name, version.bundle)
 
 
@@ -77,7 +77,7 @@ class FaceStage:
         self.threads = ThreadPoolExecutor(num_threads, "faces")
         self.detectors = DetectorPool(config.detector, num_threads)
         self.models = ModelCache(
-            lambda version: LoadedReader(version, config, self.detectors), config.models_per_replica
+            lambda version: LoadedPreprocessor(version, config, self.detectors), config.models_per_replica
         )
         self.policy = build_policy(config.consent)
         self.identities = open_store(config.identities)
@@ -101,23 +101,23 @@ class FaceStage:
             prepared = await loop.run_in_executor(self.threads, self.analyse, task, loaded, watch)
             if isinstance(prepared, Problem):
                 return prepared
-            sources = np.repeat(prepared.source[None], len(prepared.cut.crops), axis=0)
+            sources = np.repeat(prepared.source[None], len(prepared.faces.crops), axis=0)
             with watch.over("fuse"):
-                fused, waited = await self.fuser.fuse(task.version, sources, prepared.cut.crops)
+                fused, waited = await self.fuser.fuse(task.version, sources, prepared.faces.crops)
             watch.times["queue"] = waited * 1000.0
             watch.times["fuse"] -= watch.times["queue"]
             data = await loop.run_in_executor(self.threads, self.finish, task, prepared, fused, loaded, watch)
         return FuseReply(
             data=data,
             media_type=f"image/{task.options.picture_format}",
-            boxes=prepared.cut.boxes,
+            boxes=prepared.faces.boxes,
             model=loaded.provenance.model,
             bundle=loaded.provenance.bundle,
             test_key=self.codec.signer.is_test,
             timing=watch.times,
         )
 
-    def analyse(self, task: FuseTask, loaded: LoadedReader, watch: Stopwatch) -> PreparedTarget | Problem:
+    def analyse(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> PreparedTarget | Problem:
         """Decode and read both pictures, on the calling thread.
 
         Raises: TimeoutError if the deadline has passed.
@@ -126,20 +126,20 @@ class FaceStage:
             raise TimeoutError
         role: PictureRole = "source"
         try:
-            source = self.read_source(task, loaded, watch)
+            source = self.encode_source(task, loaded, watch)
             role = "target"
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
             with watch.over("detect"):
-                cut = loaded.reader.crop_faces(target_image, task.options.faces)
-            if len(cut.crops) > self.config.limits.max_faces:
-                reason = f"it shows {len(cut.crops)} faces; {self.config.limits.max_faces} are the limit"
+                faces = loaded.preprocessor.crop_faces(target_image, task.options.faces)
+            if len(faces.crops) > self.config.limits.max_faces:
+                reason = f"it shows {len(faces.crops)} faces; {self.config.limits.max_faces} are the limit"
                 raise ImageRejected("too_many_faces", reason)
         except ImageRejected as error:
             return describe_fault(error, role)
-        return PreparedTarget(target_image, cut, source)
+        return PreparedTarget(target_image, faces, source)
 
-    def read_source(self, task: FuseTask, loaded: LoadedReader, watch: Stopwatch) -> FloatArray:
+    def encode_source(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> FloatArray:
         """Encode the source identity: from a picture, or from a stored face, once for each version.
 
         Raises: ImageRejected, ConsentRefused, UnknownIdentity.
@@ -148,14 +148,14 @@ class FaceStage:
             with watch.over("decode"):
                 image = self.codec.decode(task.source)
             with watch.over("read"):
-                source = loaded.reader.encode_source(image)
+                source = loaded.preprocessor.encode_source(image)
             self.policy.check(hash_bytes(task.source), source, task.options.consent, task.owner)
             return source
         with watch.over("read"):
             kept = self.identities.get(task.source, task.owner)
             known = kept.readings.get(task.version.bundle)
             if known is None:
-                known = loaded.reader.encode_face(kept.decode_region(), kept.face)
+                known = loaded.preprocessor.encode_face(kept.decode_region(), kept.face)
                 self.identities.add_reading(task.source, task.version.bundle, known)
         return known
 
@@ -181,11 +181,11 @@ class FaceStage:
         return IdentityReply(handle, expires_at, box)
 
     def finish(
-        self, task: FuseTask, prepared: PreparedTarget, fused: FusedCrops, loaded: LoadedReader, watch: Stopwatch
+        self, task: FuseTask, prepared: PreparedTarget, fused: FusedCrops, loaded: LoadedPreprocessor, watch: Stopwatch
     ) -> bytes:
         """Paste the fused crops and encode the picture, on the calling thread."""
         with watch.over("paste"):
-            picture = paste_fused(prepared.target, prepared.cut, fused)
+            picture = paste_fused(prepared.target, prepared.faces, fused)
         with watch.over("encode"):
             options = task.options
             return self.codec.encode(picture.image, loaded.provenance, options.picture_format, mark=options.mark)

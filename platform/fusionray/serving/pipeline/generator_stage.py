@@ -9,11 +9,12 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fusionray.bundle.description import BundleDescription
 from fusionray.errors import Overloaded
 from fusionray.faces.face import Image
 from fusionray.runtime.batching import CropBatcher
@@ -74,6 +75,22 @@ def plan_streams(settings: GeneratorStageConfig, report: EngineReport) -> Execut
     return ExecutionStreams(count, settings.max_batch or 1, threads if threads < report.threads else None)
 
 
+def describe_model(version: ModelVersion, bundle: BundleDescription, report: EngineReport) -> dict[str, Any]:
+    """Return the fields that the model cards of all tasks have."""
+    return {
+        "name": version.name,
+        "title": bundle.name,
+        "size": bundle.size,
+        "bundle": version.bundle,
+        "licence": bundle.licence,
+        "provider": report.provider,
+        "providers": report.providers,
+        "threads": report.threads,
+        "runtime": report.library,
+        "precision": version.precision if version.precision != "fp32" else report.precision,
+    }
+
+
 class LoadedGenerator:
     """A loaded generator and its batcher."""
 
@@ -95,19 +112,8 @@ class LoadedGenerator:
             max_waiting=config.fuser.max_waiting_faces,
             observer=BatchMetrics(version.name),
         )
-        described, report = bundle.description, fuser.report
         self.card = ModelCard(
-            name=version.name,
-            title=described.name,
-            size=described.size,
-            template=described.template,
-            bundle=version.bundle,
-            licence=described.licence,
-            provider=report.provider,
-            providers=report.providers,
-            threads=report.threads,
-            runtime=report.library,
-            precision=version.precision if version.precision != "fp32" else report.precision,
+            template=bundle.description.template, **describe_model(version, bundle.description, fuser.report)
         )
 
     def __del__(self) -> None:
@@ -126,20 +132,10 @@ class LoadedRunner:
         self.max_waiting = config.fuser.max_waiting_faces
         self.num_waiting = 0
         self.streams = ThreadPoolExecutor(config.fuser.num_streams or 1, version.name)
-        described, report = bundle.description, self.runner.report
         self.card = PictureModelCard(
-            name=version.name,
-            title=described.name,
-            task=described.task,
+            task=bundle.description.task,
             inputs=self.runner.inputs,
-            size=described.size,
-            bundle=version.bundle,
-            licence=described.licence,
-            provider=report.provider,
-            providers=report.providers,
-            threads=report.threads,
-            runtime=report.library,
-            precision=version.precision if version.precision != "fp32" else report.precision,
+            **describe_model(version, bundle.description, self.runner.report),
         )
 
     async def run(self, pictures: dict[str, Image]) -> tuple[Image, float]:

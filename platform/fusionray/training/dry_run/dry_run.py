@@ -173,8 +173,8 @@ def build_dry_recipe(config: TrainConfig) -> tuple[Recipe[Any], list[str]]:
     elif config.family.sized_by_people:
         notes.append(f"no shards yet: the margin head is built for {ASSUMED_PEOPLE} people")
     dependencies, more = build_dependencies(config)
-    facts = config.state_facts(num_people=num_people, synthetic=is_synthetic)
-    return build_recipe(config, facts, dependencies), notes + more
+    dataset = config.dataset_info(num_people=num_people, synthetic=is_synthetic)
+    return build_recipe(config, dataset, dependencies), notes + more
 
 
 def build_dependencies(config: TrainConfig) -> tuple[dict[str, Any], list[str]]:

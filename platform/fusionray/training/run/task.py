@@ -29,6 +29,6 @@ class WorkerTask:
     fencing_token: str
 
     @property
-    def facts(self) -> DatasetInfo:
+    def dataset_info(self) -> DatasetInfo:
         """Return the facts that determine the sizes of the networks."""
-        return self.config.state_facts(num_people=len(self.people), synthetic=self.manifest.synthetic)
+        return self.config.dataset_info(num_people=len(self.people), synthetic=self.manifest.synthetic)

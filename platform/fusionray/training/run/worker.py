@@ -64,7 +64,7 @@ def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
         bind=config.workers.bind,
         peers=gather_peers(device, context.get_node_rank()),
     )
-    recipe = build_recipe(config, task.facts, task.dependencies)
+    recipe = build_recipe(config, task.dataset_info, task.dependencies)
     if config.run.start_from is not None:
         start_from(recipe, config.run.start_from)
     profile = detect_profile(device)

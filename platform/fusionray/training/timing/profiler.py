@@ -68,5 +68,5 @@ class StepProfiler:
         storage.write_atomic(storage.join(self.folder, name), trace)
         storage.write_atomic(storage.join(self.folder, "summary.txt"), table.encode())
         self.log_line(
-            f"profile of {self.steps} steps: {storage.join(self.folder, name)} (Perfetto), summary.txt beside it"
+            f"profile of {self.steps} steps: {storage.join(self.folder, name)} (Perfetto), and summary.txt next to it"
         )
