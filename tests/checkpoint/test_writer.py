@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,22 +150,26 @@ def test_training_comes_before_writing(tmp_path: Path) -> None:
     writer.close()
 
 
+def run_children(folder: Path, *tasks: Callable[[Path], Any]) -> Children:
+    """What each task of checkpoint_children returned, and the folder that holds its files."""
+    return folder, run_template(list(tasks), folder)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Children:
+    return run_children(tmp_path_factory.mktemp("killed"), kill_at_random_moments, kill_at_every_step_of_storage)
+
+
 @pytest.fixture(scope="module")
 def children(tmp_path_factory: pytest.TempPathFactory) -> Children:
-    """What each task of checkpoint_children returned, and the folder that holds its files."""
-    folder = tmp_path_factory.mktemp("children")
-    tasks = [
-        kill_at_random_moments,
-        kill_at_every_step_of_storage,
-        fail_to_write,
-        lose_a_rank_in_a_save,
-        save_and_load_in_groups,
-    ]
-    return folder, run_template(tasks, folder)
+    return run_children(
+        tmp_path_factory.mktemp("children"), fail_to_write, lose_a_rank_in_a_save, save_and_load_in_groups
+    )
 
 
-def test_a_saver_killed_at_any_moment_leaves_the_former_checkpoint(children: Children) -> None:
-    found = children[1]["kill_at_random_moments"]
+@pytest.mark.slow(seconds=13)
+def test_a_saver_killed_at_any_moment_leaves_the_former_checkpoint(killed: Children) -> None:
+    found = killed[1]["kill_at_random_moments"]
     assert len(found["seen"]) == NUM_KILLS
     for seen, promised in zip(found["seen"], found["promised"], strict=True):
         # What was being published when the kill came may be there already.
@@ -175,8 +180,9 @@ def test_a_saver_killed_at_any_moment_leaves_the_former_checkpoint(children: Chi
     assert len(found["left"]) == 2 * 4
 
 
-def test_a_saver_killed_at_every_step_of_its_writing_leaves_a_whole_checkpoint(children: Children) -> None:
-    found = children[1]["kill_at_every_step_of_storage"]
+@pytest.mark.slow(seconds=13)
+def test_a_saver_killed_at_every_step_of_its_writing_leaves_a_whole_checkpoint(killed: Children) -> None:
+    found = killed[1]["kill_at_every_step_of_storage"]
     seen = found["seen"]
     assert len(seen) > 30
     assert found["recovered"] > 3

@@ -80,7 +80,7 @@ def assert_equal(left: PairBatch, right: PairBatch) -> None:
     assert torch.equal(left.same_identity, right.same_identity)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("num_ranks", [1, 2, pytest.param(3, marks=pytest.mark.slow(seconds=17))])
 @pytest.mark.usefixtures("ray_session")
 def test_a_resumed_stream_continues_bit_for_bit(
     shards: tuple[str, Manifest], decoder: CropDecoder, num_ranks: int

@@ -66,6 +66,7 @@ def test_an_exported_bundle_gives_the_same_crop_in_facefusion(tmp_path: Path) ->
     assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["tiny.hash", "tiny.json", "tiny.onnx"]
 
 
+@pytest.mark.slow(seconds=18)
 def test_a_generator_with_source_tokens_gives_the_same_crop_in_facefusion(tmp_path: Path) -> None:
     save_fusion(tmp_path / "run", generator=SEEING)
     assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "bundle"), "licence=x"]) == 0

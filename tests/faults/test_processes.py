@@ -80,6 +80,7 @@ def test_a_run_survives_the_end_of_any_of_its_processes(
     assert read_steps(f"sqlite:///{driver.output}/mlflow.db") == list(range(LOG_IMAGES, images + 1, LOG_IMAGES)), told
 
 
+@pytest.mark.slow(seconds=20)
 def test_a_run_without_restarts_names_the_cause_of_its_end(
     tmp_path: Path, ray_session: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

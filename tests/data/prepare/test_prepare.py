@@ -281,6 +281,7 @@ def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow(seconds=30)
 @pytest.mark.usefixtures("ray_session")
 def test_a_killed_run_is_continued_and_ends_as_if_it_had_not_been_killed(tmp_path: Path) -> None:
     address = "synthetic://people=24,images=4,size=128,seed=1"
