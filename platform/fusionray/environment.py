@@ -40,6 +40,9 @@ QUIET_DEFAULTS = {
     "TOKENIZERS_PARALLELISM": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+# Settings of a cluster that a command starts for itself. Ray's servers then listen on loopback and on nothing else: on
+# Windows and macOS Ray does so by default, and this is the only switch.
+PRIVATE_DEFAULTS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 # Settings of every Ray node: it keeps warm spares, which preload modules (training/faults/warm_spares.py).
 NODE_DEFAULTS = {"RAY_preload_python_modules": "fusionray.training.faults.preload", "RAY_num_workers_soft_limit": "32"}
 # Requests reach the replicas through HAProxy, which is part of ray[serve]; Ray's own proxy is five times slower.
@@ -72,6 +75,9 @@ JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 WORKER_VARIABLE = "FUSIONRAY_WORKER"
 # Set to 1 in all processes of a cluster that a command of ours started for itself, on one node, and stops at its end.
 PRIVATE_CLUSTER_VARIABLE = "FUSIONRAY_PRIVATE_CLUSTER"
+# Address on which HAProxy listens, if not on that of Ray Serve. In a private cluster Ray Serve, its replicas and its
+# fallback proxy stay on loopback, whatever address the service has.
+HTTP_HOST_VARIABLE = "FUSIONRAY_HTTP_HOST"
 # Start of the location of a bundle in the MLflow registry: models:/name@alias or models:/name/version.
 REGISTRY_PREFIX = "models:/"
 
@@ -79,12 +85,17 @@ REGISTRY_PREFIX = "models:/"
 def apply_defaults(address: str | None = None) -> None:
     """Set the defaults of variables that the user has not set; call it before Ray or MLflow is imported.
 
-    Without an address, a local cluster will start: it gets a token that only this process and its children know. Ray
-    reads its authentication mode once, at import, and would otherwise take it from files in the home folder.
+    Without an address, a local cluster will start: it listens on loopback, and gets a token that only this process and
+    its children know. Ray reads both once, at import; otherwise it would take its authentication mode from files in the
+    home folder.
     """
     for name, value in (QUIET_DEFAULTS | NODE_DEFAULTS | serve_defaults()).items():
         os.environ.setdefault(name, value)
-    if not cluster_address(address) and "RAY_AUTH_MODE" not in os.environ:
+    if cluster_address(address):
+        return
+    for name, value in PRIVATE_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
@@ -121,6 +132,11 @@ def cluster_address(address: str | None) -> str | None:
 def is_private_cluster() -> bool:
     """Return whether this process belongs to a cluster of one node that ends with the command that started it."""
     return os.environ.get(PRIVATE_CLUSTER_VARIABLE) == "1"
+
+
+def read_http_host() -> str | None:
+    """Return the address on which HAProxy listens, if it is not that of Ray Serve."""
+    return os.environ.get(HTTP_HOST_VARIABLE) or None
 
 
 def list_recipe_modules() -> list[str]:

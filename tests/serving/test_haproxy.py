@@ -67,8 +67,20 @@ def test_metrics_and_statistics_listen_on_loopback_only(written: Path) -> None:
     assert "mode 600 level admin" in written.read_text()
 
 
-def test_the_address_of_the_service_stays_unchanged() -> None:
-    assert "    bind 0.0.0.0:8000\n" in harden("frontend http_frontend\n    bind 0.0.0.0:8000\n", Path("/x"))
+@pytest.mark.parametrize(
+    ("given", "host", "bound"),
+    [
+        ("*:8000", None, "*:8000"),
+        ("10.0.0.5:8000", None, "10.0.0.5:8000"),
+        ("127.0.0.1:8000", "0.0.0.0", "0.0.0.0:8000"),
+        ("127.0.0.1:8000", "10.0.0.5", "10.0.0.5:8000"),
+        ("127.0.0.1:8000", "::", "[::]:8000 v4v6"),
+    ],
+)
+def test_the_service_listens_on_the_address_that_it_is_given(given: str, host: str | None, bound: str) -> None:
+    text = LOOSE.replace("bind 127.0.0.1:28000", f"bind {given}")
+    assert f"frontend http_frontend\n    bind {bound}\n" in harden(text, Path("/x"), host)
+    assert harden(harden(text, Path("/x"), host), Path("/x"), host) == harden(text, Path("/x"), host)
 
 
 def test_refusals_are_problem_documents_and_never_a_500(written: Path) -> None:

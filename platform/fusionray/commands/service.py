@@ -49,7 +49,7 @@ def run_serve(options: argparse.Namespace) -> None:
 
     places = [f"bundle={options.bundle}"] if options.bundle else []
     service = load_service(options.config, [*options.overrides, *places], options.host, options.port)
-    with cluster(options.address):
+    with cluster(options.address, service.host):
         # Set before the service starts, so that SIGTERM during the start also ends it cleanly.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         run(service.config, service.host, service.port, blocking=False)

@@ -8,7 +8,13 @@ import os
 import time
 from collections.abc import Iterator
 
-from fusionray.environment import PRIVATE_CLUSTER_VARIABLE, cluster_address, passed_on, set_proxy_paths
+from fusionray.environment import (
+    HTTP_HOST_VARIABLE,
+    PRIVATE_CLUSTER_VARIABLE,
+    cluster_address,
+    passed_on,
+    set_proxy_paths,
+)
 from fusionray.errors import ClusterUnavailable
 
 # Ray counts logical CPUs: two more than the machine has let data tasks run at the same time as one worker per core.
@@ -17,11 +23,12 @@ POLL_SECONDS = 0.2
 
 
 @contextlib.contextmanager
-def cluster(address: str | None = None) -> Iterator[None]:
+def cluster(address: str | None = None, http_host: str | None = None) -> Iterator[None]:
     """Connect to a Ray cluster for the length of a `with` block.
 
     Without an address it joins the cluster of a surrounding Ray job or an existing connection; otherwise it starts a
-    cluster on this machine and stops it at the end.
+    cluster on this machine and stops it at the end. `http_host`: the address on which a service in that new cluster
+    will listen.
 
     Raises: ClusterUnavailable if the address does not answer.
     """
@@ -34,12 +41,13 @@ def cluster(address: str | None = None) -> Iterator[None]:
     if address:
         connect(address)
     else:
-        start_local()
+        start_local(http_host)
     try:
         yield
     finally:
         ray.shutdown()
-        os.environ.pop(PRIVATE_CLUSTER_VARIABLE, None)
+        for name in (PRIVATE_CLUSTER_VARIABLE, HTTP_HOST_VARIABLE):
+            os.environ.pop(name, None)
 
 
 def connect(address: str) -> None:
@@ -60,12 +68,14 @@ def connect(address: str) -> None:
         ) from None
 
 
-def start_local() -> None:
+def start_local(http_host: str | None = None) -> None:
     import ray
 
     set_proxy_paths()
-    # The processes of the cluster inherit it.
+    # The processes of the cluster inherit them.
     os.environ[PRIVATE_CLUSTER_VARIABLE] = "1"
+    if http_host:
+        os.environ[HTTP_HOST_VARIABLE] = http_host
     cores = len(os.sched_getaffinity(0))
     ray.init(
         address="local",

@@ -7,8 +7,6 @@ import logging
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,10 @@ from ray.serve.schema import ApplicationStatus
 from fusionray.bundle.bundle import read_bundle
 from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ServiceFailed
+from fusionray.serving.addresses import LOOPBACK, WILDCARDS, check_exposure, choose_serve_host, wait_until_reachable
 from fusionray.serving.auth.rate_limits import RateLimiter
 from fusionray.serving.config import ServeConfig, StageConfig, with_absolute_paths
-from fusionray.serving.http.middleware import check_exposure, read_key_digest
+from fusionray.serving.http.middleware import read_key_digest
 from fusionray.serving.pipeline.generator_stage import GeneratorStage
 from fusionray.serving.pipeline.ingress import FaceReplica, Ingress, find_address
 from fusionray.serving.pipeline.model_registry import ModelRegistry
@@ -32,9 +31,6 @@ from fusionray.serving.tasks.registry import check_tasks
 
 APP_NAME = "fusionray"
 POLL_SECONDS = 0.2
-REACHABLE_POLL_SECONDS = 0.02
-# Addresses to listen on that cannot be asked themselves.
-WILDCARD_HOSTS = {"0.0.0.0", "::", ""}  # noqa: S104 - compared, not bound
 # `ConcurrencyLimitMiddleware` refuses requests above the limit at once; Ray Serve would queue them instead.
 UNLIMITED_REQUESTS = 100_000
 # Start of the line in a traceback of Ray Serve that names one of our errors.
@@ -107,9 +103,11 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     check_tasks(config, registry.tasks)
     for version in registry.versions():
         read_bundle(version.location, config.tracking_uri)
+    nodes = [str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]]
+    serve_host = choose_serve_host(host, len(nodes))
     with ThreadPoolExecutor(1) as pool:
         # The replicas start at the same time as the proxies.
-        proxies = pool.submit(start_serve, host, port)
+        proxies = pool.submit(start_serve, serve_host, port)
         wait_for_controller(proxies)
         found_host, found_port = find_address()
         if (found_host, found_port) != (host, port):
@@ -120,9 +118,9 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
         target = serve.RunTarget(target=build_application(config), name=APP_NAME, route_prefix="/")
         serve.run_many([target], wait_for_applications_running=False)
         proxies.result()
-    deadline = time.monotonic() + config.start_timeout_seconds
     wait_until_running(APP_NAME, config.start_timeout_seconds)
-    wait_until_reachable(host, port, deadline)
+    hosts = [LOOPBACK, *nodes] if host in WILDCARDS else [host]
+    wait_until_reachable(hosts, port, config.start_timeout_seconds)
     if blocking:
         threading.Event().wait()
 
@@ -155,33 +153,6 @@ def wait_for_controller(proxies: Future[None]) -> None:
             return
         time.sleep(POLL_SECONDS)
     proxies.result()
-
-
-def wait_until_reachable(host: str, port: int, deadline: float) -> None:
-    """Wait until the service answers at its address: proxies learn of replicas a moment after these run.
-
-    Raises: ServiceFailed if it does not answer before `deadline`, in seconds of the monotonic clock.
-    """
-    address = "127.0.0.1" if host in WILDCARD_HOSTS else host
-    while not answers_ready(address, port):
-        if time.monotonic() > deadline:
-            serve.delete(APP_NAME)
-            raise ServiceFailed(
-                f"the service runs, but http://{address}:{port}/readyz does not answer from this machine; "
-                "check --host, or start it on the head of the cluster"
-            )
-        time.sleep(REACHABLE_POLL_SECONDS)
-
-
-def answers_ready(address: str, port: int) -> bool:
-    connection = HTTPConnection(address, port, timeout=5)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == HTTPStatus.OK
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def wait_until_running(name: str, timeout_seconds: float) -> None:

@@ -7,6 +7,7 @@ The configuration that Ray Serve writes has these faults, which the script corre
 - HAProxy waits without limit for the head of a request.
 - HAProxy never retries a request that arrives in several pieces, and may retry one that must not be repeated.
 - HAProxy forwards headers by which a client can steer Ray Serve.
+- HAProxy listens on the address to which the replicas bind, so that a public service has public replicas.
 
 The script and the modules that it imports use only the standard library: HAProxy starts anew whenever a replica starts
 or stops.
@@ -14,15 +15,18 @@ or stops.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
+import signal
 import sys
 from http import HTTPStatus
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
+from fusionray.environment import read_http_host
 from fusionray.serving.problem_document import problem_document
 from fusionray.storage.atomic_files import write_private
 
@@ -82,8 +86,20 @@ def main() -> None:
     for flag, value in pairwise(arguments):
         if flag == "-f":
             rewrite(Path(value))
+    end_with_parent()
     binary = find_binary()
     os.execv(binary, [binary, *arguments])  # noqa: S606 - the arguments are Ray Serve's own
+
+
+def end_with_parent() -> None:
+    """Let this process, and HAProxy after it, end when Ray's process that started it ends, even if that is killed.
+
+    Otherwise HAProxy would keep the port and refuse everybody. Source: prctl(2), PR_SET_PDEATHSIG; execve keeps it.
+    """
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise SystemExit("the process that started HAProxy has ended")
 
 
 def find_binary() -> str:
@@ -98,7 +114,7 @@ def rewrite(path: Path) -> None:
     """Replace a configuration by the stricter one, and write the problem pages into its folder."""
     for status in ERRORS:
         name_page(path.parent, status).write_bytes(write_page(status))
-    stricter = harden(path.read_text("utf-8"), path.parent)
+    stricter = harden(path.read_text("utf-8"), path.parent, read_http_host())
     write_private(path, stricter.encode())
 
 
@@ -107,9 +123,12 @@ def name_page(folder: Path, status: int) -> Path:
     return folder / f"problem-{status}.http"
 
 
-def harden(text: str, folder: Path) -> str:
-    """Make a configuration stricter; a second call changes nothing."""
-    text = re.sub(r"(?m)^(\s*bind )(?:\*)?:(\d+)\s*$", r"\g<1>127.0.0.1:\g<2>", text)
+def harden(text: str, folder: Path, http_host: str | None = None) -> str:
+    """Make a configuration stricter; a second call changes nothing.
+
+    `http_host`: the address on which the service listens; None leaves the one that Ray Serve wrote.
+    """
+    text = "".join(move_binds(section, http_host) for section in re.split(r"(?m)^(?=\w)", text))
     text = text.replace(" mode 666 level admin", " mode 600 level admin")
     if "timeout http-request" not in text:
         text = re.sub(r"(?m)^(defaults\n)", rf"\g<1>    timeout http-request {ARRIVAL_SECONDS}s\n", text)
@@ -125,6 +144,16 @@ def harden(text: str, folder: Path) -> str:
     if rules not in text:
         text = re.sub(r"(?m)^(frontend http_frontend\n(?:\s*bind .*\n))", lambda found: found[1] + rules, text)
     return text
+
+
+def move_binds(section: str, http_host: str | None) -> str:
+    """Bind the service to `http_host`, and metrics and statistics to loopback."""
+    if section.startswith("frontend http_frontend"):
+        host, every = (f"[{http_host}]", " v4v6") if http_host and ":" in http_host else (http_host, "")
+        return re.sub(r"(?m)^(\s*bind )\S*:(\d+).*$", rf"\g<1>{host}:\g<2>{every}", section) if host else section
+    if section.startswith(("frontend prometheus", "listen stats")):
+        return re.sub(r"(?m)^(\s*bind )(?:\*)?:(\d+)\s*$", r"\g<1>127.0.0.1:\g<2>", section)
+    return section
 
 
 def wait_for_bodies(text: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from fusionray.errors import ConfigInvalid
+from fusionray.serving.addresses import is_loopback
 from fusionray.serving.application import build, scale, with_absolute_paths
 from fusionray.serving.auth.api_keys import ApiKeyStore
 from fusionray.serving.auth.callers import ApiKeyMiddleware
@@ -22,8 +23,6 @@ from fusionray.serving.http.middleware import (
     Receive,
     Scope,
     Send,
-    check_exposure,
-    is_loopback,
     read_key_digest,
 )
 
@@ -102,19 +101,6 @@ def test_a_stated_length_that_is_too_long_or_not_a_number_is_413(length: str) ->
     response = ask(BodyLimitMiddleware(hello, 10), **{"content-length": length})
     assert response.status_code == 413
     assert response.headers["connection"] == "close"
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_needs_no_key(host: str) -> None:
-    assert is_loopback(host)
-    check_exposure(host, False)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
-def test_beyond_loopback_a_key_is_required(host: str) -> None:
-    with pytest.raises(ConfigInvalid, match=KEY_VARIABLE):
-        check_exposure(host, False)
-    check_exposure(host, True)
 
 
 def test_the_key_comes_from_the_environment_as_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:

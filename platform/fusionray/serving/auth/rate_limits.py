@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from fusionray.errors import QuotaExceeded
+from fusionray.serving.addresses import keep_replica_on_loopback
 from fusionray.serving.auth.api_keys import ApiKey
 from fusionray.storage.atomic_files import write_private
 
@@ -74,6 +75,7 @@ class RateLimiter:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        keep_replica_on_loopback()
         self.file = file
         self.clock = clock
         self.wall_clock = wall_clock

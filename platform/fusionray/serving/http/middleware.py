@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -41,28 +40,6 @@ def read_key_digest() -> bytes | None:
             "make one with `python -c 'import secrets; print(secrets.token_urlsafe())'`"
         )
     return hashlib.sha256(key.encode()).digest()
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether an address can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def check_exposure(host: str, has_keys: bool) -> None:
-    """Refuse to listen beyond this machine without a key.
-
-    Raises: ConfigInvalid.
-    """
-    if not has_keys and not is_loopback(host):
-        raise ConfigInvalid(
-            f"host {host}: serving beyond loopback needs API keys; set {KEY_VARIABLE} or keys.file, or listen on "
-            "127.0.0.1"
-        )
 
 
 async def send_problem(problem: Problem, send: Send) -> None:

@@ -23,6 +23,7 @@ from fusionray.runtime.engine import EngineReport
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.providers import CPU
 from fusionray.runtime.tasks import open_runner
+from fusionray.serving.addresses import keep_replica_on_loopback
 from fusionray.serving.config import GeneratorStageConfig, ServeConfig
 from fusionray.serving.metrics import BatchMetrics
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
@@ -167,6 +168,7 @@ class GeneratorStage:
     """Hold generators in memory, fuse crops with them, and run the models of other tasks."""
 
     def __init__(self, config: ServeConfig) -> None:
+        keep_replica_on_loopback()
         self.config = config
         self.models = ModelCache(lambda version: LoadedGenerator(version, config), config.models_per_replica)
         self.runners = ModelCache(lambda version: LoadedRunner(version, config), config.models_per_replica)

@@ -11,7 +11,9 @@ from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from fusionray.environment import read_http_host
 from fusionray.errors import FusionRayError
+from fusionray.serving.addresses import check_exposure, keep_replica_on_loopback
 from fusionray.serving.auth.api_keys import ApiKeyStore
 from fusionray.serving.auth.callers import ApiKeyMiddleware
 from fusionray.serving.auth.rate_limits import RateLimitClient
@@ -22,7 +24,6 @@ from fusionray.serving.http.middleware import (
     BodyLimitMiddleware,
     ConcurrencyLimitMiddleware,
     DisconnectMiddleware,
-    check_exposure,
 )
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
@@ -53,6 +54,7 @@ class Ingress:
         fuser: DeploymentHandle | None = None,
         rate_limiter: DeploymentHandle | None = None,
     ) -> None:
+        keep_replica_on_loopback()
         self.keys = ApiKeyStore(Path(config.keys.file) if config.keys.file else None, key_digest)
         check_exposure(find_address()[0], not self.keys.is_empty)
         self.config = config
@@ -149,12 +151,13 @@ class FaceReplica(FaceStage):
     """The face stage as a deployment of its own."""
 
     def __init__(self, config: ServeConfig, fuser: DeploymentHandle | None = None) -> None:
+        keep_replica_on_loopback()
         super().__init__(config, RemoteFuser(fuser) if fuser is not None else GeneratorStage(config))
 
 
 def find_address() -> tuple[str, int]:
-    """Return the host and port on which Ray Serve listens; its own settings, not the application's, decide them."""
+    """Return the host and port on which the service listens; settings of Ray Serve, not of the application, say so."""
     from ray.serve.context import _get_global_client
 
     options = _get_global_client().http_config
-    return str(options.host), int(options.port)
+    return read_http_host() or str(options.host), int(options.port)
