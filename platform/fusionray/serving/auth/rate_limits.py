@@ -22,7 +22,7 @@ from typing import Literal
 
 from fusionray.errors import QuotaExceeded
 from fusionray.serving.auth.api_keys import ApiKey
-from fusionray.storage.atomic_files import write_private
+from fusionray.storage.atomic_files import replace_private_file
 
 Kind = Literal["requests", "images"]
 
@@ -124,7 +124,7 @@ class RateLimiter:
     def save(self) -> None:
         """Write the day's images before a replica spends them."""
         if self.file is not None:
-            write_private(self.file, json.dumps({"day": self.day, "images": self.images}).encode())
+            replace_private_file(self.file, json.dumps({"day": self.day, "images": self.images}).encode())
 
 
 def choose_amount(left: int, needed: int, wanted: int) -> int:
