@@ -34,7 +34,7 @@ NUM_KILLS = 24
 NOBODY = 65534
 # The functions of the storage modules that change files.
 STORAGE_FILES = (storage.__file__, atomic_files.__file__)
-CHANGING = ("open_output", "write_atomic", "replace_file", "write_new", "sync_folder", "delete")
+CHANGING = ("open_output", "write_atomic", "replace_file", "create_file", "sync_folder", "delete")
 
 
 def run_template(tasks: Sequence[Callable[[Path], Any]], folder: Path) -> dict[str, Any]:

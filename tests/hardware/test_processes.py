@@ -9,52 +9,54 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.hardware.processes import MAX_PID, ProcessName, name_this_process, started_at
+from fusionray.hardware.processes import MAX_PID, ProcessKey, current_process_key, read_start_time
 
 
 @pytest.fixture
-def child() -> Iterator[tuple[subprocess.Popen[bytes], ProcessName]]:
+def child() -> Iterator[tuple[subprocess.Popen[bytes], ProcessKey]]:
     process = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
-    yield process, replace(name_this_process(), pid=process.pid, started=started_at(process.pid))
+    yield process, replace(current_process_key(), pid=process.pid, started=read_start_time(process.pid))
     process.kill()
     process.wait()
 
 
-def test_a_process_is_alive_until_it_ends_even_if_it_is_not_reaped(
-    child: tuple[subprocess.Popen[bytes], ProcessName],
+def test_a_zombie_counts_as_dead(
+    child: tuple[subprocess.Popen[bytes], ProcessKey],
 ) -> None:
-    process, name = child
-    assert (name.life(), name_this_process().life()) == ("alive", "alive")
+    process, key = child
+    assert (key.liveness(), current_process_key().liveness()) == ("alive", "alive")
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert name.life() == "dead"
+    assert key.liveness() == "dead"
     process.wait()
-    assert name.life() == "dead"
+    assert key.liveness() == "dead"
 
 
-def test_another_start_time_means_another_process(
-    child: tuple[subprocess.Popen[bytes], ProcessName],
+def test_a_reused_pid_is_another_process(
+    child: tuple[subprocess.Popen[bytes], ProcessKey],
 ) -> None:
-    assert replace(child[1], started="1").life() == "dead"
+    assert replace(child[1], started="1").liveness() == "dead"
 
 
-def test_other_machines_and_impossible_pids_are_unknown() -> None:
-    name = name_this_process()
+def test_other_boots_and_invalid_pids_are_unknown() -> None:
+    key = current_process_key()
     unknown = [{"machine": "other boot/pid:[1]"}, {"machine": ""}, {"pid": 0}, {"pid": -1}, {"pid": MAX_PID + 1}]
-    assert {replace(name, **changed).life() for changed in unknown} == {"unknown"}  # type: ignore[arg-type]
+    assert {replace(key, **changed).liveness() for changed in unknown} == {"unknown"}  # type: ignore[arg-type]
 
 
-def test_hidden_processes_are_unknown(
-    child: tuple[subprocess.Popen[bytes], ProcessName], monkeypatch: pytest.MonkeyPatch
+def test_a_process_that_hidepid_hides_is_unknown(
+    child: tuple[subprocess.Popen[bytes], ProcessKey], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hide(pid: int) -> str:
         raise FileNotFoundError
 
-    monkeypatch.setattr("fusionray.hardware.processes.started_at", hide)
-    assert child[1].life() == "unknown"
+    monkeypatch.setattr("fusionray.hardware.processes.read_start_time", hide)
+    assert child[1].liveness() == "unknown"
 
 
-def test_without_proc_a_process_has_a_name_but_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc_the_key_has_a_pid_but_liveness_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fusionray.hardware.processes.PROC", tmp_path)
-    name = name_this_process()
-    assert (name.pid, name.machine, name.life()) == (os.getpid(), "", "unknown")
+    key = current_process_key()
+    assert (key.pid, key.machine, key.liveness()) == (os.getpid(), "", "unknown")

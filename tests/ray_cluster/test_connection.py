@@ -6,7 +6,8 @@ import pytest
 import ray
 
 from fusionray.errors import ClusterUnavailable
-from fusionray.ray_cluster.connection import require_cpus, wait_for_cpus
+from fusionray.ray_cluster.connection import decide_use_gpu, require_cpus, wait_for_cpus
+from fusionray.training.config import WorkersConfig
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -37,4 +38,16 @@ def test_cpus_that_a_cluster_does_not_have_are_not_waited_for() -> None:
 def test_a_stage_that_wants_more_cpus_than_there_are_is_refused_by_its_settings() -> None:
     with pytest.raises(ClusterUnavailable, match=r"workers\.num_workers=1000000 x cpus_per_worker=0\.5 needs 500000"):
         require_cpus(1_000_000, 0.5)
+    with pytest.raises(ClusterUnavailable, match=r"workers\.min_workers=1000000 x cpus_per_worker=0\.5 needs 500000"):
+        require_cpus(1_000_000, 0.5, setting="workers.min_workers")
     require_cpus(1, 0.5)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_workers_get_gpus_only_if_the_cluster_has_enough() -> None:
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    too_many = WorkersConfig(num_workers=gpus + 1)
+    assert not decide_use_gpu(too_many)
+    assert not decide_use_gpu(WorkersConfig(device="cpu"))
+    with pytest.raises(ClusterUnavailable, match=rf"needs {gpus + 1} GPUs, but the cluster has {gpus};"):
+        decide_use_gpu(too_many.model_copy(update={"device": "cuda"}))

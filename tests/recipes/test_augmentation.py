@@ -44,7 +44,7 @@ def test_values_stay_in_range() -> None:
     assert moved.abs().max() <= 1
 
 
-def test_with_everything_turned_off_the_picture_stays() -> None:
+def test_with_everything_turned_off_the_picture_is_unchanged() -> None:
     image = draw()
     torch.testing.assert_close(Augmentation(STILL)(image)[0], image, rtol=0, atol=1e-5)
 

@@ -93,13 +93,13 @@ def test_the_penalty_adds_the_gradients_of_all_scales_and_can_be_learned_from() 
     assert float(weight.grad) == pytest.approx(8 * 3.0 / 48, rel=1e-5)
 
 
-def test_a_guessing_discriminator_pays_ln_4() -> None:
+def test_the_loss_of_a_guessing_discriminator_is_ln_4() -> None:
     nothing = build_output(torch.zeros(2, 1, 3, 3), torch.zeros(2, 1, 1, 1))
     assert float(adversarial_discriminator_loss(nothing, nothing)) == pytest.approx(math.log(4))
     assert float(adversarial_generator_loss(nothing)) == pytest.approx(math.log(2))
 
 
-def test_both_sides_want_opposite_logits() -> None:
+def test_generator_and_discriminator_losses_prefer_opposite_logits() -> None:
     high, low = build_output(torch.full((1, 1, 2, 2), 5.0)), build_output(torch.full((1, 1, 2, 2), -5.0))
     assert adversarial_discriminator_loss(high, low) < 0.1 < adversarial_discriminator_loss(low, high)
     assert adversarial_generator_loss(high) < 0.1 < adversarial_generator_loss(low)

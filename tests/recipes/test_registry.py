@@ -83,7 +83,7 @@ def test_an_installed_package_registers_its_family_by_an_entry_point(tmp_path: P
     assert run_python("-c", code).strip() == "True"
 
 
-def test_a_module_that_cannot_be_imported_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_cannot_be_imported_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSIONRAY_RECIPES", "no_such_recipes")
     with pytest.raises(ConfigInvalid, match="FUSIONRAY_RECIPES: cannot import the recipe module no_such_recipes"):
         find_family("identity")

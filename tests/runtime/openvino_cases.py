@@ -149,12 +149,12 @@ def test_compile_prints_which_engines_were_built_or_found(tmp_path: Path, capsys
     write_tiny_bundle(tmp_path / "bundle")
     line = ["compile", str(tmp_path / "bundle"), "--cache", str(tmp_path / "cache"), "--batches", "1,2"]
     line += ["--precision", "fp32", "engine=openvino", "threads=1"]
-    for told in ("built", "found"):
+    for status in ("built", "loaded from the cache"):
         assert main(line) == 0
         said = capsys.readouterr()
         lines = said.out.splitlines()
         assert [text.split(" in ")[0] for text in lines] == [
-            f"{name}: {told}" for name in ("identity.onnx", "generator.onnx")
+            f"{name}: {status}" for name in ("identity.onnx", "generator.onnx")
         ]
         assert all("(OpenVINO, fp32, openvino " in text for text in lines)
         assert "2/2" in said.err

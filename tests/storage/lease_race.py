@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from fusionray.hardware.processes import name_this_process
+from fusionray.hardware.processes import current_process_key
 from fusionray.storage.lease import Lease
 
 NUM_PROCESSES = 6
 PATIENCE_SECONDS = 60.0
-# Also for a process killed after it took a number and before it wrote its name: nobody can tell that it is dead.
+# Also for a process killed after it took a number and before it wrote its key: nobody can tell that it is dead.
 TIMEOUT_SECONDS = 2.0
 
 
@@ -57,10 +57,10 @@ def start(folder: Path, kind: str) -> int:
     pid = os.fork()
     if pid == 0:
         random.seed(os.getpid())
-        name = name_this_process()
+        key = current_process_key()
         if kind == "elsewhere":
-            name = replace(name, machine=f"{os.getpid()}")
-        with mock.patch("fusionray.storage.lease.name_this_process", return_value=name):
+            key = replace(key, machine=f"{os.getpid()}")
+        with mock.patch("fusionray.storage.lease.current_process_key", return_value=key):
             compete(folder, kind)
     return pid
 

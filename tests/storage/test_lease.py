@@ -301,7 +301,7 @@ def test_a_remote_holder_loses_its_lease_when_its_heartbeat_stops_whatever_its_c
 
 
 @pytest.mark.parametrize("content", [b"", b'{"token": "t", "ho', b"[]", b'{"host": "", "machine": "", "pid": {}}'])
-def test_a_holder_without_a_name_loses_its_lease_by_its_heartbeat(tmp_path: Path, content: bytes) -> None:
+def test_a_holder_without_a_key_loses_its_lease_by_its_heartbeat(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "lease-000001").write_bytes(content)
     clock = Clock()
     watcher = Lease(tmp_path, timeout_seconds=10.0, trust_living=True, clock=clock)
@@ -312,7 +312,7 @@ def test_a_holder_without_a_name_loses_its_lease_by_its_heartbeat(tmp_path: Path
     assert watcher.try_take()
 
 
-def test_a_process_killed_while_it_writes_its_name_does_not_block_others(
+def test_a_process_killed_while_it_writes_its_key_does_not_block_others(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     start(tmp_path, "signing")

@@ -165,7 +165,7 @@ def fit(task: LoopTask, folder: str) -> None:
         scaling_config=ray.train.ScalingConfig(num_workers=1, use_gpu=use_gpu),
         run_config=ray.train.RunConfig(name=RUN["name"], storage_path=folder),
     )
-    with progress.shown("bench loop", task.setup.config.budget.images, "img"):
+    with progress.progress_bar("bench loop", task.setup.config.budget.images, "img"):
         try:
             trainer.fit()
         except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:

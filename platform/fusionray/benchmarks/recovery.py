@@ -102,12 +102,12 @@ def bench_recovery(config: RecoveryBenchConfig, *, address: str | None = None) -
 def measure(config: RecoveryBenchConfig, folder: str) -> list[Recovery]:
     """Run the trainer in a thread, and kill its workers from this one."""
     from fusionray.ray_cluster.progress import ProgressHandle
-    from fusionray.training.run.worker_group import fit_on
+    from fusionray.training.run.driver import fit_with_restarts
 
     task = build_task(config, folder)
     progress = ProgressHandle()
     with ThreadPoolExecutor(1, "train") as thread:
-        running = thread.submit(fit_on, task, progress)
+        running = thread.submit(fit_with_restarts, task, progress)
         try:
             return WorkerKiller(config, progress, running).run()
         finally:
@@ -189,10 +189,10 @@ class WorkerKiller:
         before = list_processes()
         started = time.monotonic()
         os.kill(victim.pid, signal.SIGKILL)
-        position = self.wait_for_step(former={worker.pid for worker in workers.values()})
+        completed_at_start = self.wait_for_step(former={worker.pid for worker in workers.values()})
         seconds = time.monotonic() - started
         spares = [worker.pid in before for worker in self.read().workers.values()]
-        return Recovery(seconds, max(0, state.position - position), statistics.mean(spares))
+        return Recovery(seconds, max(0, state.completed - completed_at_start), statistics.mean(spares))
 
     def wait_for_step(self, former: set[int]) -> int:
         """Wait until workers other than the former have taken a step; return the images they started from.
@@ -204,8 +204,8 @@ class WorkerKiller:
             state = self.read()
             workers = list(state.workers.values())
             started = len(workers) == self.config.num_workers and not former & {worker.pid for worker in workers}
-            if started and state.position > workers[0].position:
-                return int(workers[0].position)
+            if started and state.completed > workers[0].completed:
+                return int(workers[0].completed)
             time.sleep(POLL_SECONDS)
         raise TrainingFailed(f"no step within {GIVE_UP_SECONDS:g} s after a worker was killed; see the lines above")
 

@@ -135,14 +135,24 @@ def add_compile(verbs: Verbs) -> None:
         arguments="BUNDLE --cache DIR [options] [KEY=VALUE ...]",
         details="Run it on the same kind of hardware as the replicas.",
         examples=[
-            ("fusionray compile runs/mine/bundle --cache runs/engines --batches 1,8", "engines for batches of 1 and 8")
+            ("fusionray compile runs/mine/bundle --cache runs/engines --batches 1,8", "engines for batches of 1 and 8"),
+            ("fusionray compile runs/mine/bundle --cache runs/engines --variant fp16", "also the fp16 generator"),
         ],
     )
     parser.add_argument("bundle", metavar="BUNDLE", help="bundle folder, or models:/name@alias")
     parser.add_argument("--cache", metavar="DIR", required=True, help="folder of the engines, best on shared storage")
     parser.add_argument("--batches", metavar="N,...", help="batch sizes to compile for (batches)")
     parser.add_argument(
-        "--precision", action="append", choices=("fp32", "bf16", "fp16"), help="precision to compile; may be repeated"
+        "--precision",
+        action="append",
+        choices=("fp32", "bf16", "fp16"),
+        help="compute precision to compile for (precision); may be repeated",
+    )
+    parser.add_argument(
+        "--variant",
+        action="append",
+        choices=("fp16", "int8"),
+        help="quantized generator to compile besides the float32 one; may be repeated",
     )
     parser.add_argument("--tracking-uri", metavar="URI", help="MLflow store behind models:/ locations")
     add_settings(parser, cluster=False)
@@ -158,5 +168,5 @@ def run_compile(options: argparse.Namespace) -> None:
     overrides = [*options.overrides, *wishes, f"cache={resolve_location(options.cache)}"]
     settings = load_config(RuntimeConfig, file=options.config, overrides=overrides)
     bundle = read_bundle(options.bundle, options.tracking_uri)
-    for compiled in compile_bundle(bundle, settings, options.precision or ()):
+    for compiled in compile_bundle(bundle, settings, options.precision or (), variants=options.variant or ()):
         print(compiled.describe())

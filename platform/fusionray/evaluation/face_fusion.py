@@ -30,10 +30,10 @@ from fusionray.faces.align import load_template
 from fusionray.metrics.feature_network import is_same_encoder
 from fusionray.metrics.fusion_metrics import FusionModel
 from fusionray.metrics.landmarks import CropLandmarks
+from fusionray.ray_cluster.connection import decide_use_gpu
 from fusionray.recipes.registry import find_family
 from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import DataConfig, RunConfig, TrackingConfig, TrainConfig
-from fusionray.training.run.worker_group import choose_gpu
 from fusionray.training.train import ensure_trained
 
 NAME = "evaluate"
@@ -60,7 +60,7 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
     check_evaluators(config, evaluators, info, model)
     eval_run = EvalRun(config, uri, info, manifest, load_dataset(config, manifest), model)
     clips = list(plan_clips(config.face_fusion.clips, eval_run.dataset))
-    summary = measure_model(eval_run, evaluators, clips, use_gpu=choose_gpu(dependency_run))
+    summary = measure_model(eval_run, evaluators, clips, use_gpu=decide_use_gpu(dependency_run.workers))
     available = AvailableInputs(
         synthetic=manifest.synthetic,
         with_reader=evaluators.reader is not None,

@@ -13,31 +13,35 @@ PROC = Path("/proc")
 # PID_MAX_LIMIT of Linux.
 MAX_PID = 2**22
 
-Life = Literal["alive", "dead", "unknown"]
+Liveness = Literal["alive", "dead", "unknown"]
 
 
 @dataclass(frozen=True)
 class Process:
-    """The parent of a process, and the leader of its session."""
-
-    """What the kernel says of a process: who started it, and the leader of its session."""
+    """The pids of a process's parent and of the leader of its session."""
 
     parent: int
     session: int
 
 
 @dataclass(frozen=True)
-class ProcessName:
-    """A name that no other process ever has. A pid is valid only within `machine`: a boot and a pid namespace."""
+class ProcessKey:
+    """What identifies one process for ever: host name, boot id and pid namespace (`machine`), pid, and start time in
+    clock ticks since boot (`started`).
+    """
 
     host: str
     machine: str
     pid: int
     started: str
 
-    def life(self) -> Life:
-        """Tell whether the process is alive; unknown on another machine or in another container, or without /proc."""
-        if not self.machine or self.machine != find_machine() or not 0 < self.pid <= MAX_PID:
+    def liveness(self) -> Liveness:
+        """Return whether the process is alive.
+
+        Unknown if `machine` is not that of the caller (another boot or container), or if /proc is missing or hides the
+        process.
+        """
+        if not self.machine or self.machine != read_boot_and_pid_namespace() or not 0 < self.pid <= MAX_PID:
             return "unknown"
         try:
             os.kill(self.pid, 0)
@@ -46,9 +50,9 @@ class ProcessName:
         except PermissionError:
             pass
         try:
-            return "alive" if started_at(self.pid) == self.started else "dead"
+            return "alive" if read_start_time(self.pid) == self.started else "dead"
         except OSError:
-            # A /proc mounted with hidepid shows no processes of other users.
+            # A /proc mounted with hidepid hides the processes of other users.
             return "unknown"
 
 
@@ -63,18 +67,18 @@ def measure_cpu(pids: Collection[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def name_this_process() -> ProcessName:
-    """Name the calling process. Without /proc the name is readable, but `life` cannot use it."""
+def current_process_key() -> ProcessKey:
+    """Return the key of the calling process. Without /proc, it has host and pid only, and its `liveness` is unknown."""
     pid = os.getpid()
     try:
-        machine, started = find_machine(), started_at(pid)
+        machine, started = read_boot_and_pid_namespace(), read_start_time(pid)
     except OSError:
         machine, started = "", ""
-    return ProcessName(os.uname().nodename, machine, pid, started)
+    return ProcessKey(os.uname().nodename, machine, pid, started)
 
 
-def find_machine() -> str:
-    """Name the boot and the pid namespace of the calling process; empty if they cannot be read."""
+def read_boot_and_pid_namespace() -> str:
+    """Return boot id and pid namespace of the calling process, as "BOOT/NAMESPACE"; empty if they cannot be read."""
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.readlink(PROC / 'self/ns/pid')}"
@@ -82,14 +86,16 @@ def find_machine() -> str:
         return ""
 
 
-def started_at(pid: int) -> str:
-    """Return when a process started, which tells it from a later process with the same pid; empty for a zombie.
+def read_start_time(pid: int) -> str:
+    """Return a process's start time, in clock ticks since boot (field 22 of proc(5)).
+
+    It distinguishes the process from a later one with the same pid. It is empty for a zombie.
 
     Raises: OSError if the process has ended or is hidden.
     """
     text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     state, *fields = text.rpartition(")")[2].split()
-    # Field 22 of proc(5); the pid, the name and the state come before `fields`.
+    # Pid, name and state are fields 1 to 3, so `fields` begins with field 4.
     return "" if state in "ZX" else fields[18]
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from typing import Protocol
 
 from fusionray.environment import (
     HTTP_HOST_VARIABLE,
@@ -20,6 +21,25 @@ from fusionray.errors import ClusterUnavailable
 # Ray counts logical CPUs: two more than the machine has let data tasks run at the same time as one worker per core.
 SPARE_CPUS = 2
 POLL_SECONDS = 0.2
+
+
+class WorkerCounts(Protocol):
+    """The settings of training workers that decide whether they use GPUs."""
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers."""
+        ...
+
+    @property
+    def min_workers(self) -> int | None:
+        """Fewest workers that may continue when nodes are lost; None: all."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """`auto`, `cpu` or `cuda`."""
+        ...
 
 
 @contextlib.contextmanager
@@ -110,8 +130,8 @@ def wait_for_cpus(need: float, timeout_seconds: float = 20.0) -> float:
         time.sleep(POLL_SECONDS)
 
 
-def require_cpus(num_workers: int, cpus_per_worker: float) -> None:
-    """Wait until every worker of a stage can have its CPUs.
+def require_cpus(num_workers: int, cpus_per_worker: float, *, setting: str = "workers.num_workers") -> None:
+    """Wait until every worker of a stage can have its CPUs; `setting` is the one that `num_workers` comes from.
 
     Raises: ClusterUnavailable if the cluster cannot provide them; Ray itself would wait without limit.
     """
@@ -119,6 +139,22 @@ def require_cpus(num_workers: int, cpus_per_worker: float) -> None:
     free = wait_for_cpus(need)
     if free < need:
         raise ClusterUnavailable(
-            f"workers.num_workers={num_workers} x cpus_per_worker={cpus_per_worker:g} needs {need:g} free "
+            f"{setting}={num_workers} x cpus_per_worker={cpus_per_worker:g} needs {need:g} free "
             f"CPUs, and the cluster has {free:g}; ask for fewer, or lower workers.cpus_per_worker"
         )
+
+
+def decide_use_gpu(workers: WorkerCounts) -> bool:
+    """Return whether each worker gets a GPU. Counts all GPUs of the cluster, free or not.
+
+    Raises: ClusterUnavailable if `workers.device` is cuda and there are not enough GPUs.
+    """
+    import ray
+
+    gpus = float(ray.cluster_resources().get("GPU", 0.0))
+    needed = workers.min_workers or workers.num_workers
+    if workers.device == "cuda" and gpus < needed:
+        raise ClusterUnavailable(
+            f"workers.device=cuda needs {needed} GPUs, but the cluster has {gpus:g}; use fewer workers, or auto"
+        )
+    return workers.device != "cpu" and gpus >= needed

@@ -17,32 +17,33 @@ from tqdm import tqdm
 from fusionray.background import run_in_background
 
 POLL_SECONDS = 0.5
-# `ray job stop` gives a run three seconds to save its state.
+# `ray job stop` kills a run three seconds after SIGTERM, so a stop must reach the workers quickly.
 STOP_CHECK_SECONDS = 0.1
-ANSWER_SECONDS = 5.0
+READ_TIMEOUT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """A worker: its rank among `num_ranks`, its process and node, and the position at which it started."""
+    """A worker: its rank among `num_ranks`, its process and node, and the units `completed` when it started."""
 
     rank: int
     num_ranks: int
     pid: int
     node: str
-    position: int
+    completed: int
 
 
 @dataclass
 class ProgressState:
-    """State of the work: its position, current figures, and what was reported since the last read.
+    """State of the work: `completed` units, newest `postfix` values, and what was reported since the last read.
 
-    `reports`: metrics of evaluations with the position they were made at; `lines`: messages for the user; `workers`:
-    the workers of the newest start that have begun, by rank.
+    `reports`: metrics of evaluations, each with the units completed at that time; `lines`: messages for the user;
+    `workers`: the newest worker of each rank. A worker that starts replaces the one of its rank, and all workers with
+    another `num_ranks`; so, after a restart with as many workers, ranks that have not started yet show their old one.
     """
 
-    position: int = 0
-    notes: dict[str, float] = field(default_factory=dict)
+    completed: int = 0
+    postfix: dict[str, float] = field(default_factory=dict)
     reports: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     workers: dict[int, WorkerInfo] = field(default_factory=dict)
@@ -51,21 +52,21 @@ class ProgressState:
 
 @ray.remote(num_cpus=0)
 class ProgressActor:
-    """Hold the progress of some work; each report and each line is returned once."""
+    """Ray actor that holds the progress of a run; `read` returns each report and line once."""
 
     def __init__(self) -> None:
         self.state = ProgressState()
 
-    def advance(self, position: int, notes: dict[str, float]) -> bool:
-        """Set the position; return whether the work shall stop."""
-        self.state.position, self.state.notes = position, notes
+    def set_completed(self, completed: int, postfix: dict[str, float]) -> bool:
+        """Set the number of completed units; return whether a stop was requested."""
+        self.state.completed, self.state.postfix = completed, postfix
         return self.state.stop_requested
 
     def log(self, line: str) -> None:
         self.state.lines.append(line)
 
-    def report(self, position: int, metrics: dict[str, float]) -> None:
-        self.state.reports.append((position, metrics))
+    def report(self, completed: int, metrics: dict[str, float]) -> None:
+        self.state.reports.append((completed, metrics))
 
     def add_worker(self, worker: WorkerInfo) -> None:
         others = self.state.workers
@@ -78,7 +79,7 @@ class ProgressActor:
     def read(self) -> ProgressState:
         read = self.state
         self.state = ProgressState(
-            read.position, read.notes, workers=dict(read.workers), stop_requested=read.stop_requested
+            read.completed, read.postfix, workers=dict(read.workers), stop_requested=read.stop_requested
         )
         return read
 
@@ -92,85 +93,95 @@ class ProgressHandle:
     def __init__(self) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self.actor: Any = ProgressActor.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined]
-        self.answer: Any = None
+        self.pending_stop_flag: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (self.actor,)
+        return unpickle_handle, (self.actor,)
 
-    def advance(self, position: int, notes: Mapping[str, float]) -> None:
-        """Report the position of the work; never waits."""
-        self.answer = self.actor.advance.remote(position, dict(notes))
+    def set_completed(self, completed: int, postfix: Mapping[str, float]) -> None:
+        """Set the number of completed units (absolute, not an increment); never blocks.
+
+        `postfix`: values to show behind the bar, by name.
+        """
+        self.pending_stop_flag = self.actor.set_completed.remote(completed, dict(postfix))
 
     def is_stop_requested(self) -> bool:
-        """Tell whether the work shall stop, by the answer to the last `advance` if it is here; never waits."""
-        if self.answer is None or not ray.wait([self.answer], timeout=0)[0]:
+        """Return whether a stop was requested, from the reply to the last `set_completed`.
+
+        Returns False while no reply has arrived, and a reply is used once. Never blocks.
+        """
+        if self.pending_stop_flag is None or not ray.wait([self.pending_stop_flag], timeout=0)[0]:
             return False
-        answer, self.answer = self.answer, None
+        stop_flag, self.pending_stop_flag = self.pending_stop_flag, None
         # If the actor is lost, nobody has requested a stop.
         with contextlib.suppress(ray.exceptions.RayError):
-            return bool(ray.get(answer))
+            return bool(ray.get(stop_flag))
         return False
 
     def log(self, line: str) -> None:
-        """Show the user a line above the bar; never waits."""
+        """Show the user a line above the bar; never blocks."""
         self.actor.log.remote(line)
 
-    def report(self, position: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of an evaluation made at a position; never waits."""
-        self.actor.report.remote(position, dict(metrics))
+    def report(self, completed: int, metrics: Mapping[str, float]) -> None:
+        """Report the metrics of an evaluation after `completed` units; never blocks."""
+        self.actor.report.remote(completed, dict(metrics))
 
     def add_worker(self, worker: WorkerInfo) -> None:
-        """Report that a worker has started; never waits."""
+        """Report that a worker has started; never blocks."""
         self.actor.add_worker.remote(worker)
 
     def request_stop(self) -> None:
-        """Request that the work saves its state and stops; never waits."""
+        """Request that the work saves its state and stops; never blocks."""
         self.actor.request_stop.remote()
 
     def read(self) -> ProgressState:
         """Return the state of the work, with what was reported since the last read.
 
-        Raises: RayError if the actor is lost, or does not answer for some seconds.
+        Raises: RayError if the actor is lost, or does not reply within `READ_TIMEOUT_SECONDS`.
         """
-        state: ProgressState = ray.get(self.actor.read.remote(), timeout=ANSWER_SECONDS)
+        state: ProgressState = ray.get(self.actor.read.remote(), timeout=READ_TIMEOUT_SECONDS)
         return state
 
     def close(self) -> None:
-        """End the actor."""
+        """Kill the actor."""
         ray.kill(self.actor)
 
     @contextlib.contextmanager
-    def shown(self, title: str, total: int, unit: str, *, ending: threading.Event | None = None) -> Iterator[None]:
-        """Draw the bar during the block; request a stop once `ending` is set."""
+    def progress_bar(
+        self, title: str, total: int, unit: str, *, stop_event: threading.Event | None = None
+    ) -> Iterator[None]:
+        """Draw a progress bar during the block; request a stop, once, when `stop_event` is set."""
 
-        def draw(stop: threading.Event) -> None:
+        def draw(block_ended: threading.Event) -> None:
+            is_stop_sent = False
             with tqdm(total=total, desc=title, unit=unit, smoothing=0.05, mininterval=POLL_SECONDS) as bar:
                 drawn = time.monotonic()
-                while not stop.wait(STOP_CHECK_SECONDS):
-                    if ending is not None and ending.is_set():
+                while not block_ended.wait(STOP_CHECK_SECONDS):
+                    if stop_event is not None and stop_event.is_set() and not is_stop_sent:
                         self.request_stop()
+                        is_stop_sent = True
                     if time.monotonic() - drawn > POLL_SECONDS:
-                        self.update(bar, total)
+                        self.redraw(bar, total)
                         drawn = time.monotonic()
-                self.update(bar, total)
+                self.redraw(bar, total)
 
         with run_in_background(draw, "progress"):
             yield
 
-    def update(self, bar: tqdm[Any], total: int) -> None:
-        # The bar is a convenience: the work continues if the actor does not answer.
+    def redraw(self, bar: tqdm[Any], total: int) -> None:
+        # The bar is a convenience: the work continues if the actor does not reply.
         with contextlib.suppress(ray.exceptions.RayError):
             state = self.read()
             for line in state.lines:
                 tqdm.write(line, file=sys.stderr)
-            if state.position > bar.n:
-                notes = list(state.notes.items())[:4]
-                bar.set_postfix({name: f"{value:.3g}" for name, value in notes}, refresh=False)
-                bar.update(min(state.position, total) - bar.n)
+            if state.completed > bar.n:
+                postfix = list(state.postfix.items())[:4]
+                bar.set_postfix({name: f"{value:.3g}" for name, value in postfix}, refresh=False)
+                bar.update(min(state.completed, total) - bar.n)
 
 
-def rebuild(actor: Any) -> ProgressHandle:
-    """Make another handle of a progress actor; the answer to an `advance` stays with the handle that called it."""
+def unpickle_handle(actor: Any) -> ProgressHandle:
+    """Make another handle of a progress actor; a pending reply stays with the handle that called `set_completed`."""
     progress = ProgressHandle.__new__(ProgressHandle)
-    progress.actor, progress.answer = actor, None
+    progress.actor, progress.pending_stop_flag = actor, None
     return progress

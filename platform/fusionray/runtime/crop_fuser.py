@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import EMBEDDING_LENGTH, FACE_FUSION, GENERATOR_NAME, WeightPrecision
-from fusionray.runtime.config import ComputePrecision, RuntimeConfig
-from fusionray.runtime.engine import EngineReport, open_engine
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engine import EngineReport, open_generator
 from fusionray.runtime.fixed_batches import run_batches
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, denormalize_masks, normalize_crops
 from fusionray.runtime.signature import check_generator, fixed_batch, has_mask
@@ -50,11 +50,7 @@ class CropFuser:
         self.source_shape = bundle.source_shape
         self.max_batch = max_batch
         self.batch = fixed_batch(bundle, GENERATOR_NAME)
-        path = bundle.generator_path_for(precision)
-        weight_precision: ComputePrecision = "fp16" if precision == "fp16" else "fp32"
-        self.engine = open_engine(
-            path, settings, digest=bundle.description.files[path.name], weight_precision=weight_precision
-        )
+        self.engine = open_generator(bundle, settings, precision=precision)
         check_generator(bundle, self.engine)
         self.roles = ("output", "mask") if has_mask(bundle) else ("output",)
         self.described = {role: bundle.tensor(GENERATOR_NAME, role) for role in ("source", "target", *self.roles)}

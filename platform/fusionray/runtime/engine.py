@@ -11,7 +11,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.bundle.bundle import hash_file
+from fusionray.bundle.bundle import Bundle, hash_file
+from fusionray.bundle.description import WeightPrecision
 from fusionray.errors import BundleInvalid
 from fusionray.hardware.device import has_nvidia_device
 from fusionray.runtime.config import ComputePrecision, EngineName, RuntimeConfig
@@ -90,6 +91,19 @@ def open_engine(
     from fusionray.runtime.onnx_engine import OnnxEngine
 
     return OnnxEngine(model, settings)
+
+
+def open_generator(
+    bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
+) -> InferenceEngine:
+    """Open a generator of a bundle; `precision` chooses among them.
+
+    Raises: BundleInvalid if the bundle has no generator in that precision, or as `open_engine`; ProviderUnavailable.
+    """
+    path = bundle.generator_path_for(precision)
+    # The weights between the int8 operators of a variant are float32.
+    weight_precision: ComputePrecision = "fp16" if precision == "fp16" else "fp32"
+    return open_engine(path, settings, digest=bundle.description.files[path.name], weight_precision=weight_precision)
 
 
 def choose_engine(settings: RuntimeConfig) -> EngineName:

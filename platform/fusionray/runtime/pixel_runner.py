@@ -15,8 +15,8 @@ from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle
 from fusionray.bundle.description import GENERATOR_NAME, TensorDescription, WeightPrecision
 from fusionray.errors import BundleInvalid
 from fusionray.faces.face import Image
-from fusionray.runtime.config import ComputePrecision, RuntimeConfig
-from fusionray.runtime.engine import EngineReport, open_engine
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engine import EngineReport, open_generator
 from fusionray.runtime.fixed_batches import run_batches
 from fusionray.runtime.pixels import denormalize_crops, normalize_crops
 from fusionray.runtime.signature import check_ports, fixed_batch
@@ -41,11 +41,7 @@ class PixelRunner:
         self.sizes = {role: picture_size(bundle, role, tensor) for role, tensor in self.described.items()}
         self.ports = {role: bundle.port(GENERATOR_NAME, role) for role in self.described}
         self.batch = fixed_batch(bundle, GENERATOR_NAME)
-        path = bundle.generator_path_for(precision)
-        weight_precision: ComputePrecision = "fp16" if precision == "fp16" else "fp32"
-        self.engine = open_engine(
-            path, settings, digest=bundle.description.files[path.name], weight_precision=weight_precision
-        )
+        self.engine = open_generator(bundle, settings, precision=precision)
         shapes = {role: (3, *size) for role, size in self.sizes.items()}
         check_ports(bundle, GENERATOR_NAME, "output", self.engine.outputs, {OUTPUT: shapes.pop(OUTPUT)})
         check_ports(bundle, GENERATOR_NAME, "input", self.engine.inputs, shapes)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fusionray.errors import SigningKeyInvalid
-from fusionray.storage.atomic_files import write_new
+from fusionray.storage.atomic_files import create_file
 
 # Issuer in every manifest that a test key signs; verifiers recognise the key by it.
 TEST_ORGANISATION = "fusionray TEST KEY"
@@ -48,7 +48,7 @@ def make_test_key(folder: Path) -> None:
             draft = Path(place) / folder.name
             draft.mkdir(mode=0o700)
             for name, text in build_test_key().items():
-                write_new(draft / name, text)
+                create_file(draft / name, text)
             publish(draft, folder)
     except OSError as error:
         raise SigningKeyInvalid(

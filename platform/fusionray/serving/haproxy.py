@@ -28,7 +28,7 @@ from pathlib import Path
 
 from fusionray.environment import read_http_host
 from fusionray.serving.problem_document import problem_document
-from fusionray.storage.atomic_files import write_private
+from fusionray.storage.atomic_files import replace_private_file
 
 # Time for the head of a request, and for a body that fits HAProxy's buffer.
 ARRIVAL_SECONDS = 15
@@ -115,7 +115,7 @@ def rewrite(path: Path) -> None:
     for status in ERRORS:
         name_page(path.parent, status).write_bytes(write_page(status))
     stricter = harden(path.read_text("utf-8"), path.parent, read_http_host())
-    write_private(path, stricter.encode())
+    replace_private_file(path, stricter.encode())
 
 
 def name_page(folder: Path, status: int) -> Path:

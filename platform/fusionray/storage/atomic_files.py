@@ -1,8 +1,8 @@
-"""Local files that are written, replaced and removed atomically; the private ones only their owner may read."""
+"""Write, replace and remove local files atomically and durably; some with mode 0600."""
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import shutil
 import time
@@ -17,6 +17,8 @@ TMP_NAME = "tmp"
 TRASH_NAME = "trash"
 # An entry of `tmp` or `trash` this old belongs to a process that died.
 ABANDONED_SECONDS = 3600.0
+# What `fsync` of a folder raises on file systems that cannot do it.
+NO_FOLDER_SYNC_ERRORS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 
 
 def make_private_folder(folder: Path) -> Path:
@@ -27,19 +29,22 @@ def make_private_folder(folder: Path) -> Path:
     return folder
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file of mode 0600 as `replace_file` does."""
+def replace_private_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically and durably, with mode 0600."""
     replace_file(path, data, FILE_MODE)
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file so that a reader sees all of it or the one before; after the call it survives a power cut.
+    """Write a file atomically, replacing an existing one: a reader sees the old content or the new, never a part.
 
-    `mode` is reduced by the umask. A rename within a folder must be atomic, as it is on local disks and NFS.
+    On return the file and its folder are fsynced. `mode` (reduced by the umask) also replaces the mode of the old file.
+    Needs atomic rename within a folder, as on local disks and NFS.
+
+    Raises: OSError; the old file then stays, unless only the fsync of the folder failed.
     """
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex}{PART_SUFFIX}")
     try:
-        write_new(part, data, mode)
+        create_file(part, data, mode)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -47,10 +52,12 @@ def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
     sync_folder(path.parent)
 
 
-def write_new(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
-    """Write a new file and flush it to the disk; if the process is killed, a part of the file may remain.
+def create_file(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
+    """Write and fsync a new file with `mode`, reduced by the umask; its folder is not fsynced.
 
-    Raises: FileExistsError if the file exists.
+    If writing fails or the process is killed, a part of the file may remain.
+
+    Raises: FileExistsError if the file exists; OSError.
     """
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
@@ -59,36 +66,49 @@ def write_new(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
 
 
 def remove_tree(folder: Path, trash: Path) -> bool:
-    """Remove a folder, for all readers at once; return whether it existed.
+    """Remove a folder atomically: rename it into `trash`, then delete it there.
 
-    `trash` is a folder of the same file system; `remove_abandoned` removes what a killed process leaves in it.
+    Return whether it existed, even if the deletion failed. On return the folder's parent is fsynced. `trash` is on the
+    same file system; `remove_abandoned_folders` deletes what a killed process or a failed deletion leaves in it.
+
+    Raises: OSError if the folder cannot be renamed; also if its parent cannot be fsynced, and then it is removed.
     """
     removed = trash / f"{folder.name}.{uuid.uuid4().hex}"
     try:
         folder.rename(removed)
     except FileNotFoundError:
         return False
-    shutil.rmtree(removed, ignore_errors=True)
+    try:
+        # Nobody may find the folder again after a power cut: it may hold faces that a client had removed.
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(removed, ignore_errors=True)
     return True
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Remove the entries of a `tmp` or `trash` folder that no process has changed for long."""
-    for draft in folder.iterdir():
+def remove_abandoned_folders(parent: Path) -> None:
+    """Remove the folders in a `tmp` or `trash` folder that have not changed for `ABANDONED_SECONDS`."""
+    for folder in parent.iterdir():
         try:
-            age_seconds = time.time() - draft.stat().st_mtime
+            age_seconds = time.time() - folder.stat().st_mtime
         except FileNotFoundError:
             continue
         if age_seconds > ABANDONED_SECONDS:
-            shutil.rmtree(draft, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the entries of a folder survive a power cut."""
+    """Fsync a folder, so that its entries (creations, renames) survive a power cut.
+
+    Does nothing on network and user-space file systems that cannot fsync a folder.
+
+    Raises: OSError, such as for a disk that fails or is full.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        # Network and user-space file systems that cannot sync a folder keep its entries in order themselves.
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FOLDER_SYNC_ERRORS:
+            raise
     finally:
         os.close(descriptor)

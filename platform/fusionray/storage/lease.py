@@ -1,13 +1,13 @@
 """A lease on a piece of work in a shared folder: at most one living process holds it at a time.
 
-    folder/NAME-000001   the first lease: its content names the holder, its modification time is the heartbeat
+    folder/NAME-000001   the first lease: its content is the key of the holder, its modification time is the heartbeat
     folder/NAME-000002   the next one, and so on: the highest number is held until its file ends in "released"
 
 To take the lease, a process creates the file of the next number, which only one process can do. If the holder's process
 has died on the same machine, a watcher takes over at once. If the holder is on another machine or in another container,
 the watcher waits until the heartbeat has not changed for the timeout by the watcher's own clock: no clocks are
-compared, and a new watcher waits for the whole timeout. A holder whose name cannot be read, because it died before it
-wrote the name or because the disk was full, counts as one on another machine.
+compared, and a new watcher waits for the whole timeout. A holder whose key cannot be read, because it died before it
+wrote the key or because the disk was full, counts as one on another machine.
 
 The numbers in a folder are never used twice and their files stay; otherwise a slow watcher could take a number that it
 wrongly believes free. The folder is removed together with the work; or, with `owns_folder`, the first holder creates it
@@ -44,7 +44,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fusionray.background import run_in_background
-from fusionray.hardware.processes import ProcessName, name_this_process
+from fusionray.hardware.processes import ProcessKey, current_process_key
 from fusionray.storage.atomic_files import FILE_MODE
 
 DIGITS = 6
@@ -61,7 +61,7 @@ class LeaseState:
     number: int = 0
     beat_ns: int = 0
     is_held: bool = False
-    holder: ProcessName | None = None
+    holder: ProcessKey | None = None
 
 
 class Lease:
@@ -138,10 +138,10 @@ class Lease:
         if is_new:
             # Take the time after the read: if this process was suspended during it, `now` would make the state too old.
             self.seen, self.seen_at = state, self.clock()
-        life = state.holder.life() if state.holder else "unknown"
-        if life == "dead" and not patient:
+        liveness = state.holder.liveness() if state.holder else "unknown"
+        if liveness == "dead" and not patient:
             return True
-        if life == "alive" and self.trust_living:
+        if liveness == "alive" and self.trust_living:
             return False
         return not is_new and now - self.seen_at >= self.timeout_seconds
 
@@ -152,7 +152,7 @@ class Lease:
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         descriptor = os.open(self.file_name(number), flags, self.file_mode, dir_fd=place)
-        fields = {"token": uuid.uuid4().hex, **asdict(name_this_process())}
+        fields = {"token": uuid.uuid4().hex, **asdict(current_process_key())}
         signature, written = json.dumps(fields).encode() + b"\n", 0
         # On a full disk an empty file can still be created: a process must be able to take a job in order to end it.
         with contextlib.suppress(OSError), os.fdopen(descriptor, "wb", buffering=0) as file:
@@ -257,11 +257,11 @@ class Lease:
         return f"{self.name}-{number:0{DIGITS}d}"
 
 
-def read_holder(content: bytes) -> ProcessName | None:
-    """Read the holder of a lease; None if its name is missing or incomplete."""
+def read_holder(content: bytes) -> ProcessKey | None:
+    """Read the holder of a lease; None if its key is missing or incomplete."""
     try:
         fields = json.loads(content)
-        return ProcessName(str(fields["host"]), str(fields["machine"]), int(fields["pid"]), str(fields["started"]))
+        return ProcessKey(str(fields["host"]), str(fields["machine"]), int(fields["pid"]), str(fields["started"]))
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -226,7 +226,10 @@ class WorkersConfig(Section):
     )
     bind: bool = Field(True, description="Bind each worker to the cores next to its GPU, or to its share of the cores.")
     max_failures: int = Field(
-        3, ge=0, description="Worker failures that a run survives between two checkpoints; 0: none."
+        3,
+        ge=0,
+        description="Failures after which the workers restart; at one more, the run ends, unless it has saved a "
+        "checkpoint since its last start: then it starts again. 0: the first failure ends it.",
     )
     warm_spares: bool = Field(
         True,

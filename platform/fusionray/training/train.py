@@ -21,9 +21,9 @@ from fusionray.storage import filesystem as storage
 from fusionray.tracking.runs import close_run, open_run
 from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
+from fusionray.training.run.driver import is_complete, run_workers
 from fusionray.training.run.resume_guard import guard_resume, read_run_record
 from fusionray.training.run.task import WorkerTask
-from fusionray.training.run.worker_group import is_complete, run_workers
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ class TrainingThread:
         return self.thread.is_alive()
 
     def poll(self) -> None:
-        """Take new evaluations and messages of the training, and record its position."""
+        """Take new evaluations and messages of the training, and record how many images it has seen."""
         if self.attempt.ended:
             return
         try:
@@ -192,8 +192,8 @@ class TrainingThread:
                 self.reports.append((images, dict(metrics)))
         if state.lines:
             self.records.log(self.trial, state.lines)
-        if state.position > self.attempt.last_images:
-            self.update_attempt(last_images=state.position)
+        if state.completed > self.attempt.last_images:
+            self.update_attempt(last_images=state.completed)
 
     def finish(self) -> TrainResult:
         """Return the result of a training that ended.

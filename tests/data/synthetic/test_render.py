@@ -106,6 +106,8 @@ def test_wrong_shapes_are_refused_by_name():
     identity, attributes = sample_identities(2, 0), sample_attributes(2, 0)
     with pytest.raises(ValueError, match="attributes: 1 rows for 2"):
         render(identity, attributes[:1], 64)
+    with pytest.raises(ValueError, match="attributes: 1 rows for 2"):
+        project_landmarks(identity, attributes[:1])
     with pytest.raises(ValueError, match="parameters: expected shape"):
         render(identity[:, :-1], attributes, 64)
     with pytest.raises(ValueError, match="view: expected shape"):

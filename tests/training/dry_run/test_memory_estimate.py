@@ -15,10 +15,10 @@ def build_footprint() -> Footprint:
     return Footprint(
         networks={
             "generator": NetworkFootprint(
-                100 * MILLION, 2, with_ema=True, largest_unit=20 * MILLION, stays_whole=False
+                100 * MILLION, 2, has_ema=True, largest_fsdp_unit=20 * MILLION, cannot_shard=False
             ),
             "discriminator": NetworkFootprint(
-                10 * MILLION, 2, with_ema=False, largest_unit=10 * MILLION, stays_whole=True
+                10 * MILLION, 2, has_ema=False, largest_fsdp_unit=10 * MILLION, cannot_shard=True
             ),
         },
         frozen={"identity": MILLION},

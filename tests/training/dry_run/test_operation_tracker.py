@@ -16,50 +16,63 @@ def build_network() -> nn.Sequential:
     )
 
 
-def watch(network: nn.Module, images: int) -> tuple[OperationTracker, int]:
-    """Run forward and backward; return the watcher and the bytes at the end of the forward pass."""
-    watcher = OperationTracker(network.parameters())
+def track(network: nn.Module, images: int) -> tuple[OperationTracker, int]:
+    """Run forward and backward; return the tracker and the bytes at the end of the forward pass."""
+    tracker = OperationTracker(network.parameters())
     for parameter in network.parameters():
-        parameter.register_post_accumulate_grad_hook(watcher.release_gradient)
+        parameter.register_post_accumulate_grad_hook(tracker.untrack_gradient)
     picture = torch.randn(images, 3, 8, 8)
-    with watcher:
+    with tracker:
         output = network(picture)
-        kept = watcher.bytes
+        activation_bytes = tracker.bytes
         output.sum().backward()
-    return watcher, kept
+    return tracker, activation_bytes
 
 
-def test_operations_equal_what_torch_counts_forward_and_backward() -> None:
+def test_flops_of_forward_and_backward_equal_those_of_torch() -> None:
     network = build_network()
     with FlopCounterMode(display=False) as counter:
         network(torch.randn(2, 3, 8, 8)).sum().backward()
     network.zero_grad()
-    watcher, _ = watch(network, 2)
-    assert watcher.flops == counter.get_total_flops()
+    tracker, _ = track(network, 2)
+    assert tracker.flops == counter.get_total_flops()
 
 
-def test_kept_bytes_are_the_activations_and_nothing_else() -> None:
-    _, kept = watch(build_network(), 2)
+def test_bytes_after_the_forward_pass_are_those_of_activations() -> None:
+    _, activation_bytes = track(build_network(), 2)
     # First convolution, its activation, second convolution (flattened without a copy), output.
-    assert kept == 2 * 4 * (8 * 64 + 8 * 64 + 8 * 64 + 4)
+    assert activation_bytes == 2 * 4 * (8 * 64 + 8 * 64 + 8 * 64 + 4)
 
 
-def test_what_was_followed_is_forgotten_when_it_is_freed() -> None:
-    watcher, kept = watch(build_network(), 2)
+def test_freed_tensors_are_not_counted() -> None:
+    tracker, activation_bytes = track(build_network(), 2)
     gc.collect()
-    assert watcher.bytes == watcher.fixed_bytes == 0
-    assert watcher.peak_bytes > kept
+    assert tracker.bytes == tracker.batch_independent_bytes == 0
+    assert tracker.peak_bytes > activation_bytes
 
 
-def test_what_is_made_of_parameters_alone_does_not_count_by_the_sample() -> None:
+def test_tensors_computed_from_parameters_alone_are_counted_separately() -> None:
     network = nn.Linear(64, 64, bias=False)
-    watcher = OperationTracker(network.parameters())
-    with watcher:
+    tracker = OperationTracker(network.parameters())
+    with tracker:
         squared = network.weight.square()
         mixed = torch.ones(1, 64) @ squared
-    assert watcher.fixed_bytes == 64 * 64 * 4
-    assert watcher.bytes == 2 * 64 * 4
+    assert tracker.batch_independent_bytes == 64 * 64 * 4
+    assert tracker.bytes == 2 * 64 * 4
     del mixed
+
+
+def test_views_of_tensors_older_than_the_tracker_are_not_counted() -> None:
+    images = torch.zeros(4, 3, 8, 8)
+    tracker = OperationTracker([])
+    with tracker:
+        views = [images.detach(), images[:2], images.flatten(1)]
+        images.mul_(2)
+    assert tracker.bytes == tracker.peak_bytes == 0
+    with tracker:
+        doubled = images.detach() * 2
+    assert tracker.bytes == doubled.nbytes
+    del views
 
 
 def test_a_storage_behind_several_tensors_counts_once() -> None:
@@ -68,6 +81,6 @@ def test_a_storage_behind_several_tensors_counts_once() -> None:
     assert count_bytes([batch, picture[:1]]) == picture.nbytes + 16
 
 
-def test_inference_keeps_no_graph_and_counts_the_forward_pass() -> None:
+def test_count_flops_counts_the_forward_pass() -> None:
     network = nn.Linear(8, 4)
     assert count_flops(lambda: network(torch.zeros(2, 8))) == 2 * 2 * 8 * 4

@@ -200,7 +200,7 @@ def test_counters_of_another_version_are_refused() -> None:
         restore(engine, lambda tensors: {name: 0 for name in counters(engine) if name != "images_seen"})
 
 
-def test_a_share_of_another_size_than_promised_is_a_mistake_of_the_caller() -> None:
+def test_a_local_batch_of_the_wrong_size_is_refused() -> None:
     with pytest.raises(AssertionError, match="a local batch has 16 images, not 8"):
         build_engine().step(draw_numbers(8))
 
@@ -212,7 +212,7 @@ def build_normed_engine(recipe: ToyRecipe | None = None) -> Engine:
     return Engine(recipe, EngineConfig(global_batch=16, precision="fp32"), total_images=1600, device=CPU)
 
 
-def test_statistics_of_a_skipped_step_are_taken_back() -> None:
+def test_running_statistics_of_a_skipped_step_are_restored() -> None:
     engine = build_normed_engine()
     engine.step(draw_numbers(16))
     before = weights(engine, "first")
@@ -224,7 +224,7 @@ def test_statistics_of_a_skipped_step_are_taken_back() -> None:
     assert engine.skipped_steps == 1
 
 
-def test_the_state_waits_for_the_verdict_on_the_newest_step() -> None:
+def test_the_state_includes_whether_the_newest_step_was_skipped() -> None:
     engine = build_engine()
     report = engine.step(spoil(draw_numbers(16), "first"))
     # As on a GPU, where the host looks at a step when it has given the next one.
@@ -232,7 +232,7 @@ def test_the_state_waits_for_the_verdict_on_the_newest_step() -> None:
     assert (counters(engine)["bad_steps"], counters(engine)["skipped_steps"]) == (2, 2)
 
 
-def test_memory_that_runs_out_before_the_first_phase_leaves_the_former_step_in_place() -> None:
+def test_running_out_of_memory_before_the_first_phase_keeps_the_running_statistics_of_the_last_step() -> None:
     class Starving(ToyRecipe):
         calls = 0
 
@@ -252,7 +252,7 @@ def test_memory_that_runs_out_before_the_first_phase_leaves_the_former_step_in_p
     assert int(weights(engine, "first")["3.num_batches_tracked"]) == seen + 4
 
 
-def test_memory_that_runs_out_within_a_phase_takes_its_statistics_back() -> None:
+def test_running_out_of_memory_within_a_phase_restores_running_statistics() -> None:
     engine = build_normed_engine()
     fit = engine.recipe.phases[0]
     lost: list[int] = []

@@ -61,7 +61,7 @@ def test_an_automatic_global_batch_fills_the_memory_and_scales_the_rate() -> Non
     assert rate == pytest.approx(0.1 * engine.global_batch / 32)
 
 
-def test_a_single_image_that_does_not_fit_is_told_with_its_remedies() -> None:
+def test_a_single_image_that_does_not_fit_is_an_error_that_names_remedies() -> None:
     engine = build(global_batch=4, batch_size="auto")
     engine.memory_bytes = 1
     with pytest.raises(

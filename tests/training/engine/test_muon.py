@@ -50,7 +50,7 @@ def test_the_nearest_orthogonal_matrix_has_the_same_singular_vectors(
     assert float((near - u * along[:, None] @ vh).abs().max()) < tolerance
 
 
-def test_a_matrix_of_zeros_stays_one() -> None:
+def test_a_matrix_of_zeros_is_unchanged() -> None:
     assert not orthogonalize(torch.zeros(2, 8, 12), torch.float32).any()
 
 

@@ -27,7 +27,7 @@ def test_nonfinite_steps_are_counted_and_a_good_one_ends_the_row() -> None:
     assert steps.total == 3
 
 
-def test_the_newest_steps_may_be_judged_later() -> None:
+def test_the_newest_steps_may_be_checked_for_nonfinite_values_later() -> None:
     steps = NonfiniteSteps(5)
     for _ in range(3):
         steps.add(report(BAD))

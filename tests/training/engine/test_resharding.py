@@ -48,13 +48,13 @@ def test_two_processes_follow_the_curve_of_one(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_one_process_goes_on_from_two(
+def test_one_process_resumes_a_run_of_two(
     saved: Any, folder: Path, uninterrupted: list[dict[str, float]], strategy: str
 ) -> None:
     assert_close(go_on(build("ddp"), str(folder / strategy)), uninterrupted[BEFORE:])
 
 
-def test_three_processes_go_on_from_two_under_another_strategy(
+def test_three_processes_resume_a_run_of_two_under_another_strategy(
     saved: Any, folder: Path, uninterrupted: list[dict[str, float]], tmp_path: Path
 ) -> None:
     found = run_group(resume_under_another, 3, tmp_path, str(folder))[0]

@@ -6,15 +6,15 @@ from torch import nn
 from fusionray.training.engine.running_statistics import RunningStatistics, copy_statistics
 
 
-def build_norm(rows: int) -> nn.BatchNorm1d:
-    """Build a norm that has seen this many rows."""
+def build_batch_norm(num_rows: int) -> nn.BatchNorm1d:
+    """Build a batch norm that has seen `num_rows` rows."""
     norm = nn.BatchNorm1d(2)
-    norm(torch.arange(2.0 * rows).reshape(rows, 2))
+    norm(torch.arange(2.0 * num_rows).reshape(num_rows, 2))
     return norm
 
 
-def test_statistics_are_taken_back_to_what_was_kept_last() -> None:
-    norm = build_norm(3)
+def test_restore_returns_to_the_last_snapshot() -> None:
+    norm = build_batch_norm(3)
     statistics = RunningStatistics([nn.Linear(2, 2), norm])
     norm(torch.randn(5, 2))
     statistics.snapshot()
@@ -25,19 +25,19 @@ def test_statistics_are_taken_back_to_what_was_kept_last() -> None:
     torch.testing.assert_close(dict(norm.named_buffers()), wanted, rtol=0, atol=0)
 
 
-def test_they_are_taken_back_only_where_the_device_says_so() -> None:
-    norm = build_norm(3)
+def test_restore_does_nothing_where_the_condition_is_false() -> None:
+    norm = build_batch_norm(3)
     statistics = RunningStatistics([norm])
     kept = norm.running_mean.clone()
     norm(torch.randn(5, 2))
     new = norm.running_mean.clone()
-    statistics.restore(where=torch.tensor(False))
+    statistics.restore(condition=torch.tensor(False))
     assert torch.equal(norm.running_mean, new)
-    statistics.restore(where=torch.tensor(True))
+    statistics.restore(condition=torch.tensor(True))
     assert torch.equal(norm.running_mean, kept)
 
 
-def test_networks_without_statistics_have_nothing_to_keep() -> None:
+def test_networks_without_buffers_are_accepted() -> None:
     statistics = RunningStatistics([nn.Linear(2, 2)])
     statistics.snapshot()
     statistics.restore()
@@ -45,7 +45,7 @@ def test_networks_without_statistics_have_nothing_to_keep() -> None:
 
 
 def test_statistics_are_copied_into_another_network() -> None:
-    seen, fresh = build_norm(9), nn.BatchNorm1d(2)
+    seen, fresh = build_batch_norm(9), nn.BatchNorm1d(2)
     copy_statistics(seen, to=fresh)
     torch.testing.assert_close(dict(fresh.named_buffers()), dict(seen.named_buffers()), rtol=0, atol=0)
     assert fresh.running_mean is not seen.running_mean

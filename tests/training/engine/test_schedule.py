@@ -15,7 +15,7 @@ def test_the_rate_grows_from_a_tenth_to_the_peak() -> None:
     assert learning_rate(WARM, 2e-4, 1000, 10_000) == pytest.approx(2e-4)
 
 
-def test_the_rate_falls_as_a_cosine_to_the_final_one_and_stays_there() -> None:
+def test_the_rate_falls_as_a_cosine_to_the_final_rate_and_stays_there() -> None:
     assert learning_rate(WARM, 2e-4, 5500, 10_000) == pytest.approx(1e-6 + (2e-4 - 1e-6) / 2)
     quarter = 1e-6 + (2e-4 - 1e-6) * (1 + math.cos(math.pi / 4)) / 2
     assert learning_rate(WARM, 2e-4, 3250, 10_000) == pytest.approx(quarter)

@@ -128,7 +128,7 @@ def test_compression_rounds_what_is_exchanged(ranks: list[dict[str, Any]], name:
     assert found == pytest.approx(wanted, rel=TOLERANCES[name])
 
 
-def test_what_a_compression_remembers_of_a_bad_step_is_dropped(ranks: list[dict[str, Any]]) -> None:
+def test_the_compression_error_of_a_nonfinite_step_is_dropped(ranks: list[dict[str, Any]]) -> None:
     before, after = ranks[0]["strategies"]["powersgd"]["errors"]
     assert before > 0
     assert after == 0

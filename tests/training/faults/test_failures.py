@@ -22,11 +22,11 @@ def test_the_cause_of_a_failure_is_its_first_exception_s_last_line() -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_a_failed_worker_is_told_of_while_the_run_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_failure_of_a_worker_is_logged_during_the_run(capfd: pytest.CaptureFixture[str]) -> None:
     progress = ProgressHandle()
-    with progress.shown("train", 8, "img"):
+    with progress.progress_bar("train", 8, "img"):
         FailureReporter(progress, "first").after_exception(None, {1: RuntimeError("other"), 0: fail()})
-        progress.advance(8, {"loss": 0.5})
+        progress.set_completed(8, {"loss": 0.5})
     errors = capfd.readouterr().err
     assert "train first: worker 0 failed (ValueError: the batch is empty)" in errors
     progress.close()

@@ -37,7 +37,7 @@ def look_at(folder: Path, validation_people: int) -> tuple[list[FaceBatch], dict
 
 
 @pytest.mark.parametrize("validation_people", [1, 3])
-def test_a_reader_is_measured_on_whoever_is_held_out(tmp_path: Path, validation_people: int) -> None:
+def test_a_reader_is_measured_on_held_out_people(tmp_path: Path, validation_people: int) -> None:
     batches, metrics = look_at(tmp_path, validation_people)
     assert set(metrics) == {"validation_pose_error", "validation_expression_error", "validation_light_error"}
     (batch,) = batches
@@ -47,5 +47,5 @@ def test_a_reader_is_measured_on_whoever_is_held_out(tmp_path: Path, validation_
     torch.testing.assert_close(batch.attributes[:1], first)
 
 
-def test_nothing_is_measured_where_nobody_is_held_out(tmp_path: Path) -> None:
+def test_without_held_out_people_nothing_is_measured(tmp_path: Path) -> None:
     assert look_at(tmp_path, 0) == ([], {})

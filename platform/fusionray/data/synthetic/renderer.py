@@ -1,6 +1,6 @@
 """Render pictures and regions of synthetic people, and project the five landmarks of their faces.
 
-Legend: N rows, S output size, I identity parameters, A attributes.
+Shapes: N people, I identity parameters, A attribute parameters.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from torch import Tensor
 from fusionray.data.synthetic.parameters.definitions import ATTRIBUTE_NAMES, IDENTITY_NAMES, ParameterColumns
 from fusionray.data.synthetic.scene import Scene
 from fusionray.data.synthetic.shapes.hairstyles import hair_drawing_cost
-from fusionray.data.synthetic.shapes.person import build_person_model, slice_rows
+from fusionray.data.synthetic.shapes.person import build_person_model, check_rows, slice_rows
 
 # Small enough that the planes of a chunk stay in the processor's cache.
 _CHUNK_PIXELS = 16 * 128 * 128
 
 
 def render(identity: Tensor, attributes: Tensor, size: int, view: Tensor | None = None) -> Tensor:
-    """Render people [N, I] under picture conditions [N, A] -> RGB float32 [N, 3, size, size] in [0, 1].
+    """Render identity parameters [N, I] with attribute parameters [N, A] -> RGB float32 [N, 3, size, size] in [0, 1].
 
     `view` [N, 2, 3] maps output unit-square coordinates to picture unit-square coordinates (x right, y down, pixel
     centre (i + 0.5) / size); None renders the whole picture. The true fusion of source and target has the
@@ -33,48 +33,49 @@ def render(identity: Tensor, attributes: Tensor, size: int, view: Tensor | None 
 def render_with_region(
     identity: Tensor, attributes: Tensor, size: int, view: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Render as `render` does; return also the region [N, 1, size, size] in [0, 1] that shows the identity.
+    """Render as `render` does; return also the region float32 [N, 1, size, size] in [0, 1] that shows the face.
 
     The region covers the skin of the face, its features and the ears, without the hair and glasses in front of them.
     It leaves out the neck, though the skin there has the tone of the identity.
 
     Raises: ValueError for a wrong shape or a size below 8.
     """
+    check_rows(identity, attributes)
     count = identity.shape[0]
-    if attributes.shape[0] != count:
-        raise ValueError(f"attributes: {attributes.shape[0]} rows for {count} identities; give one row each")
     if size < 8:
         raise ValueError(f"size: {size} is too small to draw a face; use 8 or more")
     if view is not None and view.shape != (count, 2, 3):
         raise ValueError(f"view: expected shape [{count}, 2, 3], got {list(view.shape)}")
     pictures = torch.empty((count, 3, size, size), dtype=torch.float32, device=identity.device)
     regions = pictures.new_empty((count, 1, size, size))
-    chunk = max(1, min(64, _CHUNK_PIXELS // size**2))
+    # A layer is drawn for all rows of a chunk if one of them needs it, so chunks of small pictures are limited too.
+    rows_per_chunk = max(1, min(64, _CHUNK_PIXELS // size**2))
     _retain_freed_memory(identity.device)
     order = _order_by_cost(identity, attributes)
-    person = build_person_model(identity[order], attributes[order])
-    for start in range(0, count, chunk):
-        rows = order[start : start + chunk]
-        part = slice_rows(person, start, start + chunk)
+    model = build_person_model(identity[order], attributes[order])
+    for start in range(0, count, rows_per_chunk):
+        rows = order[start : start + rows_per_chunk]
+        part = slice_rows(model, start, start + rows_per_chunk)
         scene = Scene(part, size, None if view is None else view[rows].to(torch.float32))
         pictures[rows], regions[rows, 0] = scene.draw()
     return pictures, regions
 
 
 def _order_by_cost(identity_NI: Tensor, attributes_NA: Tensor) -> Tensor:
-    """Return an order of rows in which neighbours need the same layers, and windows of similar size."""
+    """Return an order of rows, int64 [N], in which neighbours need the same layers, and windows of similar size."""
     identity = ParameterColumns.from_tensor(identity_NI, IDENTITY_NAMES)
     attributes = ParameterColumns.from_tensor(attributes_NA, ATTRIBUTE_NAMES)
-    effort = hair_drawing_cost(attributes) + 0.5 * attributes["scale"]
-    effort = effort + 10.0 * (identity["moustache"] > 0) + 20.0 * (attributes["glasses"] > 0.5)
-    return torch.argsort(effort[:, 0, 0], stable=True)
+    cost = hair_drawing_cost(attributes) + 0.5 * attributes["scale"]
+    cost = cost + 10.0 * (identity["moustache"] > 0) + 20.0 * (attributes["glasses"] > 0.5)
+    return torch.argsort(cost[:, 0, 0], stable=True)
 
 
 def _retain_freed_memory(device: torch.device) -> None:
-    """Make glibc keep freed memory between chunks.
+    """Make glibc keep freed memory between chunks; without this, page faults take a sixth of the rendering time.
 
-    Freeing one large block raises two thresholds of glibc: above one it returns memory to the system, below the other
-    it reuses memory. Without this, page faults take a sixth of the time. Nothing is written to the block.
+    Freeing a block below 32 MiB that was mapped raises glibc's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD: below the first,
+    blocks come from the heap; up to the second, freed memory at the end of the heap is not returned to the system.
+    Nothing is written to the block.
     """
     if device.type == "cpu":
         torch.empty(31 * 2**20, dtype=torch.uint8)
@@ -82,17 +83,18 @@ def _retain_freed_memory(device: torch.device) -> None:
 
 @torch.no_grad()
 def project_landmarks(identity: Tensor, attributes: Tensor) -> Tensor:
-    """Return the exact five landmarks [N, 5, 2] in unit coordinates of the picture (x right, y down).
+    """Return the exact five landmarks, float32 [N, 5, 2] in the unit square: x right, y down.
 
-    Order: left eye, right eye, nose tip, left and right corner of the mouth, as seen in the image.
+    pixel = value * size - 0.5. Order: left eye, right eye, nose tip, left and right corner of the mouth, as seen in the
+    image.
 
     Raises: ValueError for a wrong shape.
     """
-    person = build_person_model(identity, attributes)
-    head, mouth = person.head, person.mouth
-    places = [(x, head.eye_y, head.depth_at(x, head.eye_y)) for x in (-head.eye_x, head.eye_x)]
-    places.append(person.nose.tip)
+    model = build_person_model(identity, attributes)
+    head, mouth, pose = model.head, model.mouth, model.pose
+    head_points = [(x, head.eye_y, head.depth_at(x, head.eye_y)) for x in (-head.eye_x, head.eye_x)]
+    head_points.append(model.nose.tip)
     y = mouth.corner_y()
-    places += [(x, y, head.depth_at(x, y)) for x in (-mouth.half_width, mouth.half_width)]
-    points = [person.pose.to_screen(place) for place in places]
-    return torch.stack([person.pose.to_picture(u, v) for u, v, _ in points], dim=1)
+    head_points += [(x, y, head.depth_at(x, y)) for x in (-mouth.half_width, mouth.half_width)]
+    screen_points = [pose.to_screen(point) for point in head_points]
+    return torch.stack([pose.to_picture(u, v) for u, v, _ in screen_points], dim=1)

@@ -26,7 +26,7 @@ from pydantic import AwareDatetime, Field
 
 from fusionray.config import Section, validate
 from fusionray.errors import ConfigInvalid
-from fusionray.storage.atomic_files import write_private
+from fusionray.storage.atomic_files import replace_private_file
 
 logger = logging.getLogger("ray.serve")
 
@@ -191,7 +191,7 @@ def write_keys(file: Path, keys: tuple[ApiKey, ...]) -> None:
     """Write a file of keys atomically, for its owner alone."""
     tree = {"keys": [key.model_dump(mode="json", exclude_none=True) for key in keys]}
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_private(file, (FILE_HEAD + yaml.safe_dump(tree, sort_keys=False)).encode())
+    replace_private_file(file, (FILE_HEAD + yaml.safe_dump(tree, sort_keys=False)).encode())
 
 
 def add_key(

@@ -23,7 +23,7 @@ from typing import Literal
 from fusionray.errors import QuotaExceeded
 from fusionray.serving.addresses import keep_replica_on_loopback
 from fusionray.serving.auth.api_keys import ApiKey
-from fusionray.storage.atomic_files import write_private
+from fusionray.storage.atomic_files import replace_private_file
 
 Kind = Literal["requests", "images"]
 
@@ -126,7 +126,7 @@ class RateLimiter:
     def save(self) -> None:
         """Write the day's images before a replica spends them."""
         if self.file is not None:
-            write_private(self.file, json.dumps({"day": self.day, "images": self.images}).encode())
+            replace_private_file(self.file, json.dumps({"day": self.day, "images": self.images}).encode())
 
 
 def choose_amount(left: int, needed: int, wanted: int) -> int:

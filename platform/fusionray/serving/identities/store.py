@@ -51,11 +51,11 @@ from fusionray.serving.identities.encryption import (
 from fusionray.storage.atomic_files import (
     TMP_NAME,
     TRASH_NAME,
+    create_file,
     make_private_folder,
-    remove_abandoned,
+    remove_abandoned_folders,
     remove_tree,
-    write_new,
-    write_private,
+    replace_private_file,
 )
 
 HANDLE = re.compile(r"id_[A-Za-z0-9_-]{43}")
@@ -124,7 +124,7 @@ class IdentityStore:
         self.reserve(len(encrypted))
         draft = make_private_folder(self.tmp / uuid.uuid4().hex)
         try:
-            write_new(draft / FACE_NAME, encrypted)
+            create_file(draft / FACE_NAME, encrypted)
             draft.rename(self.faces / name_of(handle))
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
@@ -151,8 +151,10 @@ class IdentityStore:
         """
         self.get(handle, owner)
         name = self.name(handle)
-        gone = remove_tree(self.faces / name, self.trash)
-        self.memory.forget(name)
+        try:
+            gone = remove_tree(self.faces / name, self.trash)
+        finally:
+            self.memory.forget(name)
         if not gone:
             raise unknown()
 
@@ -168,7 +170,7 @@ class IdentityStore:
             expires_ms = read_expiry_ms(self.read_header(name))
             encrypted = Cipher(handle).encrypt(pack_reading(reading), expires_ms, encoder_hash.encode())
             # The folder of a removed face does not exist, so a reading cannot restore the face.
-            write_private(self.faces / name / f"{READING_PREFIX}{encoder_hash}", encrypted)
+            replace_private_file(self.faces / name / f"{READING_PREFIX}{encoder_hash}", encrypted)
         except FileNotFoundError:
             raise unknown() from None
         kept = np.array(reading, np.float32)
@@ -185,8 +187,8 @@ class IdentityStore:
                 expires_at = 0.0
             if not self.is_alive(expires_at):
                 num_removed += remove_tree(Path(entry.path), self.trash)
-        remove_abandoned(self.tmp)
-        remove_abandoned(self.trash)
+        remove_abandoned_folders(self.tmp)
+        remove_abandoned_folders(self.trash)
         with self.lock:
             self.counted_at = float("-inf")
         self.memory.forget_all(lambda face: not self.is_alive(face.expires_at))

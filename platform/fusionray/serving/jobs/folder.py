@@ -29,10 +29,10 @@ from fusionray.serving.jobs.items import ItemOutcome, JobItem, write_archive
 from fusionray.storage.atomic_files import (
     FILE_MODE,
     TMP_NAME,
+    create_file,
     make_private_folder,
+    replace_private_file,
     sync_folder,
-    write_new,
-    write_private,
 )
 
 EndState = Literal["done", "failed", "cancelled"]
@@ -142,7 +142,7 @@ class JobFolder:
     def write_result(self, index: int, outcome: ItemOutcome) -> None:
         """Store the outcome of an item."""
         kind = "done" if outcome.problem is None else "failed"
-        write_private(self.path / "results" / f"{index:04d}.{kind}", outcome.pack())
+        replace_private_file(self.path / "results" / f"{index:04d}.{kind}", outcome.pack())
 
     def read_results(self, progress: Progress) -> Iterator[tuple[int, ItemOutcome]]:
         """Read the outcomes of the items in their order, one in memory at a time."""
@@ -166,7 +166,7 @@ class JobFolder:
 
     def reserve(self) -> None:
         """Allocate the space in which `end` writes on a full disk."""
-        write_new(make_private_folder(self.path / RESERVE_NAME) / ENDED_NAME, b" " * RESERVED_BYTES)
+        create_file(make_private_folder(self.path / RESERVE_NAME) / ENDED_NAME, b" " * RESERVED_BYTES)
 
     def end(self, state: EndState, reason: str | None = None) -> bool:
         """End the job without a result; return whether this call ended it. Needs no free disk space."""
@@ -195,7 +195,7 @@ class JobFolder:
             write_archive(draft / ARCHIVE_NAME, self.read_results(progress))
             sync_file(draft / ARCHIVE_NAME)
             ended = JobOutcome("done", len(progress.done), len(progress.failed), time.time())
-            write_private(draft / ENDED_NAME, json.dumps(asdict(ended)).encode())
+            replace_private_file(draft / ENDED_NAME, json.dumps(asdict(ended)).encode())
         except BaseException as error:
             shutil.rmtree(draft, ignore_errors=True)
             if isinstance(error, FileNotFoundError) and not self.is_open:

@@ -40,11 +40,11 @@ from fusionray.serving.jobs.folder import (
 from fusionray.storage.atomic_files import (
     TMP_NAME,
     TRASH_NAME,
+    create_file,
     make_private_folder,
-    remove_abandoned,
+    remove_abandoned_folders,
     remove_tree,
     sync_folder,
-    write_new,
 )
 from fusionray.storage.lease import Lease
 
@@ -154,12 +154,14 @@ class JobStore:
         for name in ("targets", "results"):
             make_private_folder(draft / name)
         for index, target in enumerate(targets, 1):
-            write_new(draft / "targets" / f"{index:04d}", target if isinstance(target, bytes) else target.read_bytes())
+            create_file(
+                draft / "targets" / f"{index:04d}", target if isinstance(target, bytes) else target.read_bytes()
+            )
         if isinstance(source, str):
-            write_new(draft / IDENTITY_NAME, source.encode())
+            create_file(draft / IDENTITY_NAME, source.encode())
         else:
-            write_new(draft / SOURCE_NAME, source)
-        write_new(draft / RECORD_NAME, json.dumps(asdict(record)).encode())
+            create_file(draft / SOURCE_NAME, source)
+        create_file(draft / RECORD_NAME, json.dumps(asdict(record)).encode())
         JobFolder(draft, record).reserve()
 
     def status(self, job: str, owner: str) -> JobStatus:
@@ -220,8 +222,8 @@ class JobStore:
                 num_removed += remove_tree(folder.path, self.trash)
             elif self.find_ended(folder) is not None:
                 folder.clean()
-        remove_abandoned(self.tmp)
-        remove_abandoned(self.trash)
+        remove_abandoned_folders(self.tmp)
+        remove_abandoned_folders(self.trash)
         return num_removed
 
     def find(self, job: str, owner: str) -> JobFolder:

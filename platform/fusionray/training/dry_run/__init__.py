@@ -1,1 +1,1 @@
-"""Dry run: operations, memory, batch and strategy of a run, from one step on this machine."""
+"""Dry run: FLOPs, memory, batch and strategy of a run, from one step on this machine."""

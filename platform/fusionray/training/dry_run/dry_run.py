@@ -44,7 +44,7 @@ ASSUMED_PEOPLE = 1000
 class DryRun:
     """The result of a dry run.
 
-    `footprint`: operations and bytes that a step needs per sample. `plan`: batch sizes and strategy that `auto`
+    `footprint`: FLOPs and bytes that a step needs per sample. `plan`: batch sizes and strategy that `auto`
     would choose. `losses`: by name, of the real step. `step_seconds`: its wall time, uncompiled.
     """
 
@@ -226,7 +226,7 @@ def take_step(
 
 
 def count_inference(network: nn.Module, inputs: tuple[Tensor, ...]) -> int:
-    """Count the floating-point operations of one forward pass in eval mode; the training mode is restored."""
+    """Return the FLOPs of one forward pass in eval mode; the training mode is restored."""
     device = next(network.parameters()).device
     training = network.training
     try:

@@ -1,4 +1,4 @@
-"""The footprint of a training step: parameters, operations, memory, measured on one small step."""
+"""The footprint of a training step: parameters, FLOPs, memory, measured on one small step."""
 
 from __future__ import annotations
 
@@ -22,38 +22,43 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class PhaseFootprint:
-    """One phase, per sample: `flops` forward and backward, `kept_bytes` at the end of the forward pass, `peak_bytes`.
+    """Cost of one phase. `flops`, `activation_bytes` and `peak_bytes` are per sample.
 
-    `fixed_bytes`: the peak of tensors that do not grow with the batch, without gradients; not per sample.
+    `flops`: of forward and backward pass. `activation_bytes`: tensors at the end of the forward pass; `peak_bytes`: the
+    most at any time. `batch_independent_bytes`: peak of the tensors that do not grow with the batch, without gradients.
     """
 
     name: str
     trains: str
     interval: int
     flops: float
-    kept_bytes: float
+    activation_bytes: float
     peak_bytes: float
-    fixed_bytes: int
+    batch_independent_bytes: int
 
 
 @dataclass(frozen=True)
 class NetworkFootprint:
-    """Parameters of a trained network; `largest_unit`: the parameters that FSDP gathers at once.
+    """Parameters of a trained network; `largest_fsdp_unit`: the largest number of parameters that FSDP gathers at once.
 
-    `states`: values that the optimiser keeps for each parameter, on average. `with_ema`: it has an EMA network.
-    `stays_whole`: a phase differentiates its gradients, which sharded parameters do not support.
+    `optimizer_values_per_parameter`: values that the optimiser keeps for each parameter, on average. `has_ema`: it has
+    an EMA network. `cannot_shard`: a phase differentiates its gradients, which sharded parameters do not support.
     """
 
     parameters: int
-    states: float
-    with_ema: bool
-    largest_unit: int
-    stays_whole: bool
+    optimizer_values_per_parameter: float
+    has_ema: bool
+    largest_fsdp_unit: int
+    cannot_shard: bool
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Costs of one training step of a recipe; bytes and operations per sample unless a field says otherwise."""
+    """Costs of one training step of a recipe.
+
+    `networks`: trained networks by name. `frozen`: number of parameters of frozen networks, by name; `frozen_bytes`: of
+    these parameters and of buffers. `input_bytes`: per sample, of the prepared batch and of tensors that phases share.
+    """
 
     networks: Mapping[str, NetworkFootprint]
     frozen: Mapping[str, int]
@@ -68,13 +73,13 @@ class Footprint:
 
     @property
     def flops(self) -> float:
-        """Operations of a training step; a phase with an interval counts in proportion."""
+        """FLOPs of a training step per sample; a phase with an interval counts in proportion."""
         return sum(phase.flops / phase.interval for phase in self.phases)
 
     @property
     def activation_bytes(self) -> float:
-        """Bytes kept for the backward pass, in the phase that keeps most."""
-        return max(phase.kept_bytes for phase in self.phases)
+        """Bytes per sample kept for the backward pass, in the phase that keeps most."""
+        return max(phase.activation_bytes for phase in self.phases)
 
 
 def measure_step(
@@ -82,11 +87,11 @@ def measure_step(
 ) -> Footprint:
     """Run every phase of a recipe once, without changing its networks, and measure its costs.
 
-    `batch`: uint8 crops on the device of the networks; a few images suffice, since all costs per sample grow linearly.
+    `batch`: uint8 crops on the device of the networks; a few images suffice, since costs grow linearly with the batch.
     Gradients are cleared afterwards.
     """
     size = len(batch)
-    given = [
+    parameters_and_buffers = [
         tensor
         for network in (*recipe.networks.values(), *recipe.frozen.values(), *recipe.adaptive.values())
         for tensor in (*network.parameters(), *network.buffers())
@@ -104,17 +109,17 @@ def measure_step(
             for name, network in recipe.networks.items():
                 network.requires_grad_(name == phase.trains)
             seen = PhaseInput(recipe.networks, recipe.frozen, prepared, shared)
-            phases.append(measure_phase(phase, seen, OperationTracker(given), precision, size))
+            phases.append(measure_phase(phase, seen, OperationTracker(parameters_and_buffers), precision, size))
     for network in recipe.networks.values():
         network.requires_grad_(True)
     second_order = {phase.trains for phase in recipe.phases if phase.second_order}
     return Footprint(
         networks={
-            name: describe_network(
+            name: measure_network(
                 network,
-                states=count_states(network, recipe.optimizers[name]),
-                with_ema=name in recipe.ema_names,
-                stays_whole=name in second_order,
+                optimizer_values_per_parameter=count_states(network, recipe.optimizers[name]),
+                has_ema=name in recipe.ema_names,
+                cannot_shard=name in second_order,
             )
             for name, network in recipe.networks.items()
         },
@@ -139,14 +144,14 @@ def measure_phase(
     """Run one phase forward and backward, and measure it with `tracker`."""
     trained = seen.networks[phase.trains]
     hooks = [
-        parameter.register_post_accumulate_grad_hook(tracker.release_gradient)  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(tracker.untrack_gradient)  # type: ignore[no-untyped-call]
         for parameter in trained.parameters()
     ]
     try:
         with tracker:
             with precision.autocast():
                 losses = phase.loss(seen)
-            kept = tracker.bytes
+            activation_bytes = tracker.bytes
             losses.total.backward()  # type: ignore[no-untyped-call]
     finally:
         for hook in hooks:
@@ -157,9 +162,9 @@ def measure_phase(
         trains=phase.trains,
         interval=phase.interval,
         flops=tracker.flops / size,
-        kept_bytes=kept / size,
+        activation_bytes=activation_bytes / size,
         peak_bytes=tracker.peak_bytes / size,
-        fixed_bytes=tracker.peak_fixed_bytes,
+        batch_independent_bytes=tracker.peak_batch_independent_bytes,
     )
 
 
@@ -175,13 +180,16 @@ def preserve_statistics(networks: Iterable[nn.Module]) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def describe_network(network: nn.Module, *, states: float, with_ema: bool, stays_whole: bool) -> NetworkFootprint:
-    """Count the parameters of a network and of its largest unit."""
+def measure_network(
+    network: nn.Module, *, optimizer_values_per_parameter: float, has_ema: bool, cannot_shard: bool
+) -> NetworkFootprint:
+    """Count the parameters of a network and of its largest FSDP unit."""
     total = sum(parameter.numel() for parameter in network.parameters())
     units = [
         sum(parameter.numel() for parameter in module.parameters())
         for module in network.modules()
         if isinstance(module, ActivationCheckpointedBlock)
     ]
-    # What lies in no unit is gathered with the network as a whole.
-    return NetworkFootprint(total, states, with_ema, max([total - sum(units), *units]), stays_whole)
+    # Parameters outside of all units are gathered together.
+    largest_fsdp_unit = max([total - sum(units), *units])
+    return NetworkFootprint(total, optimizer_values_per_parameter, has_ema, largest_fsdp_unit, cannot_shard)

@@ -61,7 +61,9 @@ def estimate_memory(
         ema=sum(part.ema for part in parts),
         frozen=footprint.frozen_bytes,
         exchange=sum(part.exchange for part in parts),
-        activations=max(int(phase.peak_bytes * batch_size) + phase.fixed_bytes for phase in footprint.phases),
+        activations=max(
+            int(phase.peak_bytes * batch_size) + phase.batch_independent_bytes for phase in footprint.phases
+        ),
         inputs=int(footprint.input_bytes * local_batch_images),
     )
 
@@ -71,15 +73,17 @@ def lay_out(
 ) -> ParallelLayout:
     """Return the bytes of a network on each rank under a strategy."""
     whole = network.parameters * FLOAT_BYTES
-    states, ema = int(whole * network.states), whole * network.with_ema
+    states, ema = int(whole * network.optimizer_values_per_parameter), whole * network.has_ema
     if num_ranks == 1:
         return ParallelLayout(whole, whole, states, ema, 0)
-    kept_whole = network.stays_whole or network.parameters < parallel.shard_from_parameters
+    kept_whole = network.cannot_shard or network.parameters < parallel.shard_from_parameters
     if strategy == "fsdp" and not kept_whole:
         part = -(-whole // num_ranks)
         # The present unit and the next one are gathered at once.
-        gathered = 2 * network.largest_unit * FLOAT_BYTES
-        return ParallelLayout(part, part, int(part * network.states), part * network.with_ema, gathered)
+        gathered = 2 * network.largest_fsdp_unit * FLOAT_BYTES
+        return ParallelLayout(
+            part, part, int(part * network.optimizer_values_per_parameter), part * network.has_ema, gathered
+        )
     if strategy == "zero":
         states = -(-states // num_ranks)
     return ParallelLayout(whole, whole, states, ema, exchange_bytes(whole, parallel))

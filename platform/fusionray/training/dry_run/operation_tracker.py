@@ -1,8 +1,8 @@
-"""Track a computation: every operation when it is dispatched, every storage until it is freed.
+"""Track FLOPs and tensor memory of a computation with a TorchDispatchMode.
 
-Operations are counted by torch's own formulas: a multiplication and an addition are two. Tensors that follow from
-parameters alone (weights cast to bf16, sums of squared weights) do not grow with the batch and are counted separately,
-as are gradients of parameters.
+FLOPs follow torch.utils.flop_counter: matrix multiplications, convolutions and attention only, a multiply-add as two.
+Memory is that of new storages, each until it is freed. Tensors computed from parameters and buffers alone (weights cast
+to bf16, sums of squared weights) do not grow with the batch and are counted separately.
 """
 
 from __future__ import annotations
@@ -21,59 +21,66 @@ from fusionray.types import Batch
 
 
 class OperationTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count operations and follow the bytes of new tensors, while active."""
+    """Count FLOPs, and the bytes of new storages that are not freed yet, while active.
 
-    def __init__(self, given: Iterable[Tensor]) -> None:
-        """Start to track; `given`: existing parameters and buffers, which are not counted."""
+    `flops`: FLOPs so far. `bytes`, `peak_bytes`: bytes of live storages, now and at most.
+    `batch_independent_bytes`, `peak_batch_independent_bytes`: the same of storages computed from parameters and buffers
+    alone, which `bytes` does not include. `live`: bytes of each live storage. `batch_independent`: keys of storages of
+    parameters and buffers, and of those computed from them alone.
+    """
+
+    def __init__(self, parameters_and_buffers: Iterable[Tensor]) -> None:
+        """Start with all counts at 0; `parameters_and_buffers`: existing tensors that do not grow with the batch."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.fixed = {tensor.untyped_storage()._cdata for tensor in given}
+        self.batch_independent = {tensor.untyped_storage()._cdata for tensor in parameters_and_buffers}
         self.live: dict[int, int] = {}
         self.flops: int = 0
         self.bytes = self.peak_bytes = 0
-        self.fixed_bytes = self.peak_fixed_bytes = 0
+        self.batch_independent_bytes = self.peak_batch_independent_bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         kwargs = kwargs or {}
+        inputs = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **kwargs)
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             self.flops += int(formula(*args, **kwargs, out_val=result))
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        fixed = bool(inputs) and all(tensor.untyped_storage()._cdata in self.fixed for tensor in inputs)
+        batch_independent = bool(inputs) and inputs <= self.batch_independent
         for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self.follow(leaf.untyped_storage(), fixed=fixed)
+            # A view of an input is not a new storage, even if the input is older than the tracker.
+            if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in inputs:
+                self.track_storage(leaf.untyped_storage(), batch_independent=batch_independent)
         return result
 
-    def follow(self, storage: torch.UntypedStorage, *, fixed: bool) -> None:
-        """Count a new storage until it is freed."""
+    def track_storage(self, storage: torch.UntypedStorage, *, batch_independent: bool) -> None:
+        """Count a storage until it is freed, unless it is counted already."""
         key = storage._cdata
-        if key in self.live or key in self.fixed:
+        if key in self.live or key in self.batch_independent:
             return
         self.live[key] = storage.nbytes()
-        if fixed:
-            self.fixed.add(key)
-            self.fixed_bytes += storage.nbytes()
-            self.peak_fixed_bytes = max(self.peak_fixed_bytes, self.fixed_bytes)
+        if batch_independent:
+            self.batch_independent.add(key)
+            self.batch_independent_bytes += storage.nbytes()
+            self.peak_batch_independent_bytes = max(self.peak_batch_independent_bytes, self.batch_independent_bytes)
         else:
             self.bytes += storage.nbytes()
             self.peak_bytes = max(self.peak_bytes, self.bytes)
-        weakref.finalize(storage, self.release, key)
+        weakref.finalize(storage, self.untrack, key)
 
-    def release(self, key: int) -> None:
-        """Stop counting a storage."""
+    def untrack(self, key: int) -> None:
+        """Stop counting a storage; does nothing if it is not counted."""
         size = self.live.pop(key, 0)
-        if key in self.fixed:
-            self.fixed.discard(key)
-            self.fixed_bytes -= size
+        if key in self.batch_independent:
+            self.batch_independent.discard(key)
+            self.batch_independent_bytes -= size
         else:
             self.bytes -= size
 
-    def release_gradient(self, parameter: Tensor) -> None:
-        """Stop counting a parameter's gradient: it does not grow with the batch."""
+    def untrack_gradient(self, parameter: Tensor) -> None:
+        """Stop counting a parameter's gradient, which does not grow with the batch."""
         assert parameter.grad is not None
-        self.release(parameter.grad.untyped_storage()._cdata)
+        self.untrack(parameter.grad.untyped_storage()._cdata)
 
 
 def count_bytes(values: Iterable[Batch | Tensor]) -> int:
@@ -93,7 +100,7 @@ def count_bytes(values: Iterable[Batch | Tensor]) -> int:
 
 
 def count_flops(run: Callable[[], object]) -> int:
-    """Count the operations of `run()`, without gradients."""
+    """Return the FLOPs of `run()`, called under `torch.no_grad()`."""
     tracker = OperationTracker([])
     with torch.no_grad(), tracker:
         run()

@@ -23,8 +23,8 @@ def describe_networks(footprint: Footprint, inference_flops: int) -> list[str]:
     )
     return [
         f"parameters: {trained}; frozen: {frozen}",
-        f"operations a sample: {flops(footprint.flops)} a training step ({phases}); {flops(inference_flops)} inference",
-        f"activations kept for the backward pass a sample: {footprint.activation_bytes / GIB:.2f} GiB",
+        f"FLOPs per sample: {flops(footprint.flops)} a training step ({phases}); {flops(inference_flops)} inference",
+        f"activations kept for the backward pass, per sample: {footprint.activation_bytes / GIB:.2f} GiB",
     ]
 
 
@@ -66,5 +66,5 @@ def count(number: float) -> str:
 
 
 def flops(number: float) -> str:
-    """Format a number of operations."""
+    """Format a number of FLOPs."""
     return f"{number / 1e12:.2f} TFLOP" if number >= 1e12 else f"{number / 1e9:.2f} GFLOP"

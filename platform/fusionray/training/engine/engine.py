@@ -75,7 +75,7 @@ class Engine:
         )
         check_optimizers({name: settings.kind for name, settings in recipe.optimizers.items()}, self.chosen)
         self.precision = Precision(self.chosen.precision, device)
-        self.precision.set_matmul_mode()
+        self.precision.set_float32_matmul_precision()
         self.networks, self.ema_networks = place_networks(recipe, config=config, chosen=self.chosen, device=device)
         self.wrapped = wrap_networks(
             recipe, self.networks, self.ema_networks, config=config, chosen=self.chosen, device=device
@@ -225,7 +225,7 @@ class Engine:
             )
             bad = ~torch.isfinite(norm)
             step_if(optimizer, scaler, bad.float())
-            self.statistics.restore(where=bad)
+            self.statistics.restore(condition=bad)
             if scaler.is_enabled():
                 scaler.update()
         return norm

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fusionray.checkpoint.sharding import full_tensor
 from fusionray.nets.blocks import ActivationCheckpointedBlock, count_parameters
 from fusionray.training.config import ParallelConfig
-from fusionray.training.engine.precision import AUTOCAST_TYPES
+from fusionray.training.engine.precision import REDUCED_DTYPES
 
 StrategyName = Literal["ddp", "zero", "fsdp"]
 # float32 parameter, gradient, two Adam moments and a moving average.
@@ -82,7 +82,7 @@ class FlatAllReduce(SingleRank):
 
     def __init__(self, network: nn.Module, config: ParallelConfig) -> None:
         super().__init__(network)
-        self.wire = AUTOCAST_TYPES.get(config.compression, torch.float32)
+        self.wire = REDUCED_DTYPES.get(config.compression, torch.float32)
         self.parameters = list(network.parameters())
         for value in (*self.parameters, *network.buffers()):
             dist.broadcast(value.detach(), src=0)
@@ -134,7 +134,7 @@ class DDP(SingleRank):
             )
             self.wrapper.register_comm_hook(self.powersgd, self.timed(powerSGD_hook.powerSGD_hook))
         else:
-            dtype = AUTOCAST_TYPES.get(config.compression, torch.float32)
+            dtype = REDUCED_DTYPES.get(config.compression, torch.float32)
             self.wrapper.register_comm_hook(dtype, self.timed(average_bucket))
 
     def timed(self, hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,7 +183,7 @@ class FSDP(SingleRank):
         shard = partial(
             fully_shard,
             mesh=init_device_mesh(device.type, (dist.get_world_size(),)),
-            mp_policy=MixedPrecisionPolicy(reduce_dtype=AUTOCAST_TYPES.get(config.compression)),
+            mp_policy=MixedPrecisionPolicy(reduce_dtype=REDUCED_DTYPES.get(config.compression)),
         )
         for module in (network, ema_network):
             if module is not None:

@@ -1,4 +1,4 @@
-"""Compute precision: autocast type, mode of float32 matrix multiplications, loss scaling."""
+"""Compute precision: autocast dtype, float32 matrix multiplications, loss scaling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 PrecisionName = Literal["fp32", "tf32", "bf16", "fp16"]
-AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Also the dtypes in which workers exchange compressed gradients.
+REDUCED_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -22,18 +23,18 @@ class Precision:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Give the type that matrices are multiplied in."""
-        return AUTOCAST_TYPES.get(self.name, torch.float32)
+        """Return the dtype of matrix multiplications: bfloat16, float16, or float32 for fp32 and tf32."""
+        return REDUCED_DTYPES.get(self.name, torch.float32)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Compute a block in this precision."""
-        dtype = AUTOCAST_TYPES.get(self.name)
-        return torch.autocast(self.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+        """Return the autocast context for the forward pass; disabled for fp32 and tf32."""
+        dtype = REDUCED_DTYPES.get(self.name)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
-    def set_matmul_mode(self) -> None:
-        """Allow TF32 for float32 products on tensor cores, except if the precision is fp32.
+    def set_float32_matmul_precision(self) -> None:
+        """Allow TF32 in float32 matrix multiplications and convolutions, unless the precision is fp32.
 
-        This also applies to operations that autocast leaves in float32. The mode is global to the process.
+        This also applies to operations that autocast leaves in float32. The setting is global to the process.
         """
         torch.set_float32_matmul_precision("highest" if self.name == "fp32" else "high")
         torch.backends.cudnn.allow_tf32 = self.name != "fp32"
@@ -47,8 +48,8 @@ class Precision:
         return torch.amp.GradScaler(self.device.type, init_scale=2.0**12, enabled=self.name == "fp16")
 
 
-def scaler_tensors(scaler: torch.amp.GradScaler) -> dict[str, Tensor]:
-    """Return a scaler's state as tensors, empty if it is disabled."""
+def scaler_state(scaler: torch.amp.GradScaler) -> dict[str, Tensor]:
+    """Return the state of a loss scaler: `scale` float64 [] and `growth` int64 []; empty if it is disabled."""
     state = scaler.state_dict()
     if not state:
         return {}
@@ -58,8 +59,8 @@ def scaler_tensors(scaler: torch.amp.GradScaler) -> dict[str, Tensor]:
     }
 
 
-def load_scaler(scaler: torch.amp.GradScaler, tensors: dict[str, Tensor]) -> None:
-    """Load a state that `scaler_tensors` returned."""
+def load_scaler_state(scaler: torch.amp.GradScaler, tensors: dict[str, Tensor]) -> None:
+    """Load a state that `scaler_state` returned; does nothing if it is empty."""
     if tensors:
         state = scaler.state_dict()
         scaler.load_state_dict({**state, "scale": float(tensors["scale"]), "_growth_tracker": int(tensors["growth"])})

@@ -1,6 +1,7 @@
 """The running statistics of networks, such as those of batch norms: snapshot, restore, copy.
 
-They change in the forward pass, so skipping the optimiser's step does not undo them.
+They change in the forward pass, so skipping the optimiser's step does not undo them. Every buffer counts; copying
+constants is harmless.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ class RunningStatistics:
 
     @torch.no_grad()
     def snapshot(self) -> None:
-        """Replace the snapshot by the present values."""
+        """Replace the snapshot by the current values."""
         if self.buffers:
             torch._foreach_copy_(self.saved, self.buffers)
 
     @torch.no_grad()
-    def restore(self, where: Tensor | None = None) -> None:
-        """Restore the snapshot; `where`: only if this bool scalar is true, decided on the device."""
-        for buffer, saved in zip(self.buffers, self.saved, strict=True):
-            buffer.copy_(saved if where is None else torch.where(where, saved, buffer))
+    def restore(self, condition: Tensor | None = None) -> None:
+        """Restore the snapshot.
+
+        `condition`: bool scalar tensor on the device; the snapshot is restored only if it is true, without a host sync.
+        """
+        for source, target in zip(self.saved, self.buffers, strict=True):
+            target.copy_(source if condition is None else torch.where(condition, source, target))
 
 
 @torch.no_grad()
 def copy_statistics(network: nn.Module, to: nn.Module) -> None:
-    """Copy the running statistics of a network into another one of the same shape."""
-    for new, buffer in zip(network.buffers(), to.buffers(), strict=True):
-        buffer.copy_(new)
+    """Copy the running statistics of `network` into the network `to`, which has buffers of the same shapes."""
+    for source, target in zip(network.buffers(), to.buffers(), strict=True):
+        target.copy_(source)

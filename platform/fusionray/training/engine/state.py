@@ -15,7 +15,7 @@ from torch import Tensor
 from fusionray.errors import CheckpointMissing
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.optimizers import create_states, optimizer_tensors
-from fusionray.training.engine.precision import load_scaler, scaler_tensors
+from fusionray.training.engine.precision import load_scaler_state, scaler_state
 from fusionray.training.engine.running_statistics import copy_statistics
 
 
@@ -41,7 +41,7 @@ def state_tensors(engine: Engine) -> dict[str, Tensor]:
         for key, value in optimizer_tensors(optimizer, names).items():
             found[f"optimizers.{name}.{key}"] = value
     for name, scaler in engine.scalers.items():
-        found |= {f"scalers.{name}.{key}": value for key, value in scaler_tensors(scaler).items()}
+        found |= {f"scalers.{name}.{key}": value for key, value in scaler_state(scaler).items()}
     return found
 
 
@@ -83,7 +83,7 @@ def restore(engine: Engine, fill: Callable[[dict[str, Tensor]], Mapping[str, int
         raise CheckpointMissing(f"the checkpoint has no counter {missing[0]}: another version of fusionray wrote it")
     for name, scaler in engine.scalers.items():
         prefix = f"scalers.{name}."
-        load_scaler(scaler, {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)})
+        load_scaler_state(scaler, {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)})
     if not engine.global_batch:
         engine.batch_partition.set_global_batch(found["global_batch"])
     engine.images_seen, engine.num_steps = found["images_seen"], found["num_steps"]

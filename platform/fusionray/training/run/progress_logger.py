@@ -67,7 +67,7 @@ class ProgressLogger:
             self.log_line(f"worker {self.engine.rank}: {complaint}; rows of other files replace its rows")
         if self.tracker is not None and time.monotonic() - self.shown > SHOW_SECONDS:
             self.shown = time.monotonic()
-            self.progress.advance(images, report.losses)
+            self.progress.set_completed(images, report.losses)
         if crossed(before, images, budget.log_every_images):
             replaced = self.count_replaced()
             if self.tracker is not None:

@@ -238,7 +238,7 @@ class Worker:
             self.save()
         self.writer.wait()
         if self.rank == 0:
-            self.progress.advance(engine.images_seen, {})
+            self.progress.set_completed(engine.images_seen, {})
 
     def report_ready(self) -> None:
         """Report that this worker is ready to step; never waits."""
@@ -246,7 +246,7 @@ class Worker:
             WorkerInfo(self.rank, self.engine.num_ranks, os.getpid(), self.node, self.engine.images_seen)
         )
         if self.rank == 0:
-            self.progress.advance(self.engine.images_seen, {})
+            self.progress.set_completed(self.engine.images_seen, {})
 
     def close(self) -> None:
         """Wait for a save in progress, and release threads and the reading process.

@@ -51,10 +51,11 @@ class PersonModel:
 
 
 def build_person_model(identity_NI: Tensor, attributes_NA: Tensor) -> PersonModel:
-    """Build the models of people with identities [N, I] under attributes [N, A].
+    """Build the models of N people from identity parameters [N, I] and attribute parameters [N, A].
 
-    Raises: ValueError if a vector has another number of columns.
+    Raises: ValueError if one has another number of columns, or both have different numbers of rows.
     """
+    check_rows(identity_NI, attributes_NA)
     identity = ParameterColumns.from_tensor(identity_NI, IDENTITY_NAMES)
     attributes = ParameterColumns.from_tensor(attributes_NA, ATTRIBUTE_NAMES)
     pose, screen_light, head = build_pose(attributes), build_screen_light(attributes), build_head(identity, attributes)
@@ -77,9 +78,18 @@ def build_person_model(identity_NI: Tensor, attributes_NA: Tensor) -> PersonMode
     )
 
 
-def slice_rows(person: T, start: int, stop: int) -> T:
+def check_rows(identity_NI: Tensor, attributes_NA: Tensor) -> None:
+    """Check that each person has one row of attributes.
+
+    Raises: ValueError if the numbers of rows differ.
+    """
+    if identity_NI.shape[:1] != attributes_NA.shape[:1]:
+        raise ValueError(f"attributes: {len(attributes_NA)} rows for {len(identity_NI)} identities; give one row each")
+
+
+def slice_rows(model: T, start: int, stop: int) -> T:
     """Return the same tree of dataclasses, tuples and dicts for rows start .. stop - 1, as views."""
-    part: T = _take(person, start, stop)
+    part: T = _take(model, start, stop)
     return part
 
 

@@ -1,4 +1,4 @@
-"""Run the workers of a run under Ray Train: start them, restart them after failures, stop them."""
+"""Start the training workers on Ray Train, restart them after failures, and stop them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from fusionray.background import run_in_background
 from fusionray.checkpoint.info import newest_checkpoint, read_info, take_fencing_token
-from fusionray.errors import ClusterUnavailable, RunStopped, TrainingFailed
-from fusionray.ray_cluster.connection import require_cpus
+from fusionray.errors import RunStopped, TrainingFailed
+from fusionray.ray_cluster.connection import decide_use_gpu, require_cpus
 from fusionray.ray_cluster.progress import ProgressHandle
-from fusionray.training.config import BudgetConfig, TrainConfig, WorkersConfig
-from fusionray.training.faults.elastic import RESIZE_SECONDS, keep_counting
+from fusionray.training.config import BudgetConfig, WorkersConfig
+from fusionray.training.faults.elastic import RESIZE_SECONDS, refresh_cluster_resources
 from fusionray.training.faults.failures import FailureReporter, root_cause
 from fusionray.training.faults.preemption import catch_preemption
 from fusionray.training.faults.warm_spares import WORKER_ENVIRONMENT, WarmSpares
@@ -21,47 +21,49 @@ from fusionray.training.run.task import WorkerTask
 
 
 def run_workers(task: WorkerTask, progress: ProgressHandle | None) -> None:
-    """Train until the budget is used up, or until `progress` or a SIGTERM requests a stop; both end with a checkpoint.
+    """Train until the budget is used up or a stop is requested; both end with a checkpoint.
 
-    If `progress` is None, this function draws a progress bar.
+    With `progress`, its `request_stop` stops the run. If it is None, this function draws a progress bar, and SIGTERM
+    stops the run, provided that the caller is the main thread: other threads cannot catch signals.
 
-    Raises: RunStopped after a SIGTERM, TrainingFailed, ClusterUnavailable.
+    Raises: RunStopped after a SIGTERM that this function caught, TrainingFailed, ClusterUnavailable.
     """
     if progress is not None:
-        fit_on(task, progress)
+        fit_with_restarts(task, progress)
         return
     config = task.config
     progress = ProgressHandle()
     try:
         with (
             catch_preemption() as preempted,
-            progress.shown(f"train {config.run.name}", config.budget.images, "img", ending=preempted),
+            progress.progress_bar(f"train {config.run.name}", config.budget.images, "img", stop_event=preempted),
         ):
-            fit_on(task, progress)
+            fit_with_restarts(task, progress)
     finally:
         progress.close()
     if preempted.is_set() and not is_complete(task.run_folder, config.budget):
         raise RunStopped(
             f"run '{config.run.name}' stopped after SIGTERM, with a checkpoint after "
-            f"{count_images(task.run_folder)} images; the same command resumes it"
+            f"{images_at_newest_checkpoint(task.run_folder)} images; the same command resumes it"
         )
 
 
-def fit_on(task: WorkerTask, progress: ProgressHandle) -> None:
-    """Run the workers; if they fail for good but have saved another checkpoint, start them again.
+def fit_with_restarts(task: WorkerTask, progress: ProgressHandle) -> None:
+    """Run the workers; if Ray Train gives up, but a newer checkpoint was saved since the last start, start them again.
 
-    Ray Train counts failures over a whole run, and fails with its controller: a long run would end at the fourth
-    failure in a week. Here, a run fails only if it makes no progress.
+    Ray Train counts the failures since the start, and gives up at failure `workers.max_failures` + 1 or if its
+    controller dies. Without restarts, a long run would end at its fourth failure, even if each lost only a few steps.
+    With `workers.max_failures` = 0, there are no restarts.
 
     Raises: TrainingFailed, ClusterUnavailable.
     """
     while True:
-        before = count_images(task.run_folder)
+        before = images_at_newest_checkpoint(task.run_folder)
         try:
-            fit(task, progress)
+            fit_once(task, progress)
             return
         except TrainingFailed as error:
-            after = count_images(task.run_folder)
+            after = images_at_newest_checkpoint(task.run_folder)
             if after <= before or not task.config.workers.max_failures:
                 raise
             progress.log(f"train {task.config.run.name}: {error}; restarting the workers after {after} images")
@@ -69,10 +71,10 @@ def fit_on(task: WorkerTask, progress: ProgressHandle) -> None:
             task = replace(task, fencing_token=take_fencing_token(task.run_folder))
 
 
-def fit(task: WorkerTask, progress: ProgressHandle) -> None:
-    """Run the workers under Ray Train once.
+def fit_once(task: WorkerTask, progress: ProgressHandle) -> None:
+    """Run the workers with one call of Ray Train's `fit`, which restarts them after each failure.
 
-    Raises: TrainingFailed if they fail more often than `workers.max_failures`, ClusterUnavailable.
+    Raises: TrainingFailed at failure `workers.max_failures` + 1, or if Ray Train's controller dies; ClusterUnavailable.
     """
     import ray.exceptions
     import ray.train
@@ -81,11 +83,14 @@ def fit(task: WorkerTask, progress: ProgressHandle) -> None:
 
     config = task.config
     workers = config.workers
-    use_gpu = choose_gpu(config)
-    require_cpus(workers.min_workers or workers.num_workers, workers.cpus_per_worker)
+    use_gpu = decide_use_gpu(workers)
+    if workers.min_workers is None:
+        require_cpus(workers.num_workers, workers.cpus_per_worker)
+    else:
+        require_cpus(workers.min_workers, workers.cpus_per_worker, setting="workers.min_workers")
     logging.getLogger("ray.train").setLevel(logging.ERROR)
 
-    def train_here() -> None:
+    def train_loop_per_worker() -> None:
         # In a closure, only the workers unpickle the task; in `train_loop_config`, the controller would too. Only they
         # import the engine.
         from fusionray.training.run.worker import train_worker
@@ -93,9 +98,9 @@ def fit(task: WorkerTask, progress: ProgressHandle) -> None:
         train_worker(task, progress)
 
     trainer = LightTrainer(
-        train_here,
+        train_loop_per_worker,
         backend_config=ProcessGroupConfig("nccl" if use_gpu else "gloo"),
-        scaling_config=scale(workers, use_gpu=use_gpu),
+        scaling_config=build_scaling_config(workers, use_gpu=use_gpu),
         run_config=ray.train.RunConfig(
             name=config.run.name,
             storage_path=config.run.output,
@@ -104,20 +109,21 @@ def fit(task: WorkerTask, progress: ProgressHandle) -> None:
             worker_runtime_env=WORKER_ENVIRONMENT,
         ),
     )
-    with run_in_background(keep_counting, "count-nodes") if is_elastic(workers) else contextlib.nullcontext():
+    refresh = run_in_background(refresh_cluster_resources, "refresh_cluster_resources")
+    with refresh if is_elastic(workers) else contextlib.nullcontext():
         try:
             trainer.fit()
         except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
             raise TrainingFailed(f"run '{config.run.name}': {root_cause(error)}") from error
 
 
-def scale(workers: WorkersConfig, *, use_gpu: bool) -> Any:
-    """Return Ray Train's scaling config: the number of workers and the resources of each."""
+def build_scaling_config(workers: WorkersConfig, *, use_gpu: bool) -> Any:
+    """Build Ray Train's scaling config: the number of workers and the resources of each."""
     import ray.train
 
-    number = (workers.min_workers, workers.num_workers) if is_elastic(workers) else workers.num_workers
+    num_workers = (workers.min_workers, workers.num_workers) if is_elastic(workers) else workers.num_workers
     return ray.train.ScalingConfig(
-        num_workers=number,
+        num_workers=num_workers,
         use_gpu=use_gpu,
         resources_per_worker={"CPU": workers.cpus_per_worker, **({"GPU": 1} if use_gpu else {})},
         **({"elastic_resize_monitor_interval_s": RESIZE_SECONDS} if is_elastic(workers) else {}),
@@ -129,24 +135,10 @@ def is_elastic(workers: WorkersConfig) -> bool:
     return workers.min_workers is not None and workers.min_workers < workers.num_workers
 
 
-def choose_gpu(config: TrainConfig) -> bool:
-    """Return whether each worker gets a GPU.
-
-    Raises: ClusterUnavailable if `workers.device` is cuda and there are not enough GPUs.
-    """
-    import ray
-
-    gpus = float(ray.cluster_resources().get("GPU", 0.0))
-    wanted = config.workers.min_workers or config.workers.num_workers
-    if config.workers.device == "cuda" and gpus < wanted:
-        raise ClusterUnavailable(
-            f"workers.device=cuda needs {wanted} GPUs, but the cluster has {gpus:g}; use fewer workers, or auto"
-        )
-    return config.workers.device != "cpu" and gpus >= wanted
-
-
 def is_complete(run_folder: str, budget: BudgetConfig) -> bool:
-    """Return whether the newest checkpoint of a run has used up the budget.
+    """Return whether a run has used up its budget (images or seconds), by its newest checkpoint.
+
+    False if there is no checkpoint.
 
     Raises: CheckpointMissing if there are checkpoints but none is usable.
     """
@@ -157,8 +149,8 @@ def is_complete(run_folder: str, budget: BudgetConfig) -> bool:
     return info.images_seen >= budget.images or (budget.max_seconds is not None and info.seconds >= budget.max_seconds)
 
 
-def count_images(run_folder: str) -> int:
-    """Return the images seen at the newest checkpoint; -1 if there is none.
+def images_at_newest_checkpoint(run_folder: str) -> int:
+    """Return the number of images seen at the newest checkpoint of a run; -1 if there is none.
 
     Raises: as `is_complete`.
     """
