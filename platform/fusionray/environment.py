@@ -12,6 +12,8 @@ from pathlib import Path
 # Set before Ray or MLflow is imported. No telemetry is sent; Ray's behaviour does not depend on files in ~/.ray.
 QUIET_DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray starts where a command asks for it (ray_cluster/connection.py), never by the first call of a function of Ray.
+    "RAY_ENABLE_AUTO_CONNECT": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "1",
     # How often Ray Train polls its workers: at the default of 2 s, a killed driver can lose a finished checkpoint.

@@ -4,10 +4,11 @@ import importlib.util
 from pathlib import Path
 
 import onnx
+import pytest
 import torch
 from torch import nn
 
-from fusionray.export.export import write_onnx
+from fusionray.export.export import shorten_paths, write_onnx
 from fusionray.export.onnx_graphs import remove_metadata
 
 CHECKOUT = """
@@ -59,3 +60,19 @@ def test_metadata_of_subgraphs_and_functions_is_removed() -> None:
     model.metadata_props.add(key="made", value="/home/me/net.py")
     remove_metadata(model)
     assert b"/home/me" not in model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ("/home/ann/runs/encoder", "encoder"),
+        ("~/shards", "shards"),
+        ("sqlite:////home/ann/mlflow.db", "sqlite:///mlflow.db"),
+        ("synthetic://people=24,images=6", "synthetic://people=24,images=6"),
+        ("https://mlflow.example.org/a", "https://mlflow.example.org/a"),
+        ("models:/faces@prod", "models:/faces@prod"),
+        (["/a/b", {"c": "/d"}, 3, None], ["b", {"c": "d"}, 3, None]),
+    ],
+)
+def test_a_lineage_names_no_folder_of_the_machine(value: object, kept: object) -> None:
+    assert shorten_paths({"key": value}) == {"key": kept}

@@ -8,6 +8,7 @@ import ray
 from fusionray.errors import ClusterUnavailable
 from fusionray.ray_cluster.connection import decide_use_gpu, require_cpus, wait_for_cpus
 from fusionray.training.config import WorkersConfig
+from tests.support.child_python import run_python
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -51,3 +52,22 @@ def test_workers_get_gpus_only_if_the_cluster_has_enough() -> None:
     assert not decide_use_gpu(WorkersConfig(device="cpu"))
     with pytest.raises(ClusterUnavailable, match=rf"needs {gpus + 1} GPUs, but the cluster has {gpus};"):
         decide_use_gpu(too_many.model_copy(update={"device": "cuda"}))
+
+
+REFUSED = """
+import sys
+from fusionray.errors import ClusterUnavailable
+from fusionray.ray_cluster.connection import cluster, require_cluster
+
+with cluster():
+    pass
+assert "ray" not in sys.modules, "Ray is imported though nothing needed it"
+try:
+    require_cluster()
+except ClusterUnavailable as error:
+    print(error)
+"""
+
+
+def test_a_block_that_needs_no_ray_starts_none() -> None:
+    assert "with cluster():" in run_python("-c", REFUSED)

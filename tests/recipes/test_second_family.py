@@ -28,6 +28,7 @@ from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.evaluate import evaluate
 from fusionray.export.export import ExportConfig, export
 from fusionray.faces.decode import ImageLimits, decode_image, encode_image
+from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.tasks import open_runner
 from fusionray.safety.verify import verify
 from fusionray.training.config import TrainConfig
@@ -35,7 +36,6 @@ from fusionray.training.dry_run.dry_run import dry_run
 from fusionray.training.train import TrainResult, train
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.driver import tune
-from tests.support.serving import find_free_port
 from tests.support.tiny_shards import write_tiny_shards
 from tests.support.toy_family import Painter
 

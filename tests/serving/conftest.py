@@ -15,12 +15,13 @@ with warnings.catch_warnings():
 
 from fusionray.bundle.bundle import bundle_hash
 from fusionray.environment import ROOT_VARIABLE
+from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.serving.application import run
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
 from fusionray.serving.http.middleware import KEY_VARIABLE
 from fusionray.serving.jobs.store import JobStore
-from tests.support.serving import BODY_SECONDS, MAX_BODY_BYTES, MAX_PIXELS, OpenService, find_free_port
+from tests.support.serving import BODY_SECONDS, MAX_BODY_BYTES, MAX_PIXELS, OpenService
 from tests.support.tiny_bundle import write_tiny_bundle
 
 

@@ -18,12 +18,13 @@ from ray import serve
 
 from fusionray.errors import BundleInvalid, ConfigInvalid, ServiceFailed
 from fusionray.faces.decode import decode_image
+from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
 from fusionray.safety.verify import verify
 from fusionray.serving.application import build_application, run, wait_until_running
 from fusionray.serving.config import ModelConfig, ServeConfig
 from tests.support.pictures import draw_empty, draw_group, draw_person
-from tests.support.serving import MAX_BODY_BYTES, OpenService, encode, find_free_port
+from tests.support.serving import MAX_BODY_BYTES, OpenService, encode
 from tests.support.tiny_bundle import write_tiny_bundle
 
 SOURCE, TARGET = encode(draw_person(1)), encode(draw_person(2), "PNG")

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from fusionray.hardware.processes import find_processes
+from fusionray.ray_cluster.connection import find_free_port
 from fusionray.serving.auth.api_keys import add_key
 from tests.faults.driver import wait_until
 from tests.support.child_python import ROOT
-from tests.support.serving import find_free_port
 from tests.support.sockets import list_listeners
 from tests.support.tiny_bundle import write_tiny_bundle
 

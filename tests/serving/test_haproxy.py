@@ -61,9 +61,9 @@ def test_haproxy_accepts_the_stricter_configuration(written: Path) -> None:
     assert found.returncode == 0, found.stderr
 
 
-def test_metrics_and_statistics_listen_on_loopback_only(written: Path) -> None:
+def test_metrics_and_statistics_have_no_port(written: Path) -> None:
     binds = [line.split()[1] for line in written.read_text().splitlines() if line.strip().startswith("bind ")]
-    assert binds == ["127.0.0.1:29101", "127.0.0.1:28000", "127.0.0.1:28404"]
+    assert binds == [f"unix@{written.parent}/p.sock", "127.0.0.1:28000", f"unix@{written.parent}/s.sock"]
     assert "mode 600 level admin" in written.read_text()
 
 

@@ -18,6 +18,7 @@ from fusionray.bundle.bundle import bundle_hash, write_bundle
 from fusionray.environment import ROOT_VARIABLE
 from fusionray.errors import BundleInvalid, ConfigInvalid
 from fusionray.faces.decode import decode_image
+from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.safety.audit import AuditConfig
 from fusionray.safety.consent import ConsentConfig
@@ -33,7 +34,7 @@ from fusionray.serving.tasks.pictures import PictureTask
 from fusionray.serving.tasks.registry import check_tasks
 from tests.support.blend_bundle import BLEND_SIZE, build_mean, describe_blend, write_blend_bundle
 from tests.support.pictures import draw_person
-from tests.support.serving import encode, find_free_port
+from tests.support.serving import encode
 from tests.support.tiny_bundle import serialise, write_tiny_bundle
 
 CONTENT, STYLE = (encode(np.full((40, 60, 3), level, np.uint8), "PNG") for level in (20, 120))

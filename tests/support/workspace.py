@@ -24,7 +24,7 @@ from fusionray.cli import main
 from fusionray.hardware.processes import find_processes
 from fusionray.tracking.store import make_client
 from tests.faults.driver import meanwhile, wait_until
-from tests.support.tiny_fusion import TINY_SOURCE
+from tests.support.tiny_fusion import TINY_SOURCE, save_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = "synthetic://people=24,images=6,size=96,seed=3"
@@ -52,15 +52,6 @@ TINY: dict[str, Any] = {
         "validate_every_images": IMAGES,
     },
     "workers": {"num_workers": 2, "threads": 1, "warm_spares": False},
-}
-ENCODER: dict[str, Any] = {
-    "preset": "identity-small",
-    "run": {"name": "encoder"},
-    "recipe": {"encoder": {"channels": [8, 16], "blocks": [1, 1]}},
-    "data": {"shuffle_buffer_rows": 32, "validation_images": 16},
-    "engine": {"global_batch": 16, "schedule": {"warmup_images": 32}},
-    "budget": {"images": 160, "checkpoint_every_images": 160, "log_every_images": 80, "validate_every_images": 160},
-    "workers": {"num_workers": 1, "threads": 1, "warm_spares": False},
 }
 
 
@@ -112,12 +103,11 @@ class Workspace:
             time.sleep(0.2)
         assert self.processes() == []
 
-    def make_shards_and_encoder(self) -> None:
-        """Prepare the shards of a synthetic world, and train an identity encoder on them."""
+    def make_inputs(self) -> None:
+        """Prepare the shards of a synthetic world, and write an identity encoder that learned nothing yet."""
         sizes = ["size=64", "validation_fraction=0.2", "rows_per_shard=36"]
         assert main(["prepare", WORLD, str(self.shards), *sizes]) == 0
-        settings = self.settings("encoder", ENCODER)
-        assert main(["train", "--config", settings, "--output", str(self.runs), f"data.shards={self.shards}"]) == 0
+        save_encoder(self.runs / "encoder")
 
     def fusion_run(self, output: str = "runs") -> FusionRun:
         """The fusion run in a folder of this one."""

@@ -101,10 +101,12 @@ def bench_recovery(config: RecoveryBenchConfig, *, address: str | None = None) -
 
 def measure(config: RecoveryBenchConfig, folder: str) -> list[Recovery]:
     """Run the trainer in a thread, and kill its workers from this one."""
+    from fusionray.ray_cluster.connection import require_cluster
     from fusionray.ray_cluster.progress import ProgressHandle
     from fusionray.training.run.driver import fit_with_restarts
 
     task = build_task(config, folder)
+    require_cluster()
     progress = ProgressHandle()
     with ThreadPoolExecutor(1, "train") as thread:
         running = thread.submit(fit_with_restarts, task, progress)

@@ -97,9 +97,10 @@ def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_
 def run_ray_parts(bench: TrainBench, address: str | None) -> None:
     """Measure the parts that need Ray, which is only imported here."""
     from fusionray.benchmarks.ray_parts import measure_loaders, measure_loop
-    from fusionray.ray_cluster.connection import cluster
+    from fusionray.ray_cluster.connection import cluster, require_cluster
 
     with cluster(address):
+        require_cluster()
         bench.run("loader", measure_loaders)
         bench.run("loop", measure_loop)
 

@@ -227,7 +227,7 @@ def rank_draws(
 def describe(config: EvaluateConfig, info: ModelInfo, manifest: Manifest, num_draws: int) -> Iterator[str]:
     """Yield the notes of the report: model, shards, number of draws and seed, then caveats."""
     yield (
-        f"Model {info.name} ({info.digest[:12]}), {info.size} px. MeasuredInterval on the {config.split} split of "
+        f"Model {info.name} ({info.digest[:12]}), {info.size} px. Measured on the {config.split} split of "
         f"{config.data} ({manifest.digest()[:12]}): {num_draws} draws; seed {config.seed}."
     )
     if config.split != "test":

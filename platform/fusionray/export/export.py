@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -35,6 +36,8 @@ from fusionray.tracking.bundles import register_bundle
 OPSET = 20
 # Neither is the traced batch size, so that a graph with a fixed batch fails here, not in serving.
 PARITY_BATCHES = (1, 3)
+# /a/b, ~/a, file:///a/b, sqlite:////a/b.
+ABSOLUTE_PATH = re.compile(r"(?P<scheme>file://|sqlite:///)?(?P<path>[/~].*)")
 
 
 class ExportConfig(Section):
@@ -153,13 +156,24 @@ def describe(
         licence=config.licence,
         lineage=Lineage(
             data_manifest=trained.info.data_digest,
-            config=trained.info.config,
+            config=shorten_paths(trained.info.config),
             code_version=__version__,
             metrics={key: value for key, value in trained.info.metrics.items() if np.isfinite(value)},
         ),
         parity=Parity(tolerance=config.tolerance, largest_difference=difference),
         variants=variants,
     )
+
+
+def shorten_paths(value: Any) -> Any:
+    """Reduce absolute paths in a configuration to their last name: a bundle names no folder of a machine."""
+    if isinstance(value, Mapping):
+        return {key: shorten_paths(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shorten_paths(item) for item in value]
+    if isinstance(value, str) and (path := ABSOLUTE_PATH.fullmatch(value)):
+        return f"{path['scheme'] or ''}{PurePosixPath(path['path']).name}"
+    return value
 
 
 def write_onnx(

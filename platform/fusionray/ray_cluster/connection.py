@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import socket
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 from fusionray.environment import (
@@ -20,6 +25,7 @@ from fusionray.errors import ClusterUnavailable
 
 # Ray counts logical CPUs: two more than the machine has let data tasks run at the same time as one worker per core.
 SPARE_CPUS = 2
+FALLBACK_PORT_VARIABLE = "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"
 POLL_SECONDS = 0.2
 
 
@@ -42,32 +48,59 @@ class WorkerCounts(Protocol):
         ...
 
 
+# How to get the cluster of the surrounding `cluster` block, until something needs it.
+_pending: Callable[[], None] | None = None
+
+
 @contextlib.contextmanager
 def cluster(address: str | None = None, http_host: str | None = None) -> Iterator[None]:
-    """Connect to a Ray cluster for the length of a `with` block.
+    """Provide a Ray cluster for the length of a `with` block.
 
-    Without an address it joins the cluster of a surrounding Ray job or an existing connection; otherwise it starts a
-    cluster on this machine and stops it at the end. `http_host`: the address on which a service in that new cluster
-    will listen.
-
-    Raises: ClusterUnavailable if the address does not answer.
+    With an address it is the cluster there, or that of a surrounding Ray job; without, an existing connection of this
+    process, or a new cluster on this machine, which stops at the end of the block. `http_host`: the address on which a
+    service in that new cluster will listen. Nothing starts before the block calls `require_cluster`: wrong input is
+    refused at once.
     """
-    import ray
-
-    if ray.is_initialized():
+    global _pending  # noqa: PLW0603 - Ray has one connection a process
+    if is_connected():
         yield
         return
-    address = cluster_address(address)
-    if address:
-        connect(address)
-    else:
-        start_local(http_host)
+    chosen = cluster_address(address)
+    _pending = partial(connect, chosen) if chosen else partial(start_local, http_host)
     try:
         yield
     finally:
-        ray.shutdown()
+        _pending = None
+        if is_connected():
+            import ray
+
+            ray.shutdown()
         for name in (PRIVATE_CLUSTER_VARIABLE, HTTP_HOST_VARIABLE):
             os.environ.pop(name, None)
+
+
+def is_connected() -> bool:
+    """Return whether this process is connected to a Ray cluster."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+def require_cluster() -> None:
+    """Connect to the cluster of the surrounding `cluster` block, or start it; do nothing if this process is connected.
+
+    Raises: ClusterUnavailable if there is no such block, or the address does not answer.
+    """
+    global _pending
+    if is_connected():
+        return
+    if _pending is None:
+        raise ClusterUnavailable("no Ray cluster: call this inside `with cluster():`, or call ray.init() first")
+    start, _pending = _pending, None
+    # `ray.init` replaces the handler of SIGTERM, also one that the program has set.
+    former = signal.getsignal(signal.SIGTERM)
+    start()
+    if callable(former) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, former)
 
 
 def connect(address: str) -> None:
@@ -92,6 +125,8 @@ def start_local(http_host: str | None = None) -> None:
     import ray
 
     set_proxy_paths()
+    # Two clusters on a machine would share the fixed port of Ray Serve's own proxy, and answer each other's requests.
+    os.environ[FALLBACK_PORT_VARIABLE] = str(find_free_port())
     # The processes of the cluster inherit them.
     os.environ[PRIVATE_CLUSTER_VARIABLE] = "1"
     if http_host:
@@ -105,6 +140,14 @@ def start_local(http_host: str | None = None) -> None:
         logging_level=logging.WARNING,
         object_store_memory=choose_store_bytes(),
     )
+
+
+def find_free_port() -> int:
+    """Find a TCP port of loopback on which nothing listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def choose_store_bytes() -> int:
@@ -135,6 +178,7 @@ def require_cpus(num_workers: int, cpus_per_worker: float, *, setting: str = "wo
 
     Raises: ClusterUnavailable if the cluster cannot provide them; Ray itself would wait without limit.
     """
+    require_cluster()
     need = num_workers * cpus_per_worker
     free = wait_for_cpus(need)
     if free < need:
@@ -151,6 +195,7 @@ def decide_use_gpu(workers: WorkerCounts) -> bool:
     """
     import ray
 
+    require_cluster()
     gpus = float(ray.cluster_resources().get("GPU", 0.0))
     needed = workers.min_workers or workers.num_workers
     if workers.device == "cuda" and gpus < needed:

@@ -20,12 +20,12 @@ from ray.serve.schema import ApplicationStatus
 from fusionray.bundle.bundle import read_bundle
 from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ServiceFailed
+from fusionray.ray_cluster.connection import require_cluster
 from fusionray.serving.addresses import LOOPBACK, WILDCARDS, check_exposure, choose_serve_host, wait_until_reachable
 from fusionray.serving.auth.rate_limits import RateLimiter
 from fusionray.serving.config import ServeConfig, StageConfig, with_absolute_paths
 from fusionray.serving.http.middleware import read_key_digest
-from fusionray.serving.pipeline.generator_stage import GeneratorStage
-from fusionray.serving.pipeline.ingress import FaceReplica, Ingress, find_address
+from fusionray.serving.pipeline.ingress import FaceReplica, GeneratorReplica, Ingress, find_address
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.tasks.registry import check_tasks
 
@@ -49,7 +49,7 @@ def build_application(config: ServeConfig) -> Application:
     """Bind the deployments: the ingress, the parts with a deployment of their own, and the rate limiter."""
     parts: dict[str, Application] = {}
     if config.fuser.separate_deployment:
-        parts["fuser"] = deploy(GeneratorStage, "Fuser", config.fuser, config.fuser.max_ongoing_requests).bind(config)
+        parts["fuser"] = deploy(GeneratorReplica, "Fuser", config.fuser, config.fuser.max_ongoing_requests).bind(config)
     if config.faces.separate_deployment:
         faces = deploy(FaceReplica, "Faces", config.faces, config.faces.max_ongoing_requests)
         parts = {**parts, "faces": faces.bind(config, **parts)}
@@ -103,6 +103,7 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     check_tasks(config, registry.tasks)
     for version in registry.versions():
         read_bundle(version.location, config.tracking_uri)
+    require_cluster()
     nodes = [str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]]
     serve_host = choose_serve_host(host, len(nodes))
     with ThreadPoolExecutor(1) as pool:

@@ -165,7 +165,8 @@ class ServeConfig(Section):
     models_per_replica: int = Field(
         default=4,
         ge=1,
-        description="Models that a replica holds; the least recently used one is unloaded first.",
+        description="Models that a replica holds; the least recently used one is unloaded first. If it can hold all, "
+        "it loads all before it takes requests, and any replica answers.",
         json_schema_extra=in_unit("models"),
     )
     tracking_uri: str | None = Field(default=None, description="MLflow server or store that holds the model registry.")
@@ -209,6 +210,11 @@ class ServeConfig(Section):
             tree = {**tree, "models": [{"bundle": tree["bundle"]}]}
             del tree["bundle"]
         return tree
+
+    @property
+    def replicas_hold_all_models(self) -> bool:
+        """Whether a replica can hold all models at once, canaries included."""
+        return sum(1 if model.canary is None else 2 for model in self.models) <= self.models_per_replica
 
     @field_validator("models")
     @classmethod

@@ -30,6 +30,8 @@ from fusionray.environment import read_http_host
 from fusionray.serving.problem_document import problem_document
 from fusionray.storage.atomic_files import replace_private_file
 
+# Sockets of HAProxy's metrics and statistics: short names, since a path may have 107 characters.
+SOCKETS = {"frontend prometheus": "p.sock", "listen stats": "s.sock"}
 # Time for the head of a request, and for a body that fits HAProxy's buffer.
 ARRIVAL_SECONDS = 15
 # A request that starts long work is not retried: the first attempt may have started it.
@@ -128,7 +130,7 @@ def harden(text: str, folder: Path, http_host: str | None = None) -> str:
 
     `http_host`: the address on which the service listens; None leaves the one that Ray Serve wrote.
     """
-    text = "".join(move_binds(section, http_host) for section in re.split(r"(?m)^(?=\w)", text))
+    text = "".join(move_binds(section, folder, http_host) for section in re.split(r"(?m)^(?=\w)", text))
     text = text.replace(" mode 666 level admin", " mode 600 level admin")
     if "timeout http-request" not in text:
         text = re.sub(r"(?m)^(defaults\n)", rf"\g<1>    timeout http-request {ARRIVAL_SECONDS}s\n", text)
@@ -146,13 +148,17 @@ def harden(text: str, folder: Path, http_host: str | None = None) -> str:
     return text
 
 
-def move_binds(section: str, http_host: str | None) -> str:
-    """Bind the service to `http_host`, and metrics and statistics to loopback."""
+def move_binds(section: str, folder: Path, http_host: str | None) -> str:
+    """Bind the service to `http_host`, and metrics and statistics to UNIX sockets of the user.
+
+    Ray Serve gives the latter fixed ports, for which a second service on the machine would have to compete.
+    """
     if section.startswith("frontend http_frontend"):
         host, every = (f"[{http_host}]", " v4v6") if http_host and ":" in http_host else (http_host, "")
         return re.sub(r"(?m)^(\s*bind )\S*:(\d+).*$", rf"\g<1>{host}:\g<2>{every}", section) if host else section
-    if section.startswith(("frontend prometheus", "listen stats")):
-        return re.sub(r"(?m)^(\s*bind )(?:\*)?:(\d+)\s*$", r"\g<1>127.0.0.1:\g<2>", section)
+    for header, name in SOCKETS.items():
+        if section.startswith(header):
+            return re.sub(r"(?m)^(\s*bind )(?:\*)?:\d+$", rf"\g<1>unix@{folder / name} mode 600", section)
     return section
 
 

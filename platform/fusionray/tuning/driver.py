@@ -23,6 +23,7 @@ from ray.tune import TuneConfig as RayTuneConfig
 from fusionray.config import merge_trees, read_preset, replace_setting, validate
 from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid, RunStopped, TrainingFailed
+from fusionray.ray_cluster.connection import require_cluster
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.storage import filesystem as storage
 from fusionray.tracking.runs import open_run
@@ -150,6 +151,7 @@ def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str) -> Train
 
 def count_nodes() -> int:
     """Count the nodes of the cluster."""
+    require_cluster()
     return sum(bool(node["Alive"]) for node in ray.nodes())
 
 

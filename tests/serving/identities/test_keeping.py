@@ -16,6 +16,7 @@ from ray import serve
 
 from fusionray.environment import ROOT_VARIABLE
 from fusionray.faces.decode import decode_image
+from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.audit import AuditConfig, hash_bytes
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.verify import verify
@@ -24,7 +25,7 @@ from fusionray.serving.auth.api_keys import ApiKeyConfig, add_key
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
 from fusionray.serving.http.middleware import KEY_VARIABLE
 from tests.support.pictures import draw_empty, draw_group, draw_person
-from tests.support.serving import encode, find_free_port
+from tests.support.serving import encode
 from tests.support.tiny_bundle import write_tiny_bundle
 
 SOURCE, OTHER_SOURCE, REFUSED = (encode(draw_person(seed)) for seed in (1, 2, 3))

@@ -6,21 +6,13 @@ import csv
 import os
 import signal
 import socket
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-import pytest
 from ray import serve
 
-from fusionray.bundle.bundle import Bundle, bundle_hash, write_bundle
-from fusionray.environment import ROOT_VARIABLE
-from fusionray.hardware.processes import add_descendants, find_processes, list_processes
+from fusionray.bundle.bundle import bundle_hash
 from fusionray.serving.application import APP_NAME, build_application, run, wait_until_running
 from fusionray.serving.config import (
     CanaryConfig,
@@ -30,73 +22,10 @@ from fusionray.serving.config import (
     ServeConfig,
     StageConfig,
 )
-from fusionray.serving.http.middleware import KEY_VARIABLE
 from fusionray.tracking.bundles import register_bundle
 from fusionray.tracking.runs import open_run
 from fusionray.tracking.store import make_client, tracking_uri
-from tests.support.pictures import draw_person
-from tests.support.serving import encode, find_free_port
-from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny
-
-SOURCE, TARGET = encode(draw_person(1)), encode(draw_person(2))
-
-
-CUT_OFF = 0
-
-
-def write_variant(folder: Path, seed: int) -> Bundle:
-    files = {"generator.onnx": build_generator(), "identity.onnx": build_identity(seed)}
-    return write_bundle(folder, files, describe_tiny())
-
-
-@dataclass
-class Load:
-    """Requests one after the other on several connections, until told to stop."""
-
-    url: str
-    model: str | None = None
-    stopping: threading.Event = field(default_factory=threading.Event)
-    answers: list[tuple[int, str]] = field(default_factory=list)
-
-    def work(self) -> None:
-        with httpx.Client(base_url=self.url, timeout=60) as client:
-            while not self.stopping.is_set():
-                data = {"model": self.model} if self.model else {}
-                try:
-                    found = client.post("/v1/fuse", files={"source": SOURCE, "target": TARGET}, data=data)
-                except httpx.TransportError as error:
-                    self.answers.append((CUT_OFF, repr(error)))
-                else:
-                    self.answers.append((found.status_code, found.headers.get("x-fusionray-bundle", found.text)))
-
-    @contextmanager
-    def running(self, num_clients: int = 3) -> Iterator[None]:
-        clients = [threading.Thread(target=self.work) for _ in range(num_clients)]
-        for client in clients:
-            client.start()
-        try:
-            yield
-        finally:
-            self.stopping.set()
-            for client in clients:
-                client.join()
-
-
-@pytest.fixture(scope="module")
-def port(no_service: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    port = find_free_port()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.delenv(KEY_VARIABLE, raising=False)
-        environment.setenv(ROOT_VARIABLE, str(tmp_path_factory.mktemp("root")))
-        yield port
-    serve.shutdown()
-
-
-def wait_for(condition: object, timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+from tests.support.serving_load import SOURCE, TARGET, Load, find_replicas, wait_for, write_variant
 
 
 def test_a_bundle_that_is_replaced_answers_without_a_failed_request(port: int, tmp_path: Path) -> None:
@@ -171,12 +100,6 @@ def count_known_replicas() -> int:
         told = connection.makefile().read().removeprefix("# ").splitlines()
     rows = csv.DictReader(told)
     return sum(row["svname"].startswith("SERVE_REPLICA") and row["status"].startswith("UP") for row in rows)
-
-
-def find_replicas(part: str) -> set[int]:
-    """Find the processes of this session's Ray that hold a part of the service."""
-    ours = add_descendants({os.getpid()}, list_processes())
-    return ours & set(find_processes(f"ray::ServeReplica:{APP_NAME}:{part}"))
 
 
 def test_models_stand_side_by_side_and_a_canary_takes_its_share(port: int, tmp_path: Path) -> None:

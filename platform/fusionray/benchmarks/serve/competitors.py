@@ -10,7 +10,8 @@ from pathlib import Path
 
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.benchmarks.serve.context import ServeBenchContext
-from fusionray.benchmarks.serve.servers import HOST, Server, find_free_port, start
+from fusionray.benchmarks.serve.servers import HOST, Server, start
+from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.crop_fuser import MAX_BATCH
 from fusionray_competitors.config import VARIABLE, CompetitorConfig
 

@@ -10,7 +10,8 @@ from fusionray.benchmarks.interleaving import divide
 from fusionray.benchmarks.serve.context import TARGET_SEED, ServeBenchContext
 from fusionray.benchmarks.serve.inputs import draw_person, write_form
 from fusionray.benchmarks.serve.load import Load, LoadResult, apply_load
-from fusionray.benchmarks.serve.servers import find_free_port, ray_folder, start
+from fusionray.benchmarks.serve.servers import ray_folder, start
+from fusionray.ray_cluster.connection import find_free_port
 
 # Values of RAY_SERVE_ENABLE_HA_PROXY: as `environment.py` sets it, and Ray Serve's default.
 PROXIES = {"haproxy": "1", "python": "0"}

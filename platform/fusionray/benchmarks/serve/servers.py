@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from fusionray.benchmarks.serve.inputs import Body
 from fusionray.benchmarks.serve.load import OK
 from fusionray.errors import ServiceFailed
 from fusionray.hardware.processes import add_descendants, list_processes, measure_cpu
+from fusionray.ray_cluster.connection import find_free_port
 
 HOST = "127.0.0.1"
 FUSE_PATH = "/v1/fuse"
@@ -165,11 +165,3 @@ def ray_folder() -> Iterator[dict[str, str]]:
         yield {"RAY_TMPDIR": folder, "RAY_ADDRESS": ""}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def find_free_port() -> int:
-    """Find a free port."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        port: int = listener.getsockname()[1]
-        return port

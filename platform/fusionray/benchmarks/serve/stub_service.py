@@ -14,7 +14,7 @@ from ray import serve
 
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.environment import apply_defaults
-from fusionray.ray_cluster.connection import cluster
+from fusionray.ray_cluster.connection import cluster, require_cluster
 from fusionray.serving.application import APP_NAME, UNLIMITED_REQUESTS, deploy, wait_until_running
 from fusionray.serving.config import DEFAULT_HOST, load_service
 from fusionray.serving.pipeline.ingress import Ingress
@@ -62,6 +62,7 @@ def main(bundle: str, port: int) -> None:
     apply_defaults()
     config = load_service(None, [f"bundle={bundle}"]).config
     with cluster():
+        require_cluster()
         serve.start(http_options={"host": DEFAULT_HOST, "port": port})
         ingress = deploy(serve.ingress()(StubIngress), "Ingress", config.ingress, UNLIMITED_REQUESTS)
         target = serve.RunTarget(target=ingress.bind(config, None), name=APP_NAME, route_prefix="/")

@@ -23,6 +23,7 @@ from fusionray.errors import InputMissing
 from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
 from fusionray.ray_cluster.actor_pool import actor_pool
+from fusionray.ray_cluster.connection import require_cluster
 from fusionray.shard_task import GROUP_NAMES
 
 
@@ -86,6 +87,7 @@ def _make_shards(context: PrepareContext, planned_shards: list[PlannedShard], *,
     """Make shards in a pool of actors, with a progress bar over pictures."""
     if not planned_shards:
         return
+    require_cluster()
     size = context.config.workers or _count_cpus()
     total = num_done + _count_pictures(planned_shards)
     with (

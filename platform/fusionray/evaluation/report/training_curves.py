@@ -30,7 +30,7 @@ def draw_training_curves(
         return [], [f"The curves of the training are left out: {error}"]
     # A single point makes no curve.
     charts = draw_curves({name: points for name, points in curves.items() if len(points) > 1}, PREFIX)
-    note = "MeasuredInterval while the model was trained, on people of the validation split."
+    note = "Measured while the model was trained, on people of the validation split."
     return ([PageSection("Quality over the images seen", charts, note, columns=True)] if charts else []), []
 
 
@@ -48,15 +48,18 @@ def read_training_curves(training: Mapping[str, Any], uri: str, table: MetricTab
 
 
 def find_store(run: Mapping[str, Any], tracking: Mapping[str, Any], uri: str) -> str | None:
-    """Return the store of a training if it is an existing file, or the evaluation's own store.
+    """Return the store of a training: a file that the run names, else that of the evaluation.
 
-    Other servers are not contacted: a missing one would block for minutes.
+    Bundles keep no folder of the machine that trained them. Other servers than the evaluation's are not contacted: a
+    missing one would block for minutes.
     """
     if not {"name", "output"} <= run.keys():
         return None  # an imported model
-    store: str = tracking.get("uri") or f"{SQLITE}{Path(run['output']) / STORE_NAME}"
-    is_file = store.startswith(SQLITE) and Path(store.removeprefix(SQLITE)).is_file()
-    return store if is_file or store == uri else None
+    recorded: str = tracking.get("uri") or f"{SQLITE}{Path(run['output']) / STORE_NAME}"
+    for store in (recorded, uri):
+        if store.startswith(SQLITE) and Path(store.removeprefix(SQLITE)).is_file():
+            return store
+    return uri if recorded == uri else None
 
 
 def is_quality_metric(name: str, table: MetricTable) -> bool:

@@ -23,7 +23,6 @@ from fusionray.runtime.engine import EngineReport
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.providers import CPU
 from fusionray.runtime.tasks import open_runner
-from fusionray.serving.addresses import keep_replica_on_loopback
 from fusionray.serving.config import GeneratorStageConfig, ServeConfig
 from fusionray.serving.metrics import BatchMetrics
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
@@ -168,7 +167,6 @@ class GeneratorStage:
     """Hold generators in memory, fuse crops with them, and run the models of other tasks."""
 
     def __init__(self, config: ServeConfig) -> None:
-        keep_replica_on_loopback()
         self.config = config
         self.models = ModelCache(lambda version: LoadedGenerator(version, config), config.models_per_replica)
         self.runners = ModelCache(lambda version: LoadedRunner(version, config), config.models_per_replica)
@@ -203,7 +201,7 @@ class GeneratorStage:
 
 
 class RemoteFuser(DeploymentClient):
-    """The generator stage in a deployment of its own; a request goes to a replica that holds its model."""
+    """The generator stage in a deployment of its own."""
 
     async def fuse(
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
@@ -216,8 +214,8 @@ class RemoteFuser(DeploymentClient):
         return fused
 
     async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
-        """Load a version of another task in one of the replicas, and describe what it runs on."""
-        card: PictureModelCard = await self.find(version).prepare_pictures.remote(version)
+        """Load a version of another task in the replicas, and describe what it runs on."""
+        card: PictureModelCard = await self.load(version, "prepare_pictures")
         return card
 
     async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:

@@ -11,6 +11,7 @@ from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from fusionray.bundle.description import FACE_FUSION
 from fusionray.environment import read_http_host
 from fusionray.errors import FusionRayError
 from fusionray.serving.addresses import check_exposure, keep_replica_on_loopback
@@ -61,7 +62,7 @@ class Ingress:
         self.registry = ModelRegistry(config)
         limits = RateLimitClient(rate_limiter.lease.remote) if rate_limiter is not None else None
         self.requests = RequestService(config, self.registry, limits)
-        generators: GeneratorService = RemoteFuser(fuser) if fuser is not None else GeneratorStage(config)
+        generators: GeneratorService = RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config)
         parts = Parts(config, self.requests, generators, faces)
         self.tasks = {name: open_task(name, inputs, parts) for name, inputs in self.registry.tasks.items()}
         self.cards: dict[str, AnyModelCard] = {}
@@ -152,7 +153,46 @@ class FaceReplica(FaceStage):
 
     def __init__(self, config: ServeConfig, fuser: DeploymentHandle | None = None) -> None:
         keep_replica_on_loopback()
-        super().__init__(config, RemoteFuser(fuser) if fuser is not None else GeneratorStage(config))
+        super().__init__(config, RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config))
+        self.is_loaded = False
+
+    async def check_health(self) -> None:
+        """Load the models; a replica takes requests only after that.
+
+        Raises: BundleInvalid, ProviderUnavailable.
+        """
+        if not self.is_loaded:
+            for version in find_preloaded(self.config):
+                if version.task == FACE_FUSION:
+                    await self.models.get(version)
+            self.is_loaded = True
+
+
+class GeneratorReplica(GeneratorStage):
+    """The generator stage as a deployment of its own."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        keep_replica_on_loopback()
+        super().__init__(config)
+        self.is_loaded = False
+
+    async def check_health(self) -> None:
+        """Load the models; a replica takes requests only after that.
+
+        Raises: BundleInvalid, ProviderUnavailable.
+        """
+        if not self.is_loaded:
+            for version in find_preloaded(self.config):
+                await (self.models if version.task == FACE_FUSION else self.runners).get(version)
+            self.is_loaded = True
+
+
+def find_preloaded(config: ServeConfig) -> list[ModelVersion]:
+    """Find the versions that a new replica loads before it takes requests: all, if it can hold all.
+
+    Raises: BundleInvalid.
+    """
+    return ModelRegistry(config).versions() if config.replicas_hold_all_models else []
 
 
 def find_address() -> tuple[str, int]:

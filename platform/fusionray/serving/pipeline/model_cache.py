@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from ray import serve
+from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from fusionray.bundle.bundle import Bundle, bundle_hash, read_bundle
 from fusionray.errors import BundleInvalid
+from fusionray.serving.config import ServeConfig
 from fusionray.serving.schema import ModelCard, ModelVersion
 
 Held = TypeVar("Held")
 
 
 class ModelCache(Generic[Held]):
-    """Hold up to `capacity` models. Ray Serve knows which, and routes a request to a replica that holds its model."""
+    """Hold up to `capacity` models. Ray Serve knows which, and can route a request by its model."""
 
     def __init__(self, load: Callable[[ModelVersion], Held], capacity: int) -> None:
         self.load = load
@@ -43,19 +46,40 @@ class ModelCache(Generic[Held]):
 
 
 class DeploymentClient:
-    """Client of a part with a deployment of its own; a request goes to a replica that holds its model."""
+    """Client of a part with a deployment of its own.
 
-    def __init__(self, handle: DeploymentHandle) -> None:
+    If a replica can hold all models of the service, every replica does, and any of them answers: Ray Serve chooses one
+    that is little used. Otherwise a request names its model, and goes to a replica that holds it.
+    """
+
+    def __init__(self, handle: DeploymentHandle, config: ServeConfig) -> None:
         self.handle = handle
+        self.route_by_model = not config.replicas_hold_all_models
         self.handles: dict[str, DeploymentHandle] = {}
+        self.loaded: set[str] = set()
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version in one replica, and describe what it runs on."""
-        card: ModelCard = await self.find(version).prepare.remote(version)
+        """Load a version in the replicas, and describe what it runs on."""
+        card: ModelCard = await self.load(version, "prepare")
         return card
 
+    async def load(self, version: ModelVersion, method: str) -> Any:
+        """Let every replica load a version the first time, and one of them answer after that.
+
+        Replicas that start later load the current versions themselves.
+        """
+        if not self.route_by_model and version.id not in self.loaded:
+            # Without a replica there is nothing to tell, and the call below waits for one.
+            with contextlib.suppress(DeploymentUnavailableError):
+                answers = await self.handle.broadcast(method, version).results_async()
+                self.loaded.add(version.id)
+                return answers[0]
+        return await getattr(self.find(version), method).remote(version)
+
     def find(self, version: ModelVersion) -> DeploymentHandle:
-        """Return a handle that prefers replicas which hold the version."""
+        """Return the handle for requests of a version."""
+        if not self.route_by_model:
+            return self.handle
         return self.handles.setdefault(version.id, self.handle.options(multiplexed_model_id=version.id))
 
 

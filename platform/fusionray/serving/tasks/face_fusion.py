@@ -41,7 +41,7 @@ class FaceFusion:
     ) -> None:
         self.config = config
         self.requests = requests
-        self.pictures: PictureService = RemotePictures(faces) if faces is not None else FaceStage(config, generators)
+        self.pictures: PictureService = RemotePictures(faces, config) if faces else FaceStage(config, generators)
         self.service = FusionService(requests, self.pictures)
         self.identities = open_store(config.identities)
         self.jobs, self.job_worker = self.open_jobs()

@@ -10,7 +10,7 @@ from typing import Any
 from fusionray.background import run_in_background
 from fusionray.checkpoint.info import newest_checkpoint, read_info, take_fencing_token
 from fusionray.errors import RunStopped, TrainingFailed
-from fusionray.ray_cluster.connection import decide_use_gpu, require_cpus
+from fusionray.ray_cluster.connection import decide_use_gpu, require_cluster, require_cpus
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.training.config import BudgetConfig, WorkersConfig
 from fusionray.training.faults.elastic import RESIZE_SECONDS, refresh_cluster_resources
@@ -28,6 +28,7 @@ def run_workers(task: WorkerTask, progress: ProgressHandle | None) -> None:
 
     Raises: RunStopped after a SIGTERM that this function caught, TrainingFailed, ClusterUnavailable.
     """
+    require_cluster()
     if progress is not None:
         fit_with_restarts(task, progress)
         return
