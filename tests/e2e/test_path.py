@@ -123,8 +123,9 @@ def test_served_bundle_answers_and_ends_with_its_signal(
         assert answer.headers["content-type"] == "image/png"
         assert read_provenance(answer.content) is not None
         service.send_signal(signal.SIGTERM)
-        _, errors = service.communicate(timeout=STOP_SECONDS)
+        output, errors = service.communicate(timeout=STOP_SECONDS)
         assert service.returncode == 0, errors
+        assert output == "", "it ends without a word"
     finally:
         service.kill()
         service.communicate()

@@ -13,6 +13,7 @@ from typing import Any
 
 from fusionray.commands.parser import Verbs, add_settings, add_verb, set_run
 from fusionray.config import Section, parse_overrides
+from fusionray.environment import is_private_cluster
 
 TEST_KEY_NOTE = (
     "a TEST KEY signs the outputs, which proves nothing to others; set signing.certificate and signing.key to your own "
@@ -61,7 +62,9 @@ def run_serve(options: argparse.Namespace) -> None:
             threading.Event().wait()
         # Deleting the application first finishes open requests; a shutdown alone would cut them off.
         serve.delete(APP_NAME)
-        serve.shutdown()
+        # A cluster of the command's own ends with the block; Ray Serve would print an error of its own about its end.
+        if not is_private_cluster():
+            serve.shutdown()
 
 
 def add_keys(verbs: Verbs) -> None:
