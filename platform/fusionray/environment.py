@@ -110,12 +110,14 @@ def serve_defaults() -> dict[str, str]:
     return {**SERVE_DEFAULTS, "RAY_SERVE_HAPROXY_BINARY_PATH": str(script)}
 
 
-def set_proxy_paths() -> None:
-    """Let HAProxy keep its files in the temporary folder of the Ray cluster that is about to start.
+def make_proxy_folder() -> Path:
+    """Make a folder that only this user can enter, and let HAProxy of the Ray cluster that is about to start use it.
 
     The names are short: a socket's path has at most 107 characters, of which Ray Serve uses 57 for the node.
     """
-    folder = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / "ray-ha"
+    parent = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="ha-", dir=parent))
     names = {
         "CONFIG_FILE_LOC": folder / "haproxy.cfg",
         "SOCKET_PATH": folder / "a.sock",
@@ -124,6 +126,7 @@ def set_proxy_paths() -> None:
         "METRICS_SOCKET_PATH": folder / "m.sock",
     }
     os.environ.update({f"RAY_SERVE_HAPROXY_{name}": str(path) for name, path in names.items()})
+    return folder
 
 
 def cluster_address(address: str | None) -> str | None:

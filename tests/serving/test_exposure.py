@@ -14,7 +14,7 @@ import pytest
 
 from fusionray.hardware.processes import find_processes
 from fusionray.ray_cluster.connection import find_free_port
-from fusionray.serving.auth.api_keys import add_key
+from fusionray.serving.auth.key_file import add_key
 from tests.faults.driver import wait_until
 from tests.support.child_python import ROOT
 from tests.support.sockets import list_listeners

@@ -25,7 +25,8 @@ from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.provenance import read_provenance
 from fusionray.safety.verify import verify
 from fusionray.serving.application import run
-from fusionray.serving.auth.api_keys import ApiKeyConfig, add_key
+from fusionray.serving.auth.api_keys import ApiKeyConfig
+from fusionray.serving.auth.key_file import add_key
 from fusionray.serving.config import FaceStageConfig, LimitConfig, ModelConfig, ServeConfig
 from fusionray.serving.http.api import build_api
 from fusionray.serving.http.middleware import KEY_VARIABLE

@@ -154,16 +154,16 @@ def queries() -> Iterator[bytes]:
     yield from (b"?", b"&" * 20_000, b"=" * 5000, b";", b"a=1&" * 10_000, b"faces", b"#", b"%f0%9f%98%80=1")
 
 
-FOLLOW = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
-SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+FOLLOW = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def post(*headers: bytes, body: bytes = b"", path: bytes = b"/v1/fuse") -> bytes:
-    return b"\r\n".join([b"POST " + path + b" HTTP/1.1", b"Host: x", *headers]) + b"\r\n\r\n" + body
+    return b"\r\n".join([b"POST " + path + b" HTTP/1.1", b"Host: localhost", *headers]) + b"\r\n\r\n" + body
 
 
 def get(path: bytes = b"/healthz", *headers: bytes, line: bytes | None = None) -> bytes:
-    return b"\r\n".join([line or b"GET " + path + b" HTTP/1.1", b"Host: x", *headers]) + b"\r\n\r\n"
+    return b"\r\n".join([line or b"GET " + path + b" HTTP/1.1", b"Host: localhost", *headers]) + b"\r\n\r\n"
 
 
 def ambiguous() -> Iterator[bytes]:
@@ -315,9 +315,9 @@ def heads() -> Iterator[bytes]:
     )
     yield from (
         b"GET /healthz HTTP/1.1\r\n\r\n",
-        b"GET /healthz HTTP/1.1\nHost: x\n\n",
+        b"GET /healthz HTTP/1.1\nHost: localhost\n\n",
         b"\r\n\r\n" + get(),
-        b"GET  /healthz  HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET  /healthz  HTTP/1.1\r\nHost: localhost\r\n\r\n",
     )
     yield from (
         get(b"/v1/fuse", b"Connection: Upgrade", b"Upgrade: " + what)

@@ -118,7 +118,7 @@ def add_keys(verbs: Verbs) -> None:
 
 
 def run_keys(options: argparse.Namespace) -> None:
-    from fusionray.serving.auth.api_keys import add_key, describe, read_keys, remove_key
+    from fusionray.serving.auth.key_file import add_key, describe, read_keys, remove_key
 
     file = Path(options.file)
     if options.action == "list":

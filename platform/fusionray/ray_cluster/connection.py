@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -12,14 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from fusionray.environment import (
     HTTP_HOST_VARIABLE,
     PRIVATE_CLUSTER_VARIABLE,
     cluster_address,
+    make_proxy_folder,
     passed_on,
-    set_proxy_paths,
 )
 from fusionray.errors import ClusterUnavailable
 
@@ -50,6 +52,8 @@ class WorkerCounts(Protocol):
 
 # How to get the cluster of the surrounding `cluster` block, until something needs it.
 _pending: Callable[[], None] | None = None
+# Where HAProxy of a cluster on this machine keeps its files.
+_proxy_folder: Path | None = None
 
 
 @contextlib.contextmanager
@@ -75,6 +79,8 @@ def cluster(address: str | None = None, http_host: str | None = None) -> Iterato
             import ray
 
             ray.shutdown()
+        if _proxy_folder is not None:
+            shutil.rmtree(_proxy_folder, ignore_errors=True)
         for name in (PRIVATE_CLUSTER_VARIABLE, HTTP_HOST_VARIABLE):
             os.environ.pop(name, None)
 
@@ -124,7 +130,8 @@ def connect(address: str) -> None:
 def start_local(http_host: str | None = None) -> None:
     import ray
 
-    set_proxy_paths()
+    global _proxy_folder  # noqa: PLW0603 - see `cluster`
+    _proxy_folder = make_proxy_folder()
     # Two clusters on a machine would share the fixed port of Ray Serve's own proxy, and answer each other's requests.
     os.environ[FALLBACK_PORT_VARIABLE] = str(find_free_port())
     # The processes of the cluster inherit them.

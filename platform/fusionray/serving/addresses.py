@@ -104,7 +104,8 @@ def is_ready(host: str, port: int) -> bool:
     connection = HTTPConnection(host, port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/readyz")
-        return connection.getresponse().status == HTTPStatus.OK
+        with connection.getresponse() as answer:
+            return answer.status == HTTPStatus.OK
     except (OSError, HTTPException):
         return False
     finally:

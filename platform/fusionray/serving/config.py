@@ -20,6 +20,7 @@ from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.mark import MarkConfig
 from fusionray.safety.signing_keys import SigningConfig
 from fusionray.serving.auth.api_keys import ApiKeyConfig
+from fusionray.serving.http.origins import AccessConfig
 from fusionray.serving.identities.store import IdentityConfig
 from fusionray.serving.jobs.store import JobConfig
 
@@ -191,6 +192,9 @@ class ServeConfig(Section):
     consent: ConsentConfig = Field(default=ConsentConfig(), description="What a request needs besides its pictures.")
     audit: AuditConfig = Field(default=AuditConfig(), description="Where requests are recorded.")
     keys: ApiKeyConfig = Field(default=ApiKeyConfig(), description="Who may send requests, and how many.")
+    access: AccessConfig = Field(
+        default=AccessConfig(), description="From which web pages, and under which names, the service is reached."
+    )
     identities: IdentityConfig = Field(default=IdentityConfig(), description="Where source faces are kept.")
     jobs: JobConfig = Field(default=JobConfig(), description="Where jobs are kept.")
     mark: MarkConfig = Field(default=MarkConfig(), description="A visible mark on every output.")

@@ -131,6 +131,16 @@ class FuseTask:
 
 
 @dataclass(frozen=True)
+class KeepTask:
+    """One source picture whose face is to be stored; `version` reads the face for the consent policy."""
+
+    source: bytes
+    version: ModelVersion
+    consent: str | None
+    owner: str
+
+
+@dataclass(frozen=True)
 class IdentityReply:
     """A stored face: its handle, its expiry (seconds since 1970), and its box in its picture."""
 
@@ -153,9 +163,10 @@ class PictureReply:
 
 @dataclass(frozen=True)
 class FuseReply(PictureReply):
-    """A fused picture; `boxes` are the faces that were replaced."""
+    """A fused picture; `boxes` are the faces that were replaced, `source_sha256` is the hash of the source picture."""
 
     boxes: tuple[FaceBox, ...]
+    source_sha256: str
 
 
 @dataclass(frozen=True)

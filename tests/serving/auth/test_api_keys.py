@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import yaml
 
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid
-from fusionray.serving.auth.api_keys import ApiKey, ApiKeyStore, add_key, read_keys, remove_key
+from fusionray.serving.auth.api_keys import ApiKeyStore
+from fusionray.serving.auth.key_file import ApiKey, add_key, read_keys, remove_key
 from tests.serving.identities.test_store import Clock
 
 SHORT_KEY = "a-key-of-16-char"
@@ -43,6 +45,22 @@ def test_an_added_key_is_accepted_and_the_file_does_not_contain_it(file: Path) -
     assert ann not in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
     assert list(file.parent.iterdir()) == [file]
+
+
+def test_keys_that_are_added_at_once_are_all_kept(file: Path) -> None:
+    names = [f"key-{number}" for number in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: add_key(file, name), names))
+    assert sorted(key.name for key in read_keys(file)) == sorted(names)
+
+
+@pytest.mark.parametrize("name", ["operator", "anonymous"])
+def test_names_of_requests_without_a_key_of_the_file_are_taken(file: Path, name: str) -> None:
+    with pytest.raises(ConfigInvalid, match=f"the name {name} is taken"):
+        add_key(file, name)
+    file.write_text(yaml.safe_dump({"keys": [{"name": name, "sha256": "0" * 64}]}))
+    with pytest.raises(ConfigInvalid, match=f"the name {name} is taken"):
+        read_keys(file)
 
 
 @pytest.mark.parametrize("presented", ["", "x", "fr_" + "a" * 43, "\udcff", "ключ"])

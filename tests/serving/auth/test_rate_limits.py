@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusionray.errors import QuotaExceeded
-from fusionray.serving.auth.api_keys import ApiKey
+from fusionray.serving.auth.key_file import ApiKey
 from fusionray.serving.auth.rate_limits import (
     BURST_SECONDS,
     LEASE_SECONDS,

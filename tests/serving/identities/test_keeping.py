@@ -21,7 +21,8 @@ from fusionray.safety.audit import AuditConfig, hash_bytes
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.verify import verify
 from fusionray.serving.application import run
-from fusionray.serving.auth.api_keys import ApiKeyConfig, add_key
+from fusionray.serving.auth.api_keys import ApiKeyConfig
+from fusionray.serving.auth.key_file import add_key
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
 from fusionray.serving.http.middleware import KEY_VARIABLE
 from tests.support.pictures import draw_empty, draw_group, draw_person
@@ -37,6 +38,7 @@ class Kept:
     url: str
     keys: dict[str, str]
     audit: Path
+    permitted: Path
 
     def client(self, name: str) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=60, headers={"authorization": f"Bearer {self.keys[name]}"})
@@ -67,7 +69,7 @@ def kept(no_service: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         environment.delenv(KEY_VARIABLE, raising=False)
         environment.setenv(ROOT_VARIABLE, str(root))
         run(config, port=port, blocking=False)
-    yield Kept(f"http://127.0.0.1:{port}", keys, root / "audit.jsonl")
+    yield Kept(f"http://127.0.0.1:{port}", keys, root / "audit.jsonl", permitted)
     serve.shutdown()
 
 
@@ -144,6 +146,19 @@ def test_sources_that_are_not_permitted_are_refused_by_every_way(ada: httpx.Clie
     assert entry["problem"]["reason"] == "consent_source_not_permitted"
 
 
+def test_a_stored_face_is_refused_once_its_source_is_no_longer_permitted(kept: Kept, ada: httpx.Client) -> None:
+    identity = keep(ada)
+    form = {"files": {"target": TARGETS[0]}, "data": {"identity": identity}}
+    assert ada.post("/v1/fuse", **form).status_code == 200
+    permitted = kept.permitted.read_text()
+    kept.permitted.write_text(permitted.replace(hash_bytes(SOURCE), "0" * 64))
+    try:
+        assert refused(ada.post("/v1/fuse", **form)) == (403, "consent_source_not_permitted")
+    finally:
+        kept.permitted.write_text(permitted)
+    assert ada.post("/v1/fuse", **form).status_code == 200
+
+
 def read_results(archive: bytes) -> list[dict[str, object]]:
     with zipfile.ZipFile(io.BytesIO(archive)) as opened:
         found: list[dict[str, object]] = json.loads(opened.read("results.json"))
@@ -217,3 +232,12 @@ def test_every_request_leaves_a_line_without_a_picture(kept: Kept, ada: httpx.Cl
     assert entry["output_sha256"] == hash_bytes(answer.content)
     assert (entry["status"], entry["num_faces"]) == (200, 1)
     assert kept.keys["ada"] not in kept.audit.read_text()
+
+
+def test_the_line_of_a_stored_face_names_its_source_and_not_its_handle(kept: Kept, ada: httpx.Client) -> None:
+    identity = keep(ada)
+    data, headers = {"identity": identity}, {"x-request-id": "request-by-handle"}
+    assert ada.post("/v1/fuse", files={"target": TARGETS[1]}, data=data, headers=headers).status_code == 200
+    (line,) = [line for line in kept.audit.read_text().splitlines() if "request-by-handle" in line]
+    assert json.loads(line)["source_sha256"] == hash_bytes(SOURCE)
+    assert identity not in kept.audit.read_text()

@@ -28,6 +28,7 @@ def count_requests(url: str, part: str) -> Counter[str]:
     return counts
 
 
+@pytest.mark.slow(seconds=25)
 def test_replicas_of_a_part_share_the_requests(port: int, tmp_path: Path) -> None:
     bundle = write_variant(tmp_path / "bundle", 0)
     config = ServeConfig(

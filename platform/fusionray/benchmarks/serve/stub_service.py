@@ -18,7 +18,7 @@ from fusionray.ray_cluster.connection import cluster, require_cluster
 from fusionray.serving.application import APP_NAME, UNLIMITED_REQUESTS, deploy, wait_until_running
 from fusionray.serving.config import DEFAULT_HOST, load_service
 from fusionray.serving.pipeline.ingress import Ingress
-from fusionray.serving.schema import FuseReply, FuseTask, ModelCard, ModelVersion, Problem
+from fusionray.serving.schema import FuseReply, FuseTask, KeepTask, ModelCard, ModelVersion, Problem
 from fusionray.serving.tasks.face_fusion import FaceFusion
 
 STUB_SECONDS = 0.001
@@ -38,12 +38,19 @@ class StubPictures:
         await asyncio.sleep(STUB_SECONDS)
         timing = {"total": 1000 * STUB_SECONDS}
         return FuseReply(
-            task.target, "image/jpeg", STUB, task.version.bundle, test_key=True, timing=timing, boxes=NO_FACE
+            task.target,
+            "image/jpeg",
+            STUB,
+            task.version.bundle,
+            test_key=True,
+            timing=timing,
+            boxes=NO_FACE,
+            source_sha256="",
         )
 
-    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> Problem:
+    async def keep_identity(self, task: KeepTask) -> Problem:
         """Refuse: the stub stores nothing."""
-        del source, owner, consent
+        del task
         return Problem(501, STUB, "Nothing is kept", "this is a stub")
 
 

@@ -7,7 +7,8 @@ import uuid
 from dataclasses import dataclass
 
 from fusionray.safety.audit import ANONYMOUS
-from fusionray.serving.auth.api_keys import ApiKey, ApiKeyStore
+from fusionray.serving.auth.api_keys import ApiKeyStore
+from fusionray.serving.auth.key_file import ApiKey
 from fusionray.serving.http.middleware import AsgiApp, Receive, Scope, Send, find_header, send_problem
 from fusionray.serving.http.static_page import FILES
 from fusionray.serving.schema import Problem

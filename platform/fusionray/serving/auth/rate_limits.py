@@ -22,7 +22,7 @@ from typing import Literal
 
 from fusionray.errors import QuotaExceeded
 from fusionray.serving.addresses import keep_replica_on_loopback
-from fusionray.serving.auth.api_keys import ApiKey
+from fusionray.serving.auth.key_file import ApiKey
 from fusionray.storage.atomic_files import replace_private_file
 
 Kind = Literal["requests", "images"]

@@ -61,11 +61,14 @@ class FaceCache:
         with self.lock:
             self.entries.pop(name, None)
 
-    def forget_all(self, is_over: Callable[[StoredFace], bool]) -> None:
-        """Drop the faces for which `is_over` holds."""
+    def sweep(self) -> None:
+        """Drop the faces that were read too long ago, or whose file is gone: removed or expired."""
+        now = self.clock()
         with self.lock:
-            for name in [name for name, entry in self.entries.items() if is_over(entry.face)]:
-                del self.entries[name]
+            ages = {name: now - entry.read_at for name, entry in self.entries.items()}
+        for name, age in ages.items():
+            if age >= MEMORY_SECONDS or not self.is_there(name):
+                self.forget(name)
 
     def add_reading(self, name: str, encoder_hash: str, reading: FloatArray) -> None:
         """Add a model's reading to a face, if the face is cached."""

@@ -27,7 +27,7 @@ from fusionray.faces.align import estimate_alignment, invert_affine, load_templa
 from fusionray.faces.decode import decode_image
 from fusionray.faces.face import Face, Image, Points
 
-FORMAT = 1
+FORMAT = 2
 HEADER = struct.Struct(">BQ")
 NONCE_BYTES = 12
 KEY_BYTES = 32
@@ -46,11 +46,14 @@ Box = tuple[float, float, float, float]
 class StoredFace:
     """A stored face. `region_png` shows it with a margin; `landmarks` [5,2] are in the region's pixels.
 
-    `box` is left, top, width, height in pixels of the original picture. `readings` holds what models read from the
-    face, by the hash of their encoder.
+    `box` is left, top, width, height in pixels of the original picture. `source_sha256` is the hash of that picture,
+    `consent` the token that came with it: the consent policy is asked again at each use. `readings` holds what models
+    read from the face, by the hash of their encoder.
     """
 
     owner: str
+    source_sha256: str
+    consent: str | None
     expires_at: float
     region_png: bytes
     landmarks: Points
@@ -145,10 +148,16 @@ def unpack(content: bytes) -> tuple[dict[str, Any], bytes]:
     return description, payload
 
 
-def pack_face(owner: str, region_png: bytes, landmarks: Points, box: Box) -> bytes:
-    """Encode a face for `unpack_face`."""
-    points = np.asarray(landmarks, np.float32).reshape(5, 2).tolist()
-    return pack({"owner": owner, "landmarks": points, "box": [float(value) for value in box]}, region_png)
+def pack_face(face: StoredFace) -> bytes:
+    """Encode a face for `unpack_face`, without its expiry and readings."""
+    description = {
+        "owner": face.owner,
+        "source_sha256": face.source_sha256,
+        "consent": face.consent,
+        "landmarks": np.asarray(face.landmarks, np.float32).reshape(5, 2).tolist(),
+        "box": [float(value) for value in face.box],
+    }
+    return pack(description, face.region_png)
 
 
 def unpack_face(content: bytes, expires_at: float, readings: dict[str, FloatArray]) -> StoredFace:
@@ -156,7 +165,16 @@ def unpack_face(content: bytes, expires_at: float, readings: dict[str, FloatArra
     description, region_png = unpack(content)
     left, top, width, height = description["box"]
     landmarks = np.asarray(description["landmarks"], np.float32)
-    return StoredFace(description["owner"], expires_at, region_png, landmarks, (left, top, width, height), readings)
+    return StoredFace(
+        owner=description["owner"],
+        source_sha256=description["source_sha256"],
+        consent=description["consent"],
+        expires_at=expires_at,
+        region_png=region_png,
+        landmarks=landmarks,
+        box=(left, top, width, height),
+        readings=readings,
+    )
 
 
 def pack_reading(reading: FloatArray) -> bytes:

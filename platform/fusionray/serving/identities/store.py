@@ -112,15 +112,24 @@ class IdentityStore:
         self.held = (0, 0)
         self.counted_at = float("-inf")
 
-    def put(self, owner: str, region: Image, landmarks: Points, box: Box) -> tuple[str, float]:
-        """Store a face that `cut_region` has cut; return its handle and its expiry (seconds since 1970).
+    def put(
+        self,
+        owner: str,
+        region: Image,
+        landmarks: Points,
+        box: Box,
+        *,
+        source_sha256: str,
+        consent: str | None = None,
+    ) -> tuple[str, float]:
+        """Store a face that `cut_region` has cut from a picture; return its handle and its expiry (seconds since 1970).
 
         Raises: StoreFull if the store or its disk is full.
         """
         handle = f"id_{secrets.token_urlsafe(32)}"
         expires_ms = int((self.wall_clock() + self.ttl_seconds) * 1000)
-        content = pack_face(owner, encode_image(region), landmarks, box)
-        encrypted = Cipher(handle).encrypt(content, expires_ms, FACE_PURPOSE)
+        face = StoredFace(owner, source_sha256, consent, expires_ms / 1000, encode_image(region), landmarks, box, {})
+        encrypted = Cipher(handle).encrypt(pack_face(face), expires_ms, FACE_PURPOSE)
         self.reserve(len(encrypted))
         draft = make_private_folder(self.tmp / uuid.uuid4().hex)
         try:
@@ -178,20 +187,23 @@ class IdentityStore:
         self.memory.add_reading(name, encoder_hash, kept)
 
     def sweep(self) -> int:
-        """Remove expired and damaged faces, and leftovers of dead processes; return the number of removed faces."""
+        """Remove expired and damaged faces, and leftovers of dead processes; return the number of removed faces.
+
+        An expiry later than any face can have is not used, but its file stays: the clock of this node may be wrong.
+        """
         num_removed = 0
         for entry in list(os.scandir(self.faces)):
             try:
                 expires_at = read_expiry_ms(self.read_header(entry.name)) / 1000
             except FileNotFoundError:
                 expires_at = 0.0
-            if not self.is_alive(expires_at):
+            if expires_at <= self.wall_clock():
                 num_removed += remove_tree(Path(entry.path), self.trash)
         remove_abandoned_folders(self.tmp)
         remove_abandoned_folders(self.trash)
         with self.lock:
             self.counted_at = float("-inf")
-        self.memory.forget_all(lambda face: not self.is_alive(face.expires_at))
+        self.memory.sweep()
         return num_removed
 
     def name(self, handle: str) -> str:

@@ -28,7 +28,7 @@ from fusionray.serving.identities.store import open_store
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
-from fusionray.serving.schema import FuseReply, FuseTask, IdentityReply, ModelCard, ModelVersion, Problem
+from fusionray.serving.schema import FuseReply, FuseTask, IdentityReply, KeepTask, ModelCard, ModelVersion, Problem
 
 
 class PictureService(Protocol):
@@ -42,18 +42,19 @@ class PictureService(Protocol):
         """Make one picture. A faulty picture is returned as a problem, not raised."""
         ...
 
-    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+    async def keep_identity(self, task: KeepTask) -> IdentityReply | Problem:
         """Store the largest face of a picture under a handle."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedTarget:
-    """A decoded target picture, its faces, and the encoded source identity."""
+    """A decoded target picture, its faces, the encoded source identity, and the hash of the source picture."""
 
     target: Image
     faces: FaceCrops
     source: FloatArray
+    source_sha256: str
 
 
 class LoadedPreprocessor:
@@ -111,6 +112,7 @@ class FaceStage:
             data=data,
             media_type=f"image/{task.options.picture_format}",
             boxes=prepared.faces.boxes,
+            source_sha256=prepared.source_sha256,
             model=loaded.provenance.model,
             bundle=loaded.provenance.bundle,
             test_key=self.codec.signer.is_test,
@@ -126,7 +128,7 @@ class FaceStage:
             raise TimeoutError
         role: PictureRole = "source"
         try:
-            source = self.encode_source(task, loaded, watch)
+            source, source_sha256 = self.encode_source(task, loaded, watch)
             role = "target"
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
@@ -137,10 +139,12 @@ class FaceStage:
                 raise ImageRejected("too_many_faces", reason)
         except ImageRejected as error:
             return describe_fault(error, role)
-        return PreparedTarget(target_image, faces, source)
+        return PreparedTarget(target_image, faces, source, source_sha256)
 
-    def encode_source(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> FloatArray:
+    def encode_source(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> tuple[FloatArray, str]:
         """Encode the source identity: from a picture, or from a stored face, once for each version.
+
+        The consent policy is asked each time. Returns the identity, and the sha256 of the source picture.
 
         Raises: ImageRejected, ConsentRefused, UnknownIdentity.
         """
@@ -149,35 +153,42 @@ class FaceStage:
                 image = self.codec.decode(task.source)
             with watch.over("read"):
                 source = loaded.preprocessor.encode_source(image)
-            self.policy.check(hash_bytes(task.source), source, task.options.consent, task.owner)
-            return source
+            digest = hash_bytes(task.source)
+            self.policy.check(digest, source, task.options.consent, task.owner)
+            return source, digest
         with watch.over("read"):
             kept = self.identities.get(task.source, task.owner)
             known = kept.readings.get(task.version.bundle)
             if known is None:
                 known = loaded.preprocessor.encode_face(kept.decode_region(), kept.face)
                 self.identities.add_reading(task.source, task.version.bundle, known)
-        return known
+        self.policy.check(kept.source_sha256, known, task.options.consent or kept.consent, task.owner)
+        return known, kept.source_sha256
 
-    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+    async def keep_identity(self, task: KeepTask) -> IdentityReply | Problem:
         """Store the largest face of a picture under a handle.
 
         Raises: ConsentRefused, StoreFull.
         """
+        loaded = await self.models.get(task.version)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.threads, self.keep_identity_now, source, owner, consent)
+        return await loop.run_in_executor(self.threads, self.keep_identity_now, task, loaded)
 
-    def keep_identity_now(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+    def keep_identity_now(self, task: KeepTask, loaded: LoadedPreprocessor) -> IdentityReply | Problem:
         """Find the face, cut it out with a margin, and store it, on the calling thread."""
         try:
-            image = self.codec.decode(source)
+            image = self.codec.decode(task.source)
             face = largest_face(find_faces(self.detectors, image, "source"))
         except ImageRejected as error:
             return describe_fault(error, "source")
-        self.policy.check(hash_bytes(source), None, consent, owner)
+        digest = hash_bytes(task.source)
+        embedding = loaded.preprocessor.encode_face(image, face)
+        self.policy.check(digest, embedding, task.consent, task.owner)
         box = box_of(face)
         region, landmarks = cut_region(image, face)
-        handle, expires_at = self.identities.put(owner, region, landmarks, box)
+        handle, expires_at = self.identities.put(
+            task.owner, region, landmarks, box, source_sha256=digest, consent=task.consent
+        )
         return IdentityReply(handle, expires_at, box)
 
     def finish(
@@ -202,10 +213,10 @@ class RemotePictures(DeploymentClient):
         reply: FuseReply | Problem = await self.find(task.version).fuse.remote(task)
         return reply
 
-    async def keep_identity(self, source: bytes, owner: str, consent: str | None) -> IdentityReply | Problem:
+    async def keep_identity(self, task: KeepTask) -> IdentityReply | Problem:
         """Store the largest face of a picture under a handle.
 
         Raises: ConsentRefused, StoreFull; RayActorError if the replica dies in the meantime.
         """
-        reply: IdentityReply | Problem = await self.handle.keep_identity.remote(source, owner, consent)
+        reply: IdentityReply | Problem = await self.find(task.version).keep_identity.remote(task)
         return reply

@@ -6,11 +6,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusionray.bundle.description import FACE_FUSION
 from fusionray.safety.audit import AuditEntry, hash_bytes
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.pipeline.face_stage import PictureService
 from fusionray.serving.pipeline.request_service import RequestService
-from fusionray.serving.schema import FuseOptions, FuseReply, FuseTask, IdentityReply, Problem
+from fusionray.serving.schema import FuseOptions, FuseReply, FuseTask, IdentityReply, KeepTask, Problem
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,17 @@ class FuseRequest:
     asked_at: float = field(default_factory=time.perf_counter)
 
     def write_entry(self, reply: Any, common: dict[str, Any]) -> AuditEntry:
-        """Build the entry with the hashes of both pictures. A handle is a secret, so it is hashed too."""
+        """Build the entry with the hashes of both pictures.
+
+        If a request with a handle fails, the picture behind it may be unknown: then the handle, a secret, is hashed.
+        """
         source = self.source.encode() if isinstance(self.source, str) else self.source
+        fused = isinstance(reply, FuseReply)
         return AuditEntry(
             **common,
-            source_sha256=hash_bytes(source),
+            source_sha256=reply.source_sha256 if fused else hash_bytes(source),
             target_sha256=hash_bytes(self.target),
-            num_faces=len(reply.boxes) if isinstance(reply, FuseReply) else None,
+            num_faces=len(reply.boxes) if fused else None,
         )
 
 
@@ -57,7 +62,10 @@ class FusionService:
 
     async def keep_identity(self, caller: Caller, source: bytes, consent: str | None) -> IdentityReply | Problem:
         """Store the largest face of a picture under a handle."""
-        reply = await self.requests.wait_for(self.pictures.keep_identity(source, caller.name, consent))
+        # Whatever model will use the face: this one reads it for the consent policy.
+        version = self.requests.registry.choose(None, FACE_FUSION)
+        task = KeepTask(source, version, consent, caller.name)
+        reply = await self.requests.wait_for(self.pictures.keep_identity(task))
         ended = (reply.status, reply.reason) if isinstance(reply, Problem) else (201, "")
         self.requests.metrics.count_end(*ended, "")
         return reply

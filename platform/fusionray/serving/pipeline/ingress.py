@@ -26,6 +26,7 @@ from fusionray.serving.http.middleware import (
     ConcurrencyLimitMiddleware,
     DisconnectMiddleware,
 )
+from fusionray.serving.http.origins import OriginMiddleware
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
 from fusionray.serving.pipeline.model_registry import ModelRegistry
@@ -71,9 +72,9 @@ class Ingress:
     def __serve_build_asgi_app__(self) -> AsgiApp:
         limits = self.config.limits
         limited = BodyLimitMiddleware(build_api(self), limits.max_body_bytes, limits.body_timeout_seconds)
-        return ApiKeyMiddleware(
-            ConcurrencyLimitMiddleware(DisconnectMiddleware(limited), limits.max_requests, self.requests.metrics),
-            self.keys,
+        inside = ConcurrencyLimitMiddleware(DisconnectMiddleware(limited), limits.max_requests, self.requests.metrics)
+        return OriginMiddleware(
+            ApiKeyMiddleware(inside, self.keys), self.config.access, has_keys=not self.keys.is_empty
         )
 
     async def check_health(self) -> None:
@@ -157,7 +158,7 @@ class FaceReplica(FaceStage):
         self.is_loaded = False
 
     async def check_health(self) -> None:
-        """Load the models; a replica takes requests only after that.
+        """Load the models; a replica takes requests only after that. Later calls drop old faces from its memory.
 
         Raises: BundleInvalid, ProviderUnavailable.
         """
@@ -166,6 +167,7 @@ class FaceReplica(FaceStage):
                 if version.task == FACE_FUSION:
                     await self.models.get(version)
             self.is_loaded = True
+        await asyncio.get_running_loop().run_in_executor(None, self.identities.memory.sweep)
 
 
 class GeneratorReplica(GeneratorStage):

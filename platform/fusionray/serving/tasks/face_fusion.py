@@ -43,7 +43,9 @@ class FaceFusion:
         self.requests = requests
         self.pictures: PictureService = RemotePictures(faces, config) if faces else FaceStage(config, generators)
         self.service = FusionService(requests, self.pictures)
-        self.identities = open_store(config.identities)
+        # A face stage in this replica has a store already: decrypted faces lie in memory once.
+        pictures = self.pictures
+        self.identities = pictures.identities if isinstance(pictures, FaceStage) else open_store(config.identities)
         self.jobs, self.job_worker = self.open_jobs()
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
