@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fusionray.environment import (
     apply_defaults,
     cluster_address,
     list_recipe_modules,
+    make_proxy_folder,
     passed_on,
     resolve_location,
 )
@@ -91,3 +93,17 @@ def test_paths_are_resolved_against_the_root_that_outlives_a_job(
 def test_uris_stay_as_they_are() -> None:
     assert resolve_location("s3://bucket/a/../b") == "s3://bucket/a/../b"
     assert resolve_location("synthetic://people=3") == "synthetic://people=3"
+
+
+@pytest.mark.parametrize("length", [10, 60])
+def test_haproxy_has_a_folder_that_is_private_and_short(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="fr-" + "x" * (length - 10)) as wanted:
+        monkeypatch.setattr(os, "environ", {**os.environ, "RAY_TMPDIR": wanted})
+        folder = make_proxy_folder()
+        try:
+            assert (folder.parent == Path(wanted)) == (length == 10)
+            assert folder.stat().st_mode & 0o777 == 0o700
+            # With the node's ID, the name of the socket, and HAProxy's suffix.
+            assert len(f"{folder}/{'0' * 56}/a.sock.1234567.tmp") <= 107
+        finally:
+            folder.rmdir()

@@ -63,6 +63,7 @@ SERVE_DEFAULTS = {
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "60",
 }
+MAX_PROXY_PARENT = 23
 HAPROXY_SCRIPT = "fusionray-haproxy"
 ROOT_VARIABLE = "FUSIONRAY_ROOT"
 # Folder of a user's own data, in the XDG base directory specification.
@@ -113,11 +114,15 @@ def serve_defaults() -> dict[str, str]:
 def make_proxy_folder() -> Path:
     """Make a folder that only this user can enter, and let HAProxy of the Ray cluster that is about to start use it.
 
-    The names are short: a socket's path has at most 107 characters, of which Ray Serve uses 57 for the node.
+    Names are short: a socket's path has at most 107 characters, of which Ray Serve uses 57 for the node, and HAProxy 12
+    for a suffix while it starts. So a long temporary folder is not used.
     """
-    parent = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+    wanted = (os.environ.get("RAY_TMPDIR"), tempfile.gettempdir())
+    parent = Path(next((path for path in wanted if path and len(path) <= MAX_PROXY_PARENT), "/tmp"))  # noqa: S108
     parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="ha-", dir=parent))
+    # Only this user can enter it, and nobody can have made it before.
+    folder = parent / f"h{secrets.token_hex(3)}"
+    folder.mkdir(mode=0o700)
     names = {
         "CONFIG_FILE_LOC": folder / "haproxy.cfg",
         "SOCKET_PATH": folder / "a.sock",

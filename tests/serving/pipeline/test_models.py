@@ -93,7 +93,7 @@ def test_a_killed_replica_costs_no_more_than_the_answer_that_it_was_sending(port
 
 def count_known_replicas() -> int:
     """Ask HAProxy, by the socket of the process that listens now, to how many replicas it sends requests."""
-    (path,) = Path(os.environ["RAY_TMPDIR"]).glob("ha-*/**/a.sock")
+    (path,) = Path(os.environ["RAY_TMPDIR"]).glob("h*/**/a.sock")
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
         connection.sendall(b"show stat\n")
