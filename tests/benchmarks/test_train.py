@@ -29,7 +29,7 @@ raise SystemExit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow(seconds=35)
+@pytest.mark.slow(seconds=45)
 def test_every_key_is_measured_or_says_why_not(tmp_path: Path, ray_session: None) -> None:
     result = bench_train(build_bench(tmp_path))
     found, missing = result.figures.figures, result.figures.not_measured

@@ -52,7 +52,7 @@ def refusal(capfd: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=75)
 def test_a_full_and_a_read_only_disk_are_reported_and_saved_files_are_kept(
     tmp_path: Path, disk: Path, ray_session: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,7 +130,7 @@ def read_job(head: dict[str, str], path: str) -> str:
     return answer.text
 
 
-@pytest.mark.slow(seconds=75)
+@pytest.mark.slow(seconds=90)
 def test_demo_preset_is_trained_stopped_without_a_process_left_and_goes_on(
     head: dict[str, str], tmp_path: Path
 ) -> None:

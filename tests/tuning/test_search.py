@@ -110,7 +110,7 @@ def test_asha_stops_a_bad_trial_which_leaves_a_checkpoint(tmp_path: Path) -> Non
     assert read_info(find_checkpoint(attempt.run)).images_seen == attempt.last_images < 4 * EVALUATED
 
 
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=75)
 def test_a_population_copies_checkpoints_of_the_better_half(tmp_path: Path) -> None:
     # Far enough apart that a member which pauses does not pass the next comparison on its way.
     interval = 8 * EVERY
