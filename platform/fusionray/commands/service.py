@@ -8,9 +8,11 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fusionray.background import run_in_background
 from fusionray.commands.parser import Verbs, add_settings, add_verb, set_run
 from fusionray.config import Section, parse_overrides
 from fusionray.environment import is_private_cluster
@@ -42,15 +44,22 @@ def add_serve(verbs: Verbs) -> None:
 
 
 def run_serve(options: argparse.Namespace) -> None:
-    from ray import serve
-
-    from fusionray.ray_cluster.connection import cluster
-    from fusionray.serving.application import APP_NAME, run
-    from fusionray.serving.config import load_service
+    from fusionray.ray_cluster.connection import cluster, require_cluster
+    from fusionray.serving.config import load_service, with_absolute_paths
+    from fusionray.serving.pipeline.model_registry import ModelRegistry
 
     places = [f"bundle={options.bundle}"] if options.bundle else []
     service = load_service(options.config, [*options.overrides, *places], options.host, options.port)
+    # Models that cannot be served are refused before anything starts.
+    ModelRegistry(with_absolute_paths(service.config))
     with cluster(options.address, service.host):
+        # Ray's processes take seconds to start; the modules of the service are imported meanwhile.
+        with run_in_background(lambda _: import_module("fusionray.serving.application"), "import"):
+            require_cluster()
+        from ray import serve
+
+        from fusionray.serving.application import APP_NAME, run
+
         # Set before the service starts, so that SIGTERM during the start also ends it cleanly.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         run(service.config, service.host, service.port, blocking=False)

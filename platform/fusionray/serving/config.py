@@ -19,8 +19,8 @@ from fusionray.safety.audit import AuditConfig
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.mark import MarkConfig
 from fusionray.safety.signing_keys import SigningConfig
+from fusionray.serving.auth.access import AccessConfig
 from fusionray.serving.auth.api_keys import ApiKeyConfig
-from fusionray.serving.http.origins import AccessConfig
 from fusionray.serving.identities.store import IdentityConfig
 from fusionray.serving.jobs.store import JobConfig
 

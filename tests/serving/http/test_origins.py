@@ -7,8 +7,9 @@ import asyncio
 import httpx
 import pytest
 
+from fusionray.serving.auth.access import AccessConfig
 from fusionray.serving.http.middleware import Receive, Scope, Send
-from fusionray.serving.http.origins import AccessConfig, OriginMiddleware
+from fusionray.serving.http.origins import OriginMiddleware
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:

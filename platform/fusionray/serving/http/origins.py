@@ -4,31 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from pydantic import Field
-
-from fusionray.config import Section
 from fusionray.serving.addresses import is_loopback
+from fusionray.serving.auth.access import AccessConfig
 from fusionray.serving.http.middleware import PROBE_PATHS, AsgiApp, Receive, Scope, Send, find_header, send_problem
 from fusionray.serving.schema import Problem
 
 FORWARDED_HEADERS = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host")
-
-
-class AccessConfig(Section):
-    """From which web pages, and under which names, the service may be reached."""
-
-    hosts: tuple[str, ...] = Field(
-        default=(),
-        description="Host names of a service without keys, besides those of loopback; others are refused, because a "
-        "foreign page can give its own name the address of this machine (DNS rebinding).",
-    )
-    origins: tuple[str, ...] = Field(
-        default=(), description="Origins (https://example.org) of other web pages that may send requests."
-    )
-    forwarded: bool = Field(
-        default=False,
-        description="Answer forwarded requests without a key: a proxy on this machine then publishes the service.",
-    )
 
 
 class OriginMiddleware:
