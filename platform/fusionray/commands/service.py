@@ -54,7 +54,7 @@ def run_serve(options: argparse.Namespace) -> None:
     ModelRegistry(with_absolute_paths(service.config))
     with cluster(options.address, service.host):
         # Ray's processes take seconds to start; the modules of the service are imported meanwhile.
-        with run_in_background(lambda _: import_module("fusionray.serving.application"), "import"):
+        with run_in_background(import_service, "import"):
             require_cluster()
         from ray import serve
 
@@ -74,6 +74,11 @@ def run_serve(options: argparse.Namespace) -> None:
         # A cluster of the command's own ends with the block; Ray Serve would print an error of its own about its end.
         if not is_private_cluster():
             serve.shutdown()
+
+
+def import_service(_: threading.Event) -> None:
+    """Import the modules of the service."""
+    import_module("fusionray.serving.application")
 
 
 def add_keys(verbs: Verbs) -> None:
