@@ -63,6 +63,7 @@ SERVE_DEFAULTS = {
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "60",
 }
+# Longest path of the folder in which HAProxy gets its own: 107 characters of a socket less all that follows.
 MAX_PROXY_PARENT = 23
 HAPROXY_SCRIPT = "fusionray-haproxy"
 ROOT_VARIABLE = "FUSIONRAY_ROOT"

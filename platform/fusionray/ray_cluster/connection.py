@@ -65,7 +65,7 @@ def cluster(address: str | None = None, http_host: str | None = None) -> Iterato
     service in that new cluster will listen. Nothing starts before the block calls `require_cluster`: wrong input is
     refused at once.
     """
-    global _pending  # noqa: PLW0603 - Ray has one connection a process
+    global _pending, _proxy_folder  # noqa: PLW0603 - Ray has one connection a process
     if is_connected():
         yield
         return
@@ -81,6 +81,7 @@ def cluster(address: str | None = None, http_host: str | None = None) -> Iterato
             ray.shutdown()
         if _proxy_folder is not None:
             shutil.rmtree(_proxy_folder, ignore_errors=True)
+            _proxy_folder = None
         for name in (PRIVATE_CLUSTER_VARIABLE, HTTP_HOST_VARIABLE):
             os.environ.pop(name, None)
 

@@ -121,7 +121,11 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
         proxies.result()
     wait_until_running(APP_NAME, config.start_timeout_seconds)
     hosts = [LOOPBACK, *nodes] if host in WILDCARDS else [host]
-    wait_until_reachable(hosts, port, config.start_timeout_seconds)
+    try:
+        wait_until_reachable(hosts, port, config.start_timeout_seconds)
+    except ServiceFailed:
+        serve.delete(APP_NAME)
+        raise
     if blocking:
         threading.Event().wait()
 

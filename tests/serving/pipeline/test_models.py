@@ -10,9 +10,12 @@ from collections import Counter
 from pathlib import Path
 
 import httpx
+import pytest
 from ray import serve
 
 from fusionray.bundle.bundle import bundle_hash
+from fusionray.errors import ServiceFailed
+from fusionray.serving import application
 from fusionray.serving.application import APP_NAME, build_application, run, wait_until_running
 from fusionray.serving.config import (
     CanaryConfig,
@@ -38,6 +41,19 @@ def test_a_bundle_that_is_replaced_answers_without_a_failed_request(port: int, t
         wait_for(lambda: load.answers[-1][1] == bundle_hash(new))
     assert {status for status, _ in load.answers} == {200}
     assert {bundle for _, bundle in load.answers} == {bundle_hash(old), bundle_hash(new)}
+
+
+def test_a_service_that_is_not_reached_is_not_left_behind(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ServiceFailed("it does not answer")
+
+    monkeypatch.setattr(application, "wait_until_reachable", fail)
+    config = ServeConfig(models=(ModelConfig(bundle=str(write_variant(tmp_path / "bundle", 0).folder)),))
+    with pytest.raises(ServiceFailed, match="does not answer"):
+        run(config, port=port, blocking=False)
+    assert APP_NAME not in serve.status().applications
 
 
 def test_an_alias_that_moves_and_is_moved_back_answers_without_a_failed_request(port: int, tmp_path: Path) -> None:
