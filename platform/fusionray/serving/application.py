@@ -30,7 +30,7 @@ from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.tasks.registry import check_tasks
 
 APP_NAME = "fusionray"
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.05
 # `ConcurrencyLimitMiddleware` refuses requests above the limit at once; Ray Serve would queue them instead.
 UNLIMITED_REQUESTS = 100_000
 # Start of the line in a traceback of Ray Serve that names one of our errors.

@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 FUSE_PATH = "/v1/fuse"
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.05
 # An idle Ray uses a tenth of a core.
 IDLE_CORES = 0.3
 # Several idle samples are needed: on a busy machine, a single one may only show that the server waited for a core.
