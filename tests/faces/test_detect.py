@@ -12,12 +12,15 @@ import numpy as np
 import onnx
 import pytest
 
+from fusionray.benchmarks.face_search import check_faces
 from fusionray.data.synthetic import neutral_attributes, project_landmarks, render, sample_identities
+from fusionray.data.synthetic.crowd import draw_crowd
 from fusionray.errors import DetectorUnavailable
 from fusionray.faces import tflite
 from fusionray.faces.decode import decode_image
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Detector, Face, group_by_face, keep_best, largest_face
+from fusionray.faces.pyramid import Pyramid
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,39 @@ def test_small_faces_among_others_are_found_in_a_large_picture(detector: Detecto
         inside = [face for face in faces if left < face.landmarks[2, 0] < left + side]
         assert any(top < face.landmarks[2, 1] < top + side for face in inside)
     assert 300 < largest_face(faces).landmarks[2, 0] < 800
+
+
+def test_the_largest_face_is_found_without_a_search_for_small_ones(detector: Detector) -> None:
+    crowd = draw_crowd(3, 1632, 1224, (33, 98), count=5, largest=400)
+    every, some = detector.detect(crowd.image), detector.detect(crowd.image, only_largest=True)
+    assert len(some) < len(every)
+    assert np.abs(largest_face(some).landmarks - largest_face(every).landmarks).max() < 0.1 * 400
+    assert check_faces(some, crowd)[0]
+
+
+def test_a_small_face_is_the_largest_one_if_it_is_alone(detector: Detector) -> None:
+    crowd = draw_crowd(5, 1632, 1224, (60, 61), count=1)
+    assert check_faces(detector.detect(crowd.image, only_largest=True), crowd).all()
+
+
+def test_narrower_faces_than_the_default_are_found_on_request() -> None:
+    crowds = [draw_crowd(seed, 900, 700, (24, 34), count=6) for seed in range(3)]
+    by_default, on_request = (
+        sum(check_faces(build_detector("default", smallest).detect(crowd.image), crowd).sum() for crowd in crowds)
+        for smallest in (None, 20.0)
+    )
+    assert on_request > by_default
+    assert on_request >= 0.8 * sum(len(crowd.points) for crowd in crowds)
+
+
+def test_a_pyramid_halves_a_picture_and_keeps_its_mean() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (301, 200, 3), np.uint8)
+    pyramid = Pyramid(picture)
+    assert pyramid.level(1.9)[0] is picture
+    level, factor = pyramid.level(4.5)
+    assert (level.shape, factor) == ((75, 50, 3), 4)
+    assert abs(level.mean() - picture[:300].mean()) < 1
+    assert pyramid.level(1e9)[0].shape[1] == 1
 
 
 def test_no_face_is_found_in_a_picture_without_faces(detector: Detector) -> None:

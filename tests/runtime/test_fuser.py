@@ -15,6 +15,7 @@ from fusionray.faces.face import Face, Image
 from fusionray.faces.paste import affected_region
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import MAX_BATCH
+from fusionray.runtime.face_preprocessor import find_largest_face
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import denormalize_crops
 from fusionray.runtime.providers import CPU
@@ -59,7 +60,7 @@ def test_pixels_outside_the_face_keep_their_bytes(fuser: Fuser) -> None:
     fused = fuser.fuse(draw_person(1), target)
     assert fused.image.shape == target.shape
     assert fused.image.dtype == np.uint8
-    left, top, right, bottom = region_of(fuser.preprocessor.detect(target, "target")[0], target)
+    left, top, right, bottom = region_of(find_largest_face(fuser.preprocessor.detector, target, "target"), target)
     changed = changed_pixels(target, fused.image)
     assert changed[top:bottom, left:right].mean() > 0.3
     # The model's mask is 1 everywhere: that the rim keeps its bytes as well is the soft box's work.
@@ -138,7 +139,7 @@ def test_the_error_names_the_picture_without_a_face(fuser: Fuser) -> None:
 class FixedDetector:
     landmarks: np.ndarray
 
-    def detect(self, image: Image) -> list[Face]:
+    def detect(self, image: Image, *, only_largest: bool = False) -> list[Face]:
         return [Face(np.array([0, 0, 9, 9], np.float32), self.landmarks, 1.0)]
 
 

@@ -1,4 +1,4 @@
-"""`fusionray bench start|train|recovery|serve`: the parsers of the four benchmarks, and the functions that run them.
+"""`fusionray bench start|faces|train|recovery|serve`: the parsers of the benchmarks, and the functions that run them.
 
 Each `add_...` registers a parser. Each `run_...` builds the configuration from the parsed options, runs one benchmark
 of `fusionray.benchmarks`, and prints its figures; the benchmark itself writes its report into `--output`.
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 
 def add_bench(verbs: Verbs) -> None:
-    """Register `bench` and its four benchmarks as subcommands of `verbs`."""
+    """Register `bench` and its five benchmarks as subcommands of `verbs`."""
     parser = add_verb(
         verbs,
         "bench",
-        "Measure the speed of starts, training, recovery and serving.",
-        arguments="{start,train,recovery,serve} --output DIR ...",
+        "Measure starts, faces, training, recovery and serving.",
+        arguments="{start,faces,train,recovery,serve} --output DIR ...",
         examples=[("fusionray bench train --output runs/bench", "compare the training engine with plain loops")],
     )
     benchmarks = parser.add_verbs("bench", metavar="BENCH", title="benchmarks")
     add_bench_start(benchmarks)
+    add_bench_faces(benchmarks)
     add_bench_train(benchmarks)
     add_bench_recovery(benchmarks)
     add_bench_serve(benchmarks)
@@ -44,6 +45,20 @@ def add_bench_start(benchmarks: Verbs) -> None:
     add_output_options(parser)
     add_settings(parser, cluster=False)
     set_run(parser, run_bench_start)
+
+
+def add_bench_faces(benchmarks: Verbs) -> None:
+    """Register `bench faces`: how fast faces are found in large pictures, and how many of them."""
+    parser = add_verb(
+        benchmarks,
+        "faces",
+        "Time the search for faces in pictures of 2 and 12 megapixels, and count the faces found.",
+        arguments="--output DIR [options] [KEY=VALUE ...]",
+        examples=[("fusionray bench faces --output runs/bench-faces", "on one CPU thread")],
+    )
+    add_output_options(parser)
+    add_settings(parser, cluster=False)
+    set_run(parser, run_bench_faces)
 
 
 def add_bench_train(benchmarks: Verbs) -> None:
@@ -112,6 +127,17 @@ def run_bench_start(options: argparse.Namespace) -> None:
 
     config = load_config(StartBenchConfig, file=options.config, overrides=overrides_with_output(options))
     print_figures(bench_start(config), options)
+
+
+def run_bench_faces(options: argparse.Namespace) -> None:
+    """Run the benchmark of face detection.
+
+    Raises: ConfigInvalid; the errors of `bench_faces`.
+    """
+    from fusionray.benchmarks.face_search import FaceSearchConfig, bench_faces
+
+    config = load_config(FaceSearchConfig, file=options.config, overrides=overrides_with_output(options))
+    print_figures(bench_faces(config), options)
 
 
 def run_bench_train(options: argparse.Namespace) -> None:

@@ -61,6 +61,12 @@ def load_bench_start() -> type[Section]:
     return StartBenchConfig
 
 
+def load_bench_faces() -> type[Section]:
+    from fusionray.benchmarks.face_search import FaceSearchConfig
+
+    return FaceSearchConfig
+
+
 def load_bench_train() -> type[Section]:
     from fusionray.benchmarks.setup import TrainBenchConfig
 
@@ -89,6 +95,7 @@ TREES: Mapping[str, Callable[[], type[Section]]] = {
     "compile": load_compile,
     "serve": load_serve,
     "bench start": load_bench_start,
+    "bench faces": load_bench_faces,
     "bench train": load_bench_train,
     "bench recovery": load_bench_recovery,
     "bench serve": load_bench_serve,

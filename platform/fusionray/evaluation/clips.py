@@ -116,7 +116,7 @@ class RecordedClip:
         detector = build_detector("default")
         crops = []
         for image in read_frames(Path(self.path)):
-            faces = detector.detect(image)
+            faces = detector.detect(image, only_largest=True)
             if faces:
                 matrix = estimate_alignment(largest_face(faces).landmarks, template, size)
                 crops.append(warp_crop(image, matrix, size))

@@ -41,6 +41,19 @@ class Candidates:
     eyes: NDArray[np.float32]
     scores: NDArray[np.float32]
 
+    @staticmethod
+    def none() -> Candidates:
+        """Make an empty set."""
+        return Candidates(np.empty((0, 4), np.float32), np.empty((0, 2, 2), np.float32), np.empty(0, np.float32))
+
+    def join(self, others: Candidates) -> Candidates:
+        """Return these and other candidates as one set."""
+        return Candidates(
+            np.concatenate([self.boxes, others.boxes]),
+            np.concatenate([self.eyes, others.eyes]),
+            np.concatenate([self.scores, others.scores]),
+        )
+
 
 class BlazeFace:
     """One BlazeFace model, ready to run on pictures of any shape."""
@@ -50,6 +63,11 @@ class BlazeFace:
         self._layout = layout
         self._threshold = threshold
         self._anchors_K2 = anchor_centres(layout)
+
+    @property
+    def input_size(self) -> int:
+        """Return the side of the model's input in pixels."""
+        return self._layout.input_size
 
     def find(self, image: Image) -> Candidates:
         """Find the faces of a uint8 RGB HWC picture, without removing duplicates."""

@@ -12,8 +12,10 @@ from fusionray.faces.scrfd import ScrfdDetector, open_on_cpu
 from fusionray.faces.yunet import YuNetDetector
 
 
-def build_detector(name_or_path: str | Path) -> Detector:
+def build_detector(name_or_path: str | Path, smallest: float | None = None) -> Detector:
     """Build a detector: "default", or the path of a YuNet or SCRFD ONNX file.
+
+    `smallest` is the width of the smallest face that the default detector searches for (see there).
 
     The family of a file is recognised by its outputs, not by its name.
 
@@ -21,7 +23,7 @@ def build_detector(name_or_path: str | Path) -> Detector:
         DetectorUnavailable: the file is missing, damaged or of no known family, or the default's models are missing.
     """
     if str(name_or_path) == "default":
-        return DefaultDetector()
+        return DefaultDetector(smallest=smallest)
     path = Path(name_or_path)
     if not path.is_file():
         raise DetectorUnavailable(f"{path}: no such detector file; give the path of an ONNX file, or 'default'")
@@ -44,15 +46,15 @@ class DetectorPool:
     Raises: DetectorUnavailable, as `build_detector`.
     """
 
-    def __init__(self, name_or_path: str | Path, size: int) -> None:
+    def __init__(self, name_or_path: str | Path, size: int, smallest: float | None = None) -> None:
         self.free: SimpleQueue[Detector] = SimpleQueue()
         for _ in range(size):
-            self.free.put(build_detector(name_or_path))
+            self.free.put(build_detector(name_or_path, smallest))
 
-    def detect(self, image: Image) -> list[Face]:
-        """Find the faces of a uint8 RGB [H, W, 3] picture; waits until a detector is free."""
+    def detect(self, image: Image, *, only_largest: bool = False) -> list[Face]:
+        """Find the faces of a uint8 RGB [H, W, 3] picture, as `Detector.detect`; waits until a detector is free."""
         detector = self.free.get()
         try:
-            return detector.detect(image)
+            return detector.detect(image, only_largest=only_largest)
         finally:
             self.free.put(detector)

@@ -44,8 +44,11 @@ class Face:
 class Detector(Protocol):
     """Finds faces. A detector can be pickled; it opens its model in the process that uses it."""
 
-    def detect(self, image: Image) -> list[Face]:
-        """Find the faces of a uint8 RGB HWC picture, best score first; an empty list if there is none."""
+    def detect(self, image: Image, *, only_largest: bool = False) -> list[Face]:
+        """Find the faces of a uint8 RGB HWC picture, best score first; an empty list if there is none.
+
+        With `only_largest`, the largest face is enough, so a detector may leave out smaller ones.
+        """
         ...
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.align import invert_affine, transform_points, warp
-from fusionray.faces.face import Image, Matrix, Points
+from fusionray.faces.face import Matrix, Points
+from fusionray.faces.pyramid import Pyramid
 from fusionray.faces.tflite import TfliteModel
 
 INPUT_SIZE = 192
@@ -63,26 +64,30 @@ class FaceMesh:
     def __init__(self, path: Path) -> None:
         self._model = TfliteModel(path)
 
-    def locate(self, image: Image, square: RotatedSquare) -> LocatedFace:
+    def locate(self, pyramid: Pyramid, square: RotatedSquare) -> LocatedFace:
         """Locate the face in a square of the picture.
 
         The confidence is low if the face is not framed as in the model's training. Then the model runs again, on the
         square around its own points.
         """
-        mesh, confidence = self._run(image, square)
+        mesh, confidence = self._run(pyramid, square)
         for _ in range(_MAX_PASSES - 1):
             if confidence >= _CONFIDENT:
                 break
-            again_mesh, again_confidence = self._run(image, square_around(mesh, square.roll))
+            again_mesh, again_confidence = self._run(pyramid, square_around(mesh, square.roll))
             if again_confidence <= confidence:
                 break
             mesh, confidence = again_mesh, again_confidence
         return LocatedFace(five_points(mesh), mesh[list(_OUTLINE)], confidence)
 
-    def _run(self, image: Image, square: RotatedSquare) -> tuple[NDArray[np.float32], float]:
+    def _run(self, pyramid: Pyramid, square: RotatedSquare) -> tuple[NDArray[np.float32], float]:
         """Return the mesh [468, 2] in picture pixels, and the confidence."""
         matrix = _crop_matrix(square)
-        crop = warp(image, matrix, INPUT_SIZE, INPUT_SIZE, border=cv2.BORDER_REPLICATE)
+        image, factor = pyramid.level(square.side / INPUT_SIZE)
+        from_level = np.concatenate(
+            [matrix[:, :2] * factor, (matrix @ [(factor - 1) / 2, (factor - 1) / 2, 1.0])[:, None]], axis=1
+        )
+        crop = warp(image, from_level, INPUT_SIZE, INPUT_SIZE, border=cv2.BORDER_REPLICATE)
         outputs = self._model.run((crop.astype(np.float32) / 255.0)[None])
         mesh = next(output for output in outputs if output.size == 468 * 3).reshape(468, 3)[:, :2]
         logit = float(next(output for output in outputs if output.size == 1).reshape(()))

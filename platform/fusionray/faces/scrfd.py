@@ -38,8 +38,11 @@ class ScrfdDetector:
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_session": None}
 
-    def detect(self, image: Image) -> list[Face]:
-        """Find the faces of a uint8 RGB HWC picture, best score first; an empty list if there is none."""
+    def detect(self, image: Image, *, only_largest: bool = False) -> list[Face]:  # noqa: ARG002 - see below
+        """Find the faces of a uint8 RGB HWC picture, best score first; an empty list if there is none.
+
+        `only_largest` has no effect: the picture is searched once.
+        """
         session = self._open()
         source = session.get_inputs()[0]
         model_height, model_width = (n if isinstance(n, int) and n > 0 else _DYNAMIC_SIZE for n in source.shape[2:4])

@@ -27,8 +27,11 @@ class YuNetDetector:
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_model": None}
 
-    def detect(self, image: Image) -> list[Face]:
-        """Find the faces of a uint8 RGB HWC picture, best score first; an empty list if there is none."""
+    def detect(self, image: Image, *, only_largest: bool = False) -> list[Face]:  # noqa: ARG002 - see below
+        """Find the faces of a uint8 RGB HWC picture, best score first; an empty list if there is none.
+
+        `only_largest` has no effect: the picture is searched once.
+        """
         model = self._open()
         height, width = image.shape[:2]
         ratio = min(1.0, _LONGEST_SIDE / max(height, width))

@@ -165,10 +165,10 @@ def choose_store_bytes() -> int:
     return int(min(2 * 2**30, max(100 * 2**20, free * 0.5)))
 
 
-def wait_for_cpus(need: float, timeout_seconds: float = 20.0) -> float:
+def wait_for_cpus(need: float, timeout_seconds: float = 120.0) -> float:
     """Wait until Ray has `need` free CPUs, or for the timeout; return the number of free CPUs.
 
-    The previous stage releases its CPUs a moment after it ends.
+    The previous stage releases its CPUs a moment after it ends; other trials of a search hold theirs for longer.
     """
     import ray
 

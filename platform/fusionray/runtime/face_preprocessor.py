@@ -5,6 +5,7 @@ N faces, S crop size. An encoded source is [L] values or a picture [3,s,s]: `sou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,19 +62,12 @@ class FacePreprocessor:
         side = self.source_encoder.size
         self.source_encoder.encode_crops(np.zeros((1, side, side, 3), np.uint8))
 
-    def detect(self, image: Image, role: PictureRole) -> list[Face]:
-        """Find the faces of a picture; the list is never empty.
-
-        Raises: NoFaceFound naming the picture by its role.
-        """
-        return find_faces(self.detector, image, role)
-
     def encode_source(self, image: Image) -> FloatArray:
         """Encode the largest face of a source picture, float32 [L] or [3,s,s].
 
         Raises: NoFaceFound naming the source picture.
         """
-        return self.encode_face(image, largest_face(self.detect(image, "source")))
+        return self.encode_face(image, find_largest_face(self.detector, image, "source"))
 
     def encode_face(self, image: Image, face: Face) -> FloatArray:
         """Encode one face of a picture, float32 [L] or [3,s,s]."""
@@ -83,15 +77,27 @@ class FacePreprocessor:
         return source
 
     def crop_faces(self, image: Image, faces: FaceSelection = "largest") -> FaceCrops:
-        """Cut aligned crops of the largest or of every face of a target picture.
+        """Find and cut the largest or every face of a target picture.
 
         Raises: NoFaceFound naming the target picture.
         """
-        found = self.detect(image, "target")
-        chosen = found if faces == "all" else [largest_face(found)]
+        return self.cut_crops(image, choose_faces(self.detector, image, faces))
+
+    def cut_crops(self, image: Image, chosen: Sequence[Face]) -> FaceCrops:
+        """Cut aligned crops of faces of a target picture."""
         matrices = tuple(estimate_alignment(face.landmarks, self.template, self.size) for face in chosen)
         crops = np.stack([warp_crop(image, matrix, self.size) for matrix in matrices])
         return FaceCrops(crops, matrices, tuple(box_of(face) for face in chosen))
+
+
+def choose_faces(detector: Detector, image: Image, faces: FaceSelection) -> list[Face]:
+    """Find the largest or every face of a target picture.
+
+    Raises: NoFaceFound naming the target picture.
+    """
+    if faces == "all":
+        return find_faces(detector, image, "target")
+    return [find_largest_face(detector, image, "target")]
 
 
 def find_faces(detector: Detector, image: Image, role: PictureRole) -> list[Face]:
@@ -99,7 +105,23 @@ def find_faces(detector: Detector, image: Image, role: PictureRole) -> list[Face
 
     Raises: NoFaceFound naming the picture by its role.
     """
-    faces = [face for face in detector.detect(image) if has_extent(face)]
+    return check_faces(detector.detect(image), role)
+
+
+def find_largest_face(detector: Detector, image: Image, role: PictureRole) -> Face:
+    """Find the largest face of a picture whose landmarks allow an alignment.
+
+    Raises: NoFaceFound naming the picture by its role.
+    """
+    return largest_face(check_faces(detector.detect(image, only_largest=True), role))
+
+
+def check_faces(found: list[Face], role: PictureRole) -> list[Face]:
+    """Return the faces whose landmarks allow an alignment.
+
+    Raises: NoFaceFound if there is none.
+    """
+    faces = [face for face in found if has_extent(face)]
     if not faces:
         raise NoFaceFound(f"no face was found in the {role} picture; use one that shows a face larger and clearer")
     return faces

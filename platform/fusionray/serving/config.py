@@ -106,6 +106,12 @@ class FaceStageConfig(InlineStageConfig):
     threads: int | None = Field(
         default=None, ge=1, description="Pictures that a replica works on at once; null: its CPUs plus one."
     )
+    remember_seconds: float = Field(
+        default=300.0,
+        ge=0,
+        description="How long the places of the faces in a target are kept, by the hash of the picture, for requests "
+        "with other sources; 0: not at all.",
+    )
 
 
 class GeneratorStageConfig(InlineStageConfig):
@@ -176,6 +182,13 @@ class ServeConfig(Section):
     )
     detector: str = Field(
         default="default", description="Face detector: 'default', or the path of a YuNet or SCRFD ONNX file."
+    )
+    smallest_face: float | None = Field(
+        default=None,
+        ge=16,
+        description="Width of the smallest face for which the default detector searches a picture in parts; null: 46, "
+        "or in a large picture the 44th part of its longer side. Half of it takes four times as long.",
+        json_schema_extra=in_unit("px"),
     )
     runtime: RuntimeConfig = Field(default=RuntimeConfig(), description="On which hardware the models run.")
     ingress: StageConfig = Field(default=StageConfig(), description="Replicas that take HTTP requests.")

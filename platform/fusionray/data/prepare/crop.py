@@ -100,7 +100,7 @@ class FaceCropper:
         if picture.truth is not None and self.config.landmarks == "exact":
             points = picture.truth.landmarks
             return [Face(box_around_landmarks(points), points, 1.0)]
-        return self.detector.detect(picture.image)
+        return self.detector.detect(picture.image, only_largest=True)
 
 
 def find_region(face: Face, truth: GroundTruth | None, matrix_23: Matrix, size: int) -> Plane | None:

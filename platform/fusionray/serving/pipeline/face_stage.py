@@ -14,9 +14,16 @@ import numpy as np
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.detect import DetectorPool
-from fusionray.faces.face import Image, largest_face
+from fusionray.faces.face import Face, Image
 from fusionray.runtime.crop_fuser import FusedCrops
-from fusionray.runtime.face_preprocessor import FaceCrops, FacePreprocessor, PictureRole, box_of, find_faces
+from fusionray.runtime.face_preprocessor import (
+    FaceCrops,
+    FacePreprocessor,
+    PictureRole,
+    box_of,
+    choose_faces,
+    find_largest_face,
+)
 from fusionray.runtime.fuser import paste_fused
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.audit import hash_bytes
@@ -25,6 +32,7 @@ from fusionray.safety.provenance import Provenance
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.identities.encryption import cut_region
 from fusionray.serving.identities.store import open_store
+from fusionray.serving.pipeline.found_faces import FoundFaces
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
@@ -76,7 +84,8 @@ class FaceStage:
         self.fuser = fuser
         num_threads = config.faces.threads or len(os.sched_getaffinity(0)) + 1
         self.threads = ThreadPoolExecutor(num_threads, "faces")
-        self.detectors = DetectorPool(config.detector, num_threads)
+        self.detectors = DetectorPool(config.detector, num_threads, config.smallest_face)
+        self.found = FoundFaces(config.faces.remember_seconds)
         self.models = ModelCache(
             lambda version: LoadedPreprocessor(version, config, self.detectors), config.models_per_replica
         )
@@ -133,13 +142,29 @@ class FaceStage:
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
             with watch.over("detect"):
-                faces = loaded.preprocessor.crop_faces(target_image, task.options.faces)
+                found = self.find_target_faces(task, target_image)
+                faces = loaded.preprocessor.cut_crops(target_image, found)
             if len(faces.crops) > self.config.limits.max_faces:
                 reason = f"it shows {len(faces.crops)} faces; {self.config.limits.max_faces} are the limit"
                 raise ImageRejected("too_many_faces", reason)
         except ImageRejected as error:
             return describe_fault(error, role)
         return PreparedTarget(target_image, faces, source, source_sha256)
+
+    def find_target_faces(self, task: FuseTask, image: Image) -> list[Face]:
+        """Find the requested faces of the target, or remember them.
+
+        Raises: NoFaceFound.
+        """
+        selection = task.options.faces
+        if not self.found.is_on:
+            return choose_faces(self.detectors, image, selection)
+        digest = hash_bytes(task.target)
+        faces = self.found.get(digest, selection)
+        if faces is None:
+            faces = choose_faces(self.detectors, image, selection)
+            self.found.keep(digest, selection, faces)
+        return faces
 
     def encode_source(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> tuple[FloatArray, str]:
         """Encode the source identity: from a picture, or from a stored face, once for each version.
@@ -178,7 +203,7 @@ class FaceStage:
         """Find the face, cut it out with a margin, and store it, on the calling thread."""
         try:
             image = self.codec.decode(task.source)
-            face = largest_face(find_faces(self.detectors, image, "source"))
+            face = find_largest_face(self.detectors, image, "source")
         except ImageRejected as error:
             return describe_fault(error, "source")
         digest = hash_bytes(task.source)
