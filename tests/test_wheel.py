@@ -57,7 +57,7 @@ class Installed:
         return self.run(self.bin / "fusionray", *arguments)
 
 
-@pytest.mark.slow(seconds=280)
+@pytest.mark.slow(seconds=210)
 @pytest.mark.timeout(1500)
 def test_the_wheel_alone_prepares_trains_exports_fuses_and_serves(tmp_path: Path) -> None:
     installed = Installed(tmp_path)

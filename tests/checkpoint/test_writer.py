@@ -167,7 +167,7 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> Children:
     )
 
 
-@pytest.mark.slow(seconds=13)
+@pytest.mark.slow(seconds=35)
 def test_a_saver_killed_at_any_moment_leaves_the_former_checkpoint(killed: Children) -> None:
     found = killed[1]["kill_at_random_moments"]
     assert len(found["seen"]) == NUM_KILLS
@@ -180,7 +180,7 @@ def test_a_saver_killed_at_any_moment_leaves_the_former_checkpoint(killed: Child
     assert len(found["left"]) == 2 * 4
 
 
-@pytest.mark.slow(seconds=13)
+@pytest.mark.slow(seconds=35)
 def test_a_saver_killed_at_every_step_of_its_writing_leaves_a_whole_checkpoint(killed: Children) -> None:
     found = killed[1]["kill_at_every_step_of_storage"]
     seen = found["seen"]

@@ -130,7 +130,7 @@ def read_job(head: dict[str, str], path: str) -> str:
     return answer.text
 
 
-@pytest.mark.slow(seconds=90)
+@pytest.mark.slow(seconds=75)
 def test_demo_preset_is_trained_stopped_without_a_process_left_and_goes_on(
     head: dict[str, str], tmp_path: Path
 ) -> None:
@@ -178,7 +178,7 @@ def test_submitted_job_evaluates_a_run(head: dict[str, str], tmp_path: Path) -> 
     assert figures.figures["held_out_pairs"].value == 8
 
 
-@pytest.mark.slow(seconds=100)
+@pytest.mark.slow(seconds=120)
 def test_stopped_search_halts_its_trials_and_the_same_job_goes_on(head: dict[str, str], tmp_path: Path) -> None:
     budget = {"images": 4096, "checkpoint_every_images": 256, "validate_every_images": 2048}
     search = write_search(tmp_path, train={"budget": budget})

@@ -18,6 +18,7 @@ from ray import serve
 
 from fusionray.errors import BundleInvalid, ConfigInvalid, ServiceFailed
 from fusionray.faces.decode import decode_image
+from fusionray.faces.image_header import read_header
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
 from fusionray.safety.verify import verify
@@ -87,6 +88,15 @@ def test_two_pictures_become_one(service: Service) -> None:
     changed = (fused != draw_person(2)).any(axis=2)
     assert 0.02 < changed.mean() < 0.6
     assert not changed[0].any()
+
+
+@pytest.mark.parametrize(("sent", "answered"), [("jpeg", "jpeg"), ("webp", "webp"), ("bmp", "png")])
+def test_the_answer_has_the_format_of_the_target_if_none_is_asked(service: Service, sent: str, answered: str) -> None:
+    target = io.BytesIO()
+    Image.fromarray(draw_person(2)).save(target, sent)
+    response = service.fuse(SOURCE, target.getvalue())
+    assert response.headers["content-type"] == f"image/{answered}"
+    assert read_header(response.content).kind == answered
 
 
 @pytest.mark.parametrize("picture_format", ["png", "jpeg", "webp"])

@@ -57,6 +57,16 @@ def read_header(data: bytes) -> ImageHeader:
     return ImageHeader(kind, width, height, _read_orientation(exif))
 
 
+def answer_format(data: bytes) -> PictureFormat:
+    """Return the format in which a picture made from an encoded one is encoded: its own, and PNG for a BMP.
+
+    Raises:
+        ImageRejected: "not_an_image".
+    """
+    kind = detect_kind(data)
+    return "png" if kind == "bmp" else kind
+
+
 def detect_kind(data: bytes) -> ImageKind:
     """Return the kind of a picture by its first bytes.
 

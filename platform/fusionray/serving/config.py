@@ -214,8 +214,9 @@ class ServeConfig(Section):
     start_timeout_seconds: float = Field(
         default=300.0, gt=0, description="Stop with an error if the service is not ready after this time."
     )
-    default_format: PictureFormat = Field(
-        default="png", description="Picture format of an answer if the request names none."
+    default_format: PictureFormat | None = Field(
+        default=None,
+        description="Picture format of an answer if the request names none; null: that of the target, PNG for a BMP.",
     )
     jpeg_quality: int = Field(default=92, ge=1, le=100, description="Quality of JPEG and WebP answers.")
 

@@ -97,19 +97,19 @@ class AnyModelList:
 
 @dataclass(frozen=True)
 class PictureOptions:
-    """Options of one request, the same for every task."""
+    """Options of one request, the same for every task. Without `picture_format` the answer has that of the target."""
 
-    picture_format: PictureFormat = "png"
+    picture_format: PictureFormat | None = None
     mark: bool = False
     consent: str | None = None
 
 
 @dataclass(frozen=True)
 class FuseOptions:
-    """Options of one request."""
+    """Options of one request. Without `picture_format` the answer has that of the target."""
 
     faces: FaceSelection = "largest"
-    picture_format: PictureFormat = "png"
+    picture_format: PictureFormat | None = None
     mark: bool = False
     consent: str | None = None
 

@@ -15,6 +15,7 @@ import numpy as np
 from fusionray.errors import ImageRejected
 from fusionray.faces.detect import DetectorPool
 from fusionray.faces.face import Face, Image
+from fusionray.faces.image_header import PictureFormat, answer_format
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import (
     FaceCrops,
@@ -57,12 +58,15 @@ class PictureService(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PreparedTarget:
-    """A decoded target picture, its faces, the encoded source identity, and the hash of the source picture."""
+    """A decoded target picture, its faces, the encoded source identity, the hash of the source picture, and the format
+    of the answer.
+    """
 
     target: Image
     faces: FaceCrops
     source: FloatArray
     source_sha256: str
+    picture_format: PictureFormat
 
 
 class LoadedPreprocessor:
@@ -119,7 +123,7 @@ class FaceStage:
             data = await loop.run_in_executor(self.threads, self.finish, task, prepared, fused, loaded, watch)
         return FuseReply(
             data=data,
-            media_type=f"image/{task.options.picture_format}",
+            media_type=f"image/{prepared.picture_format}",
             boxes=prepared.faces.boxes,
             source_sha256=prepared.source_sha256,
             model=loaded.provenance.model,
@@ -149,7 +153,8 @@ class FaceStage:
                 raise ImageRejected("too_many_faces", reason)
         except ImageRejected as error:
             return describe_fault(error, role)
-        return PreparedTarget(target_image, faces, source, source_sha256)
+        picture_format = task.options.picture_format or answer_format(task.target)
+        return PreparedTarget(target_image, faces, source, source_sha256, picture_format)
 
     def find_target_faces(self, task: FuseTask, image: Image) -> list[Face]:
         """Find the requested faces of the target, or remember them.
@@ -223,8 +228,7 @@ class FaceStage:
         with watch.over("paste"):
             picture = paste_fused(prepared.target, prepared.faces, fused)
         with watch.over("encode"):
-            options = task.options
-            return self.codec.encode(picture.image, loaded.provenance, options.picture_format, mark=options.mark)
+            return self.codec.encode(picture.image, loaded.provenance, prepared.picture_format, mark=task.options.mark)
 
 
 class RemotePictures(DeploymentClient):

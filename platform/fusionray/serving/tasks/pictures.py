@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from fastapi import FastAPI
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.face import Image
+from fusionray.faces.image_header import PictureFormat, answer_format
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
 from fusionray.safety.provenance import Provenance
@@ -18,7 +20,7 @@ from fusionray.serving.http.routes_pictures import add_picture_route
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.pipeline.request_service import PictureRequest, RequestService
-from fusionray.serving.schema import ModelVersion, PictureModelCard, PictureOptions, PictureReply, Problem
+from fusionray.serving.schema import ModelVersion, PictureModelCard, PictureReply, Problem
 
 
 class PictureTask:
@@ -94,10 +96,14 @@ class PictureTask:
             watch.times["queue"] = waited * 1000.0
             watch.times["run"] -= watch.times["queue"]
             provenance = Provenance(card.title, version.bundle)
-            data = await loop.run_in_executor(self.threads, self.encode, made, provenance, request.options, watch)
+            # The answer is like the first input, unless the request says otherwise.
+            target = next(iter(request.pictures.values()))
+            picture_format = request.options.picture_format or answer_format(target)
+            encode = partial(self.encode, made, provenance, picture_format, mark=request.options.mark, watch=watch)
+            data = await loop.run_in_executor(self.threads, encode)
         return PictureReply(
             data=data,
-            media_type=f"image/{request.options.picture_format}",
+            media_type=f"image/{picture_format}",
             model=card.title,
             bundle=version.bundle,
             test_key=self.codec.signer.is_test,
@@ -119,10 +125,12 @@ class PictureTask:
             self.policy.check(hash_bytes(data), None, request.options.consent, request.caller.name)
         return decoded
 
-    def encode(self, made: Image, provenance: Provenance, options: PictureOptions, watch: Stopwatch) -> bytes:
+    def encode(
+        self, made: Image, provenance: Provenance, picture_format: PictureFormat, *, mark: bool, watch: Stopwatch
+    ) -> bytes:
         """Encode and sign the picture, on the calling thread.
 
         Raises: SigningFailed.
         """
         with watch.over("encode"):
-            return self.codec.encode(made, provenance, options.picture_format, mark=options.mark)
+            return self.codec.encode(made, provenance, picture_format, mark=mark)
