@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -249,6 +252,39 @@ def test_a_full_store_refuses_faces_until_there_is_room(tmp_path: Path, wall: Cl
     with pytest.raises(StoreFull, match=r"at most .* with 1000 bytes"):
         put(small)
     assert list(small.tmp.iterdir()) == []
+
+
+@contextlib.contextmanager
+def no_byte_can_be_written() -> Iterator[None]:
+    """Let each write to a file of this process fail, as on a full disk."""
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+def test_a_full_disk_refuses_a_face_and_leaves_nothing(store: IdentityStore) -> None:
+    with no_byte_can_be_written(), pytest.raises(StoreFull, match="could not be stored"):
+        put(store)
+    assert list(store.tmp.iterdir()) == list(store.faces.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_refuses_a_face(store: IdentityStore) -> None:
+    store.tmp.rmdir()
+    store.tmp.write_bytes(b"in the way")
+    with pytest.raises(StoreFull, match="could not be stored"):
+        put(store)
+
+
+def test_a_reading_is_used_from_memory_if_the_disk_is_full(store: IdentityStore) -> None:
+    handle = put(store)
+    store.get(handle, "ann")
+    reading = np.arange(4, dtype=np.float32)
+    with no_byte_can_be_written():
+        store.add_reading(handle, ENCODER, reading)
+    assert np.array_equal(store.get(handle, "ann").readings[ENCODER], reading)
 
 
 def test_faces_outlive_the_process_that_stored_them(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from fusionray.serving.http.forms import Source, find_caller, read_model, read_o
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer, write_time
-from fusionray.serving.jobs.items import write_archive
+from fusionray.serving.jobs.items import ItemOutcome, write_archive
 from fusionray.serving.jobs.store import JobStatus
 from fusionray.serving.pipeline.fusion_service import FuseRequest
 from fusionray.serving.schema import FuseOptions, Problem
@@ -56,9 +57,16 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
         outcomes = await asyncio.gather(
             *(task.make_outcome(FuseRequest(caller, source, picture, options, model)) for picture in pictures)
         )
-        archive = io.BytesIO()
-        write_archive(archive, enumerate(outcomes, 1))
-        return Response(archive.getvalue(), 200, {"Cache-Control": "no-store"}, ARCHIVE)
+        # Copying many pictures would keep all other requests waiting.
+        data = await asyncio.get_running_loop().run_in_executor(None, build_archive, outcomes)
+        return Response(data, 200, {"Cache-Control": "no-store"}, ARCHIVE)
+
+
+def build_archive(outcomes: Sequence[ItemOutcome]) -> bytes:
+    """Build the zip of a batch."""
+    archive = io.BytesIO()
+    write_archive(archive, enumerate(outcomes, 1))
+    return archive.getvalue()
 
 
 def add_job_routes(api: FastAPI, task: FaceFusion) -> None:

@@ -15,6 +15,7 @@ The file system must rename atomically, and `open` must check that the file stil
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -57,6 +58,8 @@ from fusionray.storage.atomic_files import (
     remove_tree,
     replace_private_file,
 )
+
+logger = logging.getLogger("ray.serve")
 
 HANDLE = re.compile(r"id_[A-Za-z0-9_-]{43}")
 ENCODER_HASH = re.compile(r"[0-9a-f]{8,128}")
@@ -131,8 +134,9 @@ class IdentityStore:
         face = StoredFace(owner, source_sha256, consent, expires_ms / 1000, encode_image(region), landmarks, box, {})
         encrypted = Cipher(handle).encrypt(pack_face(face), expires_ms, FACE_PURPOSE)
         self.reserve(len(encrypted))
-        draft = make_private_folder(self.tmp / uuid.uuid4().hex)
+        draft = self.tmp / uuid.uuid4().hex
         try:
+            make_private_folder(draft)
             create_file(draft / FACE_NAME, encrypted)
             draft.rename(self.faces / name_of(handle))
         except OSError as error:
@@ -170,6 +174,8 @@ class IdentityStore:
     def add_reading(self, handle: str, encoder_hash: str, reading: FloatArray) -> None:
         """Store what the model with this encoder read from a face; it is removed with the face.
 
+        If the disk is full, the reading is kept in memory only: it saves time, and nothing depends on it.
+
         Raises: UnknownIdentity if the face is removed; ValueError if the hash is malformed.
         """
         if not ENCODER_HASH.fullmatch(encoder_hash):
@@ -182,6 +188,8 @@ class IdentityStore:
             replace_private_file(self.faces / name / f"{READING_PREFIX}{encoder_hash}", encrypted)
         except FileNotFoundError:
             raise unknown() from None
+        except OSError as error:
+            logger.warning("%s: a reading of a stored face cannot be written (%s)", self.faces, error.strerror)
         kept = np.array(reading, np.float32)
         kept.flags.writeable = False
         self.memory.add_reading(name, encoder_hash, kept)

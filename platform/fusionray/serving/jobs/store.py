@@ -137,8 +137,9 @@ class JobStore:
         self.check_room(owner, num_bytes)
         job = f"job_{secrets.token_hex(16)}"
         record = JobRecord(job, owner, options, len(targets), num_bytes, self.wall_clock())
-        draft = make_private_folder(self.tmp / job)
+        draft = self.tmp / job
         try:
+            make_private_folder(draft)
             self.fill(draft, record, source, targets)
             draft.rename(self.jobs / job)
         except OSError as error:
