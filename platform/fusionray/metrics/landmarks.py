@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fusionray.faces.align import Template
 from fusionray.faces.facemesh import FaceMesh, RotatedSquare
+from fusionray.faces.pyramid import Pyramid
 from fusionray.faces.tflite import locate_mediapipe_models
 
 MESH_FILE = "face_landmark/face_landmark.tflite"
@@ -39,7 +40,7 @@ class CropLandmarks:
             self.mesh = FaceMesh(self.path)
         points_N52 = np.full((len(crops), 5, 2), np.nan, np.float32)
         for row, crop in enumerate(crops):
-            located = self.mesh.locate(crop, self.square)
+            located = self.mesh.locate(Pyramid(crop), self.square)
             if located.confidence >= MIN_CONFIDENCE:
                 points_N52[row] = located.points
         return points_N52

@@ -200,7 +200,7 @@ def test_a_job_is_worked_on_told_about_fetched_and_removed(kept: Kept, ada: http
     assert (status["status"], status["total"], status["done"], status["failed"]) == ("done", 4, 3, 1)
     result = ada.get(f"/v1/jobs/{job}/result")
     with zipfile.ZipFile(io.BytesIO(result.content)) as archive:
-        made = decode_image(archive.read("0002.png"))
+        made = decode_image(archive.read("0002.jpg"))
     alone = ada.post("/v1/fuse", files={"target": TARGETS[1]}, data={"identity": identity})
     assert (made == decode_image(alone.content)).all()
     with kept.client("ben") as ben:
@@ -214,6 +214,12 @@ def test_a_key_is_good_for_its_models_and_its_quota_and_no_more(kept: Kept) -> N
         answer = other.post("/v1/fuse", files={"source": SOURCE, "target": TARGETS[0]})
         assert refused(answer) == (403, "model_not_allowed")
     with kept.client("few") as few:
+        for _ in range(4):
+            # What could not be made is not counted.
+            answer = few.post("/v1/fuse", files={"source": SOURCE, "target": encode(draw_empty())})
+            assert refused(answer) == (422, "no_face")
+            batch = [("target", encode(draw_empty())), ("target", b"no picture")]
+            assert few.post("/v1/batches", files=[("source", SOURCE), *batch]).status_code == 200
         codes = [few.post("/v1/fuse", files={"source": SOURCE, "target": TARGETS[0]}).status_code for _ in range(4)]
         assert codes == [200, 200, 200, 429]
         answer = few.post("/v1/fuse", files={"source": SOURCE, "target": TARGETS[0]})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ARCHIVE = "application/zip"
 ZIP_RESPONSE: dict[int | str, dict[str, Any]] = {
-    200: {"content": {ARCHIVE: {}}, "description": "0001.png, 0002.png, ..., results.json"}
+    200: {"content": {ARCHIVE: {}}, "description": "0001.jpg, 0002.jpg, ... (named by format), results.json"}
 }
 Targets = Annotated[list[UploadFile], File(description="The pictures to change, in order.")]
 
@@ -51,12 +51,14 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
         caller, requests = find_caller(request), task.requests
         if refused := check_number(len(target), task.config.limits.max_batch_targets, "batch"):
             return answer(refused)
-        if refused := await requests.admit(caller, len(target)):
-            return answer(refused)
+        admitted = await requests.admit(caller, len(target))
+        if isinstance(admitted, Problem):
+            return answer(admitted)
         pictures = [await one.read() for one in target]
         outcomes = await asyncio.gather(
             *(task.make_outcome(FuseRequest(caller, source, picture, options, model)) for picture in pictures)
         )
+        requests.refund(admitted, sum(outcome.problem is not None for outcome in outcomes))
         # Copying many pictures would keep all other requests waiting.
         data = await asyncio.get_running_loop().run_in_executor(None, build_archive, outcomes)
         return Response(data, 200, {"Cache-Control": "no-store"}, ARCHIVE)
@@ -88,14 +90,16 @@ def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
         version = requests.choose(caller, model)
         if isinstance(version, Problem):
             return answer(version)
-        if refused := await requests.admit(caller, len(target)):
-            return answer(refused)
+        admitted = await requests.admit(caller, len(target))
+        if isinstance(admitted, Problem):
+            return answer(admitted)
         pictures = [await one.read() for one in target]
         job_options = {"fuse": asdict(options), "model": version.name}
         loop = asyncio.get_running_loop()
         try:
             status = await loop.run_in_executor(None, task.jobs.create, caller.name, job_options, source, pictures)
         except (QuotaExceeded, StoreFull) as error:
+            requests.refund(admitted, len(target))
             return answer(explain(error))
         task.job_worker.wake()
         response.headers["Location"] = f"/v1/jobs/{status.job}"

@@ -30,7 +30,11 @@ def add_fuse_route(api: FastAPI, task: FaceFusion) -> None:
         model: Annotated[str | None, Depends(read_model)],
     ) -> Response:
         caller = find_caller(request)
-        if refused := await task.requests.admit(caller, 1):
-            return answer(refused)
+        admitted = await task.requests.admit(caller, 1)
+        if isinstance(admitted, Problem):
+            return answer(admitted)
         reply = await task.service.fuse(FuseRequest(caller, source, await target.read(), options, model))
-        return answer(reply) if isinstance(reply, Problem) else answer_picture(reply)
+        if isinstance(reply, Problem):
+            task.requests.refund(admitted, 1)
+            return answer(reply)
+        return answer_picture(reply)

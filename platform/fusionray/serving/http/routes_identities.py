@@ -29,8 +29,9 @@ def add_identity_routes(api: FastAPI, task: FaceFusion) -> None:
         consent: Annotated[str | None, Form(max_length=4096)] = None,
     ) -> Response | dict[str, Any]:
         caller = find_caller(request)
-        if refused := await task.requests.admit(caller, 0):
-            return answer(refused)
+        admitted = await task.requests.admit(caller, 0)
+        if isinstance(admitted, Problem):
+            return answer(admitted)
         reply = await task.service.keep_identity(caller, await source.read(), consent)
         if isinstance(reply, Problem):
             return answer(reply)

@@ -52,10 +52,14 @@ def add_picture_route(api: FastAPI, task: PictureTask) -> None:
         pictures: dict[str, bytes] = Depends(read_pictures),  # noqa: B008
     ) -> Response:
         caller = find_caller(request)
-        if refused := await task.requests.admit(caller, 1):
-            return answer(refused)
+        admitted = await task.requests.admit(caller, 1)
+        if isinstance(admitted, Problem):
+            return answer(admitted)
         reply = await task.make(PictureRequest(task.name, caller, pictures, options, model))
-        return answer(reply) if isinstance(reply, Problem) else answer_picture(reply)
+        if isinstance(reply, Problem):
+            task.requests.refund(admitted, 1)
+            return answer(reply)
+        return answer_picture(reply)
 
 
 def build_reader(inputs: Sequence[str]) -> Callable[..., Awaitable[dict[str, bytes]]]:

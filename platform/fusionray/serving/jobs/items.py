@@ -49,7 +49,7 @@ class ItemOutcome:
 
 
 def write_archive(place: Path | IO[bytes], outcomes: Iterable[tuple[int, ItemOutcome]]) -> None:
-    """Write `0001.png`, ... and `results.json` into a zip; the pictures, compressed already, are stored as they are."""
+    """Write `0001.jpg`, ... and `results.json` into a zip; the pictures, compressed already, are stored as they are."""
     entries: list[dict[str, Any]] = []
     with zipfile.ZipFile(place, "w") as archive:
         for index, outcome in outcomes:

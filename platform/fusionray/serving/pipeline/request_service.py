@@ -16,7 +16,7 @@ from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import AuditFailed, QuotaExceeded
 from fusionray.safety.audit import AuditEntry, AuditLog, TaskAuditEntry, hash_bytes
 from fusionray.serving.auth.callers import Caller
-from fusionray.serving.auth.rate_limits import RateLimitClient
+from fusionray.serving.auth.rate_limits import RateLimitClient, Receipt
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.problems import REFUSALS, explain
 from fusionray.serving.metrics import RequestMetrics
@@ -32,6 +32,9 @@ from fusionray.serving.schema import (
 )
 
 logger = logging.getLogger("ray.serve")
+
+# Of a caller without a key, or without limits.
+NOTHING_COUNTED = Receipt("", 0, 0.0)
 
 Reply = TypeVar("Reply", FuseReply, IdentityReply, PictureReply)
 Picture = TypeVar("Picture", FuseReply, PictureReply)
@@ -85,21 +88,25 @@ class RequestService:
         self.metrics = RequestMetrics()
         self.audit = AuditLog(config.audit) if config.audit.path else None
 
-    async def admit(self, caller: Caller, num_images: int) -> Problem | None:
+    async def admit(self, caller: Caller, num_images: int) -> Receipt | Problem:
         """Count a request for `num_images` pictures against the limits of the caller's key.
 
-        Returns a problem if a limit is reached, or if the rate limiter does not answer.
+        Returns what was counted, for `refund`; or a problem if a limit is reached, or the rate limiter does not answer.
         """
         if caller.key is None or self.rate_limits is None:
-            return None
+            return NOTHING_COUNTED
         try:
-            await self.rate_limits.spend(caller.key, num_images)
+            return await self.rate_limits.spend(caller.key, num_images)
         except QuotaExceeded as error:
             self.metrics.count_end(429, error.quota, "")
             return explain(error)
         except (RayActorError, DeploymentUnavailableError):
             return unavailable("not_ready", "the ledger of quotas does not answer")
-        return None
+
+    def refund(self, receipt: Receipt, num_images: int) -> None:
+        """Count pictures of an admitted request as not asked for, because they could not be made."""
+        if self.rate_limits is not None and num_images:
+            self.rate_limits.refund(receipt, num_images)
 
     def choose(self, caller: Caller, model: str | None, task: str = FACE_FUSION) -> ModelVersion | Problem:
         """Choose the version that answers, if it does the task and the caller's key may use its model."""
