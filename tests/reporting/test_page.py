@@ -74,6 +74,13 @@ def test_a_page_is_self_contained_and_shows_pictures_before_folded_tables(folder
     assert shape.words_of("Two & two")
 
 
+def test_every_class_of_a_page_has_a_style(folder: Path) -> None:
+    style, body = (folder / "report.html").read_text().split("</style>", 1)
+    used = {name for names in re.findall(r'class="([^"]*)"', body) for name in names.split()}
+    assert "column_names" in used
+    assert used <= set(re.findall(r"\.([a-z][\w-]*)", style))
+
+
 def test_markdown_refers_to_files_of_its_folder(folder: Path) -> None:
     text = (folder / "report.md").read_text()
     named = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)

@@ -75,7 +75,7 @@ figure { margin: 0 0 1.2rem; min-width: 0; } figure img { display: block; width:
 figure svg { display: block; width: 100%; height: auto; }
 figure > svg { max-width: 30rem; } figcaption { margin-top: .3rem; }
 figcaption b { color: var(--ink); }
-.heads { display: grid; grid-auto-flow: column; grid-auto-columns: 1fr; text-align: center; font-size: .8rem; }
+.column_names { display: grid; grid-auto-flow: column; grid-auto-columns: 1fr; text-align: center; font-size: .8rem; }
 .columns { display: grid; gap: 0 1.6rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); }
 .narrow { max-width: 36rem; } .group { min-width: 0; }
 .scroll { overflow-x: auto; }
