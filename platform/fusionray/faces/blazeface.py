@@ -41,11 +41,6 @@ class Candidates:
     eyes: NDArray[np.float32]
     scores: NDArray[np.float32]
 
-    @staticmethod
-    def none() -> Candidates:
-        """Make an empty set."""
-        return Candidates(np.empty((0, 4), np.float32), np.empty((0, 2, 2), np.float32), np.empty(0, np.float32))
-
     def join(self, others: Candidates) -> Candidates:
         """Return these and other candidates as one set."""
         return Candidates(

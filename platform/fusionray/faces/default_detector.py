@@ -52,13 +52,13 @@ class DefaultDetector:
         With `only_largest` the search ends once no face larger than one that is found can be left.
         """
         pyramid = Pyramid(image)
-        found, faces = Candidates.none(), []
         for found, limit in self._search_rounds(pyramid):
-            if only_largest:
+            # The mesh takes as long as a look at a tile, so it waits until a candidate is large enough.
+            if only_largest and (found.boxes[:, 2:] >= limit).any():
                 faces = self._confirm(pyramid, found)
                 if faces and math.sqrt(largest_face(faces).area) >= limit:
                     return faces
-        return faces if only_largest else self._confirm(pyramid, found)
+        return self._confirm(pyramid, found)
 
     def _search_rounds(self, pyramid: Pyramid) -> Iterator[tuple[Candidates, float]]:
         """Search in rounds; yield all candidates so far, and the width down to which nearly every face is found."""

@@ -29,6 +29,8 @@ from fusionray.errors import ClusterUnavailable
 SPARE_CPUS = 2
 FALLBACK_PORT_VARIABLE = "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"
 POLL_SECONDS = 0.2
+# A wait for CPUs that takes longer is told.
+QUIET_SECONDS = 5.0
 
 
 class WorkerCounts(Protocol):
@@ -172,12 +174,16 @@ def wait_for_cpus(need: float, timeout_seconds: float = 120.0) -> float:
     """
     import ray
 
-    deadline = time.monotonic() + timeout_seconds
+    begun, told = time.monotonic(), False
     possible = float(ray.cluster_resources().get("CPU", 0.0))
     while True:
         free = float(ray.available_resources().get("CPU", 0.0))
-        if free >= need or possible < need or time.monotonic() > deadline:
+        waited = time.monotonic() - begun
+        if free >= need or possible < need or waited > timeout_seconds:
             return free
+        if waited > QUIET_SECONDS and not told:
+            told = True
+            print(f"waiting for {need:g} CPUs, of which {free:g} are free", file=sys.stderr, flush=True)
         time.sleep(POLL_SECONDS)
 
 

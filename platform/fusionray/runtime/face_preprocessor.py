@@ -100,28 +100,20 @@ def choose_faces(detector: Detector, image: Image, faces: FaceSelection) -> list
     return [find_largest_face(detector, image, "target")]
 
 
-def find_faces(detector: Detector, image: Image, role: PictureRole) -> list[Face]:
-    """Find the faces of a picture whose landmarks allow an alignment; the list is never empty.
-
-    Raises: NoFaceFound naming the picture by its role.
-    """
-    return check_faces(detector.detect(image), role)
-
-
 def find_largest_face(detector: Detector, image: Image, role: PictureRole) -> Face:
     """Find the largest face of a picture whose landmarks allow an alignment.
 
     Raises: NoFaceFound naming the picture by its role.
     """
-    return largest_face(check_faces(detector.detect(image, only_largest=True), role))
+    return largest_face(find_faces(detector, image, role, only_largest=True))
 
 
-def check_faces(found: list[Face], role: PictureRole) -> list[Face]:
-    """Return the faces whose landmarks allow an alignment.
+def find_faces(detector: Detector, image: Image, role: PictureRole, *, only_largest: bool = False) -> list[Face]:
+    """Find the faces of a picture whose landmarks allow an alignment; the list is never empty.
 
-    Raises: NoFaceFound if there is none.
+    Raises: NoFaceFound naming the picture by its role.
     """
-    faces = [face for face in found if has_extent(face)]
+    faces = [face for face in detector.detect(image, only_largest=only_largest) if has_extent(face)]
     if not faces:
         raise NoFaceFound(f"no face was found in the {role} picture; use one that shows a face larger and clearer")
     return faces

@@ -7,6 +7,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import cv2
@@ -14,7 +15,7 @@ import numpy as np
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.detect import DetectorPool
-from fusionray.faces.face import Face, Image
+from fusionray.faces.face import Image
 from fusionray.faces.image_header import PictureFormat, answer_format
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import (
@@ -146,7 +147,9 @@ class FaceStage:
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
             with watch.over("detect"):
-                found = self.find_target_faces(task, target_image)
+                selection = task.options.faces
+                search = partial(choose_faces, self.detectors, target_image, selection)
+                found = self.found.find(task.target, selection, search)
                 faces = loaded.preprocessor.cut_crops(target_image, found)
             if len(faces.crops) > self.config.limits.max_faces:
                 reason = f"it shows {len(faces.crops)} faces; {self.config.limits.max_faces} are the limit"
@@ -155,21 +158,6 @@ class FaceStage:
             return describe_fault(error, role)
         picture_format = task.options.picture_format or answer_format(task.target)
         return PreparedTarget(target_image, faces, source, source_sha256, picture_format)
-
-    def find_target_faces(self, task: FuseTask, image: Image) -> list[Face]:
-        """Find the requested faces of the target, or remember them.
-
-        Raises: NoFaceFound.
-        """
-        selection = task.options.faces
-        if not self.found.is_on:
-            return choose_faces(self.detectors, image, selection)
-        digest = hash_bytes(task.target)
-        faces = self.found.get(digest, selection)
-        if faces is None:
-            faces = choose_faces(self.detectors, image, selection)
-            self.found.keep(digest, selection, faces)
-        return faces
 
     def encode_source(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> tuple[FloatArray, str]:
         """Encode the source identity: from a picture, or from a stored face, once for each version.

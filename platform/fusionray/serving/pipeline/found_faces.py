@@ -10,6 +10,7 @@ from cachetools import TTLCache
 
 from fusionray.faces.face import Face
 from fusionray.runtime.face_preprocessor import FaceSelection
+from fusionray.safety.audit import hash_bytes
 
 MAX_PICTURES = 1000
 
@@ -24,17 +25,15 @@ class FoundFaces:
         self.entries: TTLCache[tuple[str, FaceSelection], list[Face]] = TTLCache(MAX_PICTURES, seconds, clock)
         self.lock = threading.Lock()
 
-    @property
-    def is_on(self) -> bool:
-        """Whether anything is kept; otherwise nobody needs to hash a picture."""
-        return bool(self.entries.ttl > 0)
-
-    def get(self, sha256: str, selection: FaceSelection) -> list[Face] | None:
-        """Return the faces that a search found in a picture; None if it was not searched lately."""
+    def find(self, picture: bytes, selection: FaceSelection, search: Callable[[], list[Face]]) -> list[Face]:
+        """Return the faces of an encoded picture that `search` found lately, or finds now; what it raises is raised."""
+        if self.entries.ttl <= 0:
+            return search()
+        key = hash_bytes(picture), selection
         with self.lock:
-            return self.entries.get((sha256, selection))
-
-    def keep(self, sha256: str, selection: FaceSelection, faces: list[Face]) -> None:
-        """Keep the faces that a search found in a picture."""
-        with self.lock:
-            self.entries[sha256, selection] = faces
+            faces: list[Face] | None = self.entries.get(key)
+        if faces is None:
+            faces = search()
+            with self.lock:
+                self.entries[key] = faces
+        return faces
