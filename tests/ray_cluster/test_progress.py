@@ -3,11 +3,12 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from fusionray.ray_cluster.progress import STOP_CHECK_SECONDS, ProgressHandle, WorkerInfo
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -15,13 +16,6 @@ def progress(ray_session: None) -> Iterator[ProgressHandle]:
     handle = ProgressHandle()
     yield handle
     handle.close()
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_reports_and_lines_are_returned_once(progress: ProgressHandle) -> None:
@@ -44,7 +38,7 @@ def test_a_reply_tells_a_worker_of_a_stop_once(progress: ProgressHandle) -> None
     assert progress.read().stop_requested
     assert not worker.is_stop_requested()
     worker.set_completed(1, {})
-    wait_until(worker.is_stop_requested)
+    wait_for(worker.is_stop_requested)
     assert not worker.is_stop_requested()
 
 
@@ -56,7 +50,7 @@ def test_the_progress_bar_requests_a_stop_once(progress: ProgressHandle, monkeyp
         time.sleep(2 * STOP_CHECK_SECONDS)
         assert requests == []
         stop_event.set()
-        wait_until(lambda: bool(requests))
+        wait_for(lambda: bool(requests))
         time.sleep(5 * STOP_CHECK_SECONDS)
     assert len(requests) == 1
 

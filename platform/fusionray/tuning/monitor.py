@@ -70,6 +70,13 @@ class SearchMonitor(Callback, Stopper):  # type: ignore[misc]
             self.records.write_spent(self.spent_seconds)
             self.show()
 
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:  # noqa: ARG002
+        """Free the workers of a trial that will not start again; a trial that starts again does so itself."""
+        from fusionray.training.faults.leftover_workers import end_leftover_workers
+
+        for attempt in self.records.attempts(trial.trial_id)[-1:]:
+            end_leftover_workers(attempt.run)
+
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002 - Tune's signature
         """Stop no single trial; `stop_all` decides for all of them."""
         return False

@@ -11,8 +11,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from fusionray.errors import ConfigInvalid, DetectorUnavailable, InputMissing, S
 from fusionray.faces.decode import decode_image, encode_image
 from fusionray.hardware.processes import find_processes
 from fusionray.storage.filesystem import sha256_hex
+from tests.support.waiting import wait_for
 
 # Ray 2.60 warns of its own defaults whenever a DataContext is made.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
@@ -274,13 +273,6 @@ prepare(PrepareConfig(input=sys.argv[1], output=sys.argv[2], rows_per_shard=8, w
 """
 
 
-def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
-
-
 @pytest.mark.slow(seconds=30)
 @pytest.mark.usefixtures("ray_session")
 def test_a_killed_run_is_continued_and_ends_as_if_it_had_not_been_killed(tmp_path: Path) -> None:
@@ -301,14 +293,14 @@ def test_a_killed_run_is_continued_and_ends_as_if_it_had_not_been_killed(tmp_pat
             start_new_session=True,
         )
     try:
-        wait_until(lambda: len(list(output.glob("parts/*.json"))) >= 2 or driver.poll() is not None, seconds=120)
+        wait_for(lambda: len(list(output.glob("parts/*.json"))) >= 2 or driver.poll() is not None, seconds=120)
         assert driver.poll() is None, f"the run ended before it could be killed: {log_file.read_text()[-2000:]}"
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
         # Its Ray ends a moment later, and may still write until then.
-        wait_until(lambda: not find_processes(str(ray_folder)), seconds=30)
+        wait_for(lambda: not find_processes(str(ray_folder)), seconds=30)
         shutil.rmtree(ray_folder)
     done = {path.name: path.stat().st_ino for path in output.glob("shard-*.parquet")}
     assert 2 <= len(done) < 12

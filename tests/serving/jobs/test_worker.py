@@ -23,6 +23,7 @@ from fusionray.serving.jobs.worker import JobWorker, Work
 from tests.serving.jobs.job_child import LEASE_SECONDS
 from tests.serving.jobs.some_jobs import copy_target, make
 from tests.support.child_python import ROOT
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -55,13 +56,6 @@ def start_child(store: JobStore, log: Path, fate: str = "live") -> subprocess.Po
     path = os.pathsep.join((str(ROOT / "platform"), str(ROOT)))
     command = [sys.executable, "-m", "tests.serving.jobs.job_child", str(store.jobs.parent), str(log), fate]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
-
-
-def wait_for(condition: Callable[[], bool], timeout_seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def wait_until_ended(store: JobStore, job: str, owner: str = "ann") -> JobStatus:

@@ -28,7 +28,8 @@ from fusionray.serving.config import (
 from fusionray.tracking.bundles import register_bundle
 from fusionray.tracking.runs import open_run
 from fusionray.tracking.store import make_client, tracking_uri
-from tests.support.serving_load import SOURCE, TARGET, Load, find_replicas, wait_for, write_variant
+from tests.support.serving_load import SOURCE, TARGET, Load, find_replicas, write_variant
+from tests.support.waiting import wait_for
 
 
 def test_a_bundle_that_is_replaced_answers_without_a_failed_request(port: int, tmp_path: Path) -> None:

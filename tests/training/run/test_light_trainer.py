@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 import ray
 import ray.train
 import torch
+from ray.util.placement_group import placement_group_table
 
 from fusionray.hardware.processes import add_descendants, list_processes
+from fusionray.training.faults.leftover_workers import end_leftover_workers
 from fusionray.training.run.light_trainer import LightTrainer, ProcessGroupConfig
+from tests.support.waiting import wait_for
 
 
 def test_the_internals_were_read_in_this_version_of_ray() -> None:
@@ -56,6 +61,41 @@ def test_workers_share_a_group_and_the_controller_starts_nothing_idle(tmp_path: 
     titles = " ".join(title for pid, title in seen.items() if pid not in earlier)
     assert "ray::TrainController" in titles
     assert not any(idle in titles for idle in ("DatasetManager", "PlacementGroupCleaner", "AutoscalingCoordinator"))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_workers_of_a_dead_controller_end_before_the_next_start(tmp_path: Path) -> None:
+    class Death(ray.train.UserCallback):
+        def after_report(self, run_context: object, metrics: list[dict[str, object]], checkpoint: object) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def report_and_wait() -> None:
+        (tmp_path / "worker").write_text(str(os.getpid()))
+        ray.train.report({})
+        time.sleep(600)
+
+    trainer = LightTrainer(
+        report_and_wait,
+        backend_config=ProcessGroupConfig("gloo"),
+        scaling_config=ray.train.ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.25}),
+        run_config=ray.train.RunConfig(name="orphan", storage_path=str(tmp_path), callbacks=[Death()]),
+    )
+    reserved_before = find_reserved()
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        trainer.fit()
+    # Ray keeps what a dead controller has reserved, and so do its workers, if they have not noticed its death.
+    (left,) = find_reserved() - reserved_before
+    end_leftover_workers(str(tmp_path / "orphan"))
+    wait_for(lambda: left not in find_reserved(), seconds=10)
+    worker = int((tmp_path / "worker").read_text())
+    wait_for(lambda: worker not in list_processes(), seconds=10)
+    end_leftover_workers(str(tmp_path / "orphan"))
+
+
+def find_reserved() -> set[str]:
+    """Find the placement groups that hold resources."""
+    table = placement_group_table()
+    return {group for group, row in table.items() if row["state"] == "CREATED"}
 
 
 def list_titles(ancestor: int) -> dict[str, str]:

@@ -80,8 +80,10 @@ def fit_once(task: WorkerTask, progress: ProgressHandle) -> None:
     import ray.exceptions
     import ray.train
 
+    from fusionray.training.faults.leftover_workers import end_leftover_workers
     from fusionray.training.run.light_trainer import LightTrainer, ProcessGroupConfig
 
+    end_leftover_workers(task.run_folder)
     config = task.config
     workers = config.workers
     use_gpu = decide_use_gpu(workers)

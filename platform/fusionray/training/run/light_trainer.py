@@ -2,10 +2,10 @@
 
 `TorchTrainer` makes its controller import torch, only for the class `TorchConfig`, and it starts three more actors: for
 datasets, for the autoscaler of the cluster, and to remove the placement group of a controller that died. The first has
-nothing to do here, and the others have nothing to do on a private cluster. Each one imports Ray Train, which takes more
-than a second of CPU time and 250 MB. This module and `faults/warm_spares.py` use internals of Ray
-Train; `tests/training/run/test_light_trainer.py` names the Ray version that they were written for. Only functions that
-run in the workers import torch.
+nothing to do here, the second has nothing to do on a private cluster, and `faults/leftover_workers.py` replaces the
+third. Each one imports Ray Train, which takes more than a second of CPU time and 250 MB. This module and two of
+`faults/` use internals of Ray Train; `tests/training/run/test_light_trainer.py` names the Ray version that they were
+written for. Only functions that run in the workers import torch.
 
 Source: ray 2.60, ray/train/torch/config.py and ray/train/v2/api/data_parallel_trainer.py,
 ray/train/v2/_internal/execution/scaling_policy.
@@ -26,6 +26,8 @@ from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from fusionray.environment import is_private_cluster
+from fusionray.storage import filesystem as storage
+from fusionray.training.faults.leftover_workers import RecordWorkers
 
 # Time-out of a collective, in seconds: torch's default.
 COLLECTIVE_SECONDS = 1800
@@ -36,9 +38,9 @@ class LightTrainer(DataParallelTrainer):  # type: ignore[misc, unused-ignore]
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks: list[Any] = super()._create_default_callbacks()
-        # Ray itself removes the placement group with the controller; the cleaner is there for lost nodes.
-        idle = (DatasetsCallback, PlacementGroupCleanerCallback) if is_private_cluster() else (DatasetsCallback,)
-        return [callback for callback in callbacks if not isinstance(callback, idle)]
+        left_out = (DatasetsCallback, PlacementGroupCleanerCallback)
+        run_folder = storage.join(self.run_config.storage_path, self.run_config.name)
+        return [each for each in callbacks if not isinstance(each, left_out)] + [RecordWorkers(run_folder)]
 
     def _initialize_and_run_controller(self, **settings: Any) -> Any:
         if is_private_cluster() and type(settings["scaling_policy"]) is FixedScalingPolicy:
