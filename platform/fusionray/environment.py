@@ -62,6 +62,9 @@ SERVE_DEFAULTS = {
     # HAProxy drops a stopping replica from its list within a second.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "60",
+    # How often replicas and callers report their load. At Ray's ten seconds, new replicas would come that much later.
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
+    "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
 }
 # Longest path of the folder in which HAProxy gets its own: 107 characters of a socket less all that follows.
 MAX_PROXY_PARENT = 23

@@ -12,6 +12,7 @@ import yaml
 from fusionray.config import Section
 from fusionray.evaluation.report.figures import Figures, MeasuredFigure
 from fusionray.evaluation.report.metric_table import Goal
+from fusionray.reporting.parts import Chart
 
 
 class BenchKey(Section):
@@ -36,13 +37,14 @@ def load_keys(bench: str) -> dict[str, BenchKey]:
 
 @dataclass
 class Findings:
-    """Values by key, one for each round; reasons for missing keys; time breakdowns by title, ms by part; notes on the
-    conditions of the measurement.
+    """Values by key, one for each round; reasons for missing keys; time breakdowns by title, ms by part; charts; notes
+    on the conditions of the measurement.
     """
 
     values: dict[str, list[float]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     breakdowns: dict[str, dict[str, float]] = field(default_factory=dict)
+    charts: list[Chart] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, other: Findings) -> None:
@@ -50,6 +52,7 @@ class Findings:
         self.values |= other.values
         self.missing |= other.missing
         self.breakdowns |= other.breakdowns
+        self.charts += other.charts
         self.notes += other.notes
 
     def figures(self, keys: Mapping[str, BenchKey]) -> dict[str, MeasuredFigure]:

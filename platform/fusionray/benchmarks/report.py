@@ -25,7 +25,11 @@ def build_page(title: str, figures: Figures, findings: Findings, keys: Mapping[s
     rows = [(*row, keys[row[0]].what) for row in list_rows(figures, findings)]
     return Page(
         title,
-        sections=[*show_figures(figures, findings, keys), *show_breakdowns(findings.breakdowns)],
+        sections=[
+            *show_figures(figures, findings, keys),
+            *show_breakdowns(findings.breakdowns),
+            *([PageSection("Over time", findings.charts, columns=True)] if findings.charts else []),
+        ],
         tables=[PageTable("figures", (*HEAD, "what"), rows), *list_breakdowns(findings.breakdowns)],
         origin=f"{figures.machine}; fusionray {figures.code_version}.",
         notes=findings.notes,

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from fusionray.serving.config import ServeConfig, StageConfig, with_absolute_pat
 from fusionray.serving.http.middleware import read_key_digest
 from fusionray.serving.pipeline.ingress import FaceReplica, GeneratorReplica, Ingress, find_address
 from fusionray.serving.pipeline.model_registry import ModelRegistry
+from fusionray.serving.replicas import list_nodes, plan_replicas, scaling_options
 from fusionray.serving.tasks.registry import check_tasks
 
 APP_NAME = "fusionray"
@@ -46,7 +48,11 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def build_application(config: ServeConfig) -> Application:
-    """Bind the deployments: the ingress, the parts with a deployment of their own, and the rate limiter."""
+    """Bind the deployments: the ingress, the parts with a deployment of their own, and the rate limiter.
+
+    Ray must be connected: the number of replicas depends on the cluster.
+    """
+    config = plan_replicas(config, list_nodes())
     parts: dict[str, Application] = {}
     if config.fuser.separate_deployment:
         parts["fuser"] = deploy(GeneratorReplica, "Fuser", config.fuser, config.fuser.max_ongoing_requests).bind(config)
@@ -66,28 +72,11 @@ def build_application(config: ServeConfig) -> Application:
 
 
 def deploy(part: type, name: str, stage: StageConfig, max_ongoing_requests: int) -> Deployment:
-    """Make the deployment of a part from its settings."""
-    return serve.deployment(
-        part,
-        name=name,
-        max_ongoing_requests=max_ongoing_requests,
-        ray_actor_options={"num_cpus": stage.cpus, "num_gpus": stage.gpus},
-        **scale(stage),
-    )
-
-
-def scale(stage: StageConfig) -> dict[str, Any]:
-    if stage.max_replicas is None or stage.max_replicas == stage.num_replicas:
-        return {"num_replicas": stage.num_replicas}
-    return {
-        "autoscaling_config": {
-            "min_replicas": stage.num_replicas,
-            "max_replicas": stage.max_replicas,
-            "target_ongoing_requests": stage.target_ongoing_requests,
-            "upscale_delay_s": stage.upscale_delay_seconds,
-            "downscale_delay_s": stage.downscale_delay_seconds,
-        }
-    }
+    """Make the deployment of a part from its planned settings."""
+    with warnings.catch_warnings():
+        # Ray Serve checks this setting, although variables replace it (environment.py sets them).
+        warnings.filterwarnings("ignore", "The `metrics_interval_s` field", DeprecationWarning)
+        return serve.deployment(part, name=name, max_ongoing_requests=max_ongoing_requests, **scaling_options(stage))
 
 
 def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, blocking: bool = True) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -61,31 +61,52 @@ class ModelConfig(Section):
 class StageConfig(Section):
     """Where a part of the service runs, in how many replicas, and on which hardware."""
 
-    num_replicas: int = Field(default=1, ge=1, description="Replicas that always run.")
-    max_replicas: int | None = Field(
-        default=None, ge=1, description="Largest number of replicas under load; null: no autoscaling."
+    num_replicas: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        default="auto", description="Replicas; auto: as many as the load needs, from min_replicas to max_replicas."
     )
-    target_ongoing_requests: float = Field(
-        default=8.0,
+    min_replicas: int = Field(
+        default=1,
+        ge=0,
+        description="Replicas that run without load; 0: the first request after a pause waits for a replica to start.",
+    )
+    max_replicas: int | None = Field(
+        default=None,
+        ge=1,
+        description="Largest number of replicas; null: as many as the CPUs and GPUs of the cluster hold at the start.",
+    )
+    target_ongoing_requests: float | None = Field(
+        default=None,
         gt=0,
-        description="Requests per replica that autoscaling aims at.",
+        description="Requests inside a replica above which more replicas start; null: 4, or 16 with a GPU.",
         json_schema_extra=in_unit("requests"),
     )
     upscale_delay_seconds: float = Field(
-        default=10.0, ge=0, description="Time that load must last before replicas are added."
+        default=1.0, ge=0, description="Time that load must last before replicas are added."
     )
     downscale_delay_seconds: float = Field(
         default=300.0, ge=0, description="Time without load before replicas are removed."
     )
-    cpus: float = Field(default=1.0, ge=0, description="CPUs that Ray reserves for a replica.")
-    gpus: float = Field(
-        default=0.0, ge=0, description="GPUs that Ray reserves for a replica; 0.25 puts four replicas on one GPU."
+    cpus: float | None = Field(
+        default=None,
+        ge=0,
+        description="CPUs that Ray reserves for a replica; null: half of a node's (with GPUs: a GPU's share), at most "
+        "4.",
+    )
+    gpus: float | None = Field(
+        default=None,
+        ge=0,
+        description="GPUs that Ray reserves for a replica, 0.25 puts four replicas on one; null: 1 for the part that "
+        "runs the generator, if the cluster has GPUs and runtime.providers uses them.",
     )
 
     @model_validator(mode="after")
     def check_replicas(self) -> StageConfig:
-        if self.max_replicas is not None and self.max_replicas < self.num_replicas:
-            raise ValueError(f"max_replicas {self.max_replicas} is below num_replicas {self.num_replicas}")
+        if self.num_replicas != "auto" and (self.max_replicas is not None or self.min_replicas != 1):
+            raise ValueError(
+                f"num_replicas {self.num_replicas} is a fixed number; leave it out, or min_replicas and max_replicas"
+            )
+        if self.max_replicas is not None and self.max_replicas < self.min_replicas:
+            raise ValueError(f"max_replicas {self.max_replicas} is below min_replicas {self.min_replicas}")
         return self
 
 
@@ -104,7 +125,10 @@ class FaceStageConfig(InlineStageConfig):
     """Decoding, face detection, pasting and encoding; they share the decoded picture, so they run together."""
 
     threads: int | None = Field(
-        default=None, ge=1, description="Pictures that a replica works on at once; null: its CPUs plus one."
+        default=None,
+        ge=1,
+        description="Pictures that a replica works on at once; null: its CPUs (or the first four of the machine, if "
+        "these are more) plus one.",
     )
     remember_seconds: float = Field(
         default=300.0,

@@ -154,6 +154,8 @@ def test_goals_are_the_promised_ones() -> None:
         "vs_bare_runtime": 0.85,
         **{f"vs_{server}_{what}": 1.0 for server in SERVERS for what in ("throughput", "p99")},
         "http_requests_per_second_vs_python_proxy": 3.0,
+        "replica_balance": 0.8,
+        "replicas_4_throughput": 3.6,
     }
     assert {name: goal.at_most for name, goal in goals.items() if goal.at_most is not None} == {
         "overhead_ms": 3.0,

@@ -11,10 +11,10 @@ import yaml
 
 from fusionray.errors import ConfigInvalid
 from fusionray.serving.addresses import is_loopback
-from fusionray.serving.application import build, scale, with_absolute_paths
+from fusionray.serving.application import build, with_absolute_paths
 from fusionray.serving.auth.api_keys import ApiKeyStore
 from fusionray.serving.auth.callers import ApiKeyMiddleware
-from fusionray.serving.config import ServeConfig, StageConfig
+from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.middleware import (
     KEY_VARIABLE,
     BodyLimitMiddleware,
@@ -119,8 +119,8 @@ def test_unknown_settings_are_refused_by_name() -> None:
         build({"bundle": "b", "ingress": {"num_replica": 2}})
     with pytest.raises(ConfigInvalid, match="models"):
         build({})
-    with pytest.raises(ConfigInvalid, match="max_replicas 1 is below num_replicas 2"):
-        build({"bundle": "b", "fuser": {"num_replicas": 2, "max_replicas": 1}})
+    with pytest.raises(ConfigInvalid, match="max_replicas 1 is below min_replicas 2"):
+        build({"bundle": "b", "fuser": {"min_replicas": 2, "max_replicas": 1}})
 
 
 def test_paths_of_the_settings_hold_in_the_folder_of_any_replica(
@@ -135,12 +135,6 @@ def test_paths_of_the_settings_hold_in_the_folder_of_any_replica(
     plain = ServeConfig.model_validate({"bundle": "models:/m@prod"})
     assert with_absolute_paths(plain).models == plain.models
     assert with_absolute_paths(plain).jobs.folder == str(tmp_path / "runs" / "jobs")
-
-
-def test_replicas_are_fixed_or_follow_the_load() -> None:
-    assert scale(StageConfig(num_replicas=2)) == {"num_replicas": 2}
-    follow = scale(StageConfig(num_replicas=1, max_replicas=4))["autoscaling_config"]
-    assert (follow["min_replicas"], follow["max_replicas"]) == (1, 4)
 
 
 def test_the_configuration_file_has_valid_settings() -> None:

@@ -12,7 +12,8 @@ from ray import serve
 
 from fusionray.serving.application import APP_NAME, run
 from fusionray.serving.config import FaceStageConfig, GeneratorStageConfig, ModelConfig, ServeConfig, StageConfig
-from tests.support.serving_load import Load, find_replicas, wait_for, write_variant
+from tests.support.serving_load import Load, find_replicas, write_variant
+from tests.support.waiting import wait_for
 
 REQUESTS = 200
 SERIES = re.compile(r"ray_serve_deployment_request_counter\w*\{(.*)\} (\S+)")
@@ -55,13 +56,7 @@ def test_replicas_come_and_go_with_the_load(port: int, tmp_path: Path) -> None:
     bundle = write_variant(tmp_path / "bundle", 0)
     config = ServeConfig(
         models=(ModelConfig(bundle=str(bundle.folder)),),
-        ingress=StageConfig(
-            cpus=0.25,
-            max_replicas=3,
-            target_ongoing_requests=1,
-            upscale_delay_seconds=1,
-            downscale_delay_seconds=3,
-        ),
+        ingress=StageConfig(cpus=0.25, max_replicas=3, target_ongoing_requests=1, downscale_delay_seconds=3),
     )
     run(config, port=port, blocking=False)
     assert len(find_replicas("Ingress")) == 1
@@ -75,6 +70,21 @@ def test_replicas_come_and_go_with_the_load(port: int, tmp_path: Path) -> None:
         answered = len(quiet.answers)
         wait_for(lambda: len(quiet.answers) >= answered + 20)
     assert {status for status, _ in quiet.answers + busy.answers} == {200}
+
+
+@pytest.mark.slow(seconds=40)
+def test_the_first_request_after_a_pause_waits_for_a_replica(port: int, tmp_path: Path) -> None:
+    bundle = write_variant(tmp_path / "bundle", 0)
+    config = ServeConfig(
+        models=(ModelConfig(bundle=str(bundle.folder)),),
+        ingress=StageConfig(cpus=0.25, min_replicas=0, downscale_delay_seconds=2),
+    )
+    run(config, port=port, blocking=False)
+    wait_for(lambda: not find_replicas("Ingress"))
+    load = Load(f"http://127.0.0.1:{port}")
+    with load.running(2):
+        wait_for(lambda: len(load.answers) >= 10)
+    assert {status for status, _ in load.answers} == {200}
 
 
 def running_replicas() -> int:

@@ -9,8 +9,8 @@ from pydantic import Field
 from fusionray.config import Section, in_unit
 from fusionray.faces.image_header import PictureFormat
 
-BenchPart = Literal["throughput", "overhead", "proxy", "start", "overload", "soak"]
-PARTS: tuple[BenchPart, ...] = ("throughput", "overhead", "proxy", "start", "overload", "soak")
+BenchPart = Literal["throughput", "overhead", "proxy", "start", "scaling", "overload", "soak"]
+PARTS: tuple[BenchPart, ...] = ("throughput", "overhead", "proxy", "start", "scaling", "overload", "soak")
 
 
 class ServeBenchConfig(Section):

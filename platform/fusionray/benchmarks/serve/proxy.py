@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import divide
 from fusionray.benchmarks.serve.context import TARGET_SEED, ServeBenchContext
 from fusionray.benchmarks.serve.inputs import draw_person, write_form
 from fusionray.benchmarks.serve.load import Load, LoadResult, apply_load
-from fusionray.benchmarks.serve.servers import ray_folder, start
+from fusionray.benchmarks.serve.servers import Server, ray_folder, start
 from fusionray.ray_cluster.connection import find_free_port
 
 # Values of RAY_SERVE_ENABLE_HA_PROXY: as `environment.py` sets it, and Ray Serve's default.
@@ -46,12 +47,24 @@ def load_stub(context: ServeBenchContext, proxy: str) -> LoadResult:
     Raises: ServiceFailed.
     """
     config = context.config
+    with start_stub(f"stub-{proxy}", context, environment={"RAY_SERVE_ENABLE_HA_PROXY": PROXIES[proxy]}) as server:
+        return apply_load(server.url, server.body, Load(config.clients, config.load_seconds, config.warm_up_seconds))
+
+
+@contextmanager
+def start_stub(
+    name: str, context: ServeBenchContext, options: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run the stub service, with command-line options of its own.
+
+    Raises: ServiceFailed.
+    """
     # The request of a client that uses one source many times: the source is stored, and only its handle is sent.
-    fields = {"identity": "stub", "format": config.picture_format}
-    body = write_form({"target": draw_person(TARGET_SEED, config.proxy_pixels)}, fields)
+    fields = {"identity": "stub", "format": context.config.picture_format}
+    body = write_form({"target": draw_person(TARGET_SEED, context.config.proxy_pixels)}, fields)
     port = find_free_port()
-    command = [sys.executable, "-m", STUB, str(context.bundle.folder), str(port)]
-    with ray_folder() as variables:
-        variables |= {"RAY_SERVE_ENABLE_HA_PROXY": PROXIES[proxy]}
-        with start(f"stub-{proxy}", command, body, port, context.logs, environment=variables) as server:
-            return apply_load(server.url, body, Load(config.clients, config.load_seconds, config.warm_up_seconds))
+    with ray_folder() as own:
+        stores = [f"{store}.folder={own['RAY_TMPDIR']}/{store}" for store in ("identities", "jobs")]
+        command = [sys.executable, "-m", STUB, str(context.bundle.folder), str(port), *stores, *options]
+        with start(name, command, body, port, context.logs, environment={**own, **(environment or {})}) as server:
+            yield server

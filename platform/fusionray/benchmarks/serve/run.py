@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from fusionray.benchmarks.findings import BenchKey, Findings, load_keys
 from fusionray.benchmarks.results import BenchResult, write_result
+from fusionray.benchmarks.serve.autoscaling import measure_scaling
 from fusionray.benchmarks.serve.config import BenchPart, ServeBenchConfig
 from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.inputs import find_bundle
@@ -30,6 +31,7 @@ MEASURES: dict[BenchPart, Callable[[ServeBenchContext, Callable[[], None]], Find
     "overhead": measure_overhead,
     "proxy": measure_proxy,
     "start": measure_warm,
+    "scaling": measure_scaling,
     "overload": measure_overload,
     "soak": measure_soak,
 }

@@ -14,7 +14,7 @@ from ray.serve.handle import DeploymentHandle
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.environment import read_http_host
 from fusionray.errors import FusionRayError
-from fusionray.serving.addresses import check_exposure, keep_replica_on_loopback
+from fusionray.serving.addresses import check_exposure
 from fusionray.serving.auth.api_keys import ApiKeyStore
 from fusionray.serving.auth.callers import ApiKeyMiddleware
 from fusionray.serving.auth.rate_limits import RateLimitClient
@@ -31,6 +31,7 @@ from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.pipeline.request_service import RequestService
+from fusionray.serving.replicas import enter_replica
 from fusionray.serving.schema import AnyModelCard, ModelVersion, Problem, unavailable
 from fusionray.serving.tasks.registry import Parts, open_task
 
@@ -56,7 +57,7 @@ class Ingress:
         fuser: DeploymentHandle | None = None,
         rate_limiter: DeploymentHandle | None = None,
     ) -> None:
-        keep_replica_on_loopback()
+        config = enter_replica(config)
         self.keys = ApiKeyStore(Path(config.keys.file) if config.keys.file else None, key_digest)
         check_exposure(find_address()[0], not self.keys.is_empty)
         self.config = config
@@ -153,7 +154,7 @@ class FaceReplica(FaceStage):
     """The face stage as a deployment of its own."""
 
     def __init__(self, config: ServeConfig, fuser: DeploymentHandle | None = None) -> None:
-        keep_replica_on_loopback()
+        config = enter_replica(config)
         super().__init__(config, RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config))
         self.is_loaded = False
 
@@ -174,8 +175,7 @@ class GeneratorReplica(GeneratorStage):
     """The generator stage as a deployment of its own."""
 
     def __init__(self, config: ServeConfig) -> None:
-        keep_replica_on_loopback()
-        super().__init__(config)
+        super().__init__(enter_replica(config))
         self.is_loaded = False
 
     async def check_health(self) -> None:
