@@ -88,6 +88,7 @@ def test_a_checkpoint_is_exported_and_fuses_pictures(folder: Path) -> None:
     assert verify((folder / "fused.png").read_bytes()).ai_made
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_the_application_is_built() -> None:
     run_blocks(PAGE["Serve"], Path(), {})
 

@@ -160,6 +160,8 @@ def test_goals_are_the_promised_ones() -> None:
     assert {name: goal.at_most for name, goal in goals.items() if goal.at_most is not None} == {
         "overhead_ms": 3.0,
         "warm_start_ratio": 0.25,
+        "scale_up_seconds": 10.0,
+        "scale_failed_requests": 0.0,
         "overload_p99_ratio": 2.0,
         "overload_refused_seconds": 0.5,
         "soak_failed_share": 0.001,
