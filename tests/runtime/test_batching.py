@@ -21,12 +21,15 @@ class SteppedFuser(CropFuser):
         self.gate = threading.Semaphore(0)
         self.entered = threading.Semaphore(0)
         self.fault: Exception | None = None
+        self.poison: int | None = None
 
     def fuse(self, source_NL: NDArray[np.float32], crops_NSS3: NDArray[np.uint8]) -> FusedCrops:
         self.entered.release()
         self.gate.acquire()
         if self.fault is not None:
             raise self.fault
+        if self.poison in crops_NSS3:
+            raise ValueError("poison")
         self.batches.append([int(crop[0, 0, 0]) for crop in crops_NSS3])
         sums = crops_NSS3 + source_NL[:, :1, None, None].astype(np.uint8)
         return FusedCrops(sums, np.ones(crops_NSS3.shape[:3], np.float32))
@@ -117,6 +120,55 @@ def test_an_error_reaches_only_the_callers_of_its_batch(fuser: SteppedFuser, bat
     fuser.fault = None
     fuser.gate.release(2)
     assert firsts(batcher.submit(sources(1), crops(7)).result(5)) == [8]
+
+
+def test_one_bad_request_fails_alone(fuser: SteppedFuser, batcher: CropBatcher) -> None:
+    batcher.submit(sources(0), crops(1))
+    fuser.entered.acquire()
+    wrong_size = np.zeros((1, 3, 3, 3), np.uint8)
+    bad = batcher.submit(sources(0), wrong_size)
+    good = [batcher.submit(sources(100), crops(k)) for k in (2, 3)]
+    fuser.gate.release(4)
+    assert [firsts(each.result(5)) for each in good] == [[102], [103]]
+    assert bad.result(5)[0].crops.shape == (1, 3, 3, 3)
+    fuser.poison = 7
+    futures = [batcher.submit(sources(100), crops(k)) for k in (6, 7, 8)]
+    fuser.gate.release(10)
+    with pytest.raises(ValueError, match="poison"):
+        futures[1].result(5)
+    assert [firsts(futures[k].result(5)) for k in (0, 2)] == [[106], [108]]
+    batcher.check()
+
+
+def test_two_streams_that_fail_the_same_request_go_on() -> None:
+    fuser = SteppedFuser(1)
+    batcher = CropBatcher(fuser, num_streams=2)
+    fuser.fault = ValueError("broken")
+    for _ in range(50):
+        crowd = batcher.submit(sources(0, 0), crops(1, 2))
+        fuser.gate.release(2)
+        with pytest.raises(ValueError, match="broken"):
+            crowd.result(5)
+    fuser.fault = None
+    fuser.gate.release(100)
+    batcher.check()
+    assert firsts(batcher.submit(sources(1), crops(7)).result(5)) == [8]
+    batcher.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_stream_that_ended_is_noticed(fuser: SteppedFuser) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the observer is broken")
+
+    fuser.gate.release(10)
+    batcher = CropBatcher(fuser, observer=fail)
+    batcher.submit(sources(0), crops(1)).result(5)
+    for stream in batcher.streams:
+        stream.join(5)
+    with pytest.raises(RuntimeError, match="has ended"):
+        batcher.check()
+    batcher.close()
 
 
 def test_close_computes_queued_crops_and_refuses_new_ones(fuser: SteppedFuser) -> None:

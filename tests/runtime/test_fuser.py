@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,11 @@ from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Face, Image
 from fusionray.faces.paste import affected_region
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.crop_fuser import MAX_BATCH
+from fusionray.runtime.crop_fuser import MAX_BATCH, CropFuser
 from fusionray.runtime.face_preprocessor import find_largest_face
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import denormalize_crops
-from fusionray.runtime.providers import CPU
+from fusionray.runtime.providers import CPU, CUDA
 from fusionray.runtime.source_encoding import normalize_source
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny, write_tiny_bundle
@@ -121,6 +122,22 @@ def test_several_batches_give_the_same_as_single_faces(fuser: Fuser) -> None:
     together = fuser.crop_fuser.fuse(sources, crops).crops
     alone = [fuser.crop_fuser.fuse(sources[k : k + 1], crops[k : k + 1]).crops[0] for k in range(len(crops))]
     assert np.array_equal(together, alone)
+
+
+def test_a_gpu_is_warmed_up_with_every_size_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fuser = CropFuser(write_tiny_bundle(tmp_path), RuntimeConfig(threads=1), max_batch=3)
+    sizes: list[int] = []
+    run = fuser.engine.run
+
+    def record(outputs: Any, inputs: Any) -> Any:
+        sizes.append(len(next(iter(inputs.values()))))
+        return run(outputs, inputs)
+
+    monkeypatch.setattr(fuser.engine, "run", record)
+    fuser.warm_up()
+    monkeypatch.setattr(fuser.engine, "report", replace(fuser.report, provider=CUDA))
+    fuser.warm_up()
+    assert sizes == [1, 1, 2, 3]
 
 
 def test_non_finite_outputs_become_pixels(fuser: Fuser) -> None:

@@ -11,6 +11,7 @@ from fusionray.runtime.providers import (
     CPU,
     CUDA,
     TENSORRT,
+    choose_device,
     choose_options,
     decide_precision,
     order_providers,
@@ -76,6 +77,7 @@ def test_tensorrt_options_are_workspace_precision_profile_and_cache_folder() -> 
         "trt_max_workspace_size": str(3 * 2**30),
         "trt_fp16_enable": "1",
         "trt_bf16_enable": "0",
+        "trt_int8_enable": "0",
         "trt_profile_min_shapes": "source:1x512,target:1x3x64x64",
         "trt_profile_opt_shapes": "source:4x512,target:4x3x64x64",
         "trt_profile_max_shapes": "source:4x512,target:4x3x64x64",
@@ -84,6 +86,17 @@ def test_tensorrt_options_are_workspace_precision_profile_and_cache_folder() -> 
         "trt_timing_cache_enable": "1",
         "trt_timing_cache_path": "/somewhere",
     }
+
+
+def test_tensorrt_takes_int8_operators_of_a_quantized_model_only() -> None:
+    options = choose_options(TENSORRT, RuntimeConfig(), "fp32", SHAPES, quantized=True)
+    assert options["trt_int8_enable"] == "1"
+    assert "trt_int8_enable" not in choose_options(CUDA, RuntimeConfig(), "fp32", SHAPES, quantized=True)
+
+
+def test_values_are_bound_to_the_device_of_the_provider() -> None:
+    settings = RuntimeConfig(provider_options={CUDA: {"device_id": 2}})
+    assert (choose_device(CUDA, settings), choose_device(TENSORRT, settings)) == (2, 0)
 
 
 def test_there_is_no_profile_if_other_dimensions_are_dynamic() -> None:

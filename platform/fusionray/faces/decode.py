@@ -122,7 +122,7 @@ def _decode_with_pillow(data: bytes, header: ImageHeader) -> Image:
 def _to_rgb(picture: PillowImage.Image) -> Image:
     if picture.mode.startswith("I") or picture.mode == "F":
         # 16-bit grey: Pillow's own conversion would clip values above 255 to white.
-        grey = (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+        grey = (np.asarray(picture) // 256).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[..., None], 3, axis=2)
     if picture.has_transparency_data:
         with_alpha = picture.convert("RGBA")

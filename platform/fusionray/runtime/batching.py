@@ -39,6 +39,7 @@ class QueuedCrops:
     parts: dict[int, FusedCrops] = field(default_factory=dict)
     num_taken: int = 0
     num_done: int = 0
+    settled: bool = False
 
 
 class CropBatcher:
@@ -105,19 +106,36 @@ class CropBatcher:
         while batch := self.wait_for_batch():
             started = time.perf_counter()
             try:
-                sources = np.concatenate([queued.sources[part] for queued, part in batch])
-                crops = np.concatenate([queued.crops[part] for queued, part in batch])
-                fused = self.choose_fuser().fuse(sources, crops)
-            except Exception as error:  # noqa: BLE001 - every error is passed on to the callers of the batch
-                for queued, _ in batch:
-                    fail(queued, error)
-                continue
+                self.compute(batch)
             finally:
                 with self.changed:
                     self.num_running -= 1
             if self.observer is not None:
-                self.observer(len(crops), time.perf_counter() - started, self.num_waiting)
-            self.store_results(batch, fused)
+                num_crops = sum(part.stop - part.start for _, part in batch)
+                self.observer(num_crops, time.perf_counter() - started, self.num_waiting)
+
+    def compute(self, batch: list[tuple[QueuedCrops, slice]]) -> None:
+        """Compute a batch; if it fails, compute its requests one by one, so that only the one at fault fails."""
+        try:
+            sources = np.concatenate([queued.sources[part] for queued, part in batch])
+            crops = np.concatenate([queued.crops[part] for queued, part in batch])
+            fused = self.choose_fuser().fuse(sources, crops)
+        except Exception as error:  # noqa: BLE001 - every error is passed on to the callers of the batch
+            if len(batch) > 1:
+                for each in batch:
+                    self.compute([each])
+            else:
+                self.settle(batch[0][0], error)
+            return
+        self.store_results(batch, fused)
+
+    def check(self) -> None:
+        """Check that all streams run; a replica without one of them has to be replaced.
+
+        Raises: RuntimeError.
+        """
+        if not self.closed and not all(stream.is_alive() for stream in self.streams):
+            raise RuntimeError("a thread that runs the generator has ended; see the log of the replica")
 
     def choose_fuser(self) -> CropFuser:
         """Choose the fuser of a batch: the one with all threads if no other batch runs or waits."""
@@ -172,13 +190,21 @@ class CropBatcher:
                 queued.num_done += count
                 finished = queued.num_done == len(queued.crops)
             start += count
-            if finished and queued.result.set_running_or_notify_cancel():
-                queued.result.set_result((join_parts(queued.parts), queued.waited or 0.0))
+            if finished:
+                self.settle(queued, (join_parts(queued.parts), queued.waited or 0.0))
 
-
-def fail(queued: QueuedCrops, error: Exception) -> None:
-    if not queued.result.done() and queued.result.set_running_or_notify_cancel():
-        queued.result.set_exception(error)
+    def settle(self, queued: QueuedCrops, outcome: tuple[FusedCrops, float] | Exception) -> None:
+        """Complete a future once: streams may finish, or fail, parts of the same request at the same time."""
+        with self.changed:
+            if queued.settled:
+                return
+            queued.settled = True
+        if not queued.result.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, Exception):
+            queued.result.set_exception(outcome)
+        else:
+            queued.result.set_result(outcome)
 
 
 def join_parts(parts_by_start: dict[int, FusedCrops]) -> FusedCrops:

@@ -16,6 +16,7 @@ from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import EngineReport, open_generator
 from fusionray.runtime.fixed_batches import run_batches
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, denormalize_masks, normalize_crops
+from fusionray.runtime.providers import GPU_PROVIDERS
 from fusionray.runtime.signature import check_generator, fixed_batch, has_mask
 
 # More faces are computed in several batches, so that a picture of many faces does not need more memory.
@@ -62,9 +63,14 @@ class CropFuser:
         return self.engine.report
 
     def warm_up(self) -> None:
-        """Run once, so that lazy allocation and kernel choice do not slow the first request."""
-        source = np.full((1, *self.source_shape), EMBEDDING_LENGTH**-0.5, np.float32)
-        self.fuse(source, np.zeros((1, self.size, self.size, 3), np.uint8))
+        """Run once, so that lazy allocation and kernel choice do not slow the first request.
+
+        A GPU chooses its kernels for each size of a batch, so it runs every size.
+        """
+        on_gpu = self.report.provider in GPU_PROVIDERS
+        for size in range(1, self.max_batch + 1) if on_gpu and self.batch is None else (1,):
+            sources = np.full((size, *self.source_shape), EMBEDDING_LENGTH**-0.5, np.float32)
+            self.fuse(sources, np.zeros((size, self.size, self.size, 3), np.uint8))
 
     def fuse(self, sources: FloatArray, crops_NSS3: NDArray[np.uint8]) -> FusedCrops:
         """Fuse aligned target crops uint8 RGB [N,S,S,3] with one encoded source each, float32 [N,...], in batches."""

@@ -45,11 +45,12 @@ class EngineReport:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model file, the sha256 of its content, and the precision of the stored weights."""
+    """A model file, the sha256 of its content, the precision of its weights, and whether it has int8 operators."""
 
     path: Path
     digest: str
     weight_precision: ComputePrecision = "fp32"
+    quantized: bool = False
 
 
 class InferenceEngine(Protocol):
@@ -70,8 +71,11 @@ def open_engine(
     *,
     digest: str | None = None,
     weight_precision: ComputePrecision = "fp32",
+    quantized: bool = False,
 ) -> InferenceEngine:
     """Open a model by the settings; `digest` is the sha256 of the file, if the caller knows it.
+
+    `quantized`: the model has int8 operators (QuantizeLinear, DequantizeLinear).
 
     Raises: ProviderUnavailable if an engine, provider or precision of the settings does not run here; BundleInvalid if
         the file is missing or not a model.
@@ -82,7 +86,7 @@ def open_engine(
         raise BundleInvalid(f"{path}: there is no such model; copy or export the bundle again")
     # Only the cache needs the hash.
     known = digest or (hash_file(path) if settings.cache is not None else "")
-    model = ModelFile(path, known, weight_precision)
+    model = ModelFile(path, known, weight_precision, quantized)
     # Each library takes a quarter of a second to import, so only the chosen one is imported.
     if choose_engine(settings) == "openvino":
         from fusionray.runtime.openvino_engine import OpenVinoEngine
@@ -103,7 +107,9 @@ def open_generator(
     path = bundle.generator_path_for(precision)
     # The weights between the int8 operators of a variant are float32.
     weight_precision: ComputePrecision = "fp16" if precision == "fp16" else "fp32"
-    return open_engine(path, settings, digest=bundle.description.files[path.name], weight_precision=weight_precision)
+    digest = bundle.description.files[path.name]
+    quantized = precision == "int8"
+    return open_engine(path, settings, digest=digest, weight_precision=weight_precision, quantized=quantized)
 
 
 def choose_engine(settings: RuntimeConfig) -> EngineName:

@@ -29,6 +29,7 @@ from fusionray.runtime.providers import (
     TENSORRT,
     EffectivePrecision,
     Shapes,
+    choose_device,
     choose_options,
     decide_precision,
 )
@@ -54,6 +55,7 @@ class OnnxEngine:
         self.session, cache = self.open()
         active = tuple(self.session.get_providers())
         self.on_gpu = active[0] in GPU_PROVIDERS
+        self.device = choose_device(active[0], settings)
         self.inputs = describe_ports(self.session.get_inputs())
         self.outputs = describe_ports(self.session.get_outputs())
         threads = self.session.get_session_options().intra_op_num_threads
@@ -74,10 +76,10 @@ class OnnxEngine:
         """Run with IO binding: inputs are copied to the device once, outputs are copied back once."""
         binding = self.session.io_binding()
         for name, value in inputs.items():
-            placed = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value), device, 0)
+            placed = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value), device, self.device)
             binding.bind_ortvalue_input(name, placed)
         for name in outputs:
-            binding.bind_output(name, device, 0)
+            binding.bind_output(name, device, self.device)
         self.session.run_with_iobinding(binding)
         found: list[NDArray[np.float32]] = binding.copy_outputs_to_cpu()
         return found
@@ -166,11 +168,13 @@ class OnnxEngine:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if TENSORRT in self.providers and shapes is None:
             shapes = self.read_shapes()
-        chosen = {
-            name: choose_options(name, self.settings, self.precision, shapes or {}, folder) for name in self.providers
-        }
+        chosen = {name: self.choose_options(name, shapes or {}, folder) for name in self.providers}
         allow_fallback = self.settings.allow_fallback
         return open_session(file, options, chosen, name=str(self.model.path), allow_fallback=allow_fallback)
+
+    def choose_options(self, provider: str, shapes: Shapes, folder: str | None = None) -> dict[str, str]:
+        quantized = self.model.quantized
+        return choose_options(provider, self.settings, self.precision, shapes, folder, quantized=quantized)
 
     def read_shapes(self) -> Shapes:
         options = build_session_options(self.settings, [CPU])
@@ -187,7 +191,7 @@ class OnnxEngine:
             "libraries": [ort.cuda_version, tensorrt_version()] if on_gpu else [],
             "providers": self.providers,
             # All options of the providers, except the path of TensorRT's own cache.
-            "options": {name: choose_options(name, self.settings, self.precision, {}) for name in self.providers},
+            "options": {name: self.choose_options(name, {}) for name in self.providers},
             "precision": self.precision,
             "batches": self.settings.batches if on_gpu else (),
             "device": asdict(self.gpu) if self.gpu else asdict(describe_cpu()),

@@ -64,11 +64,18 @@ def decide_precision(
 
 
 def choose_options(
-    provider: str, settings: RuntimeConfig, precision: EffectivePrecision, shapes: Shapes, folder: str | None = None
+    provider: str,
+    settings: RuntimeConfig,
+    precision: EffectivePrecision,
+    shapes: Shapes,
+    folder: str | None = None,
+    *,
+    quantized: bool = False,
 ) -> dict[str, str]:
     """Choose the options of a provider; those of the settings override them.
 
-    `shapes`: of the model's inputs. `folder`: of TensorRT's engine and timing caches.
+    `shapes`: of the model's inputs. `folder`: of TensorRT's engine and timing caches. `quantized`: the model has int8
+    operators, which TensorRT refuses unless int8 is enabled.
     Source: ONNX Runtime documentation, CUDA and TensorRT execution providers, configuration options.
     """
     chosen: dict[str, str] = {}
@@ -77,6 +84,7 @@ def choose_options(
             "trt_max_workspace_size": str(int(settings.workspace_gib * GIB)),
             "trt_fp16_enable": flag(precision == "fp16"),
             "trt_bf16_enable": flag(precision == "bf16"),
+            "trt_int8_enable": flag(quantized),
             **profile_shapes(shapes, settings.batches),
         }
         if folder is not None:
@@ -101,6 +109,11 @@ def choose_options(
             }
     overrides = settings.provider_options.get(provider, {})
     return chosen | {key: flag(value) if isinstance(value, bool) else str(value) for key, value in overrides.items()}
+
+
+def choose_device(provider: str, settings: RuntimeConfig) -> int:
+    """Return the index of the GPU on which a provider computes: its option `device_id`, or 0."""
+    return int(settings.provider_options.get(provider, {}).get("device_id", 0))
 
 
 def profile_shapes(shapes: Shapes, batches: tuple[int, ...]) -> dict[str, str]:

@@ -170,6 +170,12 @@ class LimitConfig(Section):
     max_pixels: int = Field(
         default=25_000_000, ge=1024, description="Largest picture; larger ones are answered 413 without being decoded."
     )
+    decoded_bytes: int = Field(
+        default=2**30,
+        ge=2**20,
+        description="Memory for decoded pictures in a replica; further requests wait until theirs is free.",
+        json_schema_extra=in_unit("bytes"),
+    )
     max_batch_targets: int = Field(default=32, ge=1, description="Targets of one batch; jobs take more.")
     max_job_targets: int = Field(default=1000, ge=1, le=9999, description="Targets of one job.")
     max_faces: int = Field(

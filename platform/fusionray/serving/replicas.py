@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import ray
 
-from fusionray.hardware.device import count_cpus
+from fusionray.hardware.device import count_cpus, has_nvidia_device
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.providers import GPU_PROVIDERS
+from fusionray.runtime.providers import CPU, GPU_PROVIDERS
 from fusionray.runtime.session import select_providers
 from fusionray.serving.addresses import keep_replica_on_loopback
 from fusionray.serving.config import ServeConfig, StageConfig
@@ -115,13 +115,16 @@ def scaling_options(stage: StageConfig) -> dict[str, Any]:
 def enter_replica(config: ServeConfig) -> ServeConfig:
     """Prepare the process of a replica; the constructor of each part calls this first.
 
-    Returns the settings with the threads for the CPUs of this replica: those that Ray reserved, but not fewer than the
-    first four of the machine, because replicas share CPUs that are idle.
+    Returns the settings for what Ray reserved: without a GPU, models run on the CPU. Threads are for the reserved CPUs,
+    but not for fewer than the first four of the machine, because replicas share CPUs that are idle.
     """
     keep_replica_on_loopback()
-    reserved = math.ceil(ray.get_runtime_context().get_assigned_resources().get("CPU", 0.0))
-    threads = max(reserved, min(MAX_CPUS, count_cpus()))
+    resources = ray.get_runtime_context().get_assigned_resources()
+    threads = max(math.ceil(resources.get("CPU", 0.0)), min(MAX_CPUS, count_cpus()))
     runtime, faces = config.runtime, config.faces
+    if runtime.providers == "auto" and not resources.get("GPU") and has_nvidia_device():
+        # Ray hides no GPU from a replica that reserved none (RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO).
+        runtime = runtime.model_copy(update={"providers": (CPU,), "precision": "auto"})
     if runtime.threads is None and select_providers(runtime)[0] not in GPU_PROVIDERS:
         runtime = runtime.model_copy(update={"threads": threads})
     if faces.threads is None:

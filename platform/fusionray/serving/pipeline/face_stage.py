@@ -36,6 +36,7 @@ from fusionray.serving.identities.encryption import cut_region
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.pipeline.found_faces import FoundFaces
 from fusionray.serving.pipeline.generator_stage import GeneratorService
+from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.schema import FuseReply, FuseTask, IdentityReply, KeepTask, ModelCard, ModelVersion, Problem
@@ -97,6 +98,7 @@ class FaceStage:
         self.policy = build_policy(config.consent)
         self.identities = open_store(config.identities)
         self.codec = PictureCodec(config)
+        self.budget = MemoryBudget(config.limits.decoded_bytes)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, here and in the generator stage, and describe what it runs on."""
@@ -109,9 +111,17 @@ class FaceStage:
         Raises: Overloaded, ConsentRefused, UnknownIdentity, SigningFailed; TimeoutError if the deadline passed before
             the work started.
         """
-        loop = asyncio.get_running_loop()
         watch = Stopwatch()
         loaded = await self.models.get(task.version)
+        pictures = (task.source, task.target) if isinstance(task.source, bytes) else (task.target,)
+        async with self.budget.reserve(pictures):
+            return await self.fuse_within_budget(task, loaded, watch)
+
+    async def fuse_within_budget(
+        self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch
+    ) -> FuseReply | Problem:
+        """Make one picture, of which the memory is reserved."""
+        loop = asyncio.get_running_loop()
         with watch.over("total"):
             prepared = await loop.run_in_executor(self.threads, self.analyse, task, loaded, watch)
             if isinstance(prepared, Problem):
@@ -190,7 +200,8 @@ class FaceStage:
         """
         loaded = await self.models.get(task.version)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.threads, self.keep_identity_now, task, loaded)
+        async with self.budget.reserve((task.source,)):
+            return await loop.run_in_executor(self.threads, self.keep_identity_now, task, loaded)
 
     def keep_identity_now(self, task: KeepTask, loaded: LoadedPreprocessor) -> IdentityReply | Problem:
         """Find the face, cut it out with a margin, and store it, on the calling thread."""
@@ -227,7 +238,7 @@ class RemotePictures(DeploymentClient):
 
         Raises: Overloaded, TimeoutError; RayActorError if the replica dies in the meantime.
         """
-        reply: FuseReply | Problem = await self.find(task.version).fuse.remote(task)
+        reply: FuseReply | Problem = await self.ask(task.version, "fuse", task)
         return reply
 
     async def keep_identity(self, task: KeepTask) -> IdentityReply | Problem:
@@ -235,5 +246,5 @@ class RemotePictures(DeploymentClient):
 
         Raises: ConsentRefused, StoreFull; RayActorError if the replica dies in the meantime.
         """
-        reply: IdentityReply | Problem = await self.find(task.version).keep_identity.remote(task)
+        reply: IdentityReply | Problem = await self.ask(task.version, "keep_identity", task)
         return reply

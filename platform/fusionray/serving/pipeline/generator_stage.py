@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,10 @@ MAX_STREAMS = 4
 
 class GeneratorService(Protocol):
     """Runs generators, in this replica or in another one."""
+
+    def check(self) -> None:
+        """Check that what runs in this replica still runs; raises RuntimeError."""
+        ...
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, warm it up, and describe what it runs on."""
@@ -168,8 +173,24 @@ class GeneratorStage:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        self.models = ModelCache(lambda version: LoadedGenerator(version, config), config.models_per_replica)
+        # Those that are loaded, and those that finish their work after they were unloaded.
+        self.batchers: WeakSet[CropBatcher] = WeakSet()
+        self.models = ModelCache(self.load, config.models_per_replica)
         self.runners = ModelCache(lambda version: LoadedRunner(version, config), config.models_per_replica)
+
+    def load(self, version: ModelVersion) -> LoadedGenerator:
+        """Load a generator, on the calling thread."""
+        loaded = LoadedGenerator(version, self.config)
+        self.batchers.add(loaded.batcher)
+        return loaded
+
+    def check(self) -> None:
+        """Check that the threads of all generators run.
+
+        Raises: RuntimeError.
+        """
+        for batcher in list(self.batchers):
+            batcher.check()
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, warm it up, and describe what it runs on."""
@@ -210,7 +231,7 @@ class RemoteFuser(DeploymentClient):
 
         Raises: Overloaded; RayActorError if the replica dies in the meantime.
         """
-        fused: tuple[FusedCrops, float] = await self.find(version).fuse.remote(version, sources, crops)
+        fused: tuple[FusedCrops, float] = await self.ask(version, "fuse", version, sources, crops)
         return fused
 
     async def prepare_pictures(self, version: ModelVersion) -> PictureModelCard:
@@ -223,5 +244,5 @@ class RemoteFuser(DeploymentClient):
 
         Raises: Overloaded, ImageRejected; RayActorError if the replica dies in the meantime.
         """
-        made: tuple[Image, float] = await self.find(version).run.remote(version, pictures)
+        made: tuple[Image, float] = await self.ask(version, "run", version, pictures)
         return made

@@ -64,8 +64,8 @@ class Ingress:
         self.registry = ModelRegistry(config)
         limits = RateLimitClient(rate_limiter.lease.remote) if rate_limiter is not None else None
         self.requests = RequestService(config, self.registry, limits)
-        generators: GeneratorService = RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config)
-        parts = Parts(config, self.requests, generators, faces)
+        self.generators: GeneratorService = RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config)
+        parts = Parts(config, self.requests, self.generators, faces)
         self.tasks = {name: open_task(name, inputs, parts) for name, inputs in self.registry.tasks.items()}
         self.cards: dict[str, AnyModelCard] = {}
         self.follower: asyncio.Task[None] | None = None
@@ -79,9 +79,9 @@ class Ingress:
         )
 
     async def check_health(self) -> None:
-        """Load the models; a replica takes requests only after that. Ray Serve calls this again and again.
+        """Load the models; a replica takes requests only after that. Later calls look whether its threads still run.
 
-        Raises: BundleInvalid, ProviderUnavailable; the replica then counts as unhealthy.
+        Raises: BundleInvalid, ProviderUnavailable, RuntimeError; the replica then counts as unhealthy.
         """
         if self.follower is None:
             for version in self.registry.versions():
@@ -92,6 +92,7 @@ class Ingress:
         else:
             for task in self.tasks.values():
                 task.check()
+            self.generators.check()
 
     def __del__(self) -> None:
         # Ray Serve calls this when it stops a replica; other replicas take its unfinished work at once.
@@ -161,13 +162,14 @@ class FaceReplica(FaceStage):
     async def check_health(self) -> None:
         """Load the models; a replica takes requests only after that. Later calls drop old faces from its memory.
 
-        Raises: BundleInvalid, ProviderUnavailable.
+        Raises: BundleInvalid, ProviderUnavailable; RuntimeError if a thread of the generator has ended.
         """
         if not self.is_loaded:
             for version in find_preloaded(self.config):
                 if version.task == FACE_FUSION:
                     await self.models.get(version)
             self.is_loaded = True
+        self.fuser.check()
         await asyncio.get_running_loop().run_in_executor(None, self.identities.memory.sweep)
 
 
@@ -181,12 +183,13 @@ class GeneratorReplica(GeneratorStage):
     async def check_health(self) -> None:
         """Load the models; a replica takes requests only after that.
 
-        Raises: BundleInvalid, ProviderUnavailable.
+        Raises: BundleInvalid, ProviderUnavailable; RuntimeError if a thread of a generator has ended.
         """
         if not self.is_loaded:
             for version in find_preloaded(self.config):
                 await (self.models if version.task == FACE_FUSION else self.runners).get(version)
             self.is_loaded = True
+        self.check()
 
 
 def find_preloaded(config: ServeConfig) -> list[ModelVersion]:

@@ -74,7 +74,22 @@ class DeploymentClient:
                 answers = await self.handle.broadcast(method, version).results_async()
                 self.loaded.add(version.id)
                 return answers[0]
-        return await getattr(self.find(version), method).remote(version)
+        return await self.ask(version, method, version)
+
+    async def ask(self, version: ModelVersion, method: str, *arguments: Any) -> Any:
+        """Call a method in one of the replicas; if the caller gives up, as at its timeout, the replica does, too.
+
+        Ray Serve itself cancels nothing when the task that awaits a response is cancelled.
+        """
+        response = getattr(self.find(version), method).remote(*arguments)
+        try:
+            return await response
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+
+    def check(self) -> None:
+        """Nothing of the part runs in this replica; Ray Serve looks at its own replicas."""
 
     def find(self, version: ModelVersion) -> DeploymentHandle:
         """Return the handle for requests of a version."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
-from fusionray.errors import Overloaded
+from fusionray.errors import Overloaded, ServiceFailed
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.routes_batches import add_many_routes
@@ -113,7 +113,8 @@ class FaceFusion:
     def work_on(self, item: JobItem) -> ItemOutcome:
         """Make one picture of a job, on the calling thread; wait while the service is busy.
 
-        Raises: Overloaded if it stays busy.
+        Raises: Overloaded if it stays busy; ServiceFailed if a replica was lost meanwhile, perhaps by this picture:
+            that counts as an attempt.
         """
         source = item.source if item.source is not None else str(item.identity)
         caller = Caller(item.owner, request=f"{item.job}-{item.index}")
@@ -122,6 +123,8 @@ class FaceFusion:
             outcome = asyncio.run_coroutine_threadsafe(self.make_outcome(request), self.loop).result()
             if outcome.problem is None or outcome.problem["status"] != 503:
                 return outcome
+            if outcome.problem["reason"] == "model_lost":
+                raise ServiceFailed(f"job {item.job}, item {item.index}: {outcome.problem['detail']}")
             if self.job_worker.stop.wait(BUSY_WAIT_SECONDS):
                 break
         raise Overloaded("the service stayed busy")

@@ -18,6 +18,7 @@ from fusionray.safety.provenance import Provenance
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.routes_pictures import add_picture_route
 from fusionray.serving.pipeline.generator_stage import GeneratorService
+from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.pipeline.request_service import PictureRequest, RequestService
 from fusionray.serving.schema import ModelVersion, PictureModelCard, PictureReply, Problem
@@ -43,6 +44,7 @@ class PictureTask:
         self.requests = requests
         self.generators = generators
         self.codec = PictureCodec(config)
+        self.budget = MemoryBudget(config.limits.decoded_bytes)
         self.policy = build_policy(config.consent)
         num_threads = config.faces.threads or len(os.sched_getaffinity(0)) + 1
         self.threads = ThreadPoolExecutor(num_threads, self.name)
@@ -76,8 +78,13 @@ class PictureTask:
         version = self.requests.choose(request.caller, request.model, request.task)
         if isinstance(version, Problem):
             return await self.requests.close(request, version, "")
-        reply = await self.requests.wait_for(self.run(request, version))
+        reply = await self.requests.wait_for(self.run_within_budget(request, version))
         return await self.requests.close(request, reply, version.name)
+
+    async def run_within_budget(self, request: PictureRequest, version: ModelVersion) -> PictureReply | Problem:
+        """Make one picture once the memory for it is free; raises as `run` does."""
+        async with self.budget.reserve(request.pictures.values()):
+            return await self.run(request, version)
 
     async def run(self, request: PictureRequest, version: ModelVersion) -> PictureReply | Problem:
         """Decode the pictures, run the model, encode. A faulty picture is returned as a problem, not raised.

@@ -1,0 +1,60 @@
+"""Memory for decoded pictures: a picture of 60 kB can take hundreds of megabytes while it is decoded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from fusionray.errors import ImageRejected
+from fusionray.faces.image_header import read_header
+
+# Bytes per pixel at the peak, from the decoder to the encoded answer: the picture, its copy with the fused faces, and
+# the encoder's copies. Other formats than JPEG may have an alpha channel and 16 bits; the decoder then makes copies.
+JPEG_BYTES, OTHER_BYTES = 12, 20
+
+
+class MemoryBudget:
+    """Let work begin only while its memory fits into `total` bytes; the rest waits, first come, first served.
+
+    Work that needs more than `total` runs when nothing else does. All calls come from one event loop.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.free = total
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def reserve(self, pictures: Iterable[bytes]) -> AsyncIterator[None]:
+        """Hold the memory for encoded pictures for the length of an `async with` block."""
+        amount = min(self.total, sum(map(estimate_bytes, pictures)))
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append((amount, turn))
+        self.admit()
+        try:
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                self.free += amount
+            else:
+                self.waiting.remove((amount, turn))
+            self.admit()
+
+    def admit(self) -> None:
+        """Let those begin who are first and whose memory is free."""
+        while self.waiting and self.waiting[0][0] <= self.free:
+            amount, turn = self.waiting.popleft()
+            self.free -= amount
+            turn.set_result(None)
+
+
+def estimate_bytes(picture: bytes) -> int:
+    """Estimate the memory that an encoded picture takes, by its header; 0 if it will be refused by its header."""
+    try:
+        header = read_header(picture)
+    except ImageRejected:
+        return 0
+    return header.width * header.height * (JPEG_BYTES if header.kind == "jpeg" else OTHER_BYTES)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+import struct
+import zlib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from fusionray.faces.decode import encode_image
+from fusionray.serving.application import run
+from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig, StageConfig
+from fusionray.serving.pipeline.memory_budget import JPEG_BYTES, OTHER_BYTES, MemoryBudget, estimate_bytes
+from tests.support.pictures import draw_person
+from tests.support.serving import encode
+from tests.support.serving_load import SOURCE, find_replicas, write_variant
+
+MIB = 2**20
+
+
+def write_png(width: int, height: int, *, depth: int = 16, colour: int = 6) -> bytes:
+    """A black picture of 16 bits and four channels, in a few kilobytes."""
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}[colour]
+    row = b"\0" * (1 + width * channels * depth // 8)
+    squeeze = zlib.compressobj(9)
+    body = b"".join([*(squeeze.compress(row) for _ in range(height)), squeeze.flush()])
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", body), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+
+
+def place_person(side: int) -> bytes:
+    """A person in the corner of a large empty picture, whose pixels stay in memory while the face is fused."""
+    person = draw_person(2)
+    canvas = np.full((side, side, 3), 127, np.uint8)
+    canvas[: person.shape[0], : person.shape[1]] = person
+    return encode_image(canvas)
+
+
+def test_memory_is_estimated_from_the_header() -> None:
+    person = encode(draw_person(1))
+    height, width = draw_person(1).shape[:2]
+    assert estimate_bytes(person) == width * height * JPEG_BYTES
+    assert estimate_bytes(write_png(40, 30)) == 1200 * OTHER_BYTES
+    assert estimate_bytes(b"no picture") == 0
+
+
+def test_work_waits_in_order_until_its_memory_is_free() -> None:
+    small, large = write_png(16, 16), write_png(64, 64)
+    budget = MemoryBudget(estimate_bytes(large) + estimate_bytes(small) // 2)
+    events: list[str] = []
+
+    async def work(name: str, picture: bytes, release: asyncio.Event) -> None:
+        async with budget.reserve([picture]):
+            events.append(name)
+            await release.wait()
+
+    async def check() -> None:
+        gates = [asyncio.Event() for _ in range(4)]
+        tasks = [
+            asyncio.create_task(work(name, picture, gate))
+            for name, picture, gate in zip("abcd", (large, small, large, small), gates, strict=True)
+        ]
+        await asyncio.sleep(0)
+        assert events == ["a"]
+        # One that gives up while it waits leaves its place, and what it asked for.
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        gates[0].set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert events == ["a", "b", "d"]
+        for gate in gates:
+            gate.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert budget.free == budget.total
+        assert not budget.waiting
+
+    asyncio.run(check())
+
+
+def test_work_that_needs_more_than_there_is_runs_alone() -> None:
+    budget = MemoryBudget(MIB)
+
+    async def check() -> None:
+        async with budget.reserve([write_png(2000, 2000, depth=8, colour=0)]):
+            assert budget.free == 0
+        assert budget.free == MIB
+
+    asyncio.run(check())
+
+
+def read_peak(process: int) -> float:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+@pytest.mark.slow(seconds=60)
+def test_many_large_pictures_do_not_exhaust_the_memory(port: int, tmp_path: Path) -> None:
+    bundle = write_variant(tmp_path / "bundle", 0)
+    config = ServeConfig(
+        models=(ModelConfig(bundle=str(bundle.folder)),),
+        ingress=StageConfig(num_replicas=1, cpus=0.5),
+        limits=LimitConfig(decoded_bytes=400 * MIB, request_timeout_seconds=120),
+    )
+    run(config, port=port, blocking=False)
+    targets = [write_png(3000, 3000), place_person(3000), write_png(3000, 3000, colour=0), place_person(3000)]
+    connections = httpx.Limits(max_connections=40)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120, limits=connections) as client:
+
+        def ask(number: int) -> int:
+            files = {"source": SOURCE, "target": targets[number % len(targets)]}
+            return client.post("/v1/fuse", files=files, data={"format": "jpeg"}).status_code
+
+        assert [ask(number) for number in range(4)] == [422, 200, 422, 200]
+        (replica,) = find_replicas("Ingress")
+        before = read_peak(replica)
+        with ThreadPoolExecutor(40) as pool:
+            statuses = Counter(pool.map(ask, range(160)))
+        # Black pictures have no face.
+        assert statuses == {422: 80, 200: 80}
+        assert find_replicas("Ingress") == {replica}
+        # One at a time takes half of the budget already.
+        assert read_peak(replica) - before < 250
