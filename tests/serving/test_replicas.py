@@ -37,6 +37,16 @@ def test_the_part_with_the_generator_gets_the_gpus_and_their_share_of_the_cpus()
     assert halves.fuser.max_replicas == 2
 
 
+@pytest.mark.parametrize("cpus", [1, 2, 4, 6, 64])
+def test_all_parts_fit_on_a_small_machine(cpus: float) -> None:
+    apart = {"separate_deployment": True}
+    config = plan([NodeSize(cpus)], fuser=apart, faces=apart)
+    stages = (config.ingress, config.faces, config.fuser)
+    assert sum(stage.cpus or 0.0 for stage in stages) <= cpus
+    assert all((stage.max_replicas or 0) >= 1 for stage in stages)
+    assert all((stage.max_replicas or 0) >= 2 for stage in stages) == (cpus >= 4)
+
+
 @pytest.mark.parametrize("runtime", [{"providers": ["CPUExecutionProvider"]}, {"engine": "openvino"}])
 def test_models_on_cpus_reserve_no_gpu(runtime: dict[str, Any]) -> None:
     assert plan(GPU_NODE, runtime=runtime).ingress.gpus == 0

@@ -89,8 +89,8 @@ class StageConfig(Section):
     cpus: float | None = Field(
         default=None,
         ge=0,
-        description="CPUs that Ray reserves for a replica; null: half of a node's (with GPUs: a GPU's share), at most "
-        "4.",
+        description="CPUs that Ray reserves for a replica; null: half of a node's (with GPUs: a GPU's share) divided "
+        "by the parts with deployments of their own, at most 4.",
     )
     gpus: float | None = Field(
         default=None,

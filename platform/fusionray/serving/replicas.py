@@ -43,7 +43,8 @@ def plan_replicas(config: ServeConfig, nodes: Sequence[NodeSize]) -> ServeConfig
     """Replace what the settings leave open (null) by numbers that suit the nodes of the cluster."""
     running = [name for name in ("fuser", "faces") if getattr(config, name).separate_deployment] + ["ingress"]
     # The generator runs in the part that is farthest from the client.
-    stages = {name: size_stage(getattr(config, name), config.runtime, nodes, name == running[0]) for name in running}
+    with_gpu = running[0] if wants_gpu(config.runtime) else ""
+    stages = {name: size_stage(getattr(config, name), nodes, len(running), name == with_gpu) for name in running}
     reserved = {name: (stage.cpus or 0.0) * count_always(stage) for name, stage in stages.items()}
     for name, stage in stages.items():
         others = sum(reserved.values()) - reserved[name]
@@ -51,20 +52,27 @@ def plan_replicas(config: ServeConfig, nodes: Sequence[NodeSize]) -> ServeConfig
     return config.model_copy(update=stages)
 
 
-def size_stage(stage: Stage, runtime: RuntimeConfig, nodes: Sequence[NodeSize], has_generator: bool) -> Stage:
-    """Choose the CPUs and GPUs of a replica: a GPU for the generator, and up to four CPUs.
+def size_stage(stage: Stage, nodes: Sequence[NodeSize], num_parts: int, wants_gpu: bool) -> Stage:
+    """Choose the CPUs and GPUs of a replica: a GPU if it has a use for one, and up to four CPUs.
 
-    Without GPUs a node has room for two replicas at least, so that one can come before another goes.
+    A node without GPUs has room for two replicas of each part, or at least for one.
     """
     gpus = stage.gpus
     if gpus is None:
-        gpus = 1.0 if has_generator and wants_gpu(runtime) and any(node.gpus for node in nodes) else 0.0
+        gpus = 1.0 if wants_gpu and any(node.gpus for node in nodes) else 0.0
     cpus = stage.cpus
     if cpus is None:
         fitting = [node for node in nodes if node.gpus >= gpus] or [NodeSize(1.0)]
-        shares = [node.cpus // (node.gpus / gpus if gpus else 2) for node in fitting]
-        cpus = float(min(MAX_CPUS, max(1.0, min(shares))))
+        cpus = min(share_cpus(node, gpus, num_parts) for node in fitting)
     return stage.model_copy(update={"cpus": cpus, "gpus": gpus})
+
+
+def share_cpus(node: NodeSize, gpus: float, num_parts: int) -> float:
+    """Return the CPUs of a node that a replica gets: those of its share of the GPUs, or enough for two of each part."""
+    wide = node.cpus / (node.gpus / gpus if gpus else 2 * num_parts)
+    if wide >= 1:
+        return float(min(MAX_CPUS, math.floor(wide)))
+    return min(1.0, math.floor(100 * node.cpus / num_parts) / 100)
 
 
 def wants_gpu(runtime: RuntimeConfig) -> bool:
