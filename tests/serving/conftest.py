@@ -18,7 +18,7 @@ from fusionray.environment import ROOT_VARIABLE
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.serving.application import run
-from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
+from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig, StageConfig
 from fusionray.serving.http.middleware import KEY_VARIABLE
 from fusionray.serving.jobs.store import JobStore
 from tests.support.serving import BODY_SECONDS, MAX_BODY_BYTES, MAX_PIXELS, OpenService
@@ -45,6 +45,8 @@ class OneService:
             config = ServeConfig(
                 models=(ModelConfig(bundle=str(bundle.folder)),),
                 runtime=RuntimeConfig(threads=1),
+                # Tests look at the one replica, and other tests need the CPUs.
+                ingress=StageConfig(num_replicas=1, cpus=1),
                 limits=LimitConfig(
                     max_body_bytes=MAX_BODY_BYTES, max_pixels=MAX_PIXELS, body_timeout_seconds=BODY_SECONDS
                 ),

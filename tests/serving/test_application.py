@@ -23,7 +23,7 @@ from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
 from fusionray.safety.verify import verify
 from fusionray.serving.application import build_application, run, wait_until_running
-from fusionray.serving.config import ModelConfig, ServeConfig
+from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.serving import MAX_BODY_BYTES, OpenService, encode
 from tests.support.tiny_bundle import write_tiny_bundle
@@ -262,6 +262,17 @@ def test_a_service_whose_model_cannot_be_loaded_is_not_healthy_and_says_why(serv
     with pytest.raises(ServiceFailed, match=r"did not start: .*no-bundle: is not a bundle"):
         wait_until_running("broken", timeout_seconds=30)
     assert "broken" not in serve.status().applications
+
+
+def test_a_job_may_have_as_many_targets_as_the_settings_say(service: Service) -> None:
+    most = LimitConfig().max_job_targets
+    files = [("source", ("source", SOURCE)), *(("target", ("target", b"no picture")) for _ in range(most + 1))]
+    refused = service.client.post("/v1/jobs", files=files)
+    assert "may have 1000" in check_problem(refused, 413, "too_many_targets")
+    started = service.client.post("/v1/jobs", files=files[:-1])
+    assert started.status_code == 202, started.text
+    assert started.json()["total"] == most
+    assert service.client.delete(started.headers["location"]).status_code == 204
 
 
 def test_what_was_measured_is_exported_for_prometheus(service: Service) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import time
 from dataclasses import asdict
@@ -106,6 +107,24 @@ def test_too_many_jobs_are_refused(tmp_path: Path) -> None:
         make(store, "bob")
     store.remove(jobs[0], "ann")
     make(store, "bob")
+
+
+def test_results_count_for_the_size_of_the_store(tmp_path: Path) -> None:
+    store = JobStore(tmp_path / "store", 100.0, max_bytes=20_000)
+    status = store.create("ann", {}, b"source", [bytes(1000)])
+    folder = JobFolder.read(store.jobs / status.job)
+    folder.write_result(1, ItemOutcome(random.Random(0).randbytes(12_000), "jpg"))
+    folder.finish()
+    assert store.status(status.job, "ann").state == "done"
+    with pytest.raises(StoreFull):
+        store.create("ann", {}, b"source", [bytes(4000)])
+    store.create("ann", {}, b"source", [bytes(3000)])
+
+
+def test_owners_of_open_jobs_take_turns(store: JobStore) -> None:
+    jobs = {name: make(store, owner) for name, owner in {"a1": "ann", "a2": "ann", "b1": "bob", "a3": "ann"}.items()}
+    order = [folder.record.job for folder in store.list_open()]
+    assert order == [jobs[name] for name in ("a1", "b1", "a2", "a3")]
 
 
 def test_thousands_of_jobs_are_listed_fast(store: JobStore) -> None:

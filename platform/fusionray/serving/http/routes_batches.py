@@ -74,7 +74,16 @@ def build_archive(outcomes: Sequence[ItemOutcome]) -> bytes:
 def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
     """Add the routes of jobs."""
 
-    @api.post("/v1/jobs", status_code=202, response_model=None, responses=problems(*OF_PICTURES, 507))
+    # By default a form has 1,000 files at most. The source is one more, and a target too many is counted below.
+    max_files = task.config.limits.max_job_targets + 2
+
+    @api.post(
+        "/v1/jobs",
+        status_code=202,
+        response_model=None,
+        responses=problems(*OF_PICTURES, 507),
+        form_limits={"max_files": max_files},
+    )
     async def create(
         request: Request,
         response: Response,

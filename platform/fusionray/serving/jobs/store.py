@@ -17,6 +17,7 @@ import secrets
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,7 +66,9 @@ class JobConfig(Section):
         default=20, ge=1, description="Unfinished jobs of one API key; further ones are refused."
     )
     max_bytes: int = Field(
-        default=16 * 2**30, ge=1, description="Largest size of the job store; further jobs are refused."
+        default=16 * 2**30,
+        ge=1,
+        description="Largest size of the job store, results included; further jobs are refused.",
     )
     parallel_jobs: int = Field(default=1, ge=1, description="Jobs that a replica works on at once.")
     parallel_items: int = Field(
@@ -212,8 +215,17 @@ class JobStore:
         return found
 
     def list_open(self) -> list[JobFolder]:
-        """List the open jobs, the oldest first."""
-        return [folder for folder in self.scan() if self.find_ended(folder) is None]
+        """List the open jobs: the oldest of each owner, then the second of each, and so on, the older ones first.
+
+        An owner of many jobs thus does not keep the others waiting.
+        """
+        ranks: Counter[str] = Counter()
+        ranked = []
+        for folder in self.scan():
+            if self.find_ended(folder) is None:
+                ranked.append((ranks[folder.record.owner], folder))
+                ranks[folder.record.owner] += 1
+        return [folder for _, folder in sorted(ranked, key=lambda each: each[0])]
 
     def sweep(self) -> int:
         """Remove expired jobs, and leftovers of ended jobs and dead processes; return the number of removed jobs."""
@@ -297,15 +309,24 @@ class JobStore:
         """
         folders = self.scan()
         num_open = sum(folder.record.owner == owner and self.find_ended(folder) is None for folder in folders)
-        held_bytes = sum(folder.record.num_bytes for folder in folders)
+        held_bytes = sum(map(self.count_bytes, folders))
         if num_open >= self.max_open_jobs:
             detail = f"{num_open} jobs of this key are not finished; wait for one, or delete one"
             raise QuotaExceeded("open_jobs", OPEN_JOB_SECONDS, detail)
-        if len(folders) >= self.max_jobs or held_bytes + num_bytes > self.max_bytes:
+        if len(folders) >= self.max_jobs or held_bytes + 2 * num_bytes > self.max_bytes:
             raise StoreFull(
                 f"{len(folders)} jobs with {held_bytes} bytes are stored, of at most {self.max_jobs} with "
                 f"{self.max_bytes} bytes; delete some, or wait until some expire"
             )
+
+    def count_bytes(self, folder: JobFolder) -> int:
+        """Count what a job takes: its pictures and as much for its results; once it has ended, its archive."""
+        if self.find_ended(folder) is None:
+            return 2 * folder.record.num_bytes
+        try:
+            return (folder.path / OUTCOME_NAME / ARCHIVE_NAME).stat().st_size
+        except FileNotFoundError:  # It failed, was cancelled, or is gone.
+            return 0
 
 
 def unknown() -> UnknownJob:

@@ -110,7 +110,7 @@ class JobWorker:
         return True
 
     def claim(self) -> tuple[JobFolder, Lease] | None:
-        """Take the oldest job that no worker holds."""
+        """Take the first open job that no worker holds."""
         with self.claiming:
             now = time.monotonic()
             self.backoff = {name: until for name, until in self.backoff.items() if until > now}
