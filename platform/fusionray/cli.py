@@ -67,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        said = f"{error}; free some space, or fix the permissions, then run the same command again"
+        late = isinstance(error, TimeoutError)
+        remedy = "when the machine is less busy" if late else "after you free some space, or fix the permissions"
+        said = f"{str(error).rstrip('.')}; run the same command again {remedy}"
         print(f"{options.prog}: {' '.join(said.split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

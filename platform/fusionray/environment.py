@@ -45,8 +45,15 @@ QUIET_DEFAULTS = {
 # Settings of a cluster that a command starts for itself. Ray's servers then listen on loopback and on nothing else: on
 # Windows and macOS Ray does so by default, and this is the only switch.
 PRIVATE_DEFAULTS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Settings of every Ray node: it keeps warm spares, which preload modules (training/faults/warm_spares.py).
-NODE_DEFAULTS = {"RAY_preload_python_modules": "fusionray.training.faults.preload", "RAY_num_workers_soft_limit": "32"}
+# Settings of every Ray node.
+NODE_DEFAULTS = {
+    # It keeps warm spares, which preload modules (training/faults/warm_spares.py).
+    "RAY_preload_python_modules": "fusionray.training.faults.preload",
+    "RAY_num_workers_soft_limit": "32",
+    # Workers have the priority of the command that started Ray. At Ray's niceness of 15, any other busy process of the
+    # machine takes nearly all of its time: beside six of them on two cores, a service did not start within minutes.
+    "RAY_worker_niceness": "0",
+}
 # Requests reach the replicas through HAProxy, which is part of ray[serve]; Ray's own proxy is five times slower.
 SERVE_DEFAULTS = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",

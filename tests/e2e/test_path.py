@@ -116,7 +116,8 @@ def test_served_bundle_answers_and_ends_with_its_signal(
     service = prepared.start("serve", "--bundle", str(bundle), "--port", str(port))
     try:
         assert service.stdout is not None
-        assert f"http://127.0.0.1:{port}" in service.stdout.readline()
+        first_line = service.stdout.readline()
+        assert f"http://127.0.0.1:{port}" in first_line, service.communicate(timeout=STOP_SECONDS)
         files = {name: path.read_bytes() for name, path in pictures.items()}
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/fuse", files=files, timeout=60)
         assert answer.status_code == 200, answer.text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -42,6 +43,15 @@ def test_a_stage_that_wants_more_cpus_than_there_are_is_refused_by_its_settings(
     with pytest.raises(ClusterUnavailable, match=r"workers\.min_workers=1000000 x cpus_per_worker=0\.5 needs 500000"):
         require_cpus(1_000_000, 0.5, setting="workers.min_workers")
     require_cpus(1, 0.5)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_workers_have_the_priority_of_the_command_that_started_ray() -> None:
+    @ray.remote(num_cpus=0)
+    def read_priority() -> int:
+        return os.nice(0)
+
+    assert ray.get(read_priority.remote()) == os.nice(0)
 
 
 @pytest.mark.usefixtures("ray_session")

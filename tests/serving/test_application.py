@@ -22,7 +22,7 @@ from fusionray.faces.image_header import read_header
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
 from fusionray.safety.verify import verify
-from fusionray.serving.application import build_application, run, wait_until_running
+from fusionray.serving.application import build_application, run, stopped_if_late, wait_until_running
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.serving import MAX_BODY_BYTES, OpenService, encode
@@ -63,6 +63,14 @@ def check_problem(response: httpx.Response, status: int, reason: str, picture: s
     assert document["type"] == f"urn:fusionray:problem:{reason}"
     detail: str = document["detail"]
     return detail
+
+
+def test_proxies_that_are_late_end_the_start_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[bool] = []
+    monkeypatch.setattr(serve, "shutdown", lambda: stopped.append(True))
+    with pytest.raises(ServiceFailed, match=r"\(Proxies not available\); start again when"), stopped_if_late():
+        raise TimeoutError("Proxies not available")
+    assert stopped == [True]
 
 
 def test_it_is_healthy_once_it_runs(service: Service) -> None:

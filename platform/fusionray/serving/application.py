@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,8 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
                 "use that address, or stop it"
             )
         target = serve.RunTarget(target=build_application(config), name=APP_NAME, route_prefix="/")
-        serve.run_many([target], wait_for_applications_running=False)
+        with stopped_if_late():
+            serve.run_many([target], wait_for_applications_running=False)
         proxies.result()
     wait_until_running(APP_NAME, config.start_timeout_seconds)
     hosts = [LOOPBACK, *nodes] if host in WILDCARDS else [host]
@@ -122,17 +124,26 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
 def start_serve(host: str, port: int) -> None:
     """Start Ray Serve and its proxies.
 
-    Raises: ServiceFailed if the proxies are not ready in time, for example on a busy machine.
+    Raises: ServiceFailed if the proxies are not ready in time.
+    """
+    with stopped_if_late():
+        serve.start(http_options={"host": host, "port": port})
+
+
+@contextlib.contextmanager
+def stopped_if_late() -> Iterator[None]:
+    """Stop Ray Serve if a step of its start fails, as its proxies do on a busy machine: they have a minute.
+
+    Raises: ServiceFailed with the reason.
     """
     try:
-        serve.start(http_options={"host": host, "port": port})
+        yield
     except (TimeoutError, RuntimeError, RayError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         with contextlib.suppress(TimeoutError, RuntimeError, RayError):
             serve.shutdown()
         raise ServiceFailed(
-            f"Ray Serve did not start ({lines[-1][:200]}); start again when the machine is less busy, or raise "
-            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"
+            f"Ray Serve did not start ({lines[-1][:200]}); start again when the machine is less busy"
         ) from None
 
 
