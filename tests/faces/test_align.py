@@ -125,6 +125,20 @@ def test_strong_shrinking_averages_instead_of_skipping_pixels() -> None:
     assert middle.std() < 4
 
 
+@pytest.mark.parametrize("offset", [(0, 0), (3, 5), (37, 100)])
+def test_a_crop_at_an_eighth_has_the_means_of_blocks(offset: tuple[int, int]) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (301, 407, 3), np.uint8)
+    left, top = offset
+    # Pixel q of the crop covers the pixels 8 q to 8 q + 7 of the picture, from the offset on.
+    matrix = np.array([[1 / 8, 0, (0.5 - left) / 8 - 0.5], [0, 1 / 8, (0.5 - top) / 8 - 0.5]])
+    crop = warp_crop(picture, matrix, 20).astype(np.float64)
+    blocks = picture[top : top + 160, left : left + 160].reshape(20, 8, 20, 8, 3).mean(axis=(1, 3))
+    # On a grid that lies between the blocks, the means of blocks are means of neighbours, too.
+    tolerance = 2.0 if (left % 8, top % 8) == (0, 0) else 40.0
+    assert np.abs(crop - blocks).max() < tolerance
+    assert crop.mean() == pytest.approx(blocks.mean(), abs=1.5)
+
+
 def test_the_shrunk_crop_lies_where_the_matrix_says() -> None:
     picture = np.zeros((900, 900, 3), np.uint8)
     cv2.circle(picture, (400, 500), 40, (255, 255, 255), -1)

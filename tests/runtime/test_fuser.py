@@ -10,10 +10,9 @@ import pytest
 from fusionray.bundle.bundle import write_bundle
 from fusionray.bundle.description import BundleDescription, describe_tensors
 from fusionray.errors import BundleInvalid, NoFaceFound
-from fusionray.faces.align import estimate_alignment, load_template
+from fusionray.faces.align import estimate_alignment, load_template, region_under
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Face, Image
-from fusionray.faces.paste import affected_region
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import MAX_BATCH, CropFuser
 from fusionray.runtime.face_preprocessor import find_largest_face
@@ -44,7 +43,7 @@ def changed_pixels(before: Image, after: Image) -> np.ndarray:
 
 def region_of(face: Face, picture: Image) -> tuple[int, int, int, int]:
     matrix = estimate_alignment(face.landmarks, load_template("arcface_128"), TINY_SIZE)
-    return affected_region(matrix, TINY_SIZE, picture.shape[1], picture.shape[0])
+    return region_under(matrix, TINY_SIZE, TINY_SIZE, picture)
 
 
 def test_an_embedding_has_unit_length_and_depends_on_the_person(fuser: Fuser) -> None:

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from fusionray.faces.face import Image, Matrix, Points
 
-# Limits the memory of a warp that shrinks; beyond it, a few pixels may be skipped.
-_MAX_WARP_SIDE = 8192
+# Down to this scale, a warp that reads 4 pixels for each one it writes skips none that matters.
+_SHARP_SCALE = 1 / 1.3
+# Between the pixels of a picture enlarged by this, a line differs by 52 dB from the cubic curve through all of them.
+_MAX_ENLARGEMENT = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -98,25 +100,79 @@ def affine_scale(matrix_23: Matrix) -> float:
     return math.sqrt(abs(float(np.linalg.det(matrix_23[:, :2]))))
 
 
+def region_under(matrix_23: Matrix, width: int, height: int, image: NDArray[np.generic]) -> tuple[int, int, int, int]:
+    """Return left, top, right, bottom (exclusive) of the picture's pixels under a `width` x `height` crop.
+
+    A crop beside the picture has an empty region.
+    """
+    right, bottom = width - 0.5, height - 0.5
+    corners = np.array([[-0.5, -0.5], [right, -0.5], [right, bottom], [-0.5, bottom]])
+    in_picture = transform_points(corners, invert_affine(matrix_23))
+    sides = np.array(image.shape[1::-1])
+    low = np.clip(np.floor(in_picture.min(0)), 0, sides).astype(int)
+    high = np.clip(np.ceil(in_picture.max(0)) + 1, low, sides).astype(int)
+    return int(low[0]), int(low[1]), int(high[0]), int(high[1])
+
+
 def warp(
     image: NDArray[np.generic], matrix_23: Matrix, width: int, height: int, *, border: int, cubic: bool = False
 ) -> NDArray[np.generic]:
     """Warp a picture through an affine map; where the map shrinks, average all pixels that fall on one.
 
-    A plain warp reads 4 pixels for each one it writes, which aliases below half size. This one warps to a picture k
-    times as large, where no pixel is skipped, and reduces it by exact area averaging. `cubic` keeps an enlarged uint8
-    picture sharper; on floats its weights would overshoot, because they do not saturate.
+    A plain warp reads 4 pixels for each one it writes, which aliases below half size. So the region under the crop is
+    halved while the map shrinks to a half or less; what is left is warped to a picture twice as large, and that reduced
+    by area averaging. `cubic` keeps an enlarged uint8 picture sharper; on floats, which do not saturate, its weights
+    would overshoot.
     """
-    fold = max(1, math.ceil(1.0 / max(affine_scale(matrix_23), 1e-6) - 0.3))
-    fold = min(fold, max(1, _MAX_WARP_SIDE // max(width, height)))
-    enlarge = np.array([[fold, 0.0, (fold - 1) / 2], [0.0, fold, (fold - 1) / 2]])
-    matrix = enlarge[:, :2] @ matrix_23
-    matrix[:, 2] += enlarge[:, 2]
+    scale = affine_scale(matrix_23)
+    if scale <= 0.5:
+        image, matrix_23 = _halve_region(image, matrix_23, width, height, border)
+    elif cubic and scale >= 2.0:
+        # A cubic resize takes a tenth of the time of a cubic warp.
+        image, matrix_23 = _enlarge(image, matrix_23, min(math.floor(scale), _MAX_ENLARGEMENT))
+        cubic = False
+    fold = 2 if affine_scale(matrix_23) < _SHARP_SCALE else 1
+    matrix = _resized(matrix_23, 1.0, fold)
     flags = cv2.INTER_CUBIC if cubic and fold == 1 else cv2.INTER_LINEAR
     warped = np.asarray(cv2.warpAffine(image, matrix, (width * fold, height * fold), flags=flags, borderMode=border))
     if fold > 1:
         warped = np.asarray(cv2.resize(warped, (width, height), interpolation=cv2.INTER_AREA))
     return warped
+
+
+def _resized(matrix_23: Matrix, picture: float, crop: float, origin: tuple[int, int] = (0, 0)) -> Matrix:
+    """Return the map from a part of the picture, which begins at `origin` and is resized, to the resized crop."""
+    linear = matrix_23[:, :2] * (crop / picture)
+    # Pixel p of the part is pixel (p + 0.5) / picture - 0.5 + origin of the whole.
+    shift = matrix_23[:, :2] @ (np.asarray(origin) + 0.5 / picture - 0.5) + matrix_23[:, 2]
+    return np.concatenate([linear, ((shift + 0.5) * crop - 0.5)[:, None]], axis=1)
+
+
+def _halve_region(
+    image: NDArray[np.generic], matrix_23: Matrix, width: int, height: int, border: int
+) -> tuple[NDArray[np.generic], Matrix]:
+    """Halve the region under a crop as often as the map shrinks by two; return it with the rest of the map."""
+    left, top, right, bottom = region_under(matrix_23, width, height, image)
+    if right <= left or bottom <= top:
+        return image, matrix_23
+    depth = math.floor(math.log2(1.0 / max(affine_scale(matrix_23), 1e-6)))
+    power = 2**depth
+    # What the last warp reads around a pixel.
+    left, top = max(0, left - 2 * power), max(0, top - 2 * power)
+    part = image[top : bottom + 2 * power, left : right + 2 * power]
+    down, across = (-length % power for length in part.shape[:2])
+    if down or across:
+        part = np.asarray(cv2.copyMakeBorder(part, 0, down, 0, across, border))
+    for _ in range(depth):
+        half = (part.shape[1] // 2, part.shape[0] // 2)
+        part = np.asarray(cv2.resize(part, half, interpolation=cv2.INTER_AREA))
+    return part, _resized(matrix_23, 1.0 / power, 1.0, (left, top))
+
+
+def _enlarge(image: NDArray[np.generic], matrix_23: Matrix, factor: int) -> tuple[NDArray[np.generic], Matrix]:
+    """Enlarge a picture by a whole factor; return it with the rest of the map."""
+    size = (image.shape[1] * factor, image.shape[0] * factor)
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_CUBIC)), _resized(matrix_23, factor, 1.0)
 
 
 def warp_crop(image: Image, matrix_23: Matrix, size: int) -> Image:

@@ -100,7 +100,8 @@ def edge_mask(size: int) -> FloatMap:
 def paste_faces(
     image: Image, crops_NSS3: NDArray[np.uint8], masks_NSS: FloatArray, matrices: Sequence[Matrix]
 ) -> Image:
-    """Paste every crop through its mask; where all masks are 0, the picture keeps its bytes."""
+    """Paste every crop through its mask into a copy; where all masks are 0, the picture keeps its bytes."""
+    result = image.copy()
     for crop, mask, matrix in zip(crops_NSS3, masks_NSS, matrices, strict=True):
-        image = paste_crop(image, np.ascontiguousarray(crop), mask, matrix)
-    return image
+        paste_crop(result, np.ascontiguousarray(crop), mask, matrix)
+    return result
