@@ -15,7 +15,7 @@ from PIL import Image as PillowImage
 from PIL import ImageOps
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.decode import ImageLimits, decode_image, encode_image, turn_upright
+from fusionray.faces.decode import ImageLimits, choose_reduction, decode_image, encode_image, turn_upright
 from tests.support.malformed_pictures import CLASSES, bombs
 
 
@@ -214,3 +214,24 @@ def test_turning_a_picture_four_times_by_a_quarter_restores_it() -> None:
     for _ in range(4):
         turned = turn_upright(turned, 6)
     assert np.array_equal(turned, image)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jpeg_is_decoded_at_a_part_of_its_size(mode: str, orientation: int) -> None:
+    exif = PillowImage.Exif()
+    exif[0x0112] = orientation
+    data = saved(PillowImage.fromarray(gradient(1030, 1400)).convert(mode), "JPEG", quality=95, exif=exif)
+    assert choose_reduction(data, 512) == 2
+    assert choose_reduction(data, 100) == 8
+    whole, part = decode_image(data), decode_image(data, reduction=4)
+    height, width = (-(-length // 4) for length in whole.shape[:2])
+    assert part.shape == (height, width, 3)
+    means = np.asarray(PillowImage.fromarray(whole).resize((width, height), PillowImage.Resampling.BOX))
+    assert np.abs(part[8:-8, 8:-8].astype(int) - means[8:-8, 8:-8]).mean() < 4
+
+
+def test_only_a_large_jpeg_is_reduced() -> None:
+    picture = PillowImage.fromarray(gradient(700, 900))
+    assert choose_reduction(saved(picture, "JPEG"), 512) == 1
+    assert choose_reduction(saved(picture, "PNG"), 100) == 1

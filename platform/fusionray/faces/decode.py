@@ -43,11 +43,12 @@ class ImageLimits:
     min_side: int = 16
 
 
-def decode_image(data: bytes, limits: ImageLimits | None = None) -> Image:
+def decode_image(data: bytes, limits: ImageLimits | None = None, *, reduction: int = 1) -> Image:
     """Decode a JPEG, PNG, WebP or BMP picture to uint8 RGB [H, W, 3], upright by its EXIF orientation.
 
     Grey, palette, CMYK and 16-bit pictures are converted; transparent pixels are blended with white; of an animation,
-    the first frame is decoded.
+    the first frame is decoded. A `reduction` of 2, 4 or 8, from `choose_reduction`, makes a JPEG smaller as it is
+    decoded; sides are rounded up.
 
     Raises:
         ImageRejected: with the reason "not_an_image", "damaged", "too_large" or "too_small".
@@ -60,10 +61,26 @@ def decode_image(data: bytes, limits: ImageLimits | None = None) -> Image:
     if header.kind == "jpeg":
         # The header is read already; without metadata, the decoder cannot fail on it.
         data = strip_jpeg(data)
-    pixels = _decode_jpeg(data, header) if header.kind == "jpeg" else None
+    pixels = _decode_jpeg(data, header, reduction) if header.kind == "jpeg" else None
     if pixels is None:
-        pixels = _decode_with_pillow(data, header)
+        pixels = _decode_with_pillow(data, header, reduction)
     return turn_upright(pixels, header.orientation)
+
+
+def choose_reduction(data: bytes, side: int) -> int:
+    """Choose the reduction of a picture at which its shorter side still has `side` pixels; 1 if it is no JPEG.
+
+    Raises:
+        ImageRejected: with the reason "not_an_image" or "damaged".
+    """
+    header = read_header(data)
+    if header.kind != "jpeg":
+        return 1
+    return max(reduction for reduction in (1, 2, 4, 8) if reduction == 1 or _shorter(header) >= reduction * side)
+
+
+def _shorter(header: ImageHeader) -> int:
+    return min(header.width, header.height)
 
 
 def _check_size(header: ImageHeader, limits: ImageLimits) -> None:
@@ -74,17 +91,21 @@ def _check_size(header: ImageHeader, limits: ImageLimits) -> None:
             f"the picture has {width} x {height} pixels; {limits.max_pixels} pixels and {limits.max_side} a side are "
             "the limit",
         )
-    if min(width, height) < limits.min_side:
+    if _shorter(header) < limits.min_side:
         raise ImageRejected("too_small", f"the picture has {width} x {height} pixels; a side needs {limits.min_side}")
 
 
-def _decode_jpeg(data: bytes, header: ImageHeader) -> Image | None:
+def _decode_jpeg(data: bytes, header: ImageHeader, reduction: int) -> Image | None:
     """Decode a grey or YCbCr JPEG; None if the slower and more tolerant reader has to decode it."""
     try:
         height, width, colour, _ = simplejpeg.decode_jpeg_header(data, strict=True)
         if (width, height) != (header.width, header.height) or colour not in {"YCbCr", "Gray"}:
             return None
-        pixels: Image = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
+        # The decoder takes the smallest size that reaches these; 0 leaves the picture as large as it is.
+        least = (-(-height // reduction), -(-width // reduction)) if reduction > 1 else (0, 0)
+        pixels: Image = simplejpeg.decode_jpeg(
+            data, colorspace="RGB", strict=True, min_height=least[0], min_width=least[1], min_factor=1
+        )
     except (ValueError, KeyError):
         # simplejpeg raises a KeyError for a subsampling without a name.
         return None
@@ -108,11 +129,14 @@ def open_picture(data: bytes, limits: ImageLimits) -> Iterator[ImageFile.ImageFi
         raise ImageRejected("damaged", f"the {header.kind} picture cannot be read: {error}") from error
 
 
-def _decode_with_pillow(data: bytes, header: ImageHeader) -> Image:
+def _decode_with_pillow(data: bytes, header: ImageHeader, reduction: int) -> Image:
     try:
         with _PILLOW_READERS[header.kind](io.BytesIO(data)) as picture:
             if picture.size != (header.width, header.height):
                 raise ImageRejected("damaged", f"the {header.kind} file states two different sizes")
+            if reduction > 1:
+                # Pillow, too, lets the decoder of a JPEG reduce by a power of two.
+                picture.draft(None, (header.width // reduction, header.height // reduction))
             picture.load()
             return _to_rgb(picture)
     except _READ_FAULTS as error:

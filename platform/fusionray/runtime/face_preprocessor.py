@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import BundleInvalid, NoFaceFound
-from fusionray.faces.align import Template, estimate_alignment, load_template, warp_crop
+from fusionray.faces.align import Template, affine_scale, estimate_alignment, load_template, warp_crop
 from fusionray.faces.face import Detector, Face, Image, Matrix, largest_face
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.pixels import FloatArray
@@ -75,6 +75,11 @@ class FacePreprocessor:
         matrix = estimate_alignment(face.landmarks, self.identity_template, size)
         source: FloatArray = self.source_encoder.encode_crops(warp_crop(image, matrix, size)[None])[0]
         return source
+
+    def enlarges(self, face: Face) -> bool:
+        """Tell whether a face has fewer pixels in its picture than in the crop that is encoded."""
+        size = self.source_encoder.size
+        return affine_scale(estimate_alignment(face.landmarks, self.identity_template, size)) > 1.0
 
     def crop_faces(self, image: Image, faces: FaceSelection = "largest") -> FaceCrops:
         """Find and cut the largest or every face of a target picture.

@@ -39,6 +39,7 @@ from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
+from fusionray.serving.pipeline.source_file import encode_source_file
 from fusionray.serving.schema import FuseReply, FuseTask, IdentityReply, KeepTask, ModelCard, ModelVersion, Problem
 
 
@@ -177,10 +178,7 @@ class FaceStage:
         Raises: ImageRejected, ConsentRefused, UnknownIdentity.
         """
         if isinstance(task.source, bytes):
-            with watch.over("decode"):
-                image = self.codec.decode(task.source)
-            with watch.over("read"):
-                source = loaded.preprocessor.encode_source(image)
+            source = encode_source_file(task.source, self.codec, loaded.preprocessor, watch)
             digest = hash_bytes(task.source)
             self.policy.check(digest, source, task.options.consent, task.owner)
             return source, digest

@@ -58,12 +58,12 @@ class PictureCodec:
         self.always_mark = config.mark.enabled
         self.quality = config.jpeg_quality
 
-    def decode(self, data: bytes) -> Image:
-        """Decode a picture.
+    def decode(self, data: bytes, reduction: int = 1) -> Image:
+        """Decode a picture, a JPEG at a 2nd, 4th or 8th of its size if `reduction` says so.
 
         Raises: ImageRejected.
         """
-        return decode_image(data, self.limits)
+        return decode_image(data, self.limits, reduction=reduction)
 
     def encode(self, image: Image, provenance: Provenance, picture_format: PictureFormat, *, mark: bool) -> bytes:
         """Encode and sign a picture, with a visible mark if the client or the settings ask for it.
