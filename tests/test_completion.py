@@ -57,7 +57,7 @@ def run(*command: str) -> list[str]:
         (["prepare", "in", "out", "image_format", "=", "p"], ["png"], False),
         (["serve", "--port", "9000", "limits.max_f"], ["limits.max_faces="], True),
         (["bench", "train", "--output", "o", "loader"], ["loader_batches="], True),
-        (["fuse", "a", "b", "c", "--faces", "l"], ["largest"], False),
+        (["fuse", "a", "b", "c", "--metadata", "c"], ["colours"], False),
     ],
 )
 def test_bash_completes(bash_script: Path, words: list[str], offered: list[str], nospace: bool) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image, ImageCms
 from ray import serve
 
 from fusionray.errors import BundleInvalid, ConfigInvalid, ServiceFailed
@@ -105,6 +105,26 @@ def test_the_answer_has_the_format_of_the_target_if_none_is_asked(service: Servi
     response = service.fuse(SOURCE, target.getvalue())
     assert response.headers["content-type"] == f"image/{answered}"
     assert read_header(response.content).kind == answered
+
+
+def test_the_answer_has_the_format_that_the_client_accepts(service: Service) -> None:
+    files = {"source": SOURCE, "target": TARGET}
+    for fields, answered in (({}, "webp"), ({"format": "jpeg"}, "jpeg")):
+        response = service.client.post(
+            "/v1/fuse", files=files, data=fields, headers={"Accept": "image/webp, */*;q=0.1"}
+        )
+        assert response.headers["content-type"] == f"image/{answered}"
+
+
+def test_the_answer_keeps_the_colours_of_the_target_and_not_its_place(service: Service) -> None:
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    exif = Image.Exif()
+    exif[ExifTags.Base.Make] = "ACME"
+    target = io.BytesIO()
+    Image.fromarray(draw_person(2)).save(target, "JPEG", quality=95, icc_profile=profile, exif=exif)
+    with Image.open(io.BytesIO(service.fuse(SOURCE, target.getvalue()).content)) as picture:
+        assert picture.info["icc_profile"] == profile
+        assert not picture.getexif()
 
 
 @pytest.mark.parametrize("picture_format", ["png", "jpeg", "webp"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,10 +33,22 @@ def add_fuse(verbs: Verbs) -> None:
     model.add_argument("--tracking-uri", metavar="URI", help="MLflow store behind models:/ locations")
     faces = parser.add_argument_group("faces")
     faces.add_argument(
-        "--faces", choices=("largest", "all"), default="largest", help="faces of the target to change (largest)"
+        "--faces",
+        metavar="WHICH",
+        default="largest",
+        help="faces of the target to change: largest, all, or numbers by size, as in 0,2 (largest)",
+    )
+    faces.add_argument(
+        "--strength", type=float, metavar="SHARE", default=1.0, help="share of the fused face in the blend, 0 to 1 (1)"
     )
     faces.add_argument(
         "--detector", metavar="FILE", default="default", help="YuNet or SCRFD ONNX file; default: the built-in detector"
+    )
+    faces.add_argument(
+        "--metadata",
+        choices=("none", "colours", "all"),
+        default="colours",
+        help="what the result keeps of the target: its ICC profile (colours), EXIF data as well (all), or nothing",
     )
     output = parser.add_argument_group("provenance")
     output.add_argument(
@@ -50,6 +63,8 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import bundle_hash, read_bundle
     from fusionray.bundle.description import FACE_FUSION
     from fusionray.faces.detect import build_detector
+    from fusionray.faces.metadata import read_metadata
+    from fusionray.runtime.face_preprocessor import SELECTION_PATTERN
     from fusionray.runtime.fuser import Fuser
     from fusionray.safety.mark import Mark, MarkConfig
     from fusionray.safety.output import encode_output
@@ -57,6 +72,10 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.safety.signing import build_signer
     from fusionray.safety.signing_keys import SigningConfig
 
+    if not re.match(SELECTION_PATTERN, options.faces):
+        raise ValueError(f"--faces {options.faces}: give largest, all, or numbers of faces such as 0,2")
+    if not 0.0 <= options.strength <= 1.0:
+        raise ValueError(f"--strength {options.strength:g}: give a number from 0 (the target as it is) to 1")
     formats = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
     output = Path(options.output)
     if output.suffix.lower() not in formats:
@@ -67,7 +86,7 @@ def run_fuse(options: argparse.Namespace) -> None:
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
     signer = build_signer(settings)
-    fused = Fuser(bundle, build_detector(options.detector)).fuse(source, target, options.faces)
+    fused = Fuser(bundle, build_detector(options.detector)).fuse(source, target, options.faces, options.strength)
     provenance = Provenance(bundle.description.name, bundle_hash(bundle))
     data = encode_output(
         fused.image,
@@ -75,6 +94,7 @@ def run_fuse(options: argparse.Namespace) -> None:
         formats[output.suffix.lower()],  # type: ignore[arg-type]
         signer=signer,
         mark=Mark(MarkConfig(enabled=True)) if options.mark else None,
+        metadata=read_metadata(Path(options.target).read_bytes(), options.metadata),
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(data)

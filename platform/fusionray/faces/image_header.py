@@ -15,6 +15,8 @@ from fusionray.errors import ImageRejected
 # What pictures are decoded from, and what they are encoded as.
 ImageKind = Literal["jpeg", "png", "webp", "bmp"]
 PictureFormat = Literal["png", "jpeg", "webp"]
+# What is kept of the metadata of the picture from which another one is made: nothing, its ICC profile, or EXIF as well.
+KeptMetadata = Literal["none", "colours", "all"]
 _ORIENTATION_TAG = 0x0112
 _SHORT = 3
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import FACE_FUSION
-from fusionray.errors import BundleInvalid, NoFaceFound
+from fusionray.errors import BundleInvalid, ImageRejected, NoFaceFound
 from fusionray.faces.align import Template, affine_scale, estimate_alignment, load_template, warp_crop
 from fusionray.faces.face import Detector, Face, Image, Matrix, largest_face
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.source_encoding import open_source_encoder
 
-FaceSelection = Literal["largest", "all"]
+# "largest", "all", or the numbers of faces, as in "0,2": 0 is the largest face of a picture, 1 the next.
+FaceSelection = str
+SELECTION_PATTERN = r"^(largest|all|[0-9]{1,3}(,[0-9]{1,3}){0,63})$"
 PictureRole = Literal["source", "target"]
 FaceBox = tuple[float, float, float, float]
 
@@ -82,11 +84,11 @@ class FacePreprocessor:
         return affine_scale(estimate_alignment(face.landmarks, self.identity_template, size)) > 1.0
 
     def crop_faces(self, image: Image, faces: FaceSelection = "largest") -> FaceCrops:
-        """Find and cut the largest or every face of a target picture.
+        """Find and cut the chosen faces of a target picture.
 
-        Raises: NoFaceFound naming the target picture.
+        Raises: NoFaceFound naming the target picture; ImageRejected ("no_such_face").
         """
-        return self.cut_crops(image, choose_faces(self.detector, image, faces))
+        return self.cut_crops(image, pick_faces(search_faces(self.detector, image, faces), faces))
 
     def cut_crops(self, image: Image, chosen: Sequence[Face]) -> FaceCrops:
         """Cut aligned crops of faces of a target picture."""
@@ -95,14 +97,28 @@ class FacePreprocessor:
         return FaceCrops(crops, matrices, tuple(box_of(face) for face in chosen))
 
 
-def choose_faces(detector: Detector, image: Image, faces: FaceSelection) -> list[Face]:
-    """Find the largest or every face of a target picture.
+def search_faces(detector: Detector, image: Image, selection: FaceSelection) -> list[Face]:
+    """Find the faces of a target picture, the largest first; only the largest if no other one is selected.
 
     Raises: NoFaceFound naming the target picture.
     """
-    if faces == "all":
-        return find_faces(detector, image, "target")
-    return [find_largest_face(detector, image, "target")]
+    if selection == "largest":
+        return [find_largest_face(detector, image, "target")]
+    return sorted(find_faces(detector, image, "target"), key=lambda face: face.area, reverse=True)
+
+
+def pick_faces(found: Sequence[Face], selection: FaceSelection) -> list[Face]:
+    """Pick the selected faces of those that `search_faces` found; a number that comes twice counts once.
+
+    Raises: ImageRejected with the reason "no_such_face".
+    """
+    if selection in ("largest", "all"):
+        return list(found)
+    numbers = list(dict.fromkeys(int(number) for number in selection.split(",")))
+    if max(numbers) >= len(found):
+        shown = f"{len(found)} faces, numbered from 0 by their size" if len(found) > 1 else "one face, number 0"
+        raise ImageRejected("no_such_face", f"the target picture shows {shown}; there is no face {max(numbers)}")
+    return [found[number] for number in numbers]
 
 
 def find_largest_face(detector: Detector, image: Image, role: PictureRole) -> Face:

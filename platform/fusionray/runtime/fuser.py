@@ -65,26 +65,33 @@ class Fuser:
         """
         return self.preprocessor.encode_source(image)
 
-    def fuse(self, source_image: Image, target_image: Image, faces: FaceSelection = "largest") -> FusedPicture:
-        """Give the largest or every face of the target picture the identity of the source picture's largest face.
+    def fuse(
+        self, source_image: Image, target_image: Image, faces: FaceSelection = "largest", strength: float = 1.0
+    ) -> FusedPicture:
+        """Give the chosen faces of the target picture the identity of the source picture's largest face.
 
-        Raises: NoFaceFound naming the picture that shows none.
+        Raises: NoFaceFound naming the picture that shows none; ImageRejected ("no_such_face").
         """
-        return self.fuse_source(self.encode_source(source_image), target_image, faces)
+        return self.fuse_source(self.encode_source(source_image), target_image, faces, strength)
 
-    def fuse_source(self, source: FloatArray, target_image: Image, faces: FaceSelection = "largest") -> FusedPicture:
-        """Give the largest or every face of the target picture the identity of an encoded source.
+    def fuse_source(
+        self, source: FloatArray, target_image: Image, faces: FaceSelection = "largest", strength: float = 1.0
+    ) -> FusedPicture:
+        """Give the chosen faces of the target picture the identity of an encoded source.
 
-        Raises: NoFaceFound naming the target picture.
+        Raises: NoFaceFound naming the target picture; ImageRejected ("no_such_face").
         """
         target = self.preprocessor.crop_faces(target_image, faces)
         fused = self.crop_fuser.fuse(np.repeat(source[None], len(target.crops), axis=0), target.crops)
-        return paste_fused(target_image, target, fused)
+        return paste_fused(target_image, target, fused, strength)
 
 
-def paste_fused(target_image: Image, target: FaceCrops, fused: FusedCrops) -> FusedPicture:
-    """Paste fused crops where the target crops were cut; masks fade out, so the edge of a crop never shows."""
-    masks = fused.masks * edge_mask(fused.masks.shape[1])
+def paste_fused(target_image: Image, target: FaceCrops, fused: FusedCrops, strength: float = 1.0) -> FusedPicture:
+    """Paste fused crops where the target crops were cut; masks fade out, so the edge of a crop never shows.
+
+    `strength` is the share of the fused face in the blend, 0 (the target as it is) to 1.
+    """
+    masks = fused.masks * (edge_mask(fused.masks.shape[1]) * np.float32(strength))
     image = paste_faces(target_image, fused.crops, masks, target.matrices)
     return FusedPicture(image, len(target.boxes), target.boxes)
 

@@ -13,7 +13,7 @@ from fusionray.bundle.description import WeightPrecision
 from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import ConfigInvalid
-from fusionray.faces.image_header import PictureFormat
+from fusionray.faces.image_header import KeptMetadata, PictureFormat
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.safety.audit import AuditConfig
 from fusionray.safety.consent import ConsentConfig
@@ -247,6 +247,11 @@ class ServeConfig(Section):
     default_format: PictureFormat | None = Field(
         default=None,
         description="Picture format of an answer if the request names none; null: that of the target, PNG for a BMP.",
+    )
+    metadata: KeptMetadata = Field(
+        default="colours",
+        description="What an answer keeps of its target's metadata: colours (the ICC profile), all (EXIF data as well, "
+        "which may tell camera, time and place; never the thumbnail), or none.",
     )
     jpeg_quality: int = Field(default=92, ge=1, le=100, description="Quality of JPEG and WebP answers.")
 

@@ -106,12 +106,15 @@ class PictureOptions:
 
 @dataclass(frozen=True)
 class FuseOptions:
-    """Options of one request. Without `picture_format` the answer has that of the target."""
+    """Options of one request. Without `picture_format` the answer has that of the target. `strength` is the share of
+    the fused face in the blend, 0 to 1.
+    """
 
     faces: FaceSelection = "largest"
     picture_format: PictureFormat | None = None
     mark: bool = False
     consent: str | None = None
+    strength: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,32 @@ class KeepTask:
     version: ModelVersion
     consent: str | None
     owner: str
+
+
+@dataclass(frozen=True)
+class FindTask:
+    """One picture whose faces are to be found; a replica of `version` finds them."""
+
+    picture: bytes
+    version: ModelVersion
+
+
+@dataclass(frozen=True)
+class FoundFace:
+    """A face of a picture: its box, its five points (x, y) as in `faces.face.Points`, the detector's score in 0..1."""
+
+    box: FaceBox
+    landmarks: tuple[tuple[float, float], ...]
+    score: float
+
+
+@dataclass(frozen=True)
+class FacesReply:
+    """The faces of a picture of `width` x `height` pixels, the largest first."""
+
+    width: int
+    height: int
+    faces: tuple[FoundFace, ...]
 
 
 @dataclass(frozen=True)

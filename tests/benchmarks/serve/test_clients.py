@@ -138,8 +138,8 @@ def test_the_next_load_waits_until_a_server_is_idle(tmp_path: Path) -> None:
 
 def test_loads_on_a_slow_machine_last_four_answers_of_the_bare_generator() -> None:
     config = ServeBenchConfig(output="out", clients=32, load_seconds=10, warm_up_seconds=6)
-    assert plan_load(config, faces_per_second=16.0) == Load(32, 10, 6)
-    assert plan_load(config, faces_per_second=4.0) == Load(32, 32, 16)
+    assert plan_load(config, pictures_per_second=16.0) == Load(32, 10, 6)
+    assert plan_load(config, pictures_per_second=4.0) == Load(32, 32, 16)
 
 
 def test_every_competitor_has_its_keys() -> None:

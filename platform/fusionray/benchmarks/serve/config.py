@@ -42,8 +42,12 @@ class ServeBenchConfig(Section):
     clients: int = Field(32, ge=1, description="Clients that send requests at the same time.")
     rounds: int = Field(3, ge=1, description="Rounds of interleaved loads; medians are reported.")
     load_seconds: float = Field(10.0, gt=0, description="Shortest duration of a load.")
-    warm_up_seconds: float = Field(6.0, ge=0, description="Shortest warm-up before each load, which is not counted.")
-    picture_pixels: int = Field(512, ge=64, description="Side of the pictures that clients send.")
+    warm_up_seconds: float = Field(
+        15.0,
+        ge=0,
+        description="Shortest warm-up before each load, which is not counted; more replicas start meanwhile.",
+    )
+    picture_pixels: int = Field(1350, ge=64, description="Side of the pictures that clients send.")
     picture_format: PictureFormat = Field("jpeg", description="Picture format of the answers.")
     requests: int = Field(60, ge=2, description="Requests of the single client that measures the overhead.")
     batches: tuple[int, ...] = Field(

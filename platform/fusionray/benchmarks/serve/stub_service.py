@@ -20,7 +20,7 @@ from fusionray.serving.application import APP_NAME, UNLIMITED_REQUESTS, deploy, 
 from fusionray.serving.config import DEFAULT_HOST, ServeConfig, load_service
 from fusionray.serving.pipeline.ingress import Ingress
 from fusionray.serving.replicas import list_nodes, plan_replicas
-from fusionray.serving.schema import FuseReply, FuseTask, KeepTask, ModelCard, ModelVersion, Problem
+from fusionray.serving.schema import FindTask, FuseReply, FuseTask, KeepTask, ModelCard, ModelVersion, Problem
 from fusionray.serving.tasks.face_fusion import FaceFusion
 
 STUB = "stub"
@@ -56,6 +56,11 @@ class StubPictures:
             boxes=NO_FACE,
             source_sha256="",
         )
+
+    async def find_faces(self, task: FindTask) -> Problem:
+        """Refuse: the stub has no detector."""
+        del task
+        return Problem(501, STUB, "Nothing is found", "this is a stub")
 
     async def keep_identity(self, task: KeepTask) -> Problem:
         """Refuse: the stub stores nothing."""

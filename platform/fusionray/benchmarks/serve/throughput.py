@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import divide
-from fusionray.benchmarks.serve.baseline import BareGenerator
+from fusionray.benchmarks.serve.baseline import BareGenerator, count_rate
 from fusionray.benchmarks.serve.clients import Client
 from fusionray.benchmarks.serve.competitors import (
     COMPETITORS,
@@ -33,6 +33,8 @@ OURS = "service"
 KEPT = "service-kept"
 # In a wave, every client is answered once. The first waves arrive in bursts, and a load of one wave would be random.
 WARM_UP_WAVES, WAVES = 2, 4
+# How long the work of a request is timed, to plan the loads.
+PLAN_SECONDS = 6.0
 Results = Mapping[str, list[LoadResult]]
 
 
@@ -44,7 +46,7 @@ def measure_throughput(context: ServeBenchContext, tick: Callable[[], None]) -> 
     with ExitStack() as stack:
         servers = start_all(context, stack, found)
         # Measured while the idle servers run, as in the rounds.
-        load = plan_load(config, bare.measure(1, config.warm_up_seconds))
+        load = plan_load(config, count_rate(context.plain.answer, PLAN_SECONDS))
         results: dict[str, list[LoadResult]] = {name: [] for name in servers}
         loops: dict[int, list[float]] = {batch: [] for batch in config.batches}
         for number in range(config.rounds):
@@ -81,9 +83,11 @@ def measure_throughput(context: ServeBenchContext, tick: Callable[[], None]) -> 
     return found
 
 
-def plan_load(config: ServeBenchConfig, faces_per_second: float) -> Load:
-    """Choose the length of a load: as configured, or longer if a slow machine needs more time for its waves."""
-    wave = config.clients / faces_per_second
+def plan_load(config: ServeBenchConfig, pictures_per_second: float) -> Load:
+    """Choose the length of a load: as configured, or longer if large pictures or a slow machine need more time for
+    their waves. `pictures_per_second`: of the whole work, one picture after the other.
+    """
+    wave = config.clients / pictures_per_second
     return Load(
         config.clients, max(config.load_seconds, WAVES * wave), max(config.warm_up_seconds, WARM_UP_WAVES * wave)
     )

@@ -11,9 +11,10 @@ from fastapi import Form, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 
 from fusionray.faces.image_header import PictureFormat
-from fusionray.runtime.face_preprocessor import FaceSelection
+from fusionray.runtime.face_preprocessor import SELECTION_PATTERN, FaceSelection
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import NAME_PATTERN
+from fusionray.serving.http.accept import find_accepted_format
 from fusionray.serving.schema import FuseOptions, PictureOptions
 
 # The bytes of a picture, or the handle of an identity.
@@ -50,6 +51,12 @@ async def read_model(
     return model_in_form or model_in_query
 
 
+def choose_format(request: Request, named: PictureFormat | None) -> PictureFormat | None:
+    """Choose the format of an answer: as a field names it, as the `Accept` header prefers, or as the operator set."""
+    default: PictureFormat | None = request.app.state.default_format
+    return named or find_accepted_format(request.headers.get("accept")) or default
+
+
 async def read_picture_options(
     request: Request,
     *,
@@ -59,24 +66,25 @@ async def read_picture_options(
     consent: Annotated[str | None, Form(max_length=4096)] = None,
 ) -> PictureOptions:
     """Read the client's options that every task has; the form overrides the query."""
-    picture_format = format_in_form or format_in_query or request.app.state.default_format
-    return PictureOptions(picture_format, mark, consent)
+    return PictureOptions(choose_format(request, format_in_form or format_in_query), mark, consent)
 
 
 async def read_options(
     request: Request,
     *,
-    faces_in_form: Annotated[FaceSelection | None, Form(alias="faces")] = None,
-    faces_in_query: Annotated[FaceSelection | None, Query(alias="faces")] = None,
+    faces_in_form: Annotated[FaceSelection | None, Form(alias="faces", pattern=SELECTION_PATTERN)] = None,
+    faces_in_query: Annotated[FaceSelection | None, Query(alias="faces", pattern=SELECTION_PATTERN)] = None,
     format_in_form: Annotated[PictureFormat | None, Form(alias="format")] = None,
     format_in_query: Annotated[PictureFormat | None, Query(alias="format")] = None,
     mark: Annotated[bool, Form()] = False,
     consent: Annotated[str | None, Form(max_length=4096)] = None,
+    strength: Annotated[float, Form(ge=0.0, le=1.0, allow_inf_nan=False)] = 1.0,
 ) -> FuseOptions:
     """Read the client's options; the form overrides the query."""
     return FuseOptions(
         faces=faces_in_form or faces_in_query or "largest",
-        picture_format=format_in_form or format_in_query or request.app.state.default_format,
+        picture_format=choose_format(request, format_in_form or format_in_query),
         mark=mark,
         consent=consent,
+        strength=strength,
     )

@@ -8,23 +8,24 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import cv2
 import numpy as np
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.detect import DetectorPool
-from fusionray.faces.face import Image
+from fusionray.faces.face import Face, Image
 from fusionray.faces.image_header import PictureFormat, answer_format
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import (
     FaceCrops,
     FacePreprocessor,
+    FaceSelection,
     PictureRole,
     box_of,
-    choose_faces,
     find_largest_face,
+    pick_faces,
+    search_faces,
 )
 from fusionray.runtime.fuser import paste_fused
 from fusionray.runtime.pixels import FloatArray
@@ -37,26 +38,21 @@ from fusionray.serving.identities.store import open_store
 from fusionray.serving.pipeline.found_faces import FoundFaces
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
-from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
+from fusionray.serving.pipeline.model_cache import ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.pipeline.source_file import encode_source_file
-from fusionray.serving.schema import FuseReply, FuseTask, IdentityReply, KeepTask, ModelCard, ModelVersion, Problem
-
-
-class PictureService(Protocol):
-    """Makes pictures, in this replica or in another one."""
-
-    async def prepare(self, version: ModelVersion) -> ModelCard:
-        """Load a version, warm it up, and describe what it runs on."""
-        ...
-
-    async def fuse(self, task: FuseTask) -> FuseReply | Problem:
-        """Make one picture. A faulty picture is returned as a problem, not raised."""
-        ...
-
-    async def keep_identity(self, task: KeepTask) -> IdentityReply | Problem:
-        """Store the largest face of a picture under a handle."""
-        ...
+from fusionray.serving.schema import (
+    FacesReply,
+    FindTask,
+    FoundFace,
+    FuseReply,
+    FuseTask,
+    IdentityReply,
+    KeepTask,
+    ModelCard,
+    ModelVersion,
+    Problem,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,13 +154,11 @@ class FaceStage:
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
             with watch.over("detect"):
-                selection = task.options.faces
-                search = partial(choose_faces, self.detectors, target_image, selection)
-                found = self.found.find(task.target, selection, search)
-                faces = loaded.preprocessor.cut_crops(target_image, found)
-            if len(faces.crops) > self.config.limits.max_faces:
-                reason = f"it shows {len(faces.crops)} faces; {self.config.limits.max_faces} are the limit"
-                raise ImageRejected("too_many_faces", reason)
+                chosen = pick_faces(self.find(task.target, target_image, task.options.faces), task.options.faces)
+                if len(chosen) > self.config.limits.max_faces:
+                    reason = f"it shows {len(chosen)} faces; {self.config.limits.max_faces} are the limit"
+                    raise ImageRejected("too_many_faces", reason)
+                faces = loaded.preprocessor.cut_crops(target_image, chosen)
         except ImageRejected as error:
             return describe_fault(error, role)
         picture_format = task.options.picture_format or answer_format(task.target)
@@ -190,6 +184,29 @@ class FaceStage:
                 self.identities.add_reading(task.source, task.version.bundle, known)
         self.policy.check(kept.source_sha256, known, task.options.consent or kept.consent, task.owner)
         return known, kept.source_sha256
+
+    def find(self, picture: bytes, image: Image, selection: FaceSelection) -> list[Face]:
+        """Find the faces of a decoded picture, or only the largest, unless they were found a short while ago.
+
+        Raises: NoFaceFound.
+        """
+        wanted = "largest" if selection == "largest" else "all"
+        return self.found.find(picture, wanted, partial(search_faces, self.detectors, image, wanted))
+
+    async def find_faces(self, task: FindTask) -> FacesReply | Problem:
+        """Find the faces of a picture. A faulty picture is returned as a problem, not raised."""
+        async with self.budget.reserve((task.picture,)):
+            return await asyncio.get_running_loop().run_in_executor(self.threads, self.find_faces_now, task)
+
+    def find_faces_now(self, task: FindTask) -> FacesReply | Problem:
+        """Decode the picture and find its faces, on the calling thread."""
+        try:
+            image = self.codec.decode(task.picture)
+            found = self.find(task.picture, image, "all")
+        except ImageRejected as error:
+            return describe_fault(error, "target")
+        height, width = image.shape[:2]
+        return FacesReply(width, height, tuple(map(describe_face, found)))
 
     async def keep_identity(self, task: KeepTask) -> IdentityReply | Problem:
         """Store the largest face of a picture under a handle.
@@ -223,26 +240,13 @@ class FaceStage:
     ) -> bytes:
         """Paste the fused crops and encode the picture, on the calling thread."""
         with watch.over("paste"):
-            picture = paste_fused(prepared.target, prepared.faces, fused)
+            picture = paste_fused(prepared.target, prepared.faces, fused, task.options.strength)
         with watch.over("encode"):
-            return self.codec.encode(picture.image, loaded.provenance, prepared.picture_format, mark=task.options.mark)
+            return self.codec.encode(
+                picture.image, task.target, loaded.provenance, prepared.picture_format, mark=task.options.mark
+            )
 
 
-class RemotePictures(DeploymentClient):
-    """The face stage in a deployment of its own."""
-
-    async def fuse(self, task: FuseTask) -> FuseReply | Problem:
-        """Make one picture in one of the replicas.
-
-        Raises: Overloaded, TimeoutError; RayActorError if the replica dies in the meantime.
-        """
-        reply: FuseReply | Problem = await self.ask(task.version, "fuse", task)
-        return reply
-
-    async def keep_identity(self, task: KeepTask) -> IdentityReply | Problem:
-        """Store the largest face of a picture under a handle.
-
-        Raises: ConsentRefused, StoreFull; RayActorError if the replica dies in the meantime.
-        """
-        reply: IdentityReply | Problem = await self.ask(task.version, "keep_identity", task)
-        return reply
+def describe_face(face: Face) -> FoundFace:
+    """Describe a face in plain numbers."""
+    return FoundFace(box_of(face), tuple((float(x), float(y)) for x, y in face.landmarks), face.score)

@@ -9,9 +9,18 @@ from typing import Any
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.safety.audit import AuditEntry, hash_bytes
 from fusionray.serving.auth.callers import Caller
-from fusionray.serving.pipeline.face_stage import PictureService
+from fusionray.serving.pipeline.picture_service import PictureService
 from fusionray.serving.pipeline.request_service import RequestService
-from fusionray.serving.schema import FuseOptions, FuseReply, FuseTask, IdentityReply, KeepTask, Problem
+from fusionray.serving.schema import (
+    FacesReply,
+    FindTask,
+    FuseOptions,
+    FuseReply,
+    FuseTask,
+    IdentityReply,
+    KeepTask,
+    Problem,
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,15 @@ class FusionService:
         reply = await requests.close(request, await requests.wait_for(self.pictures.fuse(task)), version.name)
         if isinstance(reply, FuseReply):
             requests.metrics.faces.inc(len(reply.boxes), {"model": version.name})
+        return reply
+
+    async def find_faces(self, picture: bytes) -> FacesReply | Problem:
+        """Find the faces of a picture."""
+        # Every model has the same detector; this one's replica answers.
+        version = self.requests.registry.choose(None, FACE_FUSION)
+        reply = await self.requests.wait_for(self.pictures.find_faces(FindTask(picture, version)))
+        ended = (reply.status, reply.reason) if isinstance(reply, Problem) else (200, "")
+        self.requests.metrics.count_end(*ended, "")
         return reply
 
     async def keep_identity(self, caller: Caller, source: bytes, consent: str | None) -> IdentityReply | Problem:

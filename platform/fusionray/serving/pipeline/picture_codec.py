@@ -10,6 +10,7 @@ from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.faces.face import Image
 from fusionray.faces.image_header import PictureFormat
+from fusionray.faces.metadata import read_metadata
 from fusionray.safety.mark import Mark
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance
@@ -24,6 +25,7 @@ PICTURE_PROBLEMS: dict[str, tuple[int, str]] = {
     "too_large": (413, "Picture too large"),
     "too_small": (422, "Picture too small"),
     "no_face": (422, "No face found"),
+    "no_such_face": (422, "No such face"),
     "too_many_faces": (413, "Too many faces"),
 }
 
@@ -57,6 +59,7 @@ class PictureCodec:
         self.mark = Mark(config.mark)
         self.always_mark = config.mark.enabled
         self.quality = config.jpeg_quality
+        self.kept_metadata = config.metadata
 
     def decode(self, data: bytes, reduction: int = 1) -> Image:
         """Decode a picture, a JPEG at a 2nd, 4th or 8th of its size if `reduction` says so.
@@ -65,8 +68,12 @@ class PictureCodec:
         """
         return decode_image(data, self.limits, reduction=reduction)
 
-    def encode(self, image: Image, provenance: Provenance, picture_format: PictureFormat, *, mark: bool) -> bytes:
+    def encode(
+        self, image: Image, target: bytes, provenance: Provenance, picture_format: PictureFormat, *, mark: bool
+    ) -> bytes:
         """Encode and sign a picture, with a visible mark if the client or the settings ask for it.
+
+        `target` is the encoded picture from which it was made; the settings say which of its metadata are kept.
 
         Raises: SigningFailed.
         """
@@ -77,6 +84,7 @@ class PictureCodec:
             self.quality,
             signer=self.signer,
             mark=self.mark if self.always_mark or mark else None,
+            metadata=read_metadata(target, self.kept_metadata, self.limits),
         )
 
 

@@ -22,6 +22,7 @@ from fusionray.serving.http.problems import REFUSALS, explain
 from fusionray.serving.metrics import RequestMetrics
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
 from fusionray.serving.schema import (
+    FacesReply,
     FuseReply,
     IdentityReply,
     ModelVersion,
@@ -36,7 +37,7 @@ logger = logging.getLogger("ray.serve")
 # Of a caller without a key, or without limits.
 NOTHING_COUNTED = Receipt("", 0, 0.0)
 
-Reply = TypeVar("Reply", FuseReply, IdentityReply, PictureReply)
+Reply = TypeVar("Reply", FuseReply, FacesReply, IdentityReply, PictureReply)
 Picture = TypeVar("Picture", FuseReply, PictureReply)
 
 

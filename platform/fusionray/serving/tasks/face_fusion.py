@@ -12,6 +12,7 @@ from fusionray.errors import Overloaded, ServiceFailed
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.routes_batches import add_many_routes
+from fusionray.serving.http.routes_faces import add_face_route
 from fusionray.serving.http.routes_fuse import add_fuse_route
 from fusionray.serving.http.routes_identities import add_identity_routes
 from fusionray.serving.http.static_page import page_routes
@@ -19,9 +20,10 @@ from fusionray.serving.identities.store import open_store
 from fusionray.serving.jobs.items import ItemOutcome, JobItem
 from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.jobs.worker import JobWorker
-from fusionray.serving.pipeline.face_stage import FaceStage, PictureService, RemotePictures
+from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.fusion_service import FuseRequest, FusionService
 from fusionray.serving.pipeline.generator_stage import GeneratorService
+from fusionray.serving.pipeline.picture_service import PictureService, RemotePictures
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.schema import FuseOptions, ModelCard, ModelVersion, Problem
 
@@ -53,8 +55,9 @@ class FaceFusion:
         return await self.pictures.prepare(version)
 
     def add_routes(self, api: FastAPI) -> None:
-        """Add the routes that fuse pictures and store identities, and the web page."""
+        """Add the routes that find faces, fuse pictures and store identities, and the web page."""
         add_fuse_route(api, self)
+        add_face_route(api, self)
         add_identity_routes(api, self)
         add_many_routes(api, self)
         api.router.routes.extend(page_routes())

@@ -106,7 +106,9 @@ class PictureTask:
             # The answer is like the first input, unless the request says otherwise.
             target = next(iter(request.pictures.values()))
             picture_format = request.options.picture_format or answer_format(target)
-            encode = partial(self.encode, made, provenance, picture_format, mark=request.options.mark, watch=watch)
+            encode = partial(
+                self.encode, made, target, provenance, picture_format, mark=request.options.mark, watch=watch
+            )
             data = await loop.run_in_executor(self.threads, encode)
         return PictureReply(
             data=data,
@@ -133,11 +135,18 @@ class PictureTask:
         return decoded
 
     def encode(
-        self, made: Image, provenance: Provenance, picture_format: PictureFormat, *, mark: bool, watch: Stopwatch
+        self,
+        made: Image,
+        target: bytes,
+        provenance: Provenance,
+        picture_format: PictureFormat,
+        *,
+        mark: bool,
+        watch: Stopwatch,
     ) -> bytes:
-        """Encode and sign the picture, on the calling thread.
+        """Encode and sign the picture that was made of `target`, on the calling thread.
 
         Raises: SigningFailed.
         """
         with watch.over("encode"):
-            return self.codec.encode(made, provenance, picture_format, mark=mark)
+            return self.codec.encode(made, target, provenance, picture_format, mark=mark)

@@ -1,0 +1,41 @@
+"""The route that finds the faces of a picture, so that a client can choose among them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response, UploadFile
+
+from fusionray.serving.http.forms import find_caller
+from fusionray.serving.http.openapi import OF_PICTURES, problems
+from fusionray.serving.http.responses import answer
+from fusionray.serving.schema import FoundFace, Problem
+
+if TYPE_CHECKING:
+    from fusionray.serving.tasks.face_fusion import FaceFusion
+
+
+def add_face_route(api: FastAPI, task: FaceFusion) -> None:
+    """Add the route of faces."""
+
+    @api.post("/v1/faces", response_model=None, responses=problems(*OF_PICTURES))
+    async def find(request: Request, response: Response, target: UploadFile) -> Response | dict[str, Any]:
+        admitted = await task.requests.admit(find_caller(request), 0)
+        if isinstance(admitted, Problem):
+            return answer(admitted)
+        reply = await task.service.find_faces(await target.read())
+        if isinstance(reply, Problem):
+            return answer(reply)
+        response.headers["Cache-Control"] = "no-store"
+        faces = [describe_face(index, face) for index, face in enumerate(reply.faces)]
+        return {"width": reply.width, "height": reply.height, "faces": faces}
+
+
+def describe_face(index: int, face: FoundFace) -> dict[str, Any]:
+    """Describe a face: its number for the field `faces`, its box and five points in pixels, the detector's score."""
+    return {
+        "index": index,
+        "box": [round(value) for value in face.box],
+        "landmarks": [[round(value, 1) for value in point] for point in face.landmarks],
+        "score": round(face.score, 3),
+    }

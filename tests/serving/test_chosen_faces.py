@@ -1,0 +1,106 @@
+"""A client finds the faces of a picture, and fuses those that it chooses, as strongly as it likes."""
+
+from __future__ import annotations
+
+import io
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.support.pictures import draw_empty, draw_person
+from tests.support.serving import OpenService, encode
+
+SOURCE = encode(draw_person(1))
+# Three people, of whom the one in the middle is the largest, and the one at the right the next.
+SIDES, ORDER = (192, 320, 256), (1, 2, 0)
+
+
+def draw_three() -> np.ndarray:
+    row = np.full((320, sum(SIDES), 3), 128, np.uint8)
+    left = 0
+    for seed, side in zip((5, 6, 7), SIDES, strict=True):
+        row[:side, left : left + side] = draw_person(seed, side)
+        left += side
+    return row
+
+
+TARGET = encode(draw_three(), "PNG")
+
+
+def fuse(service: OpenService, **fields: str) -> httpx.Response:
+    return httpx.post(f"{service.url}/v1/fuse", files={"source": SOURCE, "target": TARGET}, data=fields, timeout=30)
+
+
+def find_changed_columns(response: httpx.Response) -> set[int]:
+    """Return the numbers of the people, from left to right, who look different in the answer."""
+    assert response.status_code == 200, response.text
+    with Image.open(io.BytesIO(response.content)) as picture:
+        changed = (np.asarray(picture).astype(int) != draw_three()).any(axis=(0, 2))
+    edges = np.cumsum((0, *SIDES))
+    return {number for number in range(3) if changed[edges[number] : edges[number + 1]].any()}
+
+
+def test_faces_are_listed_with_the_largest_first(open_service: OpenService) -> None:
+    answer = httpx.post(f"{open_service.url}/v1/faces", files={"target": TARGET}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert (found["width"], found["height"]) == (768, 320)
+    assert [face["index"] for face in found["faces"]] == [0, 1, 2]
+    edges = np.cumsum(SIDES)
+    centres = [face["box"][0] + face["box"][2] / 2 for face in found["faces"]]
+    assert tuple(int(np.searchsorted(edges, centre)) for centre in centres) == ORDER
+    for face in found["faces"]:
+        left, top, width, height = face["box"]
+        points = np.array(face["landmarks"])
+        assert points.shape == (5, 2)
+        assert (points > (left, top)).all()
+        assert (points < (left + width, top + height)).all()
+        assert 0.5 <= face["score"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [("0", {1}), ("2", {0}), ("1,2", {0, 2}), ("2,2", {0}), ("largest", {1}), ("all", {0, 1, 2})],
+)
+def test_the_chosen_faces_are_fused(open_service: OpenService, selection: str, expected: set[int]) -> None:
+    response = fuse(open_service, faces=selection, format="png")
+    assert find_changed_columns(response) == expected
+    assert response.headers["x-fusionray-faces"] == str(len(expected))
+
+
+@pytest.mark.parametrize(
+    ("selection", "reason", "words"),
+    [
+        ("3", "no_such_face", "shows 3 faces, numbered from 0 by their size; there is no face 3"),
+        ("0,99", "no_such_face", "there is no face 99"),
+        ("first", "bad_fields", "faces"),
+        ("-1", "bad_fields", "faces"),
+        ("0,", "bad_fields", "faces"),
+    ],
+)
+def test_a_face_that_is_not_there_is_refused(
+    open_service: OpenService, selection: str, reason: str, words: str
+) -> None:
+    response = fuse(open_service, faces=selection)
+    assert response.status_code == 422
+    assert response.json()["reason"] == reason
+    assert words in response.json()["detail"]
+
+
+def test_the_strength_blends_the_fused_face_with_the_target(open_service: OpenService) -> None:
+    changes = []
+    for strength in ("0", "0.5", "1"):
+        with Image.open(io.BytesIO(fuse(open_service, strength=strength, format="png").content)) as picture:
+            changes.append(np.abs(np.asarray(picture).astype(int) - draw_three()).mean())
+    assert changes[0] == 0
+    assert changes[1] == pytest.approx(changes[2] / 2, rel=0.05)
+    for wrong in ("1.5", "-0.1", "nan", "much"):
+        assert fuse(open_service, strength=wrong).json()["reason"] == "bad_fields"
+
+
+def test_a_picture_without_faces_or_pixels_is_a_problem(open_service: OpenService) -> None:
+    for data, status, reason in ((encode(draw_empty()), 422, "no_face"), (b"no picture", 415, "not_an_image")):
+        answer = httpx.post(f"{open_service.url}/v1/faces", files={"target": data}, timeout=30)
+        assert (answer.status_code, answer.json()["reason"], answer.json()["picture"]) == (status, reason, "target")
