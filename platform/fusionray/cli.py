@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from fusionray import __version__
+from fusionray.commands.audit import add_audit
 from fusionray.commands.bench import add_bench
 from fusionray.commands.bundles import add_compile, add_export, add_import
 from fusionray.commands.completion import add_completion
@@ -34,6 +35,7 @@ VERBS = (
     add_keys,
     add_fuse,
     add_verify,
+    add_audit,
     add_bench,
     add_completion,
 )

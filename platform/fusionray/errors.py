@@ -131,6 +131,10 @@ class AuditFailed(FusionRayError):
     """A line of the audit log could not be written."""
 
 
+class ChainBroken(FusionRayError):
+    """A line of the audit log was changed, removed or put in."""
+
+
 class StoreFull(FusionRayError):
     """A store of the service, or its disk, is full."""
 

@@ -12,6 +12,7 @@ import pytest
 
 from fusionray.errors import AuditFailed
 from fusionray.safety.audit import AuditConfig, AuditEntry, AuditLog, hash_bytes
+from fusionray.safety.audit_chain import NO_LINE, check_chain
 from tests.support.child_python import ROOT
 
 ENTRY = AuditEntry("r-1", 200, "ok", 12.5, "tiny", "ab" * 32, "studio", "1" * 64, "2" * 64, "3" * 64, 1)
@@ -73,6 +74,7 @@ def test_a_line_states_who_requested_what_and_when(tmp_path: Path) -> None:
         "target_sha256": "2" * 64,
         "output_sha256": "3" * 64,
         "num_faces": 1,
+        "previous": NO_LINE,
     }
     assert second["who"] == "anonymous"
     assert second["output_sha256"] is None
@@ -82,7 +84,7 @@ def test_values_of_a_client_make_no_second_line_and_no_long_one(tmp_path: Path) 
     log = AuditLog(AuditConfig(path=str(tmp_path / "audit.jsonl")))
     log.write(AuditEntry('a"\n{"forged": 1}\n' + "x" * 10_000, 200, "ok", 1.0, "größe\u2028", "0"))
     (line,) = (tmp_path / "audit.jsonl").read_bytes().split(b"\n")[:-1]
-    assert len(line) < 700
+    assert len(line) < 800
     assert json.loads(line)["model"] == "größe\u2028"
 
 
@@ -110,6 +112,8 @@ def test_processes_and_threads_write_whole_lines_through_rotations(tmp_path: Pat
     wanted |= {f"t-{n}" for n in range(NUM_LINES)}
     assert len(written) == len(wanted)
     assert set(written) == wanted
+    chain = check_chain(file)
+    assert (chain.num_lines, len(chain.files), chain.is_whole) == (len(wanted), len(files), True)
 
 
 def test_a_limited_number_of_rotated_files_is_kept(tmp_path: Path) -> None:

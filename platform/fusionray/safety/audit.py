@@ -1,6 +1,7 @@
 """The audit log: one JSON line for each request, without pictures, embeddings, file names or keys.
 
 A line holds the sha256 of source and target: whoever has a picture can find its lines, but no line reveals a picture.
+It also holds the sha256 of the line before it (`audit_chain.py`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from pydantic import Field
 
 from fusionray.config import Section, in_unit
 from fusionray.environment import resolve_location
 from fusionray.errors import AuditFailed
+from fusionray.safety.audit_chain import hash_last_line
 
 ANONYMOUS = "anonymous"
 # Characters that a line keeps of a value that the client chooses.
@@ -37,6 +40,7 @@ class AuditConfig(Section):
     max_bytes: int = Field(
         default=64 * 2**20, ge=1024, description="Largest size of the file; it is rotated before it would grow larger."
     )
+    sync: bool = Field(default=True, description="Wait until each line is on the disk, so that a power cut loses none.")
     keep: int = Field(
         default=10,
         ge=1,
@@ -64,7 +68,7 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class TaskAuditEntry(AuditEntry):
-    """One request for a task other than face fusion, whose pictures have names of their own."""
+    """One request for anything else than a fused picture; what it sends has names of its own."""
 
     task: str = ""
     inputs_sha256: dict[str, str] = field(default_factory=dict)
@@ -86,7 +90,8 @@ class AuditLog:
         self.counting = Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.append(b"")
+            with self.locked():
+                os.close(open_private(self.path))
         except OSError as error:
             raise self.describe(error) from None
 
@@ -98,20 +103,25 @@ class AuditLog:
         line = {"when": datetime.now(UTC).isoformat(timespec="milliseconds")} | asdict(entry)
         bounded = {key: value[:LONGEST_TEXT] if isinstance(value, str) else value for key, value in line.items()}
         try:
-            self.append(json.dumps(bounded).encode() + b"\n")
+            self.append(bounded)
         except OSError as error:
             with self.counting:
                 self.num_lost += 1
             if self.settings.required:
                 raise self.describe(error) from None
 
-    def append(self, line: bytes) -> None:
+    def append(self, entry: dict[str, Any]) -> None:
         """Append a whole line or nothing; rotate the file first if it would become too long.
 
         Raises: OSError.
         """
         with self.locked():
-            if line and self.path.exists() and self.path.stat().st_size + len(line) > self.settings.max_bytes:
+            previous = hash_last_line(self.path, self.path.with_name(f"{self.path.name}.1"))
+            line = json.dumps({**entry, "previous": previous}).encode() + b"\n"
+            if ends_within_line(self.path):
+                # A crash left a part of a line, which stays as it is.
+                line = b"\n" + line
+            if self.path.exists() and self.path.stat().st_size + len(line) > self.settings.max_bytes:
                 self.rotate()
             descriptor = open_private(self.path)
             try:
@@ -120,6 +130,8 @@ class AuditLog:
                     # The disk became full within the line; the next line must not follow a partial one.
                     os.ftruncate(descriptor, size)
                     raise OSError(f"only a part of the line fits on the disk of {self.path}")
+                if self.settings.sync:
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
 
@@ -145,6 +157,15 @@ class AuditLog:
         return AuditFailed(
             f"{self.path}: the audit line cannot be written ({reason}); free some space, or fix the permissions"
         )
+
+
+def ends_within_line(path: Path) -> bool:
+    """Tell whether a file ends with a part of a line."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def open_private(path: Path) -> int:

@@ -18,6 +18,7 @@ from fusionray.environment import ROOT_VARIABLE
 from fusionray.faces.decode import decode_image
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.audit import AuditConfig, hash_bytes
+from fusionray.safety.audit_chain import check_chain
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.verify import verify
 from fusionray.serving.application import run
@@ -247,3 +248,20 @@ def test_the_line_of_a_stored_face_names_its_source_and_not_its_handle(kept: Kep
     (line,) = [line for line in kept.audit.read_text().splitlines() if "request-by-handle" in line]
     assert json.loads(line)["source_sha256"] == hash_bytes(SOURCE)
     assert identity not in kept.audit.read_text()
+
+
+def test_stored_and_found_faces_leave_a_line_too_and_so_do_refusals(kept: Kept, ada: httpx.Client) -> None:
+    sent = [
+        ("/v1/identities", {"source": SOURCE}, 201, "identities"),
+        ("/v1/identities", {"source": b"no picture"}, 415, "identities"),
+        ("/v1/faces", {"target": TARGETS[0]}, 200, "faces"),
+        ("/v1/faces", {"target": encode(draw_empty())}, 422, "faces"),
+    ]
+    for number, (path, files, status, task) in enumerate(sent):
+        answer = ada.post(path, files=files, headers={"x-request-id": f"audited-{number}"})
+        assert answer.status_code == status, answer.text
+        (line,) = [line for line in kept.audit.read_text().splitlines() if f"audited-{number}" in line]
+        entry = json.loads(line)
+        assert (entry["who"], entry["status"], entry["task"]) == ("ada", status, task)
+        assert entry["inputs_sha256"] == {name: hash_bytes(data) for name, data in files.items()}
+    assert check_chain(kept.audit).is_whole

@@ -64,6 +64,8 @@ PROBLEMS: tuple[tuple[tuple[type[Exception], ...], Callable[[Exception], Problem
 )
 REFUSALS = tuple(kind for kinds, _ in PROBLEMS for kind in kinds)
 
+INTERNAL_ERROR = Problem(500, "internal", "Internal error", "the request failed; the log of the service says why")
+
 
 def explain(error: Exception) -> Problem:
     """Turn one of the `REFUSALS` into a problem."""

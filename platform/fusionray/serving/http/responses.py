@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from fusionray.serving.http.problems import INTERNAL_ERROR
 from fusionray.serving.schema import PROBLEM_TYPE, FuseReply, PictureReply, Problem
 
 logger = logging.getLogger("ray.serve")
@@ -72,7 +73,7 @@ def add_problem_handlers(api: FastAPI) -> None:
     @api.exception_handler(Exception)
     async def report_fault(_: Request, error: Exception) -> Response:
         logger.error("request failed", exc_info=error)
-        return answer(Problem(500, "internal", "Internal error", "the request failed; the log of the service says why"))
+        return answer(INTERNAL_ERROR)
 
 
 def picture_responses(what: str) -> dict[int | str, dict[str, Any]]:

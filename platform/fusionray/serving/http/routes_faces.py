@@ -20,10 +20,11 @@ def add_face_route(api: FastAPI, task: FaceFusion) -> None:
 
     @api.post("/v1/faces", response_model=None, responses=problems(*OF_PICTURES))
     async def find(request: Request, response: Response, target: UploadFile) -> Response | dict[str, Any]:
-        admitted = await task.requests.admit(find_caller(request), 0)
+        caller = find_caller(request)
+        admitted = await task.requests.admit(caller, 0)
         if isinstance(admitted, Problem):
             return answer(admitted)
-        reply = await task.service.find_faces(await target.read())
+        reply = await task.service.find_faces(caller, await target.read())
         if isinstance(reply, Problem):
             return answer(reply)
         response.headers["Cache-Control"] = "no-store"

@@ -10,7 +10,7 @@ from fusionray.bundle.description import FACE_FUSION
 from fusionray.safety.audit import AuditEntry, hash_bytes
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.pipeline.picture_service import PictureService
-from fusionray.serving.pipeline.request_service import RequestService
+from fusionray.serving.pipeline.request_service import NamedInputs, RequestService
 from fusionray.serving.schema import (
     FacesReply,
     FindTask,
@@ -69,21 +69,19 @@ class FusionService:
             requests.metrics.faces.inc(len(reply.boxes), {"model": version.name})
         return reply
 
-    async def find_faces(self, picture: bytes) -> FacesReply | Problem:
+    async def find_faces(self, caller: Caller, picture: bytes) -> FacesReply | Problem:
         """Find the faces of a picture."""
+        request = NamedInputs("faces", caller, {"target": picture})
         # Every model has the same detector; this one's replica answers.
         version = self.requests.registry.choose(None, FACE_FUSION)
         reply = await self.requests.wait_for(self.pictures.find_faces(FindTask(picture, version)))
-        ended = (reply.status, reply.reason) if isinstance(reply, Problem) else (200, "")
-        self.requests.metrics.count_end(*ended, "")
-        return reply
+        return await self.requests.close(request, reply, "")
 
     async def keep_identity(self, caller: Caller, source: bytes, consent: str | None) -> IdentityReply | Problem:
         """Store the largest face of a picture under a handle."""
         # Whatever model will use the face: this one reads it for the consent policy.
         version = self.requests.registry.choose(None, FACE_FUSION)
         task = KeepTask(source, version, consent, caller.name)
+        request = NamedInputs("identities", caller, {"source": source})
         reply = await self.requests.wait_for(self.pictures.keep_identity(task))
-        ended = (reply.status, reply.reason) if isinstance(reply, Problem) else (201, "")
-        self.requests.metrics.count_end(*ended, "")
-        return reply
+        return await self.requests.close(request, reply, "")

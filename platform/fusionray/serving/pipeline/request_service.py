@@ -18,7 +18,7 @@ from fusionray.safety.audit import AuditEntry, AuditLog, TaskAuditEntry, hash_by
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.auth.rate_limits import RateLimitClient, Receipt
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.problems import REFUSALS, explain
+from fusionray.serving.http.problems import INTERNAL_ERROR, REFUSALS, explain
 from fusionray.serving.metrics import RequestMetrics
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
 from fusionray.serving.schema import (
@@ -38,7 +38,6 @@ logger = logging.getLogger("ray.serve")
 NOTHING_COUNTED = Receipt("", 0, 0.0)
 
 Reply = TypeVar("Reply", FuseReply, FacesReply, IdentityReply, PictureReply)
-Picture = TypeVar("Picture", FuseReply, PictureReply)
 
 
 class AuditedRequest(Protocol):
@@ -60,21 +59,27 @@ class AuditedRequest(Protocol):
 
 
 @dataclass(frozen=True)
-class PictureRequest:
-    """One request of a caller to a task that makes a picture of named pictures, which are encoded."""
+class NamedInputs:
+    """One request of a caller for a task, and what it sends: encoded pictures, or other secrets, by name."""
 
     task: str
     caller: Caller
     pictures: dict[str, bytes]
-    options: PictureOptions
-    model: str | None
-    asked_at: float = field(default_factory=time.perf_counter)
+    asked_at: float = field(default_factory=time.perf_counter, kw_only=True)
 
     def write_entry(self, reply: Any, common: dict[str, Any]) -> TaskAuditEntry:
-        """Build the entry: the `common` fields, the task, and the hash of every picture."""
+        """Build the entry: the `common` fields, the task, and the hash of everything that was sent."""
         del reply
         hashes = {name: hash_bytes(data) for name, data in self.pictures.items()}
         return TaskAuditEntry(**common, task=self.task, inputs_sha256=hashes)
+
+
+@dataclass(frozen=True)
+class PictureRequest(NamedInputs):
+    """One request of a caller to a task that makes a picture of named pictures."""
+
+    options: PictureOptions
+    model: str | None
 
 
 class RequestService:
@@ -128,8 +133,12 @@ class RequestService:
             return await asyncio.wait_for(work, self.config.limits.request_timeout_seconds)
         except REFUSALS as error:
             return explain(error)
+        except Exception:
+            # The audit log has a line of these requests, too.
+            logger.exception("request failed")
+            return INTERNAL_ERROR
 
-    async def close(self, request: AuditedRequest, reply: Picture | Problem, model: str) -> Picture | Problem:
+    async def close(self, request: AuditedRequest, reply: Reply | Problem, model: str) -> Reply | Problem:
         """Count and log a finished request."""
         if self.audit is not None:
             try:
@@ -137,28 +146,36 @@ class RequestService:
             except AuditFailed as error:
                 logger.error("audit: %s", error)
                 reply = unavailable("audit_failed", "the request could not be written down, and none is done without")
-        if isinstance(reply, Problem):
-            self.metrics.count_end(reply.status, reply.reason, model)
-        else:
-            self.metrics.count_end(200, "", model)
+        status, reason = describe_end(reply)
+        self.metrics.count_end(status, reason, model)
+        if isinstance(reply, PictureReply):
             self.metrics.count_stages(reply.timing, model)
         return reply
 
-    def log_request(self, request: AuditedRequest, reply: Picture | Problem, model: str) -> None:
+    def log_request(self, request: AuditedRequest, reply: Reply | Problem, model: str) -> None:
         """Write a request into the audit log.
 
         Raises: AuditFailed.
         """
         assert self.audit is not None
         duration_ms = (time.perf_counter() - request.asked_at) * 1000.0
+        status, reason = describe_end(reply)
+        made = reply if isinstance(reply, PictureReply) else None
         common = {
             "request": request.caller.request,
-            "status": reply.status if isinstance(reply, Problem) else 200,
-            "reason": reply.reason if isinstance(reply, Problem) else "",
+            "status": status,
+            "reason": reason,
             "duration_ms": duration_ms,
             "model": model,
-            "bundle": "" if isinstance(reply, Problem) else reply.bundle,
+            "bundle": made.bundle if made else "",
             "who": request.caller.name,
-            "output_sha256": None if isinstance(reply, Problem) else hash_bytes(reply.data),
+            "output_sha256": hash_bytes(made.data) if made else None,
         }
         self.audit.write(request.write_entry(reply, common))
+
+
+def describe_end(reply: FuseReply | FacesReply | IdentityReply | PictureReply | Problem) -> tuple[int, str]:
+    """Return the status and the reason with which a request ends."""
+    if isinstance(reply, Problem):
+        return reply.status, reply.reason
+    return (201 if isinstance(reply, IdentityReply) else 200), ""
