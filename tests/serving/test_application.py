@@ -312,6 +312,8 @@ def test_what_was_measured_is_exported_for_prometheus(service: Service) -> None:
         time.sleep(1)
     for family in ("fusionray_requests_total", "fusionray_faces_total", "fusionray_batch_faces_bucket"):
         assert f"ray_{family}" in page
+    counted = [line for line in page.splitlines() if line.startswith("ray_fusionray_http_requests_total{")]
+    assert any('method="POST"' in line and 'route="/v1/fuse"' in line and 'status="200"' in line for line in counted)
     for stage in ("decode", "detect", "read", "queue", "fuse", "paste", "encode", "total"):
         assert f'stage="{stage}"' in page
     assert page.count("# TYPE ray_fusionray_stage_ms ") == 1

@@ -46,3 +46,18 @@ class RequestMetrics:
     def count_end(self, status: int, reason: str, model: str) -> None:
         """Count a finished request."""
         self.ends.inc(1, {"status": str(status), "reason": reason, "model": model})
+
+
+class HttpMetrics:
+    """HTTP requests of one replica, of every route."""
+
+    def __init__(self) -> None:
+        self.ends = Counter("fusionray_http_requests", "HTTP requests by route.", ("route", "method", "status"))
+        self.times = Histogram(
+            "fusionray_http_request_ms", "Milliseconds of an HTTP request.", MILLISECONDS, ("route", "method")
+        )
+
+    def count(self, route: str, method: str, status: int, milliseconds: float) -> None:
+        """Count a finished request."""
+        self.ends.inc(1, {"route": route, "method": method, "status": str(status)})
+        self.times.observe(milliseconds, {"route": route, "method": method})

@@ -27,6 +27,8 @@ from fusionray.serving.http.middleware import (
     DisconnectMiddleware,
 )
 from fusionray.serving.http.origins import OriginMiddleware
+from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
+from fusionray.serving.metrics import HttpMetrics
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
 from fusionray.serving.pipeline.model_registry import ModelRegistry
@@ -74,9 +76,10 @@ class Ingress:
         limits = self.config.limits
         limited = BodyLimitMiddleware(build_api(self), limits.max_body_bytes, limits.body_timeout_seconds)
         inside = ConcurrencyLimitMiddleware(DisconnectMiddleware(limited), limits.max_requests, self.requests.metrics)
-        return OriginMiddleware(
+        guarded = OriginMiddleware(
             ApiKeyMiddleware(inside, self.keys), self.config.access, has_keys=not self.keys.is_empty
         )
+        return RouteMetricsMiddleware(guarded, HttpMetrics())
 
     async def check_health(self) -> None:
         """Load the models; a replica takes requests only after that. Later calls look whether its threads still run.
