@@ -30,6 +30,7 @@ from fusionray.serving.http.middleware import read_key_digest
 from fusionray.serving.pipeline.ingress import FaceReplica, GeneratorReplica, Ingress, find_address
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.replicas import list_nodes, plan_replicas, scaling_options
+from fusionray.serving.shared_folders import check_shared_folders
 from fusionray.serving.tasks.registry import check_tasks
 
 APP_NAME = "fusionray"
@@ -94,6 +95,7 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     for version in registry.versions():
         read_bundle(version.location, config.tracking_uri)
     require_cluster()
+    check_shared_folders(config, registry.tasks)
     nodes = [str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]]
     serve_host = choose_serve_host(host, len(nodes))
     with ThreadPoolExecutor(1) as pool:
