@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -162,6 +165,25 @@ def test_storage_that_hangs_raises_a_timeout(tmp_path: Path) -> None:
     reader = RayReader(list_files(str(tmp_path), manifest, "train"), timeout_seconds=0.5)
     with pytest.raises(DataTimeout, match=r"no rows came for 0\.5 s; check the storage"):
         list(reader.read([segment(1, 0)]))
+
+
+@dataclass(frozen=True)
+class LateFiles(ShardFiles):
+    """Files whose reader takes two seconds to start, as on a busy node."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        time.sleep(2)
+        self.__dict__.update(state)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_reader_that_starts_late_is_no_storage_that_hangs(shards: tuple[str, Manifest]) -> None:
+    files = list_files(*shards, "train")
+    late = LateFiles(**{field.name: getattr(files, field.name) for field in fields(files)})
+    reader = RayReader(late, timeout_seconds=0.5)
+    (table,) = reader.read([segment(1, 0)])
+    assert table.num_rows == next(LocalReader(files).read([segment(1, 0)])).num_rows
+    reader.close()
 
 
 @pytest.mark.usefixtures("ray_session")

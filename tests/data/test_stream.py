@@ -47,11 +47,11 @@ def open_stream(
     rank: int = 0,
     num_ranks: int = 1,
     step: int = 10,
-    kind: type[LocalReader | RayReader] = LocalReader,
+    reader: LocalReader | RayReader | None = None,
 ) -> TrainingStream:
     files = list_files(*shards, "train")
     order = DataOrder(files.rows, seed=3, num_ranks=num_ranks, window_rows=WINDOW)
-    return TrainingStream(order, kind(files), decoder, rank=rank, step_rows=step)
+    return TrainingStream(order, reader or LocalReader(files), decoder, rank=rank, step_rows=step)
 
 
 def stream_pairs(stream: TrainingStream, position: DataPosition, ratio: float) -> Iterator[PairBatch]:
@@ -80,10 +80,17 @@ def assert_equal(left: PairBatch, right: PairBatch) -> None:
     assert torch.equal(left.same_identity, right.same_identity)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, pytest.param(3, marks=pytest.mark.slow(seconds=17))])
-@pytest.mark.usefixtures("ray_session")
+@pytest.fixture(scope="module")
+def ray_reader(ray_session: None, shards: tuple[str, Manifest]) -> Iterator[RayReader]:
+    """Yield one reader for all streams: each of its own would start a process of Ray."""
+    reader = RayReader(list_files(*shards, "train"))
+    yield reader
+    reader.close()
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
 def test_a_resumed_stream_continues_bit_for_bit(
-    shards: tuple[str, Manifest], decoder: CropDecoder, num_ranks: int
+    shards: tuple[str, Manifest], decoder: CropDecoder, ray_reader: RayReader, num_ranks: int
 ) -> None:
     for rank in range(num_ranks):
         whole = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks)
@@ -92,8 +99,8 @@ def test_a_resumed_stream_continues_bit_for_bit(
         for rows in (10 * num_ranks, NUM_ROWS, 130 * num_ranks + 1):
             position = whole.order.advance(DataPosition(), rows)
             first = whole.order.local_rows(DataPosition(), rows, rank)
-            for step, kind in ((10, LocalReader), (7, RayReader)):
-                resumed = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks, step=step, kind=kind)
+            for step, reader in ((10, None), (7, ray_reader)):
+                resumed = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks, step=step, reader=reader)
                 later = expected.map(lambda value, first=first: value[first : first + 90])  # type: ignore[misc]
                 assert_equal(take_pairs(resumed, position, 90), later)
 

@@ -202,6 +202,7 @@ def test_stopped_search_halts_its_trials_and_the_same_job_goes_on(head: dict[str
     assert stopped.run == last.run
 
 
+@pytest.mark.slow(seconds=20)
 def test_submitted_job_prepares_pictures(head: dict[str, str], tmp_path: Path) -> None:
     shards = tmp_path / "shards"
     prepared = submit(head, "python", "jobs/prepare.py", "synthetic://people=6,images=4,size=96,seed=5", str(shards))

@@ -123,6 +123,7 @@ def test_it_learns_from_pictures_and_says_how_to_rebuild_it(trained: tuple[Train
     assert isinstance(config.family.load_model(result.checkpoint), Painter)
 
 
+@pytest.mark.slow(seconds=45)
 def test_a_run_that_is_resumed_ends_bit_for_bit_where_an_unbroken_one_does(
     trained: tuple[TrainConfig, TrainResult],
 ) -> None:

@@ -17,6 +17,8 @@ from fusionray.data.shard_files import SegmentRows, ShardFiles
 from fusionray.environment import WORKER_VARIABLE
 from fusionray.errors import DataTimeout, ShardCorrupt
 
+# How long a process of Ray may take to start, be the machine ever so busy; it says nothing of the storage.
+START_SECONDS = 120.0
 # The actor needs none of the modules that training workers preload (training/faults/preload.py).
 READER_ENVIRONMENT = {"env_vars": {WORKER_VARIABLE: "0"}}
 
@@ -116,9 +118,13 @@ class RayReader:
             self.actor = None
 
     def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
-        """Read segments, `prefetch_segments` of them ahead; see ShardReader."""
+        """Read segments, `prefetch_segments` of them ahead; see ShardReader.
+
+        Raises: ShardCorrupt, DataTimeout if the actor does not start or no rows come in time.
+        """
         if self.actor is None:
             self.start()
+        self.wait_for_start()
         pending: deque[Any] = deque()
         for segment in segments:
             pending.append(self.actor.read.remote(segment))
@@ -126,6 +132,22 @@ class RayReader:
                 yield self.fetch(pending.popleft())
         while pending:
             yield self.fetch(pending.popleft())
+
+    def wait_for_start(self) -> None:
+        """Wait until the actor's process runs, which is no part of the time that the storage may take.
+
+        Raises: DataTimeout.
+        """
+        import ray
+        import ray.exceptions
+
+        try:
+            ray.get(self.actor.__ray_ready__.remote(), timeout=START_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            raise DataTimeout(
+                f"{self.files.folder}: the process that reads the shards did not start within {START_SECONDS:g} s; "
+                "check the load and the free memory of the node"
+            ) from None
 
     def fetch(self, reference: Any) -> pa.Table:
         """Wait for the rows of a segment.
