@@ -169,10 +169,10 @@ def test_storage_that_hangs_raises_a_timeout(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class LateFiles(ShardFiles):
-    """Files whose reader takes two seconds to start, as on a busy node."""
+    """Files whose reader takes four seconds to start, as on a busy node."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        time.sleep(2)
+        time.sleep(4)
         self.__dict__.update(state)
 
 
@@ -180,7 +180,7 @@ class LateFiles(ShardFiles):
 def test_a_reader_that_starts_late_is_no_storage_that_hangs(shards: tuple[str, Manifest]) -> None:
     files = list_files(*shards, "train")
     late = LateFiles(**{field.name: getattr(files, field.name) for field in fields(files)})
-    reader = RayReader(late, timeout_seconds=0.5)
+    reader = RayReader(late, timeout_seconds=3)
     (table,) = reader.read([segment(1, 0)])
     assert table.num_rows == next(LocalReader(files).read([segment(1, 0)])).num_rows
     reader.close()

@@ -156,7 +156,7 @@ def test_a_jpeg_with_unusual_subsampling_is_decoded_or_refused(sampling: int) ->
 
 
 def test_too_many_segments_or_chunks_are_refused_quickly() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     size = struct.pack(">IIBBBBB", 64, 64, 8, 2, 0, 0, 0)
     header = (
         b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + size + struct.pack(">I", zlib.crc32(b"IHDR" + size))
@@ -169,7 +169,7 @@ def test_too_many_segments_or_chunks_are_refused_quickly() -> None:
     )
     assert reason_of(b"\xff\xd8\xff" + b"\xd0\xff" * 10_000_000) == "damaged"
     assert reason_of(b"\xff\xd8" + b"\xff" * 20_000_000) == "damaged"
-    assert time.monotonic() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP"])
