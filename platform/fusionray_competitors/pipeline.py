@@ -11,6 +11,7 @@ from fusionray.bundle.bundle import bundle_hash, read_bundle
 from fusionray.faces.decode import decode_image
 from fusionray.faces.detect import DetectorPool
 from fusionray.faces.face import Image
+from fusionray.faces.image_header import has_half_chroma
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import FaceCrops
@@ -25,11 +26,12 @@ from fusionray_competitors.config import CompetitorConfig
 
 @dataclass(frozen=True, eq=False)
 class PreparedRequest:
-    """A decoded target picture, its faces, and the encoded source identity."""
+    """A decoded target picture, its faces, the encoded source identity, and how the target's file stores colours."""
 
     target: Image
     cut: FaceCrops
     source: FloatArray
+    half_chroma: bool
 
 
 class Pipeline:
@@ -54,7 +56,10 @@ class Pipeline:
         """Decode both pictures, detect faces, encode the source identity."""
         source_image, target_image = decode_image(source), decode_image(target)
         return PreparedRequest(
-            target_image, self.fuser.preprocessor.crop_faces(target_image), self.fuser.encode_source(source_image)
+            target_image,
+            self.fuser.preprocessor.crop_faces(target_image),
+            self.fuser.encode_source(source_image),
+            has_half_chroma(target),
         )
 
     def fuse(self, batch: list[PreparedRequest]) -> list[FusedCrops]:
@@ -66,7 +71,13 @@ class Pipeline:
     def finish(self, prepared: PreparedRequest, fused: FusedCrops) -> bytes:
         """Paste the fused face, encode and sign the picture."""
         picture = paste_fused(prepared.target, prepared.cut, fused)
-        return encode_output(picture.image, self.provenance, self.picture_format, signer=self.signer)
+        return encode_output(
+            picture.image,
+            self.provenance,
+            self.picture_format,
+            signer=self.signer,
+            half_chroma=prepared.half_chroma,
+        )
 
     def answer(self, source: bytes, target: bytes) -> bytes:
         """Do the whole work of one request."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageCms
 
+from fusionray.faces.image_header import has_half_chroma
 from fusionray.faces.metadata import MAX_PROFILE_BYTES, PictureMetadata, read_metadata
 from fusionray.safety.output import encode_picture
 
@@ -63,6 +64,45 @@ def test_each_format_keeps_what_is_asked(picture_format: str) -> None:
         with Image.open(io.BytesIO(plain)) as picture:
             assert "icc_profile" not in picture.info
             assert not picture.getexif()
+
+
+def test_a_profile_of_several_segments_comes_through_a_jpeg() -> None:
+    profile = PROFILE.ljust(200_001, b"\1")
+    made = encode_picture(PIXELS, b"<x:xmpmeta/>", "jpeg", 92, PictureMetadata(profile))
+    with Image.open(io.BytesIO(made)) as picture:
+        assert picture.info["icc_profile"] == profile
+        assert picture.info["xmp"] == b"<x:xmpmeta/>"
+        picture.load()
+
+
+def test_a_packet_longer_than_a_segment_is_refused() -> None:
+    with pytest.raises(ValueError, match="segment"):
+        encode_picture(PIXELS, b"x" * 70_000, "jpeg", 92)
+
+
+@pytest.mark.parametrize(
+    ("picture_format", "options", "is_half"),
+    [
+        ("JPEG", {"subsampling": "4:2:0"}, True),
+        ("JPEG", {"subsampling": "4:2:0", "progressive": True}, True),
+        ("JPEG", {"subsampling": "4:2:2"}, False),
+        ("JPEG", {"subsampling": "4:4:4"}, False),
+        ("PNG", {}, False),
+    ],
+)
+def test_a_jpeg_tells_how_it_stores_colours(picture_format: str, options: dict[str, object], is_half: bool) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(PIXELS).save(buffer, picture_format, **options)
+    assert has_half_chroma(buffer.getvalue()) is is_half
+    made = encode_picture(PIXELS, b"<x:xmpmeta/>", "jpeg", 92, half_chroma=is_half)
+    assert has_half_chroma(made) is is_half
+
+
+def test_what_is_no_whole_jpeg_stores_no_half_colours() -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(PIXELS).convert("L").save(buffer, "JPEG")
+    for data in (b"", b"\xff\xd8\xff", buffer.getvalue(), buffer.getvalue()[:30]):
+        assert not has_half_chroma(data)
 
 
 @pytest.mark.parametrize(

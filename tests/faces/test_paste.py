@@ -50,6 +50,22 @@ def test_the_picture_keeps_its_bytes_outside_the_crop(centre: tuple[float, float
     assert not pasted[inside].any()
 
 
+@pytest.mark.parametrize("scale", [2.0, 1.2, 0.8, 0.3, 0.06])
+def test_a_blend_is_what_its_formula_says(scale: float) -> None:
+    """Of two flat colours under a mask that rises from left to right, which any interpolation keeps."""
+    size, pasted = 64, np.full((480, 640, 3), (40, 90, 250), np.uint8)
+    colour, matrix = np.array([200, 90, 10]), crop_matrix(scale, 12, (320, 240), 64)
+    mask = np.tile(np.linspace(0.0, 1.0, size, dtype=np.float32), (size, 1))
+    paste_crop(pasted, np.broadcast_to(colour.astype(np.uint8), (size, size, 3)), mask, matrix)
+    rows, columns = np.mgrid[0:480, 0:640]
+    in_crop = transform_points(np.stack([columns, rows], axis=-1).reshape(-1, 2), matrix).reshape(480, 640, 2)
+    inside = ((in_crop > 2) & (in_crop < size - 3)).all(-1)
+    weight = (in_crop[inside][:, :1] / (size - 1)).astype(np.float64)
+    exact = np.array([40, 90, 250]) * (1 - weight) + colour * weight
+    assert inside.sum() > 500
+    assert np.abs(pasted[inside] - exact).max() < 3.5
+
+
 def test_where_the_mask_is_zero_the_picture_keeps_its_bytes() -> None:
     picture = smooth_picture()
     matrix = crop_matrix(1.3, -20, (150, 100), 64)

@@ -63,6 +63,7 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import bundle_hash, read_bundle
     from fusionray.bundle.description import FACE_FUSION
     from fusionray.faces.detect import build_detector
+    from fusionray.faces.image_header import has_half_chroma
     from fusionray.faces.metadata import read_metadata
     from fusionray.runtime.face_preprocessor import SELECTION_PATTERN
     from fusionray.runtime.fuser import Fuser
@@ -88,13 +89,15 @@ def run_fuse(options: argparse.Namespace) -> None:
     signer = build_signer(settings)
     fused = Fuser(bundle, build_detector(options.detector)).fuse(source, target, options.faces, options.strength)
     provenance = Provenance(bundle.description.name, bundle_hash(bundle))
+    encoded = Path(options.target).read_bytes()
     data = encode_output(
         fused.image,
         provenance,
         formats[output.suffix.lower()],  # type: ignore[arg-type]
         signer=signer,
         mark=Mark(MarkConfig(enabled=True)) if options.mark else None,
-        metadata=read_metadata(Path(options.target).read_bytes(), options.metadata),
+        metadata=read_metadata(encoded, options.metadata),
+        half_chroma=has_half_chroma(encoded),
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(data)

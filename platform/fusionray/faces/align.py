@@ -21,7 +21,7 @@ from fusionray.faces.face import Image, Matrix, Points
 # Down to this scale, a warp that reads 4 pixels for each one it writes skips none that matters.
 _SHARP_SCALE = 1 / 1.3
 # Between the pixels of a picture enlarged by this, a line differs by 52 dB from the cubic curve through all of them.
-_MAX_ENLARGEMENT = 4
+MAX_ENLARGEMENT = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -129,7 +129,7 @@ def warp(
         image, matrix_23 = _halve_region(image, matrix_23, width, height, border)
     elif cubic and scale >= 2.0:
         # A cubic resize takes a tenth of the time of a cubic warp.
-        image, matrix_23 = _enlarge(image, matrix_23, min(math.floor(scale), _MAX_ENLARGEMENT))
+        image, matrix_23 = enlarge(image, matrix_23, min(math.floor(scale), MAX_ENLARGEMENT))
         cubic = False
     fold = 2 if affine_scale(matrix_23) < _SHARP_SCALE else 1
     matrix = _resized(matrix_23, 1.0, fold)
@@ -169,10 +169,12 @@ def _halve_region(
     return part, _resized(matrix_23, 1.0 / power, 1.0, (left, top))
 
 
-def _enlarge(image: NDArray[np.generic], matrix_23: Matrix, factor: int) -> tuple[NDArray[np.generic], Matrix]:
+def enlarge(
+    image: NDArray[np.generic], matrix_23: Matrix, factor: int, interpolation: int = cv2.INTER_CUBIC
+) -> tuple[NDArray[np.generic], Matrix]:
     """Enlarge a picture by a whole factor; return it with the rest of the map."""
     size = (image.shape[1] * factor, image.shape[0] * factor)
-    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_CUBIC)), _resized(matrix_23, factor, 1.0)
+    return np.asarray(cv2.resize(image, size, interpolation=interpolation)), _resized(matrix_23, factor, 1.0)
 
 
 def warp_crop(image: Image, matrix_23: Matrix, size: int) -> Image:

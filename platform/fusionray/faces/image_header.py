@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from fusionray.errors import ImageRejected
@@ -67,6 +68,19 @@ def answer_format(data: bytes) -> PictureFormat:
     """
     kind = detect_kind(data)
     return "png" if kind == "bmp" else kind
+
+
+def has_half_chroma(data: bytes) -> bool:
+    """Tell whether an encoded picture is a JPEG that stores colours at half of its resolution in both directions."""
+    with suppress(ImageRejected, struct.error, IndexError):
+        if detect_kind(data) != "jpeg":
+            return False
+        for marker, start, _ in _jpeg_segments(data):
+            if marker in _JPEG_FRAMES:
+                # Number of components, then for each its name, its sampling factors, and its table.
+                num_components, factors = data[start + 5], data[start + 7 : start + 15 : 3]
+                return num_components == 3 and factors == b"\x22\x11\x11"
+    return False
 
 
 def detect_kind(data: bytes) -> ImageKind:

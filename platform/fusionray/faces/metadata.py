@@ -1,7 +1,12 @@
-"""The metadata of a picture that an answer made from it may keep: its ICC profile, and its EXIF data."""
+"""The metadata of a picture that an answer made from it may keep: its ICC profile, and its EXIF data.
+
+Pillow reads them, and writes them into PNG and WebP files. JPEG files come from a faster encoder, which writes none.
+"""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,6 +21,9 @@ from fusionray.faces.image_header import KeptMetadata
 MAX_PROFILE_BYTES = 2**20
 # A JPEG holds EXIF data in one segment.
 MAX_EXIF_BYTES = 65_000
+# A segment states its length in 16 bits, which count themselves.
+MAX_SEGMENT_BYTES = 65_533
+XMP_NAME, ICC_NAME = b"http://ns.adobe.com/xap/1.0/\0", b"ICC_PROFILE\0"
 # Bytes of an ICC profile that name the colours of the pixels that it describes (ICC.1:2022, 7.2.6).
 PROFILE_COLOURS = slice(16, 20)
 
@@ -58,3 +66,34 @@ def read_exif(picture: ImageFile) -> bytes | None:
         return None
     encoded = exif.tobytes()
     return encoded if len(encoded) <= MAX_EXIF_BYTES else None
+
+
+def add_jpeg_metadata(data: bytes, xmp: bytes, metadata: PictureMetadata) -> bytes:
+    """Write an XMP packet, EXIF data and an ICC profile into an encoded JPEG without any, after its JFIF segment.
+
+    Raises: ValueError if the packet or the EXIF data do not fit a segment.
+
+    Source: JFIF 1.02, "APP0"; XMP specification, part 3, "JPEG"; ICC.1:2022, B.4.
+    """
+    (app0_length,) = struct.unpack_from(">H", data, 4)
+    start = 4 + app0_length
+    segments = [*([write_segment(0xE1, metadata.exif)] if metadata.exif else []), write_segment(0xE1, XMP_NAME + xmp)]
+    return b"".join([data[:start], *segments, *write_profile(metadata.icc_profile or b""), data[start:]])
+
+
+def write_profile(profile: bytes) -> Iterator[bytes]:
+    """Write an ICC profile as segments, each with its number, from 1, and their count."""
+    size = MAX_SEGMENT_BYTES - len(ICC_NAME) - 2
+    parts = [profile[start : start + size] for start in range(0, len(profile), size)]
+    for number, part in enumerate(parts, 1):
+        yield write_segment(0xE2, ICC_NAME + bytes((number, len(parts))) + part)
+
+
+def write_segment(marker: int, content: bytes) -> bytes:
+    """Write a segment of a JPEG file.
+
+    Raises: ValueError if the content is too long.
+    """
+    if len(content) > MAX_SEGMENT_BYTES:
+        raise ValueError(f"a JPEG segment holds {MAX_SEGMENT_BYTES} bytes, not {len(content)}")
+    return struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fusionray.bundle.bundle import Bundle, bundle_hash
 from fusionray.faces.decode import decode_image
 from fusionray.faces.detect import build_detector
-from fusionray.faces.image_header import PictureFormat
+from fusionray.faces.image_header import PictureFormat, has_half_chroma
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.session import choose_providers
 from fusionray.safety.output import encode_output
@@ -68,4 +68,7 @@ class PlainFuser:
 
     def answer(self) -> bytes:
         """Return the file that a client would receive."""
-        return encode_output(self.fuse(), self.provenance, self.picture_format, signer=self.signer)
+        half_chroma = has_half_chroma(self.pictures[1])
+        return encode_output(
+            self.fuse(), self.provenance, self.picture_format, signer=self.signer, half_chroma=half_chroma
+        )

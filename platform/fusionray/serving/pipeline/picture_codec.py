@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.faces.face import Image
-from fusionray.faces.image_header import PictureFormat
+from fusionray.faces.image_header import PictureFormat, has_half_chroma
 from fusionray.faces.metadata import read_metadata
 from fusionray.safety.mark import Mark
 from fusionray.safety.output import encode_output
@@ -73,7 +73,8 @@ class PictureCodec:
     ) -> bytes:
         """Encode and sign a picture, with a visible mark if the client or the settings ask for it.
 
-        `target` is the encoded picture from which it was made; the settings say which of its metadata are kept.
+        `target` is the encoded picture from which it was made; the settings say which of its metadata are kept. A
+        JPEG of a JPEG has its resolution of colours.
 
         Raises: SigningFailed.
         """
@@ -85,6 +86,7 @@ class PictureCodec:
             signer=self.signer,
             mark=self.mark if self.always_mark or mark else None,
             metadata=read_metadata(target, self.kept_metadata, self.limits),
+            half_chroma=has_half_chroma(target),
         )
 
 
