@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from types import ModuleType
 
 import pytest
 import ray
 
 from fusionray.errors import ClusterUnavailable
-from fusionray.ray_cluster.connection import decide_use_gpu, require_cpus, wait_for_cpus
+from fusionray.ray_cluster.connection import decide_use_gpu, is_connected, require_cpus, wait_for_cpus
 from fusionray.training.config import WorkersConfig
 from tests.support.child_python import run_python
 
@@ -81,3 +83,8 @@ except ClusterUnavailable as error:
 
 def test_a_block_that_needs_no_ray_starts_none() -> None:
     assert "with cluster():" in run_python("-c", REFUSED)
+
+
+def test_a_thread_that_imports_ray_has_not_connected_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    assert not is_connected()

@@ -90,8 +90,9 @@ def cluster(address: str | None = None, http_host: str | None = None) -> Iterato
 
 def is_connected() -> bool:
     """Return whether this process is connected to a Ray cluster."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()
+    # Another thread may be importing Ray just now: then the module is there, but its functions are not yet.
+    is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
+    return is_initialized is not None and is_initialized()
 
 
 def require_cluster() -> None:

@@ -23,7 +23,14 @@ from fusionray.bundle.bundle import read_bundle
 from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ServiceFailed
 from fusionray.ray_cluster.connection import require_cluster
-from fusionray.serving.addresses import LOOPBACK, WILDCARDS, check_exposure, choose_serve_host, wait_until_reachable
+from fusionray.serving.addresses import (
+    LOOPBACK,
+    WILDCARDS,
+    check_exposure,
+    choose_serve_host,
+    keep_replica_on_loopback,
+    wait_until_reachable,
+)
 from fusionray.serving.auth.rate_limits import RateLimiter
 from fusionray.serving.config import ServeConfig, StageConfig, with_absolute_paths
 from fusionray.serving.http.middleware import read_key_digest
@@ -69,6 +76,8 @@ def build_application(config: ServeConfig) -> Application:
             max_ongoing_requests=UNLIMITED_REQUESTS,
         )
         parts["rate_limiter"] = limiter.bind(Path(config.keys.usage_file) if config.keys.usage_file else None)
+    if config.listen_on_every_node and (num_nodes := count_nodes()) > 1:
+        parts["listeners"] = deploy_listeners(num_nodes).bind()
     ingress = deploy(serve.ingress()(Ingress), "Ingress", config.ingress, UNLIMITED_REQUESTS)
     return ingress.bind(config, read_key_digest(), **parts)
 
@@ -79,6 +88,33 @@ def deploy(part: type, name: str, stage: StageConfig, max_ongoing_requests: int)
         # Ray Serve checks this setting, although variables replace it (environment.py sets them).
         warnings.filterwarnings("ignore", "The `metrics_interval_s` field", DeprecationWarning)
         return serve.deployment(part, name=name, max_ongoing_requests=max_ongoing_requests, **scaling_options(stage))
+
+
+def deploy_listeners(num_nodes: int) -> Deployment:
+    """Make a deployment with an empty replica on every node.
+
+    Ray Serve runs a proxy, and with it HAProxy, on the nodes that have a replica of anything
+    (ray/serve/_private/controller.py, `_update_proxy_nodes`).
+    """
+    return serve.deployment(
+        NodeListener,
+        name="NodeListener",
+        num_replicas=num_nodes,
+        max_replicas_per_node=1,
+        ray_actor_options={"num_cpus": 0},
+    )
+
+
+class NodeListener:
+    """Do nothing: the replica makes Ray Serve listen on its node."""
+
+    def __init__(self) -> None:
+        keep_replica_on_loopback()
+
+
+def count_nodes() -> int:
+    """Count the nodes of the connected cluster."""
+    return sum(node["Alive"] for node in ray.nodes())
 
 
 def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, blocking: bool = True) -> None:
@@ -129,7 +165,7 @@ def start_serve(host: str, port: int) -> None:
     Raises: ServiceFailed if the proxies are not ready in time.
     """
     with stopped_if_late():
-        serve.start(http_options={"host": host, "port": port})
+        serve.start("EveryNode", http_options={"host": host, "port": port})
 
 
 @contextlib.contextmanager

@@ -238,6 +238,11 @@ class ServeConfig(Section):
     access: AccessConfig = Field(
         default=AccessConfig(), description="From which web pages, and under which names, the service is reached."
     )
+    listen_on_every_node: bool = Field(
+        default=True,
+        description="Take requests on every node that the cluster has at the start, by an empty process on each; false: "
+        "on those with replicas only, so that an autoscaler of nodes can remove the others.",
+    )
     identities: IdentityConfig = Field(default=IdentityConfig(), description="Where source faces are kept.")
     jobs: JobConfig = Field(default=JobConfig(), description="Where jobs are kept.")
     mark: MarkConfig = Field(default=MarkConfig(), description="A visible mark on every output.")

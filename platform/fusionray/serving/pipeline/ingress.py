@@ -48,7 +48,8 @@ class Ingress:
     """Answer requests. Ray Serve calls `__serve_build_asgi_app__` once, and `check_health` again and again.
 
     `fuser` and `faces` are the parts with a deployment of their own; a part that is missing runs in this replica.
-    `rate_limiter` is the deployment that all replicas share.
+    `rate_limiter` is the deployment that all replicas share. Nothing is asked of the `listeners`: named here, they are
+    deployed with the ingress.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class Ingress:
         faces: DeploymentHandle | None = None,
         fuser: DeploymentHandle | None = None,
         rate_limiter: DeploymentHandle | None = None,
+        listeners: DeploymentHandle | None = None,
     ) -> None:
+        del listeners
         config = enter_replica(config)
         self.keys = ApiKeyStore(Path(config.keys.file) if config.keys.file else None, key_digest)
         check_exposure(find_address()[0], not self.keys.is_empty)
