@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from fusionray.bundle.bundle import Bundle, read_bundle
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid, FusionRayError, ModelRejected
-from fusionray.export.import_layouts import list_layouts, load_import_config
+from fusionray.export.import_layouts import load_import_config
 from fusionray.export.import_onnx import import_model
 from fusionray.export.onnx_graphs import read_imported_model
-from fusionray.faces.align import load_template
+from fusionray.export.published_layouts import list_layouts
+from fusionray.faces.align import fit_similarity, load_template
 from fusionray.faces.detect import build_detector
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
+from fusionray.runtime.face_preprocessor import FacePreprocessor
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.providers import CPU
 from fusionray.runtime.source_encoding import open_source_encoder
@@ -93,7 +95,7 @@ def test_a_graph_with_an_undeclared_batch_of_one_runs_face_by_face(tmp_path: Pat
 
 def test_an_unused_matrix_of_a_swapper_is_applied_to_the_embedding(tmp_path: Path) -> None:
     swapper = build_swapper([1, 512], [1, 3, 128, 128], unused=MATRIX)
-    bundle = import_bundle(tmp_path, swapper, "licence=x", like="inswapper_128")
+    bundle = import_bundle(tmp_path, swapper, "licence=x", like="inswapper_128_insightface")
     assert bundle.description.embedding.matrix in bundle.description.files
     faces, targets = draw(3, 112), draw(3, 128, 1)
     wanted = unit(unit(embeddings(faces)) @ MATRIX)
@@ -101,6 +103,49 @@ def test_an_unused_matrix_of_a_swapper_is_applied_to_the_embedding(tmp_path: Pat
     assert np.abs(fuse(bundle, faces, targets).crops.astype(int) - tinted(targets, wanted[:, :3], 1.0)).max() <= 1
     plain = import_bundle(tmp_path, swapper, "licence=x", "embedding.matrix=none", like="inswapper_128")
     assert np.allclose(open_source_encoder(plain, ON_CPU).encode_crops(faces), unit(embeddings(faces)), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["inswapper_128", "inswapper_128_fp16"])
+def test_inswapper_takes_the_product_with_its_matrix_as_it_comes_in_facefusion(tmp_path: Path, name: str) -> None:
+    bundle = import_bundle(tmp_path, build_swapper([1, 512], [1, 3, 128, 128], unused=MATRIX), "licence=x", like=name)
+    faces = draw(3, 112)
+    sources = open_source_encoder(bundle, ON_CPU).encode_crops(faces)
+    assert np.allclose(sources, unit(embeddings(faces)) @ MATRIX, rtol=1e-3, atol=1e-3)
+    assert np.linalg.norm(sources, axis=1).min() > 2
+
+
+def test_alphaface_takes_the_embedding_as_the_encoder_gives_it(tmp_path: Path) -> None:
+    swapper = build_swapper([1, 512], [1, 3, 256, 256])
+    bundle = import_bundle(tmp_path, swapper, "licence=x", like="alphaface_256")
+    faces = draw(2, 112)
+    assert np.allclose(open_source_encoder(bundle, ON_CPU).encode_crops(faces), embeddings(faces), rtol=1e-3, atol=0.05)
+
+
+def test_crops_of_a_model_of_facefusion_are_cut_as_facefusion_cuts_them(tmp_path: Path) -> None:
+    swapper = build_swapper([1, 512], [1, 3, 256, 256])
+    picture = draw_person(2)
+    detector = build_detector("default")
+    face = detector.detect(picture)[0]
+    bundle = import_bundle(tmp_path, swapper, "licence=x", like="hyperswap_1a_256")
+    assert read_bundle(bundle.folder).description.template_anchor == "first_pixel"
+    preprocessor = FacePreprocessor(bundle, detector, ON_CPU)
+    # FaceFusion multiplies the fractions of its templates, pixels of 128 divided by 128, by the size of the crop.
+    wanted = fit_similarity(face.landmarks, load_template("arcface_128").points(128) * 2.0)
+    assert preprocessor.cut_crops(picture, [face]).matrices[0] == pytest.approx(wanted, abs=1e-3)
+    ours = import_bundle(tmp_path, swapper, "licence=x", "template_anchor=edge", like="hyperswap_1a_256")
+    assert "template_anchor" not in json.loads((ours.folder / "bundle.json").read_text())
+    (matrix,) = FacePreprocessor(ours, detector, ON_CPU).cut_crops(picture, [face]).matrices
+    # Half a pixel of 256, a quarter of a pixel of 128.
+    assert (matrix - wanted)[:, 2] == pytest.approx([0.5, 0.5], abs=1e-3)
+
+
+def test_help_of_import_names_every_published_layout(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["import", "--help"])
+    words = capsys.readouterr().out.replace(",", " ").split()
+    known = {f"hyperswap_1{letter}_256" for letter in "abc"} | {f"ghost_{number}_256" for number in (1, 2, 3)}
+    known |= {"hififace_unofficial_256", "inswapper_128", "inswapper_128_fp16", "inswapper_128_insightface"}
+    assert known <= set(list_layouts()) <= set(words)
 
 
 def test_a_changed_matrix_is_refused(tmp_path: Path) -> None:
@@ -121,10 +166,12 @@ def test_a_converter_converts_raw_embeddings(tmp_path: Path) -> None:
     path = save(tmp_path, converter=converter)["converter"]
     swapper = build_swapper(["N", 512], ["N", 3, 256, 256])
     faces = draw(3, 112)
-    bundle = import_bundle(tmp_path, swapper, "licence=x", f"embedding.converter={path}", like="ghost_256")
+    bundle = import_bundle(tmp_path, swapper, "licence=x", f"embedding.converter={path}", like="ghost_2_256")
     raw = embeddings(faces) @ MATRIX
     assert np.allclose(open_source_encoder(bundle, ON_CPU).encode_crops(faces), raw, rtol=1e-3, atol=0.05)
-    bundle = import_bundle(tmp_path, swapper, "licence=x", f"embedding.converter={path}", like="hififace_256")
+    bundle = import_bundle(
+        tmp_path, swapper, "licence=x", f"embedding.converter={path}", like="hififace_unofficial_256"
+    )
     assert np.allclose(open_source_encoder(bundle, ON_CPU).encode_crops(faces), unit(raw), atol=1e-5)
 
 
@@ -288,7 +335,7 @@ def test_every_layout_can_be_imported(tmp_path: Path, name: str) -> None:
 
 
 def test_an_unknown_layout_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigInvalid, match="--like nothing: not known; there are blendswap_256"):
+    with pytest.raises(ConfigInvalid, match="--like nothing: not known; there are alphaface_256"):
         load_import_config(like="nothing")
 
 

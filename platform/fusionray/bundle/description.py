@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fusionray.config import Section
+from fusionray.faces.face import TemplateAnchor
 
 FORMAT_VERSION: Literal[2] = 2
 GENERATOR_NAME = "generator.onnx"
@@ -24,7 +25,7 @@ IDENTITY_SIZE = 112
 FACE_FUSION = "face_fusion"
 # Roles of outputs; all other roles are inputs.
 OUTPUT_ROLES = ("output", "mask")
-FACE_FIELDS = ("template", "identity_template", "embedding")
+FACE_FIELDS = ("template", "identity_template", "template_anchor", "embedding")
 
 SINCE_FORMAT_2: Any = {
     "embedding": True,
@@ -130,7 +131,8 @@ class BundleDescription(Section):
 
     Roles of face fusion are `source`, `target`, `output` and optionally `mask` of `generator.onnx`, and `input` and
     `source` of `identity.onnx`, which is absent if the `source` is a picture. Source faces are aligned to
-    `identity_template`, target faces to `template`. Other tasks have `generator.onnx` with any input roles and one
+    `identity_template`, target faces to `template`; `template_anchor` stays in place when a template is enlarged to the
+    size of a crop (`faces/align.py`). Other tasks have `generator.onnx` with any input roles and one
     `output`. An imported model has no `parity`. `name` appears in HTTP headers and in the registry, so it is ASCII
     without spaces.
     """
@@ -141,6 +143,7 @@ class BundleDescription(Section):
     size: int = Field(gt=0)
     template: str = ""
     identity_template: str = "arcface_112"
+    template_anchor: TemplateAnchor = "edge"
     tensors: dict[str, dict[str, TensorDescription]]
     embedding: EmbeddingRule = EmbeddingRule()
     licence: str
@@ -166,12 +169,15 @@ class BundleDescription(Section):
     def to_json(self) -> dict[str, Any]:
         """Return the description as it is written and hashed.
 
-        Face fusion omits `task`, and format 1 omits later fields, so that hashes of older bundles stay the same.
+        Face fusion omits `task` and the default `template_anchor`, and format 1 omits later fields, so that hashes of
+        older bundles stay the same.
         """
         if self.task != FACE_FUSION:
             return self.model_dump(mode="json", exclude=set(FACE_FIELDS))
-        later_fields = SINCE_FORMAT_2 if self.format_version == 1 else {}
-        return self.model_dump(mode="json", exclude={"task": True, **later_fields})
+        omitted = {"task": True, **(SINCE_FORMAT_2 if self.format_version == 1 else {})}
+        if self.template_anchor == "edge":
+            omitted["template_anchor"] = True
+        return self.model_dump(mode="json", exclude=omitted)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -84,6 +84,8 @@ def run_facefusion(options: argparse.Namespace) -> None:
 
 
 def add_import(verbs: Verbs) -> None:
+    from fusionray.export.published_layouts import list_layouts
+
     parser = add_verb(
         verbs,
         "import",
@@ -102,7 +104,13 @@ def add_import(verbs: Verbs) -> None:
     parser.add_argument("--licence", help="licence of the weights; required")
     parser.add_argument("--name", help="name of the model; default: that of its file")
     model = parser.add_argument_group("what the ONNX file does not say")
-    model.add_argument("--like", metavar="NAME", help="take the known conventions of a model, such as inswapper_128")
+    layouts = list_layouts()
+    model.add_argument(
+        "--like",
+        metavar="NAME",
+        choices=layouts,
+        help=f"take the known conventions of a published model: {', '.join(layouts)}",
+    )
     model.add_argument("--identity", metavar="FILE", help="ONNX file of the ArcFace encoder that the model expects")
     model.add_argument("--template", help="alignment template of the target crops, such as arcface_128")
     model.add_argument("--source-kind", choices=("embedding", "picture"), help="what the model takes as its source")

@@ -1,18 +1,18 @@
-"""Options of `fusionray import`, and the layouts of published models for `--like`."""
+"""Options of `fusionray import`, and how the layout of a published model (`--like`) fills them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from fusionray.bundle.description import Level, TensorDescription, per_channel
 from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
-from fusionray.errors import ConfigInvalid, ModelRejected
+from fusionray.errors import ModelRejected
+from fusionray.export.published_layouts import list_layouts, read_layout
+from fusionray.faces.face import TemplateAnchor
 
 Channels = tuple[float, float, float]
 
@@ -106,6 +106,11 @@ class ImportConfig(Section):
     )
     name: str | None = Field(None, description="Name of the model; null: the name of its file.")
     template: str | None = Field(None, description="Alignment template of the target crops.")
+    template_anchor: TemplateAnchor = Field(
+        "edge",
+        description="What stays in place when a template is enlarged to a crop. 'edge': the edge of the crop, so that "
+        "every size shows the same; 'first_pixel': the centre of its first pixel, as FaceFusion and SimSwap cut crops.",
+    )
     size: int | None = Field(None, gt=0, description="Side of the target crop, if the model accepts any.")
     source_kind: Literal["embedding", "picture"] | None = Field(None, description="What the model takes as its source.")
     source_template: str | None = Field(
@@ -135,29 +140,6 @@ def load_import_config(
     from_file = read_yaml(Path(file)) if file is not None else {}
     tree = merge_trees(read_layout(like), from_file) if like else from_file
     return validate(ImportConfig, merge_trees(tree, parse_overrides(overrides)), str(file or "the command line"))
-
-
-def read_layouts() -> dict[str, dict[str, Any]]:
-    tree: dict[str, dict[str, Any]] = yaml.safe_load(
-        files("fusionray.export").joinpath("import_layouts.yaml").read_text("utf-8")
-    )
-    return tree
-
-
-def list_layouts() -> list[str]:
-    """Return the names of the layouts, sorted."""
-    return sorted(read_layouts())
-
-
-def read_layout(name: str) -> dict[str, Any]:
-    """Read a layout as a part of the tree of `ImportConfig`.
-
-    Raises: ConfigInvalid if there is no layout of that name.
-    """
-    table = read_layouts()
-    if name not in table:
-        raise ConfigInvalid(f"--like {name}: not known; there are {', '.join(sorted(table))}")
-    return {key: value for key, value in table[name].items() if key not in ("facts", "encoder_note")}
 
 
 def require(value: Any, name: str, option: str) -> Any:

@@ -87,6 +87,7 @@ def import_model(config: ImportConfig) -> Bundle:
         size=ports.size,
         template=template,
         identity_template=source_template,
+        template_anchor=config.template_anchor,
         tensors=tensors,
         embedding=encoding.rule,
         licence=licence,

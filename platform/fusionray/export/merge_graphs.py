@@ -1,12 +1,13 @@
 """Merge identity encoder, embedding conversion and generator of a bundle into one ONNX graph.
 
-Inputs `source` [N,3,s,s] and `target` [N,3,S,S], output `output` [N,3,S,S], all RGB in 0..1. Where the mask is 0, the
-output is the target.
+Inputs `source` [1,3,s,s] and `target` [1,3,C,C], output `output` [1,3,C,C], all RGB in 0..1. C is a multiple of the
+generator's size: its target is the crop reduced by area averaging, and its output and mask are enlarged again. So where
+the mask is 0, the output is the target at full resolution.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -24,6 +25,8 @@ from fusionray.runtime.source_encoding import load_matrix
 # Since this version, Slice, Clip and ReduceSum take their parameters as inputs, as the added nodes do.
 OLDEST_OPSET = 13
 SMALLEST_LENGTH = 1e-12
+# The cubic kernel of OpenCV, which enlarges crops when the runtime pastes them.
+CUBIC_COEFFICIENT = -0.75
 
 
 class GraphMerger:
@@ -76,13 +79,31 @@ class GraphMerger:
         black_C11, span_C11 = value_range(described)
         channels = 1 if described.meaning == "mask" else 3
         shifted = self.add_node("Sub", tensor, self.add_constant(black_C11[:channels]))
-        scaled = self.reorder_channels(self.add_node("Div", shifted, self.add_constant(span_C11[:channels])), described)
+        scaled = self.add_node("Div", shifted, self.add_constant(span_C11[:channels]))
+        return self.clip(self.reorder_channels(scaled, described))
+
+    def reduce(self, tensor: str, factor: int) -> str:
+        """Reduce a picture by area averaging."""
+        if factor == 1:
+            return tensor
+        return self.add_node("AveragePool", tensor, kernel_shape=[factor, factor], strides=[factor, factor])
+
+    def enlarge(self, tensor: str, factor: int, mode: Literal["cubic", "linear"]) -> str:
+        """Enlarge a picture or mask in 0..1, and clip the overshoot of the cubic kernel."""
+        if factor == 1:
+            return tensor
+        scales = self.add_constant(np.array([1, 1, factor, factor], np.float32))
+        kernel = {"cubic_coeff_a": CUBIC_COEFFICIENT} if mode == "cubic" else {}
+        return self.clip(self.add_node("Resize", tensor, "", scales, mode=mode, **kernel))
+
+    def clip(self, tensor: str) -> str:
+        """Clip to 0..1."""
         bounds = (self.add_constant(np.array(value, np.float32)) for value in (0.0, 1.0))
-        return self.add_node("Clip", scaled, *bounds)
+        return self.add_node("Clip", tensor, *bounds)
 
     def normalize(self, source: str, length: int) -> str:
         """Scale the embedding, the first 512 values of a source, to unit length."""
-        first, middle, last, axis = (self.add_constant(np.array([n])) for n in (0, EMBEDDING_LENGTH, length, 1))
+        first, middle, axis = (self.add_constant(np.array([n])) for n in (0, EMBEDDING_LENGTH, 1))
         embedding = self.add_node("Slice", source, first, middle, axis)
         squares = self.add_node("ReduceSum", self.add_node("Mul", embedding, embedding), axis, keepdims=1)
         norm = self.add_node(
@@ -91,28 +112,34 @@ class GraphMerger:
         unit = self.add_node("Div", embedding, norm)
         if length <= EMBEDDING_LENGTH:
             return unit
+        last = self.add_constant(np.array([length]))
         return self.add_node("Concat", unit, self.add_node("Slice", source, middle, last, axis), axis=1)
 
 
-def merge_models(bundle: Bundle) -> Any:
+def merge_models(bundle: Bundle, crop_size: int) -> Any:
     """Merge the models of a bundle into one ONNX model, which takes one face at a time.
+
+    `crop_size` is the side C of the target crop, a multiple of the generator's size.
 
     Raises: BundleInvalid if a model cannot be converted to the newest opset among them.
     """
     models = load_models(bundle)
     merger = GraphMerger()
+    factor = crop_size // bundle.description.size
     source = add_source_encoder(merger, bundle, models) if IDENTITY_NAME in models else None
     if source is None:
         source = merger.from_unit("source", bundle.tensor(GENERATOR_NAME, "source"))
-    target = merger.from_unit("target", bundle.tensor(GENERATOR_NAME, "target"))
+    target = merger.from_unit(merger.reduce("target", factor), bundle.tensor(GENERATOR_NAME, "target"))
     ports = {role: bundle.port(GENERATOR_NAME, role) for role in ("source", "target", "output")}
     merger.add_model(models[GENERATOR_NAME], "generator_", {ports["source"]: source, ports["target"]: target})
     face = merger.to_unit(f"generator_{ports['output']}", bundle.tensor(GENERATOR_NAME, "output"))
+    face = merger.enlarge(face, factor, "cubic")
     if has_mask(bundle):
         mask = merger.to_unit(f"generator_{bundle.port(GENERATOR_NAME, 'mask')}", bundle.tensor(GENERATOR_NAME, "mask"))
+        mask = merger.enlarge(mask, factor, "linear")
         face = merger.add_node("Add", "target", merger.add_node("Mul", mask, merger.add_node("Sub", face, "target")))
     merger.add_alias(face, "output")
-    return build_model(bundle, merger, models)
+    return build_model(bundle, merger, models, crop_size)
 
 
 def add_source_encoder(merger: GraphMerger, bundle: Bundle, models: dict[str, Any]) -> str:
@@ -162,9 +189,8 @@ def opset_of(model: Any) -> int:
     return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=OLDEST_OPSET)
 
 
-def build_model(bundle: Bundle, merger: GraphMerger, models: dict[str, Any]) -> Any:
+def build_model(bundle: Bundle, merger: GraphMerger, models: dict[str, Any], crop_size: int) -> Any:
     """Build the model of the collected nodes, with a batch of one face, as FaceFusion passes it."""
-    size = bundle.description.size
     side = bundle.source_shape[-1] if bundle.description.source_is_picture else 112
 
     def port(name: str, pixels: int) -> Any:
@@ -173,8 +199,8 @@ def build_model(bundle: Bundle, merger: GraphMerger, models: dict[str, Any]) -> 
     graph = helper.make_graph(
         merger.nodes,
         bundle.description.name,
-        [port("source", side), port("target", size)],
-        [port("output", size)],
+        [port("source", side), port("target", crop_size)],
+        [port("output", crop_size)],
         merger.constants,
     )
     opsets = {entry.domain: entry.version for model in models.values() for entry in model.opset_import}

@@ -2,7 +2,8 @@
 
 Coordinates follow OpenCV: pixel centres lie at whole numbers, so a picture of width W covers -0.5 .. W - 0.5. A
 template is five points in the unit square of the crop; enlarging a crop from S to k * S therefore moves a point
-from p to (p + 0.5) * k - 0.5, and a large crop reduced by area averaging is the small crop.
+from p to (p + 0.5) * k - 0.5, and a large crop reduced by area averaging is the small crop. Some models were trained on
+crops that move it from p to p * k: these enlarge a template about the centre of its first pixel.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from fusionray.faces.face import Image, Matrix, Points
+from fusionray.faces.face import Image, Matrix, Points, TemplateAnchor
 
 # Down to this scale, a warp that reads 4 pixels for each one it writes skips none that matters.
 _SHARP_SCALE = 1 / 1.3
@@ -26,18 +27,21 @@ MAX_ENLARGEMENT = 4
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Template:
-    """The five points in a crop. `unit_points` is [5, 2] float64 in the unit square of the crop."""
+    """The five points in a crop. `unit_points` is [5, 2] float64 in the unit square of the crop of the native size."""
 
     name: str
     native_size: int
     unit_points: NDArray[np.float64]
+    anchor: TemplateAnchor = "edge"
 
     def points(self, size: int) -> Points:
         """Return the five points in the pixels of a crop of `size`; at the native size, the published numbers."""
+        if self.anchor == "first_pixel":
+            return ((self.unit_points * self.native_size - 0.5) * (size / self.native_size)).astype(np.float32)
         return (self.unit_points * size - 0.5).astype(np.float32)
 
 
-def load_template(name: str) -> Template:
+def load_template(name: str, anchor: TemplateAnchor = "edge") -> Template:
     """Load a template of `templates.yaml` by its name.
 
     Raises:
@@ -48,7 +52,7 @@ def load_template(name: str) -> Template:
         raise ValueError(f"template: {name!r} is not known; choose one of {', '.join(sorted(table))}")
     native_size = int(table[name]["size"])
     points = np.asarray(table[name]["points"], np.float64)
-    return Template(name, native_size, (points + 0.5) / native_size)
+    return Template(name, native_size, (points + 0.5) / native_size, anchor)
 
 
 def fit_similarity(source: NDArray[np.floating], target: NDArray[np.floating]) -> Matrix:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ Plane = NDArray[np.uint8]
 """[S, S] uint8."""
 FloatMap = NDArray[np.float32]
 """[S, S] float32 in 0..1."""
+TemplateAnchor = Literal["edge", "first_pixel"]
+"""What stays in place when a template is enlarged to a crop: the edge of the crop, or the centre of its first pixel."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -153,6 +153,6 @@ def has_extent(face: Face) -> bool:
 
 def find_template(bundle: Bundle, name: str) -> Template:
     try:
-        return load_template(name)
+        return load_template(name, bundle.description.template_anchor)
     except ValueError as error:
         raise BundleInvalid(f"{bundle.folder}: {error}; export the model again with one of them") from None

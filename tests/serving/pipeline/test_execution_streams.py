@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from fusionray.bundle.bundle import bundle_hash
+from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.engine import EngineReport
-from fusionray.serving.config import GeneratorStageConfig
-from fusionray.serving.pipeline.generator_stage import ExecutionStreams, plan_streams
+from fusionray.serving.config import GeneratorStageConfig, ModelConfig, ServeConfig
+from fusionray.serving.pipeline.generator_stage import ExecutionStreams, LoadedGenerator, plan_streams
+from fusionray.serving.schema import ModelVersion
+from tests.support.tiny_bundle import write_tiny_bundle
 
 
 def report(provider: str, threads: int) -> EngineReport:
@@ -32,3 +38,22 @@ def test_settings_override_the_plan() -> None:
     settings = GeneratorStageConfig(num_streams=1, max_batch=3)
     assert plan_streams(settings, report("CPUExecutionProvider", 2)) == ExecutionStreams(1, 3)
     assert plan_streams(settings, report("TensorrtExecutionProvider", 1)) == ExecutionStreams(1, 3)
+
+
+def test_the_generator_warms_up_with_the_batch_size_that_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    version = ModelVersion("tiny", str(bundle.folder), bundle_hash(bundle))
+    config = ServeConfig(models=(ModelConfig(bundle=str(bundle.folder)),), fuser=GeneratorStageConfig(max_batch=12))
+    warmed: list[int] = []
+    warm_up = CropFuser.warm_up
+
+    def record(fuser: CropFuser) -> None:
+        warmed.append(fuser.max_batch)
+        warm_up(fuser)
+
+    monkeypatch.setattr(CropFuser, "warm_up", record)
+    generator = LoadedGenerator(version, config)
+    generator.batcher.close()
+    assert set(warmed) == {12}

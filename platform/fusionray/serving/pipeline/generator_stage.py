@@ -102,9 +102,10 @@ class LoadedGenerator:
     def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
         bundle = open_bundle(version, config.tracking_uri)
         fuser = CropFuser(bundle, config.runtime, precision=version.precision)
-        fuser.warm_up()
         streams = plan_streams(config.fuser, fuser.report)
+        # Before the warm-up, which runs every size of a batch on a GPU.
         fuser.max_batch = streams.max_batch
+        fuser.warm_up()
         narrow_fuser = None
         if streams.threads is not None:
             narrow = config.runtime.model_copy(update={"threads": streams.threads})
