@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.runtime.engine_cache import ENTRY_NAME, EngineCache, make_key
+from fusionray.environment import CACHE_VARIABLE
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engine_cache import ENTRY_NAME, EngineCache, make_key, open_cache
 from tests.support.child_python import ROOT
 
 PARTS = {"model": "a", "precision": "fp32"}
@@ -269,3 +271,14 @@ def test_entries_of_a_read_only_folder_are_used(read_only_folder: Path) -> None:
     assert found is not None
     with found:
         assert found.files["engine"].read() == b"engine"
+
+
+def test_only_engines_that_take_minutes_are_cached_unless_a_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    assert open_cache(RuntimeConfig()) is None
+    cache = open_cache(RuntimeConfig(), by_default=True)
+    assert cache is not None
+    assert cache.folder == tmp_path / "fusionray" / "engines"
+    assert open_cache(RuntimeConfig(cache=None), by_default=True) is None

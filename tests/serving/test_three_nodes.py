@@ -1,4 +1,4 @@
-"""A service on a cluster of three nodes, asked from a host that is none of them: it answers on each, and scales over all.
+"""A service on a cluster of three nodes, asked from a foreign host: it answers on each, and scales over all.
 
 Nodes and client live in network namespaces of their own, so that every request crosses a network.
 """
@@ -106,7 +106,7 @@ def service(cluster: Cluster, bundle: str, folder: Path) -> Iterator[None]:
         "FUSIONRAY_API_KEY": KEY,
     }
     running = subprocess.Popen(
-        [*command, "--host", "0.0.0.0", "--port", str(cluster.port)],  # noqa: S104
+        [*command, "--host", "0.0.0.0", "--port", str(cluster.port)],
         stdout=subprocess.PIPE,
         text=True,
         env=variables,

@@ -15,7 +15,7 @@ from fusionray.background import run_in_background
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import GENERATOR_NAME, WeightPrecision
 from fusionray.errors import ProviderUnavailable
-from fusionray.runtime.config import ComputePrecision, RuntimeConfig
+from fusionray.runtime.config import AUTO, ComputePrecision, RuntimeConfig
 from fusionray.runtime.engine import EngineReport, InferenceEngine, open_engine, open_generator
 
 REFRESH_SECONDS = 0.5
@@ -52,7 +52,7 @@ def compile_bundle(
     Raises: ValueError if `settings.cache` is not set; ProviderUnavailable if a provider or precision does not run here;
         BundleInvalid, also if the bundle lacks a variant.
     """
-    if settings.cache is None:
+    if settings.cache in (None, AUTO):
         raise ValueError("cache: is not set; give the folder in which to store compiled engines")
     models = list_models(bundle, variants)
     planned = [(*model, precision) for precision in precisions or (settings.precision,) for model in models]

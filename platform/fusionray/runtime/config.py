@@ -10,6 +10,8 @@ from fusionray.config import Section, in_unit
 
 EngineName = Literal["onnxruntime", "openvino"]
 ComputePrecision = Literal["fp32", "bf16", "fp16"]
+# The engine cache that the hardware chooses.
+AUTO = "auto"
 OptionValue = bool | int | float | str
 
 
@@ -46,7 +48,11 @@ class RuntimeConfig(Section):
     device_memory_gib: float | None = Field(
         default=None, gt=0, description="GPU memory that CUDA may use; null: no limit."
     )
-    cache: str | None = Field(default=None, description="Folder of compiled engines, local or shared; null: no cache.")
+    cache: str | None = Field(
+        default=AUTO,
+        description="Folder of compiled engines, local or shared; auto: for TensorRT, which builds one for minutes, in "
+        "the user's folder of caches, else none; null: no cache.",
+    )
     cache_gib: float = Field(
         default=8.0, gt=0, description="Largest size of the cache; the least recently used engines are deleted first."
     )

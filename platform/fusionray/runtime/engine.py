@@ -15,7 +15,7 @@ from fusionray.bundle.bundle import Bundle, hash_file
 from fusionray.bundle.description import WeightPrecision
 from fusionray.errors import BundleInvalid
 from fusionray.hardware.device import has_nvidia_device
-from fusionray.runtime.config import ComputePrecision, EngineName, RuntimeConfig
+from fusionray.runtime.config import AUTO, ComputePrecision, EngineName, RuntimeConfig
 
 CacheStatus = Literal["off", "built", "found"]
 
@@ -84,8 +84,9 @@ def open_engine(
     path = Path(path)
     if not path.is_file():
         raise BundleInvalid(f"{path}: there is no such model; copy or export the bundle again")
-    # Only the cache needs the hash.
-    known = digest or (hash_file(path) if settings.cache is not None else "")
+    # Only the cache needs the hash; without a GPU there is one only if the settings name it.
+    is_cached = has_nvidia_device() if settings.cache == AUTO else settings.cache is not None
+    known = digest or (hash_file(path) if is_cached else "")
     model = ModelFile(path, known, weight_precision, quantized)
     # Each library takes a quarter of a second to import, so only the chosen one is imported.
     if choose_engine(settings) == "openvino":

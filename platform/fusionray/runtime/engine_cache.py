@@ -25,7 +25,8 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from fusionray.bundle.bundle import hash_file, replace_folder, store_file
-from fusionray.runtime.config import RuntimeConfig
+from fusionray.environment import find_cache_folder
+from fusionray.runtime.config import AUTO, RuntimeConfig
 from fusionray.storage.lease import Lease
 
 ENTRY_NAME = "entry.json"
@@ -197,12 +198,15 @@ class EngineCache:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def open_cache(settings: RuntimeConfig) -> EngineCache | None:
-    """Open the cache that the settings name; None if they name none."""
-    if settings.cache is None:
+def open_cache(settings: RuntimeConfig, *, by_default: bool = False) -> EngineCache | None:
+    """Open the cache that the settings name, or with `by_default` that of the user if they name none; None: no cache."""
+    folder = settings.cache
+    if folder == AUTO:
+        folder = str(find_cache_folder() / "engines") if by_default else None
+    if folder is None:
         return None
     return EngineCache(
-        settings.cache,
+        folder,
         max_bytes=int(settings.cache_gib * GIB),
         stale_seconds=settings.cache_stale_seconds,
         wait_seconds=settings.cache_wait_seconds,

@@ -94,7 +94,7 @@ class OnnxEngine:
             return self.model.weight_precision
 
     def open(self) -> tuple[ort.InferenceSession, CacheStatus]:
-        cache = open_cache(self.settings)
+        cache = open_cache(self.settings, by_default=self.providers[0] == TENSORRT)
         if cache is not None and self.providers == [CPU]:
             return self.open_graph(cache)
         # If TensorRT cannot start, there is nothing to build: opening the session raises, or falls back.

@@ -120,7 +120,7 @@ class OpenVinoEngine:
             try:
                 return {batch: self.load(entry.files[f"{batch}.blob"].read()) for batch in self.batches}, "found"
             except (RuntimeError, KeyError) as error:
-                problem = f"{self.model.path}: its compiled model in {self.settings.cache} cannot be used ({error})"
+                problem = f"{self.model.path}: its compiled model in the cache cannot be used ({error})"
                 warnings.warn(f"{problem}; continuing without it", RuntimeWarning, stacklevel=4)
         return self.compile(), "off"
 

@@ -14,7 +14,7 @@ from fusionray.config import Section, in_unit, merge_trees, parse_overrides, rea
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import ConfigInvalid
 from fusionray.faces.image_header import KeptMetadata, PictureFormat
-from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.config import AUTO, RuntimeConfig
 from fusionray.safety.audit import AuditConfig
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.mark import MarkConfig
@@ -240,8 +240,8 @@ class ServeConfig(Section):
     )
     listen_on_every_node: bool = Field(
         default=True,
-        description="Take requests on every node that the cluster has at the start, by an empty process on each; false: "
-        "on those with replicas only, so that an autoscaler of nodes can remove the others.",
+        description="Take requests on every node that the cluster has at the start, by an empty process on each; "
+        "false: on those with replicas only, so that an autoscaler of nodes can remove the others.",
     )
     identities: IdentityConfig = Field(default=IdentityConfig(), description="Where source faces are kept.")
     jobs: JobConfig = Field(default=JobConfig(), description="Where jobs are kept.")
@@ -291,7 +291,7 @@ def with_absolute_paths(config: ServeConfig) -> ServeConfig:
     if tree["detector"] != "default":
         others.append((tree, "detector"))
     for holder, name in (*bundles, *others):
-        if holder is not None and holder[name] is not None and not holder[name].startswith(REGISTRY_PREFIX):
+        if holder is not None and holder[name] not in (None, AUTO) and not holder[name].startswith(REGISTRY_PREFIX):
             holder[name] = resolve_location(holder[name])
     return ServeConfig.model_validate(tree)
 

@@ -56,6 +56,7 @@ class Ingress:
         self,
         config: ServeConfig,
         key_digest: bytes | None,
+        *,
         faces: DeploymentHandle | None = None,
         fuser: DeploymentHandle | None = None,
         rate_limiter: DeploymentHandle | None = None,
