@@ -199,7 +199,7 @@ class EngineCache:
 
 
 def open_cache(settings: RuntimeConfig, *, by_default: bool = False) -> EngineCache | None:
-    """Open the cache that the settings name, or with `by_default` that of the user if they name none; None: no cache."""
+    """Open the cache that the settings name, or, `by_default`, the user's if they name none; None: no cache."""
     folder = settings.cache
     if folder == AUTO:
         folder = str(find_cache_folder() / "engines") if by_default else None

@@ -6,16 +6,14 @@ Pictures are uint8 RGB HWC of any size. N faces, S crop size. An encoded source 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import WeightPrecision
-from fusionray.faces.face import Detector, FloatMap, Image, Matrix
+from fusionray.faces.face import Detector, FloatMap, Image
 from fusionray.faces.mask import soft_box_mask
 from fusionray.faces.paste import paste_crop
 from fusionray.runtime.config import RuntimeConfig
@@ -83,17 +81,19 @@ class Fuser:
         """
         target = self.preprocessor.crop_faces(target_image, faces)
         fused = self.crop_fuser.fuse(np.repeat(source[None], len(target.crops), axis=0), target.crops)
-        return paste_fused(target_image, target, fused, strength)
+        return paste_fused(target_image.copy(), target, fused, strength)
 
 
 def paste_fused(target_image: Image, target: FaceCrops, fused: FusedCrops, strength: float = 1.0) -> FusedPicture:
-    """Paste fused crops where the target crops were cut; masks fade out, so the edge of a crop never shows.
+    """Paste fused crops where the target crops were cut, into `target_image` itself, and return it.
 
-    `strength` is the share of the fused face in the blend, 0 (the target as it is) to 1.
+    Masks fade out, so the edge of a crop never shows; where all masks are 0, the picture keeps its bytes. `strength` is
+    the share of the fused face in the blend, 0 (the target as it is) to 1.
     """
     masks = fused.masks * (edge_mask(fused.masks.shape[1]) * np.float32(strength))
-    image = paste_faces(target_image, fused.crops, masks, target.matrices)
-    return FusedPicture(image, len(target.boxes), target.boxes)
+    for crop, mask, matrix in zip(fused.crops, masks, target.matrices, strict=True):
+        paste_crop(target_image, np.ascontiguousarray(crop), mask, matrix)
+    return FusedPicture(target_image, len(target.boxes), target.boxes)
 
 
 @lru_cache(maxsize=8)
@@ -102,13 +102,3 @@ def edge_mask(size: int) -> FloatMap:
     mask = soft_box_mask(size)
     mask.flags.writeable = False
     return mask
-
-
-def paste_faces(
-    image: Image, crops_NSS3: NDArray[np.uint8], masks_NSS: FloatArray, matrices: Sequence[Matrix]
-) -> Image:
-    """Paste every crop through its mask into a copy; where all masks are 0, the picture keeps its bytes."""
-    result = image.copy()
-    for crop, mask, matrix in zip(crops_NSS3, masks_NSS, matrices, strict=True):
-        paste_crop(result, np.ascontiguousarray(crop), mask, matrix)
-    return result
