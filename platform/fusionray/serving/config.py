@@ -246,7 +246,8 @@ class ServeConfig(Section):
     )
     default_format: PictureFormat | None = Field(
         default=None,
-        description="Picture format of an answer if the request names none; null: that of the target, PNG for a BMP.",
+        description="Picture format of an answer if the request names none; null: that of the target, JPEG for "
+        "AVIF and HEIC, PNG for BMP, TIFF and Netpbm.",
     )
     metadata: KeptMetadata = Field(
         default="colours",

@@ -10,7 +10,9 @@ from fastapi import FastAPI
 from fusionray.serving.auth.callers import OPEN_PATHS
 from fusionray.serving.schema import PROBLEM_TYPE
 
-PICTURE_TYPES = "image/jpeg, image/png, image/webp, image/bmp"
+PICTURE_TYPES = ", ".join(
+    f"image/{kind}" for kind in ("jpeg", "png", "webp", "avif", "heic", "bmp", "tiff", "x-portable-anymap")
+)
 PROBLEM_SCHEMA: dict[str, Any] = {
     "title": "Problem",
     "description": "Why there is no other answer, as RFC 9457 has it.",

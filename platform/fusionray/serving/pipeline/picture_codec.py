@@ -21,6 +21,7 @@ from fusionray.serving.schema import LONGEST_SIDE, Problem
 # Reason why a picture is refused -> status and title.
 PICTURE_PROBLEMS: dict[str, tuple[int, str]] = {
     "not_an_image": (415, "Not a picture"),
+    "unknown_format": (415, "Format not read"),
     "damaged": (422, "Damaged picture"),
     "too_large": (413, "Picture too large"),
     "too_small": (422, "Picture too small"),
