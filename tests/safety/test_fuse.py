@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from PIL import Image
 
@@ -11,6 +12,7 @@ from fusionray.cli import main
 from fusionray.safety.verify import verify
 from tests.safety.certificates import Authority, write_files
 from tests.support.pictures import draw_person
+from tests.support.target_classifier import IN_RANGE, write_classifier
 from tests.support.tiny_bundle import write_tiny_bundle
 
 
@@ -52,3 +54,20 @@ def test_fuse_with_half_a_key_leaves_no_picture(
     assert main([*arguments, "--certificate", "none.pem", "--key", "none.key"]) == 1
     assert "none.pem: cannot be read" in capsys.readouterr().err
     assert not (tmp_path / "fused.jpg").exists()
+
+
+@pytest.mark.parametrize(
+    ("on", "threshold", "made"), [("picture", 0.2, False), ("face", 0.2, False), ("face", 1.1, True)]
+)
+@pytest.mark.filterwarnings("ignore:.*TEST KEY:RuntimeWarning")
+def test_fuse_asks_the_target_policy(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], on: str, threshold: float, made: bool
+) -> None:
+    model = write_classifier(tmp_path / "red.onnx")
+    settings = {"model": str(model), "on": on, "refuse": {"red": threshold}} | {
+        name: list(value) if isinstance(value, tuple) else value for name, value in IN_RANGE.items()
+    }
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(settings))
+    assert main([*arguments, "--target-policy", str(tmp_path / "policy.yaml")]) == (0 if made else 1)
+    assert (tmp_path / "fused.jpg").exists() == made
+    assert ("rule red" in capsys.readouterr().err) != made

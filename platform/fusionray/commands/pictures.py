@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusionray.commands.parser import Verbs, add_verb, set_run
-from fusionray.config import validate
+from fusionray.config import read_yaml, validate
 from fusionray.errors import ImageRejected, InputMissing
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ def add_fuse(verbs: Verbs) -> None:
         default="colours",
         help="what the result keeps of the target: its ICC profile (colours), EXIF data as well (all), or nothing",
     )
+    faces.add_argument(
+        "--target-policy",
+        metavar="FILE",
+        help="YAML file with the settings of the service's section target_policy: refuse targets by a classifier",
+    )
     output = parser.add_argument_group("provenance")
     output.add_argument(
         "--certificate", metavar="PEM", help="sign with this certificate and its chain; default: a test key"
@@ -64,13 +69,14 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.bundle.description import FACE_FUSION
     from fusionray.faces.detect import build_detector
     from fusionray.faces.metadata import read_metadata
-    from fusionray.runtime.face_preprocessor import SELECTION_PATTERN
+    from fusionray.runtime.face_preprocessor import SELECTION_PATTERN, pick_faces, search_faces
     from fusionray.runtime.fuser import Fuser
     from fusionray.safety.mark import Mark, MarkConfig
     from fusionray.safety.output import encode_output
     from fusionray.safety.provenance import Provenance
     from fusionray.safety.signing import build_signer
     from fusionray.safety.signing_keys import SigningConfig
+    from fusionray.safety.target_policy import TargetPolicyConfig, open_target_policy
 
     if not re.match(SELECTION_PATTERN, options.faces):
         raise ValueError(f"--faces {options.faces}: give largest, all, or numbers of faces such as 0,2")
@@ -86,7 +92,14 @@ def run_fuse(options: argparse.Namespace) -> None:
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
     signer = build_signer(settings)
-    fused = Fuser(bundle, build_detector(options.detector)).fuse(source, target, options.faces, options.strength)
+    fuser = Fuser(bundle, build_detector(options.detector))
+    if options.target_policy is not None:
+        tree = read_yaml(Path(options.target_policy))
+        policy = open_target_policy(validate(TargetPolicyConfig, tree, options.target_policy))
+        if policy is not None:
+            found = search_faces(fuser.preprocessor.detector, target, options.faces)
+            policy.check(target, pick_faces(found, options.faces))
+    fused = fuser.fuse(source, target, options.faces, options.strength)
     provenance = Provenance(bundle.description.name, bundle_hash(bundle))
     data = encode_output(
         fused.image,

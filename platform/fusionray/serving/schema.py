@@ -200,7 +200,9 @@ class FuseReply(PictureReply):
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a request fails. `reason` is a short stable key; `picture` is the picture at fault."""
+    """Why a request fails. `reason` is a short stable key; `picture` is the picture at fault, `rule` the rule of the
+    target policy that refuses it.
+    """
 
     status: int
     reason: str
@@ -208,11 +210,13 @@ class Problem:
     detail: str
     picture: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    rule: str | None = None
 
     def document(self) -> dict[str, Any]:
         """Build the problem document."""
         document = problem_document(self.status, self.reason, self.title, self.detail)
-        return document if self.picture is None else {**document, "picture": self.picture}
+        more = {"picture": self.picture, "rule": self.rule}
+        return document | {name: value for name, value in more.items() if value is not None}
 
     def body(self) -> bytes:
         """Encode the problem document as JSON."""

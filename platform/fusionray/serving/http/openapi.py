@@ -25,6 +25,7 @@ PROBLEM_SCHEMA: dict[str, Any] = {
         "detail": {"type": "string", "description": "What is wrong with this request, and how to fix it."},
         "reason": {"type": "string", "pattern": "^[a-z0-9_]+$", "description": "A short key that stays."},
         "picture": {"type": "string", "description": "The picture at fault."},
+        "rule": {"type": "string", "description": "The rule of the operator that refuses the target."},
     },
     "examples": [
         {

@@ -32,6 +32,7 @@ from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
 from fusionray.safety.provenance import Provenance
+from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.identities.encryption import cut_region
 from fusionray.serving.identities.store import open_store
@@ -93,6 +94,7 @@ class FaceStage:
             lambda version: LoadedPreprocessor(version, config, self.detectors), config.models_per_replica
         )
         self.policy = build_policy(config.consent)
+        self.target_policy = open_target_policy(config.target_policy)
         self.identities = open_store(config.identities)
         self.codec = PictureCodec(config)
         self.budget = MemoryBudget(config.limits.decoded_bytes)
@@ -105,8 +107,8 @@ class FaceStage:
     async def fuse(self, task: FuseTask) -> FuseReply | Problem:
         """Make one picture. A faulty picture is returned as a problem, not raised.
 
-        Raises: Overloaded, ConsentRefused, UnknownIdentity, SigningFailed; TimeoutError if the deadline passed before
-            the work started.
+        Raises: Overloaded, ConsentRefused, TargetRefused, UnknownIdentity, SigningFailed; TimeoutError if the
+            deadline passed before the work started.
         """
         watch = Stopwatch()
         loaded = await self.models.get(task.version)
@@ -143,7 +145,7 @@ class FaceStage:
     def analyse(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> PreparedTarget | Problem:
         """Decode and read both pictures, on the calling thread.
 
-        Raises: TimeoutError if the deadline has passed.
+        Raises: TimeoutError if the deadline has passed; ConsentRefused, TargetRefused, UnknownIdentity.
         """
         if time.time() > task.deadline:
             raise TimeoutError
@@ -153,11 +155,15 @@ class FaceStage:
             role = "target"
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
+            if self.target_policy is not None and not self.target_policy.sees_faces:
+                self.target_policy.check(target_image)
             with watch.over("detect"):
                 chosen = pick_faces(self.find(task.target, target_image, task.options.faces), task.options.faces)
                 if len(chosen) > self.config.limits.max_faces:
                     reason = f"it shows {len(chosen)} faces; {self.config.limits.max_faces} are the limit"
                     raise ImageRejected("too_many_faces", reason)
+                if self.target_policy is not None and self.target_policy.sees_faces:
+                    self.target_policy.check(target_image, chosen)
                 faces = loaded.preprocessor.cut_crops(target_image, chosen)
         except ImageRejected as error:
             return describe_fault(error, role)
