@@ -27,6 +27,7 @@ PICTURE_PROBLEMS: dict[str, tuple[int, str]] = {
     "too_small": (422, "Picture too small"),
     "no_face": (422, "No face found"),
     "no_such_face": (422, "No such face"),
+    "no_identity_encoder": (422, "No faces are compared"),
     "too_many_faces": (413, "Too many faces"),
 }
 
