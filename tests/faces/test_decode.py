@@ -369,3 +369,10 @@ def test_the_format_of_an_answer_suits_its_target() -> None:
         ("BMP", "TIFF", "PPM"), "png"
     )
     assert answer_format((HEIC_FOLDER / "plain.heic").read_bytes()) == "jpeg"
+
+
+def test_the_first_frame_of_an_animated_avif_is_decoded() -> None:
+    first, second = (PillowImage.fromarray(draw_person(seed, 160)) for seed in (1, 2))
+    data = saved(first, "AVIF", quality=90, save_all=True, append_images=[second], duration=40)
+    assert data[8:12] == b"avis"
+    assert np.abs(decode_image(data).astype(int) - np.asarray(first)).mean() < 3

@@ -33,6 +33,8 @@ CODECS: dict[HeifKind, tuple[bytes, Callable[[bytes, bytes | None], Iterator[tup
 }
 # Boxes at the top of a file that hold a still picture; those of an animation are hidden from the decoder.
 STILL_BOXES = frozenset({b"ftyp", b"meta", b"mdat", b"free"})
+# A file that names one of these has to have an animation.
+ANIMATION_BRANDS = frozenset({b"avis", b"msf1", b"hevc", b"hevx"})
 METADATA_ITEMS = frozenset({b"Exif", b"mime", b"uri "})
 # Rotation in quarter turns to the left, mirror (None, top with bottom, left with right) -> EXIF orientation.
 ORIENTATIONS = {
@@ -319,7 +321,11 @@ def hide_boxes(data: bytes, *, keep_metadata: bool = False) -> bytes:
     """
     file = HeifFile(data)
     changed = bytearray(data)
-    changed[8:12] = b"avif" if detect_heif(data) == "avif" else b"heic"
+    still = b"avif" if detect_heif(data) == "avif" else b"heic"
+    changed[8:12] = still
+    for start in range(16, file.top[0].end - 3, 4):
+        if data[start : start + 4] in ANIMATION_BRANDS:
+            changed[start : start + 4] = still
     for box in file.top:
         if box.name not in STILL_BOXES:
             changed[box.name_at : box.name_at + 4] = b"free"
