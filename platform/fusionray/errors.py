@@ -127,6 +127,17 @@ class ConsentRefused(FusionRayError):
         return type(self), (self.reason, str(self))
 
 
+class TargetRefused(FusionRayError):
+    """The policy does not permit this target. `rule` names the rule that refuses it."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(detail)
+        self.rule = rule
+
+    def __reduce__(self) -> tuple[type[TargetRefused], tuple[str, str]]:
+        return type(self), (self.rule, str(self))
+
+
 class AuditFailed(FusionRayError):
     """A line of the audit log could not be written."""
 

@@ -127,3 +127,18 @@ def test_exif_data_that_cannot_be_read_are_left_out(exif: bytes) -> None:
 def test_a_picture_that_cannot_be_opened_has_no_metadata() -> None:
     assert read_metadata(b"no picture", "all") == PictureMetadata()
     assert read_metadata(write_picture("png", icc_profile=PROFILE)[:60], "all") == PictureMetadata()
+
+
+@pytest.mark.parametrize("picture_format", ["avif", "tiff"])
+def test_other_formats_keep_their_profile(picture_format: str) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Make] = "ACME"
+    data = write_picture(picture_format, icc_profile=PROFILE, exif=exif.tobytes())
+    assert read_metadata(data, "colours") == PictureMetadata(PROFILE)
+    kept = read_metadata(data, "all").exif
+    # A TIFF mixes them with the description of its pixels.
+    assert kept is None if picture_format == "tiff" else b"ACME" in (kept or b"")
+
+
+def test_netpbm_pictures_have_no_metadata() -> None:
+    assert read_metadata(write_picture("ppm"), "all") == PictureMetadata()

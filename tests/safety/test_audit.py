@@ -74,6 +74,7 @@ def test_a_line_states_who_requested_what_and_when(tmp_path: Path) -> None:
         "target_sha256": "2" * 64,
         "output_sha256": "3" * 64,
         "num_faces": 1,
+        "reference_sha256": None,
         "previous": NO_LINE,
     }
     assert second["who"] == "anonymous"

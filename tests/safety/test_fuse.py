@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from PIL import Image
 
@@ -11,6 +13,7 @@ from fusionray.cli import main
 from fusionray.safety.verify import verify
 from tests.safety.certificates import Authority, write_files
 from tests.support.pictures import draw_person
+from tests.support.target_classifier import IN_RANGE, write_classifier
 from tests.support.tiny_bundle import write_tiny_bundle
 
 
@@ -52,3 +55,42 @@ def test_fuse_with_half_a_key_leaves_no_picture(
     assert main([*arguments, "--certificate", "none.pem", "--key", "none.key"]) == 1
     assert "none.pem: cannot be read" in capsys.readouterr().err
     assert not (tmp_path / "fused.jpg").exists()
+
+
+@pytest.mark.parametrize(("on", "threshold"), [("picture", 0.2), ("face", 0.2), ("face", 1.1)])
+@pytest.mark.filterwarnings("ignore:.*TEST KEY:RuntimeWarning")
+def test_fuse_asks_the_target_policy(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], on: str, threshold: float
+) -> None:
+    made = threshold > 1
+    model = write_classifier(tmp_path / "red.onnx")
+    settings = {"model": str(model), "on": on, "refuse": {"red": threshold}} | {
+        name: list(value) if isinstance(value, tuple) else value for name, value in IN_RANGE.items()
+    }
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(settings))
+    assert main([*arguments, "--target-policy", str(tmp_path / "policy.yaml")]) == (0 if made else 1)
+    assert (tmp_path / "fused.jpg").exists() == made
+    assert ("rule red" in capsys.readouterr().err) != made
+
+
+@pytest.mark.filterwarnings("ignore:.*TEST KEY:RuntimeWarning")
+def test_fuse_changes_the_face_of_the_reference(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    people = [draw_person(seed, side) for seed, side in ((5, 192), (6, 320))]
+    row = np.full((320, 512, 3), 128, np.uint8)
+    row[:192, :192], row[:, 192:] = people
+    Image.fromarray(row).save(tmp_path / "target.png")
+    Image.fromarray(people[0]).save(tmp_path / "reference.png")
+    arguments[3] = str(tmp_path / "fused.png")
+    reference = ["--reference", str(tmp_path / "reference.png")]
+    assert main([*arguments, *reference]) == 0
+    with Image.open(tmp_path / "fused.png") as picture:
+        changed = (np.asarray(picture) != row).any(axis=(0, 2))
+    assert changed[:192].any()
+    assert not changed[192:].any()
+    capsys.readouterr()
+    Image.fromarray(draw_person(1)).save(tmp_path / "reference.png")
+    assert main([*arguments, *reference, "--reference-similarity", "1"]) == 1
+    assert "no face of the target picture has a similarity of 1" in capsys.readouterr().err
+    assert main([*arguments, *reference, "--faces", "all"]) != 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.malformed_pictures import HEIC_FOLDER
 from tests.support.pictures import draw_empty, draw_person
 from tests.support.serving import OpenService, encode
 
@@ -104,3 +105,59 @@ def test_a_picture_without_faces_or_pixels_is_a_problem(open_service: OpenServic
     for data, status, reason in ((encode(draw_empty()), 422, "no_face"), (b"no picture", 415, "not_an_image")):
         answer = httpx.post(f"{open_service.url}/v1/faces", files={"target": data}, timeout=30)
         assert (answer.status_code, answer.json()["reason"], answer.json()["picture"]) == (status, reason, "target")
+
+
+def encode_person(number: int) -> bytes:
+    """Render one of the three people alone, as they stand in the target."""
+    return encode(draw_person(5 + number, SIDES[number]), "PNG")
+
+
+def fuse_reference(service: OpenService, reference: bytes, **fields: str) -> httpx.Response:
+    files = {"source": SOURCE, "target": TARGET, "reference": reference}
+    data = {"faces": "reference", "format": "png", **fields}
+    return httpx.post(f"{service.url}/v1/fuse", files=files, data=data, timeout=30)
+
+
+def test_faces_are_compared_with_a_reference(open_service: OpenService) -> None:
+    files = {"target": TARGET, "reference": encode_person(0)}
+    answer = httpx.post(f"{open_service.url}/v1/faces", files=files, timeout=30)
+    assert answer.status_code == 200, answer.text
+    similarities = [face["similarity"] for face in answer.json()["faces"]]
+    assert all(-1 <= similarity <= 1.0001 for similarity in similarities)
+    assert int(np.argmax(similarities)) == ORDER.index(0)
+    assert similarities[ORDER.index(0)] > 0.98
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_the_face_of_the_reference_is_fused(open_service: OpenService, number: int) -> None:
+    assert find_changed_columns(fuse_reference(open_service, encode_person(number))) == {number}
+
+
+def test_a_reference_that_does_not_fit_is_a_problem(open_service: OpenService) -> None:
+    answers = (
+        (fuse_reference(open_service, SOURCE, reference_similarity="1"), 422, "no_such_face"),
+        (fuse_reference(open_service, encode(draw_empty())), 422, "no_face"),
+        (fuse_reference(open_service, b"no picture"), 415, "not_an_image"),
+        (fuse_reference(open_service, SOURCE, faces="all"), 422, "bad_fields"),
+        (fuse_reference(open_service, SOURCE, reference_similarity="2"), 422, "bad_fields"),
+        (fuse(open_service, faces="reference"), 422, "bad_fields"),
+    )
+    for answer, status, reason in answers:
+        assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
+    assert answers[1][0].json()["picture"] == answers[2][0].json()["picture"] == "reference"
+    for path in ("batches", "jobs"):
+        files = {"source": SOURCE, "target": TARGET}
+        answer = httpx.post(f"{open_service.url}/v1/{path}", files=files, data={"faces": "reference"}, timeout=30)
+        assert (answer.status_code, answer.json()["reason"]) == (422, "bad_fields")
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "TIFF", "PPM", "HEIC"])
+def test_pictures_of_other_formats_are_fused(open_service: OpenService, kind: str) -> None:
+    person = (HEIC_FOLDER / "plain.heic").read_bytes() if kind == "HEIC" else encode(draw_person(2, 160), kind)
+    answer = httpx.post(f"{open_service.url}/v1/fuse", files={"source": person, "target": person}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == ("image/jpeg" if kind in ("AVIF", "HEIC") else "image/png")
+    answer = httpx.post(
+        f"{open_service.url}/v1/fuse", files={"source": SOURCE, "target": b"GIF89a" + bytes(50)}, timeout=30
+    )
+    assert (answer.status_code, answer.json()["reason"]) == (415, "unknown_format")

@@ -393,7 +393,7 @@ CHECKED = (
 def test_the_openapi_document_holds(stranger: Stranger) -> None:
     """Ask every operation of the document, within what it allows and beyond."""
     pictures = strategies.sampled_from([SOURCE, TARGET, TARGET, encode(draw_person(3, 64), "PNG"), SOURCE[:900]])
-    for kind in ("jpeg", "png", "webp", "bmp"):
+    for kind in ("jpeg", "png", "webp", "avif", "heic", "bmp", "tiff", "x-portable-anymap"):
         openapi.media_type(f"image/{kind}", pictures)
     schema = openapi.from_url(f"http://{HOST}:{stranger.port}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]

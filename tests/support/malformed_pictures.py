@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, PngImagePlugin
@@ -16,6 +17,8 @@ from PIL import Image, PngImagePlugin
 from tests.support.pictures import draw_person
 
 SIZE = 160
+# Rendered people, coded by libheif and x265, which the tests do not need: whole, with alpha, turned, in four tiles.
+HEIC_FOLDER = Path(__file__).with_name("heic")
 PNG_START = b"\x89PNG\r\n\x1a\n"
 XML_BOMB = (
     b'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">'
@@ -48,6 +51,13 @@ def whole_files() -> dict[str, bytes]:
         "lossless webp": save(small, "WEBP", lossless=True),
         "extended webp": save(small.convert("RGBA"), "WEBP", exif=exif.tobytes(), icc_profile=bytes(200)),
         "bmp": save(small, "BMP"),
+        "avif": save(person, "AVIF", quality=60, exif=exif, speed=9),
+        "heic": (HEIC_FOLDER / "plain.heic").read_bytes(),
+        "tiled heic": (HEIC_FOLDER / "grid.heic").read_bytes(),
+        "tiff": save(small, "TIFF"),
+        "packed tiff": save(small, "TIFF", compression="tiff_lzw", exif=exif),
+        "pgm": save(small.convert("L"), "PPM"),
+        "plain ppm": b"P3 # a comment\n64 64\n255\n" + b" ".join(b"%d" % n for n in np.asarray(small).reshape(-1)),
     }
 
 
@@ -69,6 +79,12 @@ def odd_but_right() -> Iterator[bytes]:
     yield save(person.convert("RGBA"), "WEBP", lossless=True)
     yield save(person, "BMP")
     yield save(person.quantize(128), "BMP")
+    for kind in ("AVIF", "TIFF", "PPM"):
+        yield save(person, kind)
+        yield save(person.convert("L"), kind)
+    yield save(person, "AVIF", save_all=True, append_images=[other], duration=40)
+    yield save(person, "TIFF", save_all=True, append_images=[other], compression="tiff_deflate")
+    yield whole_files()["heic"]
 
 
 def cut_short() -> Iterator[bytes]:
@@ -233,6 +249,81 @@ def bmp_surgery() -> Iterator[bytes]:
     yield from (data[:14] + struct.pack("<I", length) + data[18:] for length in (12, 16, 52, 56, 64, 108, 124, 4096))
 
 
+def box_surgery() -> Iterator[bytes]:
+    """Change the type, the length and every number of the boxes of AVIF and HEIC files."""
+    rng = random.Random(13)
+    for kind in ("avif", "heic", "tiled heic"):
+        data = whole_files()[kind]
+        names = (b"ftyp", b"meta", b"pitm", b"iloc", b"iinf", b"infe", b"iprp", b"ipco", b"ipma", b"ispe", b"irot",
+                 b"mdat", b"hvcC", b"av1C", b"iref", b"dimg", b"idat", b"auxC", b"Exif", b"hvc1", b"av01", b"grid",
+                 )  # fmt: skip
+        for name in names:
+            place = data.find(name)
+            if place < 4:
+                continue
+            yield data[:place] + b"\0\0\0\0" + data[place + 4 :]
+            yield data[:place] + rng.choice(names) + data[place + 4 :]
+            for value in (0, 1, 7, 8, 2**16, 2**31, 2**32 - 1):
+                yield data[: place - 4] + struct.pack(">I", value) + data[place:]
+            for distance in range(4, 20, 2):
+                for value in (0, 1, 255, 65_535):
+                    end = place + distance + 2
+                    yield data[: end - 2] + struct.pack(">H", value) + data[end:]
+        meta = data[data.index(b"meta") - 4 : data.index(b"mdat") - 4]
+        yield data.replace(meta, meta * 2)
+        yield data.replace(meta, b"")
+        yield data.replace(meta, b"") + meta
+
+
+def tiff_surgery() -> Iterator[bytes]:
+    """Change every entry of the directory: its tag, type, count and value."""
+    for kind in ("tiff", "packed tiff"):
+        data = whole_files()[kind]
+        (start,) = struct.unpack_from("<I", data, 4)
+        (num_entries,) = struct.unpack_from("<H", data, start)
+        for place in range(start + 2, start + 2 + 12 * num_entries, 12):
+            yield from (data[:place] + struct.pack("<H", tag) + data[place + 2 :] for tag in (0, 256, 273, 330, 50_706))
+            yield from (data[: place + 2] + struct.pack("<H", n) + data[place + 4 :] for n in (0, 3, 5, 13, 65_535))
+            yield from (data[: place + 4] + struct.pack("<I", n) + data[place + 8 :] for n in (0, 2, 9999, 2**32 - 1))
+            for value in (0, 1, 5, 8, 64, 32_803, 2**16 - 1, 2**31, 2**32 - 1):
+                yield data[: place + 8] + struct.pack("<I", value) + data[place + 12 :]
+        yield from (data[:4] + struct.pack("<I", n) + data[8:] for n in (0, 4, 8, start - 1, len(data), 2**32 - 1))
+        yield from (data[:start] + struct.pack("<H", n) + data[start + 2 :] for n in (0, 1, 5, num_entries + 1, 65_535))
+        yield b"MM\0*" + data[4:]
+
+
+def netpbm_surgery() -> Iterator[bytes]:
+    """Write headers and bodies that do not fit each other."""
+    bodies = (
+        b"",
+        bytes(64 * 64 * 3),
+        b"\xff" * 64 * 64 * 6,
+        b"1 " * 64 * 64 * 3,
+        b"9 x 9" * 4000,
+        b"-1 99999999999 " * 9000,
+    )
+    heads = (
+        b"64 64 255",
+        b"64 64 1",
+        b"64 64 65535",
+        b"64 64 65536",
+        b"64 64 0",
+        b"64 0 255",
+        b"0 64 255",
+        b"64",
+        b"64 64",
+        b"16000 16000 255",
+        b"999999999 999999999 255",
+        b"-64 64 255",
+        b"64 # c\n64 # c\r255",
+        b"64 64 # no end",
+        b"#",
+    )
+    for number in range(8):
+        for head in heads:
+            yield from (b"P%d " % number + head + b"\n" + body for body in bodies)
+
+
 def bombs(num_bytes: int = 150_000) -> Iterator[bytes]:
     """Small files that claim a large size or decompress to one."""
     zeros = zlib.compress(bytes(num_bytes * 900), 9)
@@ -269,6 +360,21 @@ def bombs(num_bytes: int = 150_000) -> Iterator[bytes]:
     yield b"\xff\xd8" + jpeg_segment(0xFE, b"") * (num_bytes // 4) + whole_files()["jpeg"][2:]
     bmp = whole_files()["bmp"]
     yield from (bmp[:18] + struct.pack("<ii", side, side) + bmp[26:] for side in (30_000, -30_000, 2**31 - 1))
+    for kind in ("avif", "heic", "tiled heic"):
+        data = whole_files()[kind]
+        for place in [n for n in range(len(data)) if data.startswith(b"ispe", n)]:
+            for size in ((16_000, 16_000), (2**31, 2**31), (16, 16), (64, 64)):
+                yield data[: place + 8] + struct.pack(">II", *size) + data[place + 16 :]
+        yield data[:16] + b"mif1" * num_bytes
+        yield data + struct.pack(">I4s", 8, b"free") * (num_bytes // 8)
+    for size in ((60_000, 60_000), (16_000, 16_000), (2**31, 1)):
+        yield (
+            b"II*\0" + struct.pack("<IH", 8, 2) + b"".join(struct.pack("<HHII", 256 + n, 4, 1, size[n]) for n in (0, 1))
+        )
+        yield b"P6 %d %d 255\n" % size + bytes(num_bytes)
+    yield b"II*\0" + struct.pack("<IH", 8, 65_535) + struct.pack("<HHII", 700, 1, num_bytes, 8) * (num_bytes // 12)
+    yield b"P3" + b" # comment\n" * (num_bytes // 11) + b"64 64 255\n"
+    yield b"P3 64 64 255\n" + b"#\n" * (num_bytes // 2)
     yield gzip_like(zeros)
 
 
@@ -398,6 +504,9 @@ CLASSES: dict[str, Callable[[], Iterator[bytes]]] = {
     "PNG surgery": png_surgery,
     "WebP surgery": webp_surgery,
     "BMP surgery": bmp_surgery,
+    "AVIF and HEIC surgery": box_surgery,
+    "TIFF surgery": tiff_surgery,
+    "Netpbm surgery": netpbm_surgery,
     "metadata": metadata,
     "extreme shapes": extreme_shapes,
     "polyglots": polyglots,

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusionray.commands.parser import Verbs, add_verb, set_run
-from fusionray.config import validate
+from fusionray.config import read_yaml, validate
 from fusionray.errors import ImageRejected, InputMissing
 
 if TYPE_CHECKING:
-    from fusionray.faces.face import Image
+    from fusionray.faces.face import Face, Image
+    from fusionray.runtime.face_preprocessor import FacePreprocessor
 
 
 def add_fuse(verbs: Verbs) -> None:
@@ -39,6 +40,15 @@ def add_fuse(verbs: Verbs) -> None:
         help="faces of the target to change: largest, all, or numbers by size, as in 0,2 (largest)",
     )
     faces.add_argument(
+        "--reference", metavar="FILE", help="picture of a person: change the face of the target that is most similar"
+    )
+    faces.add_argument(
+        "--reference-similarity",
+        type=float,
+        metavar="COSINE",
+        help="least similarity with the reference, -1 to 1; depends on the identity encoder (0.3)",
+    )
+    faces.add_argument(
         "--strength", type=float, metavar="SHARE", default=1.0, help="share of the fused face in the blend, 0 to 1 (1)"
     )
     faces.add_argument(
@@ -49,6 +59,11 @@ def add_fuse(verbs: Verbs) -> None:
         choices=("none", "colours", "all"),
         default="colours",
         help="what the result keeps of the target: its ICC profile (colours), EXIF data as well (all), or nothing",
+    )
+    faces.add_argument(
+        "--target-policy",
+        metavar="FILE",
+        help="YAML file with the settings of the service's section target_policy: refuse targets by a classifier",
     )
     output = parser.add_argument_group("provenance")
     output.add_argument(
@@ -72,8 +87,11 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.safety.provenance import Provenance
     from fusionray.safety.signing import build_signer
     from fusionray.safety.signing_keys import SigningConfig
+    from fusionray.safety.target_policy import TargetPolicyConfig, open_target_policy
 
-    if not re.match(SELECTION_PATTERN, options.faces):
+    if options.reference is not None and options.faces != "largest":
+        raise ValueError("--faces and --reference: give one of them")
+    if options.faces == "reference" or not re.match(SELECTION_PATTERN, options.faces):
         raise ValueError(f"--faces {options.faces}: give largest, all, or numbers of faces such as 0,2")
     if not 0.0 <= options.strength <= 1.0:
         raise ValueError(f"--strength {options.strength:g}: give a number from 0 (the target as it is) to 1")
@@ -87,21 +105,46 @@ def run_fuse(options: argparse.Namespace) -> None:
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
     signer = build_signer(settings)
-    fused = Fuser(bundle, build_detector(options.detector)).fuse(source, target, options.faces, options.strength)
+    fuser = Fuser(bundle, build_detector(options.detector))
+    encoded = fuser.encode_source(source)
+    chosen = choose_faces(fuser.preprocessor, target, options)
+    if options.target_policy is not None:
+        tree = read_yaml(Path(options.target_policy))
+        policy = open_target_policy(validate(TargetPolicyConfig, tree, options.target_policy))
+        if policy is not None:
+            policy.check(target, chosen)
+    fused = fuser.fuse_chosen(encoded, target, chosen, options.strength)
     provenance = Provenance(bundle.description.name, bundle_hash(bundle))
-    encoded = Path(options.target).read_bytes()
+    target_file = Path(options.target).read_bytes()
     data = encode_output(
         fused.image,
         provenance,
         formats[output.suffix.lower()],  # type: ignore[arg-type]
         signer=signer,
         mark=Mark(MarkConfig(enabled=True)) if options.mark else None,
-        metadata=read_metadata(encoded, options.metadata),
-        half_chroma=has_half_chroma(encoded),
+        metadata=read_metadata(target_file, options.metadata),
+        half_chroma=has_half_chroma(target_file),
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(data)
     print(f"{output}: {fused.num_faces} face(s) fused with {bundle.description.name}; signed as AI-made")
+
+
+def choose_faces(preprocessor: FacePreprocessor, target: Image, options: argparse.Namespace) -> list[Face]:
+    """Choose the faces of the target: by size and number, or the one that is most similar to a reference."""
+    from fusionray.runtime.face_preprocessor import (
+        REFERENCE_SIMILARITY,
+        find_largest_face,
+        pick_faces,
+        search_faces,
+    )
+
+    if options.reference is None:
+        return pick_faces(search_faces(preprocessor.detector, target, options.faces), options.faces)
+    least = REFERENCE_SIMILARITY if options.reference_similarity is None else options.reference_similarity
+    reference = read_picture(options.reference)
+    identity = preprocessor.embed_face(reference, find_largest_face(preprocessor.detector, reference, "reference"))
+    return preprocessor.pick_similar(target, search_faces(preprocessor.detector, target, "all"), identity, least)
 
 
 def read_picture(place: str) -> Image:

@@ -21,6 +21,10 @@ TEST_KEY_NOTE = (
     "a TEST KEY signs the outputs, which proves nothing to others; set signing.certificate and signing.key to your own "
     "before anybody relies on the signature (docs/provenance.md)"
 )
+NO_TARGET_POLICY_NOTE = (
+    "no target policy is set: every target is changed, minors and nudity included; set target_policy.model to a "
+    "classifier of yours (docs/provenance.md)"
+)
 
 
 def add_serve(verbs: Verbs) -> None:
@@ -45,13 +49,15 @@ def add_serve(verbs: Verbs) -> None:
 
 def run_serve(options: argparse.Namespace) -> None:
     from fusionray.ray_cluster.connection import cluster, require_cluster
+    from fusionray.safety.target_policy import open_target_policy
     from fusionray.serving.config import load_service, with_absolute_paths
     from fusionray.serving.pipeline.model_registry import ModelRegistry
 
     places = [f"bundle={options.bundle}"] if options.bundle else []
     service = load_service(options.config, [*options.overrides, *places], options.host, options.port)
-    # Models that cannot be served are refused before anything starts.
+    # Models that cannot be served, and a policy that cannot be asked, are refused before anything starts.
     ModelRegistry(with_absolute_paths(service.config))
+    open_target_policy(service.config.target_policy)
     with cluster(options.address, service.host):
         # Ray's processes take seconds to start; the modules of the service are imported meanwhile.
         with run_in_background(import_service, "import"):
@@ -67,6 +73,8 @@ def run_serve(options: argparse.Namespace) -> None:
         print(f"serving {served} on http://{service.host}:{service.port}; stop with Ctrl-C", flush=True)
         if service.config.signing.certificate is None:
             print(TEST_KEY_NOTE, file=sys.stderr, flush=True)
+        if service.config.target_policy.model is None:
+            print(NO_TARGET_POLICY_NOTE, file=sys.stderr, flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
         # Deleting the application first finishes open requests; a shutdown alone would cut them off.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,12 +13,24 @@ import cv2
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import BmpImagePlugin, ImageFile, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
+from pi_heif.as_plugin import HeifImageFile
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    ImageFile,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 from PIL import Image as PillowImage
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.face import Image, Plane
+from fusionray.faces.heif_header import hide_boxes
 from fusionray.faces.image_header import ImageHeader, ImageKind, PictureFormat, read_header, strip_jpeg
+from fusionray.faces.netpbm import decode_netpbm, read_netpbm
+from fusionray.faces.tiff_header import strip_tiff
 
 # Errors that Pillow's readers raise on malformed bytes.
 _READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, RuntimeError, struct.error,
@@ -30,6 +42,16 @@ _PILLOW_READERS: dict[ImageKind, type[ImageFile.ImageFile]] = {
     "png": PngImagePlugin.PngImageFile,
     "webp": WebPImagePlugin.WebPImageFile,
     "bmp": BmpImagePlugin.BmpImageFile,
+    "avif": AvifImagePlugin.AvifImageFile,
+    "heic": HeifImageFile,
+    "tiff": TiffImagePlugin.TiffImageFile,
+}
+# The header is read already; without metadata, no decoder can fail on them, or turn the picture a second time.
+_STRIPPERS: dict[ImageKind, Callable[[bytes], bytes]] = {
+    "jpeg": strip_jpeg,
+    "avif": hide_boxes,
+    "heic": hide_boxes,
+    "tiff": strip_tiff,
 }
 
 
@@ -44,23 +66,24 @@ class ImageLimits:
 
 
 def decode_image(data: bytes, limits: ImageLimits | None = None, *, reduction: int = 1) -> Image:
-    """Decode a JPEG, PNG, WebP or BMP picture to uint8 RGB [H, W, 3], upright by its EXIF orientation.
+    """Decode a picture (`image_header.KINDS_READ`) to uint8 RGB [H, W, 3], upright by its orientation.
 
     Grey, palette, CMYK and 16-bit pictures are converted; transparent pixels are blended with white; of an animation,
-    the first frame is decoded. A `reduction` of 2, 4 or 8, from `choose_reduction`, makes a JPEG smaller as it is
-    decoded; sides are rounded up.
+    or of several pages, the first is decoded. A `reduction` of 2, 4 or 8, from `choose_reduction`, makes a JPEG
+    smaller as it is decoded; sides are rounded up.
 
     Raises:
-        ImageRejected: with the reason "not_an_image", "damaged", "too_large" or "too_small".
+        ImageRejected: with the reason "not_an_image", "unknown_format", "damaged", "too_large" or "too_small".
     """
     limits = limits or ImageLimits()
     if len(data) > limits.max_bytes:
         raise ImageRejected("too_large", f"the file has {len(data)} bytes, over the limit of {limits.max_bytes}")
     header = read_header(data)
     _check_size(header, limits)
-    if header.kind == "jpeg":
-        # The header is read already; without metadata, the decoder cannot fail on it.
-        data = strip_jpeg(data)
+    if header.kind == "netpbm":
+        return _decode_netpbm(data)
+    if header.kind in _STRIPPERS:
+        data = _STRIPPERS[header.kind](data)
     pixels = _decode_jpeg(data, header, reduction) if header.kind == "jpeg" else None
     if pixels is None:
         pixels = _decode_with_pillow(data, header, reduction)
@@ -112,15 +135,29 @@ def _decode_jpeg(data: bytes, header: ImageHeader, reduction: int) -> Image | No
     return pixels
 
 
+def _decode_netpbm(data: bytes) -> Image:
+    try:
+        return decode_netpbm(data, read_netpbm(data))
+    except ValueError as error:
+        raise ImageRejected("damaged", f"the netpbm picture cannot be decoded: {error}") from error
+
+
 @contextmanager
-def open_picture(data: bytes, limits: ImageLimits) -> Iterator[ImageFile.ImageFile]:
-    """Open a picture for its metadata (`info`), without decoding pixels.
+def open_picture(data: bytes, limits: ImageLimits) -> Iterator[ImageFile.ImageFile | None]:
+    """Open a picture for its metadata (`info`), without decoding pixels; None for Netpbm, which has none.
 
     Raises:
-        ImageRejected: with the reason "not_an_image", "damaged", "too_large" or "too_small".
+        ImageRejected: with the reason "not_an_image", "unknown_format", "damaged", "too_large" or "too_small".
     """
     header = read_header(data)
     _check_size(header, limits)
+    if header.kind == "netpbm":
+        yield None
+        return
+    if header.kind in ("avif", "heic"):
+        data = hide_boxes(data, keep_metadata=True)
+    if header.kind == "tiff":
+        data = strip_tiff(data, keep_metadata=True)
     try:
         with _PILLOW_READERS[header.kind](io.BytesIO(data)) as picture:
             yield picture
@@ -138,13 +175,17 @@ def _decode_with_pillow(data: bytes, header: ImageHeader, reduction: int) -> Ima
                 # Pillow, too, lets the decoder of a JPEG reduce by a power of two.
                 picture.draft(None, (header.width // reduction, header.height // reduction))
             picture.load()
+            if reduction == 1 and picture.size != (header.width, header.height):
+                raise ImageRejected("damaged", f"the {header.kind} file holds a picture of another size than it states")
             return _to_rgb(picture)
     except _READ_FAULTS as error:
         raise ImageRejected("damaged", f"the {header.kind} picture cannot be decoded: {error}") from error
 
 
 def _to_rgb(picture: PillowImage.Image) -> Image:
-    if picture.mode.startswith("I") or picture.mode == "F":
+    if picture.mode == "F":
+        raise ImageRejected("unknown_format", "pixels of floating-point numbers are not read; convert them to 16 bits")
+    if picture.mode.startswith("I"):
         # 16-bit grey: Pillow's own conversion would clip values above 255 to white.
         grey = (np.asarray(picture) // 256).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[..., None], 3, axis=2)

@@ -7,25 +7,50 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from fusionray.errors import ImageRejected
+from fusionray.faces.heif_header import HeifFile, detect_heif
+from fusionray.faces.netpbm import read_netpbm
+from fusionray.faces.tiff_header import BYTE_ORDERS, SHORT, list_entries, read_tiff
+from fusionray.faces.tiff_header import ORIENTATION as ORIENTATION_TAG
 
 # What pictures are decoded from, and what they are encoded as.
-ImageKind = Literal["jpeg", "png", "webp", "bmp"]
+ImageKind = Literal["jpeg", "png", "webp", "bmp", "avif", "heic", "netpbm", "tiff"]
 PictureFormat = Literal["png", "jpeg", "webp"]
 # What is kept of the metadata of the picture from which another one is made: nothing, its ICC profile, or EXIF as well.
 KeptMetadata = Literal["none", "colours", "all"]
-_ORIENTATION_TAG = 0x0112
-_SHORT = 3
+KINDS_READ = "JPEG, PNG, WebP, AVIF, HEIC, BMP, TIFF or Netpbm"
+# Kinds whose answer has another format: photographs are compressed, what kept every bit still does.
+_ANSWERS: dict[ImageKind, PictureFormat] = {
+    "avif": "jpeg", "heic": "jpeg", "bmp": "png", "netpbm": "png", "tiff": "png"
+}  # fmt: skip
+# Starts of files in formats that are known, and not read.
+_FORMATS_NOT_READ = (
+    (re.compile(rb"GIF8[79]a"), "GIF"),
+    (re.compile(rb"\0\0\0\x0cjP  \r\n|\xff\x4f\xff\x51"), "JPEG 2000"),
+    (re.compile(rb"\0\0\0\x0cJXL \r\n|\xff\x0a"), "JPEG XL"),
+    (re.compile(rb"8BP[SB]\0[\1\2]"), "PSD"),
+    (re.compile(rb"....ftypcrx |II[*]\0....CR|FUJIFILMCCD-RAW|II(RO|RS|U\0)|MMOR", re.DOTALL), "camera raw"),
+    (re.compile(rb"II\+\0|MM\0\+"), "BigTIFF"),
+    (re.compile(rb"P[7Ff]\s"), "PAM or PFM"),
+    (re.compile(rb"\x76\x2f\x31\x01"), "OpenEXR"),
+    (re.compile(rb"#\?R(ADIANC|GB)E"), "Radiance HDR"),
+    (re.compile(rb"\0\0[\1\2]\0[^\0]\0"), "ICO"),
+    (re.compile(rb"qoif"), "QOI"),
+    (re.compile(rb"DDS "), "DDS"),
+    (re.compile(rb"%PDF-"), "PDF"),
+    (re.compile(rb"\s*(<\?xml[^>]*>\s*)?<svg"), "SVG"),
+)
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD8)})
 _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 # A marker between scans: not a stuffed byte (FF 00), a restart (FF D0..D7) or a fill byte (FF FF).
 _NEXT_MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
+_NETPBM_START = re.compile(rb"P[1-6][\s#]")
 # A scan of 40 bytes processes every block of the picture again, so a file of a megabyte could take hours. Encoders
 # write 10 scans; those that search for the smallest file write about 20.
 MAX_SCANS = 64
@@ -45,29 +70,32 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(data: bytes) -> ImageHeader:
-    """Read the header of a JPEG, PNG, WebP or BMP picture, whose kind is recognised by content.
+    """Read the header of a picture, whose kind is recognised by content.
 
     Raises:
-        ImageRejected: "not_an_image" for other content, "damaged" for an incomplete or contradictory header.
+        ImageRejected: "unknown_format" for a known format that is not read, "not_an_image" for other content, "damaged"
+            for an incomplete or contradictory header.
     """
     kind = detect_kind(data)
     try:
-        width, height, exif = _READERS[kind](data)
+        width, height, orientation = _READERS[kind](data)
     except (struct.error, IndexError) as error:
         raise ImageRejected("damaged", f"the {kind} header breaks off: {error}") from error
     if width <= 0 or height <= 0:
         raise ImageRejected("damaged", f"the {kind} header states a size of {width} x {height}")
-    return ImageHeader(kind, width, height, _read_orientation(exif))
+    return ImageHeader(kind, width, height, orientation)
 
 
 def answer_format(data: bytes) -> PictureFormat:
-    """Return the format in which a picture made from an encoded one is encoded: its own, and PNG for a BMP.
+    """Return the format in which a picture made from an encoded one is encoded.
+
+    It is its own, JPEG for AVIF and HEIC, and PNG for BMP, TIFF and Netpbm.
 
     Raises:
-        ImageRejected: "not_an_image".
+        ImageRejected: "unknown_format" or "not_an_image".
     """
     kind = detect_kind(data)
-    return "png" if kind == "bmp" else kind
+    return _ANSWERS.get(kind, kind)  # type: ignore[arg-type]
 
 
 def has_half_chroma(data: bytes) -> bool:
@@ -83,11 +111,11 @@ def has_half_chroma(data: bytes) -> bool:
     return False
 
 
-def detect_kind(data: bytes) -> ImageKind:
+def detect_kind(data: bytes) -> ImageKind:  # noqa: PLR0911 - one for each kind
     """Return the kind of a picture by its first bytes.
 
     Raises:
-        ImageRejected: "not_an_image".
+        ImageRejected: "unknown_format" for a known format that is not read, "not_an_image" for other content.
     """
     if data[:3] == b"\xff\xd8\xff":
         return "jpeg"
@@ -98,8 +126,17 @@ def detect_kind(data: bytes) -> ImageKind:
     # Two letters are not enough; the reserved words of the file header must be zero as well.
     if data[:2] == b"BM" and data[6:10] == b"\0\0\0\0":
         return "bmp"
+    if (heif := detect_heif(data)) is not None:
+        return heif
+    found = next((name for start, name in _FORMATS_NOT_READ if start.match(data[:1000])), None)
+    if found is not None:
+        raise ImageRejected("unknown_format", f"{found} is not read; convert it to {KINDS_READ}")
+    if data[:4] in BYTE_ORDERS:
+        return "tiff"
+    if _NETPBM_START.match(data):
+        return "netpbm"
     state = "the file is empty" if not data else f"it begins with {data[:8]!r}"
-    raise ImageRejected("not_an_image", f"not a JPEG, PNG, WebP or BMP picture: {state}")
+    raise ImageRejected("not_an_image", f"not a {KINDS_READ} picture: {state}")
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
@@ -125,7 +162,7 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     raise IndexError(f"more than {MAX_SEGMENTS} segments before the pixels")
 
 
-def _read_jpeg(data: bytes) -> tuple[int, int, bytes]:
+def _read_jpeg(data: bytes) -> tuple[int, int, int]:
     exif, size, progressive = b"", None, False
     for marker, start, end in _jpeg_segments(data):
         if marker == 0xE1 and not exif and data[start : start + 6] == b"Exif\0\0":
@@ -139,7 +176,7 @@ def _read_jpeg(data: bytes) -> tuple[int, int, bytes]:
         if marker == _START_OF_SCAN and size is not None:
             if progressive:
                 _count_scans(data, end)
-            return *size, exif
+            return *size, _read_orientation(exif)
     raise IndexError("no frame before the pixels")
 
 
@@ -170,12 +207,12 @@ def strip_jpeg(data: bytes) -> bytes:
     return b"".join(kept) + data[start_of_scan:]
 
 
-def _read_png(data: bytes) -> tuple[int, int, bytes]:
+def _read_png(data: bytes) -> tuple[int, int, int]:
     width, height = struct.unpack_from(">II", data, 16)
     position, exif = 8, b""
     for _ in range(MAX_CHUNKS):
         if position + 8 > len(data):
-            return width, height, exif
+            return width, height, _read_orientation(exif)
         length, name = struct.unpack_from(">I4s", data, position)
         if name == b"eXIf":
             exif = b"Exif\0\0" + data[position + 8 : position + 8 + length]
@@ -183,21 +220,21 @@ def _read_png(data: bytes) -> tuple[int, int, bytes]:
     raise IndexError(f"more than {MAX_CHUNKS} chunks")
 
 
-def _read_webp(data: bytes) -> tuple[int, int, bytes]:
+def _read_webp(data: bytes) -> tuple[int, int, int]:
     form = data[12:16]
     if form == b"VP8 ":
         width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
-        return width, height, b""
+        return width, height, 1
     if form == b"VP8L":
         (bits,) = struct.unpack_from("<I", data, 21)
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, b""
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, 1
     if form != b"VP8X":
         raise IndexError(f"unknown first chunk {form!r}")
     width, height = (int.from_bytes(data[start : start + 3], "little") + 1 for start in (24, 27))
     position, exif = 12, b""
     for _ in range(MAX_CHUNKS):
         if position + 8 > len(data):
-            return width, height, exif
+            return width, height, _read_orientation(exif)
         name, length = struct.unpack_from("<4sI", data, position)
         if name == b"EXIF":
             exif = data[position + 8 : position + 8 + length]
@@ -205,16 +242,45 @@ def _read_webp(data: bytes) -> tuple[int, int, bytes]:
     raise IndexError(f"more than {MAX_CHUNKS} chunks")
 
 
-def _read_bmp(data: bytes) -> tuple[int, int, bytes]:
+def _read_bmp(data: bytes) -> tuple[int, int, int]:
     (header_bytes,) = struct.unpack_from("<I", data, 14)
     if header_bytes == 12:
         width, height = struct.unpack_from("<HH", data, 18)
     else:
         width, height = struct.unpack_from("<ii", data, 18)
-    return width, abs(height), b""  # a negative height means that the top row comes first
+    return width, abs(height), 1  # a negative height means that the top row comes first
 
 
-_READERS = {"jpeg": _read_jpeg, "png": _read_png, "webp": _read_webp, "bmp": _read_bmp}
+def _read_avif(data: bytes) -> tuple[int, int, int]:
+    # Pillow decodes the pixels as they are stored.
+    file = HeifFile(data)
+    file.check_coded_sizes("avif")
+    primary = file.item(file.primary)
+    return *file.read_size(primary), file.read_orientation(primary)
+
+
+def _read_heic(data: bytes) -> tuple[int, int, int]:
+    # libheif turns, mirrors and cuts the pixels as it decodes them.
+    file = HeifFile(data)
+    file.check_coded_sizes("heic")
+    return *file.read_turned_size(file.item(file.primary)), 1
+
+
+def _read_netpbm(data: bytes) -> tuple[int, int, int]:
+    header = read_netpbm(data)
+    return header.width, header.height, 1
+
+
+_READERS: dict[ImageKind, Callable[[bytes], tuple[int, int, int]]] = {
+    "jpeg": _read_jpeg,
+    "png": _read_png,
+    "webp": _read_webp,
+    "bmp": _read_bmp,
+    "avif": _read_avif,
+    "heic": _read_heic,
+    "netpbm": _read_netpbm,
+    "tiff": read_tiff,
+}
 
 
 def _read_orientation(exif: bytes) -> int:
@@ -225,16 +291,14 @@ def _read_orientation(exif: bytes) -> int:
     Source: TIFF 6.0, section 2.
     """
     tiff = exif.removeprefix(b"Exif\0\0")
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    order = BYTE_ORDERS.get(tiff[:4])
     if order is None:
         return 1
     try:
-        (position,) = struct.unpack_from(order + "I", tiff, 4)
-        (num_entries,) = struct.unpack_from(order + "H", tiff, position)
-        for start in range(position + 2, position + 2 + 12 * num_entries, 12):
-            tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, start)
-            if tag == _ORIENTATION_TAG:
-                return int(value) if (kind, count) == (_SHORT, 1) and 1 <= value <= 8 else 1
+        for tag, kind, count, place in list_entries(tiff, order):
+            if tag == ORIENTATION_TAG:
+                (value,) = struct.unpack_from(order + "H", tiff, place)
+                return int(value) if (kind, count) == (SHORT, 1) and 1 <= value <= 8 else 1
     except struct.error:
         return 1
     return 1

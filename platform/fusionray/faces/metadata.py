@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from PIL import ExifTags
 from PIL.ImageFile import ImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, open_picture
@@ -46,6 +47,8 @@ def read_metadata(data: bytes, keep: KeptMetadata, limits: ImageLimits | None = 
     if keep == "none":
         return PictureMetadata()
     with suppress(ImageRejected), open_picture(data, limits or ImageLimits()) as picture:
+        if picture is None:
+            return PictureMetadata()
         return PictureMetadata(read_profile(picture), read_exif(picture) if keep == "all" else None)
     return PictureMetadata()
 
@@ -59,7 +62,12 @@ def read_profile(picture: ImageFile) -> bytes | None:
 
 
 def read_exif(picture: ImageFile) -> bytes | None:
-    """Return the EXIF data of an opened picture, written anew, if there are any."""
+    """Return the EXIF data of an opened picture, written anew, if there are any.
+
+    A TIFF file has none of its own: its directory mixes them with the description of its pixels.
+    """
+    if isinstance(picture, TiffImageFile):
+        return None
     exif = picture.getexif()
     exif.pop(ExifTags.Base.Orientation, None)
     if not exif:

@@ -19,12 +19,16 @@ from fusionray.faces.align import Template, affine_scale, estimate_alignment, lo
 from fusionray.faces.face import Detector, Face, Image, Matrix, largest_face
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.pixels import FloatArray
-from fusionray.runtime.source_encoding import open_source_encoder
+from fusionray.runtime.source_encoding import EmbeddingSourceEncoder, open_source_encoder
 
-# "largest", "all", or the numbers of faces, as in "0,2": 0 is the largest face of a picture, 1 the next.
+# "largest", "all", "reference" (the face that is most similar to that of another picture), or the numbers of faces, as
+# in "0,2": 0 is the largest face of a picture, 1 the next.
 FaceSelection = str
-SELECTION_PATTERN = r"^(largest|all|[0-9]{1,3}(,[0-9]{1,3}){0,63})$"
-PictureRole = Literal["source", "target"]
+SELECTION_PATTERN = r"^(largest|all|reference|[0-9]{1,3}(,[0-9]{1,3}){0,63})$"
+# The similarity from which a face counts as that of the reference, if nobody says otherwise. It depends on the identity
+# encoder: those that were trained like ArcFace give the same person 0.3 to 0.8.
+REFERENCE_SIMILARITY = 0.3
+PictureRole = Literal["source", "target", "reference"]
 FaceBox = tuple[float, float, float, float]
 
 
@@ -77,6 +81,43 @@ class FacePreprocessor:
         matrix = estimate_alignment(face.landmarks, self.identity_template, size)
         source: FloatArray = self.source_encoder.encode_crops(warp_crop(image, matrix, size)[None])[0]
         return source
+
+    def embed_face(self, image: Image, face: Face) -> FloatArray:
+        """Compute the identity of one face of a picture, float32 [E] of unit length, to compare it with others.
+
+        Raises: ImageRejected ("no_identity_encoder") if the model takes pictures as sources.
+        """
+        if not isinstance(self.source_encoder, EmbeddingSourceEncoder):
+            raise ImageRejected(
+                "no_identity_encoder",
+                "this model takes pictures as sources and compares no faces; choose them by number",
+            )
+        size = self.source_encoder.size
+        matrix = estimate_alignment(face.landmarks, self.identity_template, size)
+        identity: FloatArray = self.source_encoder.embed_crops(warp_crop(image, matrix, size)[None])[0]
+        return identity
+
+    def find_similarities(self, image: Image, faces: Sequence[Face], reference: FloatArray) -> list[float]:
+        """Return the cosine of each face's identity with that of a reference face, as `embed_face` returns it.
+
+        Raises: ImageRejected ("no_identity_encoder").
+        """
+        return [float(self.embed_face(image, face) @ reference) for face in faces]
+
+    def pick_similar(self, image: Image, faces: Sequence[Face], reference: FloatArray, least: float) -> list[Face]:
+        """Pick the face of a target that is most similar to a reference face.
+
+        Raises: ImageRejected ("no_such_face") if none has a similarity of `least`; or "no_identity_encoder".
+        """
+        similarities = self.find_similarities(image, faces, reference)
+        best = int(np.argmax(similarities))
+        if similarities[best] < least:
+            raise ImageRejected(
+                "no_such_face",
+                f"no face of the target picture has a similarity of {least:g} with the reference face; the best has "
+                f"{similarities[best]:.2f}",
+            )
+        return [faces[best]]
 
     def enlarges(self, face: Face) -> bool:
         """Tell whether a face has fewer pixels in its picture than in the crop that is encoded."""

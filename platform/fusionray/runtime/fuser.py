@@ -6,6 +6,7 @@ Pictures are uint8 RGB HWC of any size. N faces, S crop size. An encoded source 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,12 +14,19 @@ import numpy as np
 
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import WeightPrecision
-from fusionray.faces.face import Detector, FloatMap, Image
+from fusionray.faces.face import Detector, Face, FloatMap, Image
 from fusionray.faces.mask import soft_box_mask
 from fusionray.faces.paste import paste_crop
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
-from fusionray.runtime.face_preprocessor import FaceBox, FaceCrops, FacePreprocessor, FaceSelection
+from fusionray.runtime.face_preprocessor import (
+    FaceBox,
+    FaceCrops,
+    FacePreprocessor,
+    FaceSelection,
+    pick_faces,
+    search_faces,
+)
 from fusionray.runtime.pixels import FloatArray
 
 
@@ -79,7 +87,14 @@ class Fuser:
 
         Raises: NoFaceFound naming the target picture; ImageRejected ("no_such_face").
         """
-        target = self.preprocessor.crop_faces(target_image, faces)
+        chosen = pick_faces(search_faces(self.preprocessor.detector, target_image, faces), faces)
+        return self.fuse_chosen(source, target_image, chosen, strength)
+
+    def fuse_chosen(
+        self, source: FloatArray, target_image: Image, chosen: Sequence[Face], strength: float = 1.0
+    ) -> FusedPicture:
+        """Give faces that were found in a target picture the identity of an encoded source."""
+        target = self.preprocessor.cut_crops(target_image, chosen)
         fused = self.crop_fuser.fuse(np.repeat(source[None], len(target.crops), axis=0), target.crops)
         return paste_fused(target_image.copy(), target, fused, strength)
 

@@ -84,6 +84,12 @@ class EmbeddingSourceEncoder:
         """Encode uint8 RGB crops [N,s,s,3] to float32 [N,L]."""
         return self.forward(normalize_crops(crops_NSS3, self.crop_range))
 
+    def embed_crops(self, crops_NSS3: NDArray[np.uint8]) -> FloatArray:
+        """Compute the identity of uint8 RGB crops [N,s,s,3], unconverted: float32 [N,E], of unit length."""
+        raw = self.embed(normalize_crops(crops_NSS3, self.crop_range))
+        unit: FloatArray = raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-12)
+        return unit
+
     def forward(self, input_NCHW: FloatArray) -> FloatArray:
         """Encode crops in the value range of the encoder, float32 [N,3,s,s], to float32 [N,L]."""
         source = self.embed(input_NCHW)

@@ -64,6 +64,7 @@ class AuditEntry:
     target_sha256: str | None = None
     output_sha256: str | None = None
     num_faces: int | None = None
+    reference_sha256: str | None = None
 
 
 @dataclass(frozen=True)

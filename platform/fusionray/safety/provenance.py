@@ -55,7 +55,7 @@ def read_provenance(data: bytes) -> Provenance | None:
     from fusionray.faces.decode import ImageLimits, open_picture
 
     with open_picture(data, ImageLimits(min_side=1)) as picture:
-        packet = picture.info.get("xmp") or picture.info.get(PNG_KEY)
+        packet = None if picture is None else picture.info.get("xmp") or picture.info.get(PNG_KEY)
     if packet is None:
         return None
     return parse_packet(packet if isinstance(packet, bytes) else packet.encode(errors="replace"))

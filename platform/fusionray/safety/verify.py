@@ -10,6 +10,7 @@ from cryptography import x509
 from pydantic import BaseModel, ValidationError
 
 from fusionray.errors import ConfigInvalid, ImageRejected
+from fusionray.faces.heif_header import detect_heif
 from fusionray.faces.image_header import detect_kind
 from fusionray.safety.provenance import Provenance, read_provenance
 from fusionray.safety.self_signed import TEST_ORGANISATION
@@ -97,7 +98,7 @@ def verify(data: bytes, trust: str | None = None, max_bytes: int = MAX_BYTES) ->
     """
     if len(data) > max_bytes:
         raise ImageRejected("too_large", f"the file has {len(data)} bytes, over the limit of {max_bytes}")
-    film = data[4:8] == b"ftyp"
+    film = data[4:8] == b"ftyp" and detect_heif(data) is None
     media_type = "video/mp4" if film else f"image/{detect_kind(data)}"
     xmp = None if film else read_xmp(data)
     settings: dict[str, Any] = {

@@ -23,6 +23,7 @@ from fusionray.bundle.bundle import read_bundle
 from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ServiceFailed
 from fusionray.ray_cluster.connection import require_cluster
+from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.addresses import (
     LOOPBACK,
     WILDCARDS,
@@ -126,6 +127,7 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     # At INFO, Ray Serve reports each of its steps, also those of other applications.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     config = with_absolute_paths(config)
+    open_target_policy(config.target_policy)
     registry = ModelRegistry(config)
     check_tasks(config, registry.tasks)
     for version in registry.versions():

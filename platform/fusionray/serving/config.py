@@ -19,6 +19,7 @@ from fusionray.safety.audit import AuditConfig
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.mark import MarkConfig
 from fusionray.safety.signing_keys import SigningConfig
+from fusionray.safety.target_policy import TargetPolicyConfig
 from fusionray.serving.auth.access import AccessConfig
 from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.identities.store import IdentityConfig
@@ -28,6 +29,7 @@ from fusionray.serving.jobs.store import JobConfig
 PATHS = (
     ("signing", "certificate", "key", "test_key_folder"),
     ("consent", "file"),
+    ("target_policy", "model"),
     ("audit", "path"),
     ("keys", "file", "usage_file"),
     ("identities", "folder"),
@@ -233,6 +235,9 @@ class ServeConfig(Section):
     )
     signing: SigningConfig = Field(default=SigningConfig(), description="Key that signs the outputs.")
     consent: ConsentConfig = Field(default=ConsentConfig(), description="What a request needs besides its pictures.")
+    target_policy: TargetPolicyConfig = Field(
+        default=TargetPolicyConfig(), description="Which targets are refused: what a classifier of the operator says."
+    )
     audit: AuditConfig = Field(default=AuditConfig(), description="Where requests are recorded.")
     keys: ApiKeyConfig = Field(default=ApiKeyConfig(), description="Who may send requests, and how many.")
     access: AccessConfig = Field(
@@ -251,7 +256,8 @@ class ServeConfig(Section):
     )
     default_format: PictureFormat | None = Field(
         default=None,
-        description="Picture format of an answer if the request names none; null: that of the target, PNG for a BMP.",
+        description="Picture format of an answer if the request names none; null: that of the target, JPEG for "
+        "AVIF and HEIC, PNG for BMP, TIFF and Netpbm.",
     )
     metadata: KeptMetadata = Field(
         default="colours",

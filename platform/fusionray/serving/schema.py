@@ -118,6 +118,14 @@ class FuseOptions:
 
 
 @dataclass(frozen=True)
+class ReferenceFace:
+    """An encoded picture whose largest face says which face of a target is fused; the least similarity, -1 to 1."""
+
+    picture: bytes
+    similarity: float
+
+
+@dataclass(frozen=True)
 class FuseTask:
     """One picture to make: encoded pictures, the version that makes it, the client's options.
 
@@ -131,6 +139,7 @@ class FuseTask:
     options: FuseOptions
     deadline: float
     owner: str
+    reference: ReferenceFace | None = None
 
 
 @dataclass(frozen=True)
@@ -145,19 +154,24 @@ class KeepTask:
 
 @dataclass(frozen=True)
 class FindTask:
-    """One picture whose faces are to be found; a replica of `version` finds them."""
+    """One picture whose faces are to be found, and compared with that of `reference`; `version` compares them."""
 
     picture: bytes
     version: ModelVersion
+    reference: bytes | None = None
 
 
 @dataclass(frozen=True)
 class FoundFace:
-    """A face of a picture: its box, its five points (x, y) as in `faces.face.Points`, the detector's score in 0..1."""
+    """A face of a picture: its box, its five points (x, y) as in `faces.face.Points`, the detector's score in 0..1.
+
+    `similarity` is the cosine of its identity with that of the reference face, if there is one.
+    """
 
     box: FaceBox
     landmarks: tuple[tuple[float, float], ...]
     score: float
+    similarity: float | None = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +214,9 @@ class FuseReply(PictureReply):
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a request fails. `reason` is a short stable key; `picture` is the picture at fault."""
+    """Why a request fails. `reason` is a short stable key; `picture` is the picture at fault, `rule` the rule of the
+    target policy that refuses it.
+    """
 
     status: int
     reason: str
@@ -208,11 +224,13 @@ class Problem:
     detail: str
     picture: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    rule: str | None = None
 
     def document(self) -> dict[str, Any]:
         """Build the problem document."""
         document = problem_document(self.status, self.reason, self.title, self.detail)
-        return document if self.picture is None else {**document, "picture": self.picture}
+        more = {"picture": self.picture, "rule": self.rule}
+        return document | {name: value for name, value in more.items() if value is not None}
 
     def body(self) -> bytes:
         """Encode the problem document as JSON."""

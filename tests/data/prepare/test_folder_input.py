@@ -46,6 +46,7 @@ def test_pictures_are_read_and_other_files_are_dropped_with_a_reason(tmp_path: P
     fill(tmp_path, "a/good.png")
     (tmp_path / "a/empty.png").write_bytes(b"")
     (tmp_path / "a/letter.txt").write_text("dear sir")
+    (tmp_path / "a/film.gif").write_bytes(b"GIF89a" + bytes(90))
     (tmp_path / "a/cut.png").write_bytes(PICTURE[: len(PICTURE) // 2])
     (tmp_path / "a/heavy.png").write_bytes(PICTURE + b"\0" * 5000)
     (tmp_path / "a/tiny.png").write_bytes(encode_image(np.zeros((8, 60, 3), np.uint8), "png"))
@@ -57,10 +58,26 @@ def test_pictures_are_read_and_other_files_are_dropped_with_a_reason(tmp_path: P
     assert reasons == {
         "a/empty.png": "not_an_image",
         "a/letter.txt": "not_an_image",
+        "a/film.gif": "unknown_format",
         "a/cut.png": "damaged",
         "a/heavy.png": "too_large",
         "a/tiny.png": "too_small",
     }
+
+
+def test_a_folder_of_pgm_files_is_read(tmp_path: Path) -> None:
+    """Old face sets are such folders."""
+    grey = np.arange(40 * 50, dtype=np.uint16).reshape(40, 50).astype(np.uint8)
+    for person in ("s1", "s2"):
+        (tmp_path / person).mkdir()
+        for number in range(1, 4):
+            (tmp_path / person / f"{number}.pgm").write_bytes(b"P5\n50 40\n255\n" + grey.tobytes())
+    source = folder(tmp_path)
+    results = list(source.read(source.list_entries().entries))
+    assert len(results) == 6
+    for result in results:
+        assert isinstance(result, DecodedPicture), result
+        assert np.array_equal(result.image, np.repeat(grey[..., None], 3, axis=2))
 
 
 def test_loops_pipes_and_broken_links_are_listed_and_do_not_hang(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from ray import serve
 
@@ -20,6 +21,7 @@ from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.audit import AuditConfig, hash_bytes
 from fusionray.safety.audit_chain import check_chain
 from fusionray.safety.consent import ConsentConfig
+from fusionray.safety.target_policy import TargetPolicyConfig
 from fusionray.safety.verify import verify
 from fusionray.serving.application import run
 from fusionray.serving.auth.api_keys import ApiKeyConfig
@@ -28,6 +30,7 @@ from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
 from fusionray.serving.http.middleware import KEY_VARIABLE
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.serving import encode
+from tests.support.target_classifier import IN_RANGE, write_classifier
 from tests.support.tiny_bundle import write_tiny_bundle
 
 SOURCE, OTHER_SOURCE, REFUSED = (encode(draw_person(seed)) for seed in (1, 2, 3))
@@ -63,6 +66,9 @@ def kept(no_service: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         limits=LimitConfig(max_batch_targets=4, max_job_targets=6),
         keys=ApiKeyConfig(file=str(key_file)),
         consent=ConsentConfig(policy="allow-list", file=str(permitted)),
+        target_policy=TargetPolicyConfig(
+            model=str(write_classifier(root / "red.onnx")), refuse={"red": 0.95}, **IN_RANGE
+        ),
         audit=AuditConfig(path=str(root / "audit.jsonl")),
     )
     port = find_free_port()
@@ -91,6 +97,27 @@ def keep(client: httpx.Client, source: bytes = SOURCE) -> str:
 def refused(answer: httpx.Response) -> tuple[int, str]:
     assert answer.headers["content-type"] == "application/problem+json"
     return answer.status_code, answer.json()["reason"]
+
+
+def test_a_target_that_the_policy_refuses_is_not_fused_anywhere(kept: Kept, ada: httpx.Client) -> None:
+    red = encode(np.full((160, 160, 3), (255, 0, 0), np.uint8))
+    answer = ada.post("/v1/fuse", files={"source": SOURCE, "target": red})
+    assert refused(answer) == (403, "target_refused")
+    assert (answer.json()["rule"], answer.json()["picture"]) == ("red", "target")
+    entry = json.loads(kept.audit.read_text().splitlines()[-1])
+    assert (entry["status"], entry["reason"], entry["target_sha256"]) == (403, "target_refused: red", hash_bytes(red))
+    assert entry["output_sha256"] is None
+    for path in ("/v1/batches", "/v1/jobs"):
+        files = [("source", SOURCE), ("target", red), ("target", TARGETS[0])]
+        answer = ada.post(path, files=files)
+        if path == "/v1/jobs":
+            job = answer.json()["job"]
+            assert wait_for_job(ada, job)["failed"] == 1
+            answer = ada.get(f"/v1/jobs/{job}/result")
+        with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+            first, second = json.loads(archive.read("results.json"))
+        assert first["problem"]["rule"] == "red"
+        assert second["status"] == "done"
 
 
 def test_without_a_key_only_probes_and_the_page_are_answered(kept: Kept) -> None:

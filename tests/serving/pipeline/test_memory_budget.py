@@ -14,7 +14,7 @@ import pytest
 from fusionray.faces.decode import encode_image
 from fusionray.serving.application import run
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig, StageConfig
-from fusionray.serving.pipeline.memory_budget import JPEG_BYTES, OTHER_BYTES, MemoryBudget, estimate_bytes
+from fusionray.serving.pipeline.memory_budget import BYTES_PER_PIXEL, MemoryBudget, estimate_bytes
 from tests.support.pictures import draw_person
 from tests.support.serving import encode
 from tests.support.serving_load import SOURCE, find_replicas, write_variant
@@ -46,8 +46,9 @@ def place_person(side: int) -> bytes:
 def test_memory_is_estimated_from_the_header() -> None:
     person = encode(draw_person(1))
     height, width = draw_person(1).shape[:2]
-    assert estimate_bytes(person) == width * height * JPEG_BYTES
-    assert estimate_bytes(write_png(40, 30)) == 1200 * OTHER_BYTES
+    assert estimate_bytes(person) == width * height * BYTES_PER_PIXEL["jpeg"]
+    assert estimate_bytes(write_png(40, 30)) == 1200 * BYTES_PER_PIXEL["png"]
+    assert estimate_bytes(b"P5 40 30 255\n") == 1200 * BYTES_PER_PIXEL["netpbm"]
     assert estimate_bytes(b"no picture") == 0
 
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Form, Query, Request, UploadFile
+from fastapi import Depends, Form, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 
 from fusionray.faces.image_header import PictureFormat
-from fusionray.runtime.face_preprocessor import SELECTION_PATTERN, FaceSelection
+from fusionray.runtime.face_preprocessor import REFERENCE_SIMILARITY, SELECTION_PATTERN, FaceSelection
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import NAME_PATTERN
 from fusionray.serving.http.accept import find_accepted_format
-from fusionray.serving.schema import FuseOptions, PictureOptions
+from fusionray.serving.schema import FuseOptions, PictureOptions, ReferenceFace
 
 # The bytes of a picture, or the handle of an identity.
 Source = bytes | str
@@ -88,3 +88,18 @@ async def read_options(
         consent=consent,
         strength=strength,
     )
+
+
+async def read_reference(
+    options: Annotated[FuseOptions, Depends(read_options)],
+    reference: UploadFile | None = None,
+    reference_similarity: Annotated[float, Form(ge=-1.0, le=1.0, allow_inf_nan=False)] = REFERENCE_SIMILARITY,
+) -> ReferenceFace | None:
+    """Read the picture of the face that is to be fused, which `faces=reference` needs.
+
+    Raises: RequestValidationError.
+    """
+    if (options.faces == "reference") != (reference is not None):
+        msg = "send `faces=reference` and the picture `reference` together"
+        raise RequestValidationError([{"loc": ("body", "reference"), "msg": msg, "type": "value_error"}])
+    return None if reference is None else ReferenceFace(await reference.read(), reference_similarity)

@@ -10,7 +10,9 @@ from fastapi import FastAPI
 from fusionray.serving.auth.callers import OPEN_PATHS
 from fusionray.serving.schema import PROBLEM_TYPE
 
-PICTURE_TYPES = "image/jpeg, image/png, image/webp, image/bmp"
+PICTURE_TYPES = ", ".join(
+    f"image/{kind}" for kind in ("jpeg", "png", "webp", "avif", "heic", "bmp", "tiff", "x-portable-anymap")
+)
 PROBLEM_SCHEMA: dict[str, Any] = {
     "title": "Problem",
     "description": "Why there is no other answer, as RFC 9457 has it.",
@@ -23,6 +25,7 @@ PROBLEM_SCHEMA: dict[str, Any] = {
         "detail": {"type": "string", "description": "What is wrong with this request, and how to fix it."},
         "reason": {"type": "string", "pattern": "^[a-z0-9_]+$", "description": "A short key that stays."},
         "picture": {"type": "string", "description": "The picture at fault."},
+        "rule": {"type": "string", "description": "The rule of the operator that refuses the target."},
     },
     "examples": [
         {

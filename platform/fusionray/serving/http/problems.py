@@ -15,6 +15,7 @@ from fusionray.errors import (
     QuotaExceeded,
     SigningFailed,
     StoreFull,
+    TargetRefused,
     UnknownIdentity,
     UnknownJob,
 )
@@ -26,6 +27,11 @@ logger = logging.getLogger("ray.serve")
 def describe_consent(error: Exception) -> Problem:
     reason = getattr(error, "reason", "refused").removeprefix("consent_")
     return Problem(403, f"consent_{reason}", "Consent is missing", str(error), picture="source")
+
+
+def describe_target(error: Exception) -> Problem:
+    assert isinstance(error, TargetRefused)
+    return Problem(403, "target_refused", "Target not permitted", str(error), picture="target", rule=error.rule)
 
 
 def describe_signing(error: Exception) -> Problem:
@@ -52,6 +58,7 @@ PROBLEMS: tuple[tuple[tuple[type[Exception], ...], Callable[[Exception], Problem
     ),
     ((BundleInvalid,), lambda error: unavailable("not_ready", f"the model cannot be loaded now ({error})")),
     ((ConsentRefused,), describe_consent),
+    ((TargetRefused,), describe_target),
     ((SigningFailed,), describe_signing),
     ((QuotaExceeded,), describe_quota),
     ((StoreFull,), describe_full_store),

@@ -49,6 +49,8 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
         model: Annotated[str | None, Depends(read_model)],
     ) -> Response:
         caller, requests = find_caller(request), task.requests
+        if refused := check_selection(options):
+            return answer(refused)
         if refused := check_number(len(target), task.config.limits.max_batch_targets, "batch"):
             return answer(refused)
         admitted = await requests.admit(caller, len(target))
@@ -94,6 +96,8 @@ def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
         model: Annotated[str | None, Depends(read_model)],
     ) -> Response | dict[str, Any]:
         caller, requests = find_caller(request), task.requests
+        if refused := check_selection(options):
+            return answer(refused)
         if refused := check_number(len(target), task.config.limits.max_job_targets, "job"):
             return answer(refused)
         version = requests.choose(caller, model)
@@ -141,6 +145,14 @@ def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
         except UnknownJob as error:
             return answer(explain(error))
         return Response(status_code=204)
+
+
+def check_selection(options: FuseOptions) -> Problem | None:
+    """Refuse a selection that only single pictures have."""
+    if options.faces != "reference":
+        return None
+    detail = "faces: only /v1/fuse takes reference; send largest, all, or numbers"
+    return Problem(422, "bad_fields", "Field missing or not understood", detail)
 
 
 def check_number(num_targets: int, limit: int, what: str) -> Problem | None:

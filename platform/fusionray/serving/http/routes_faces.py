@@ -19,12 +19,16 @@ def add_face_route(api: FastAPI, task: FaceFusion) -> None:
     """Add the route of faces."""
 
     @api.post("/v1/faces", response_model=None, responses=problems(*OF_PICTURES))
-    async def find(request: Request, response: Response, target: UploadFile) -> Response | dict[str, Any]:
+    async def find(
+        request: Request, response: Response, target: UploadFile, reference: UploadFile | None = None
+    ) -> Response | dict[str, Any]:
         caller = find_caller(request)
         admitted = await task.requests.admit(caller, 0)
         if isinstance(admitted, Problem):
             return answer(admitted)
-        reply = await task.service.find_faces(caller, await target.read())
+        reply = await task.service.find_faces(
+            caller, await target.read(), await reference.read() if reference else None
+        )
         if isinstance(reply, Problem):
             return answer(reply)
         response.headers["Cache-Control"] = "no-store"
@@ -33,10 +37,14 @@ def add_face_route(api: FastAPI, task: FaceFusion) -> None:
 
 
 def describe_face(index: int, face: FoundFace) -> dict[str, Any]:
-    """Describe a face: its number for the field `faces`, its box and five points in pixels, the detector's score."""
-    return {
+    """Describe a face: its number for the field `faces`, its box and five points in pixels, the detector's score.
+
+    With a reference, also its `similarity`, -1 to 1.
+    """
+    described: dict[str, Any] = {
         "index": index,
         "box": [round(value) for value in face.box],
         "landmarks": [[round(value, 1) for value in point] for point in face.landmarks],
         "score": round(face.score, 3),
     }
+    return described if face.similarity is None else {**described, "similarity": round(face.similarity, 4)}

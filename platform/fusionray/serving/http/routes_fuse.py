@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, FastAPI, Request, Response, UploadFile
 
-from fusionray.serving.http.forms import Source, find_caller, read_model, read_options, read_source
+from fusionray.serving.http.forms import Source, find_caller, read_model, read_options, read_reference, read_source
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer, answer_picture, picture_responses
 from fusionray.serving.pipeline.fusion_service import FuseRequest
-from fusionray.serving.schema import FuseOptions, Problem
+from fusionray.serving.schema import FuseOptions, Problem, ReferenceFace
 
 if TYPE_CHECKING:
     from fusionray.serving.tasks.face_fusion import FaceFusion
@@ -24,16 +24,18 @@ def add_fuse_route(api: FastAPI, task: FaceFusion) -> None:
     @api.post("/v1/fuse", response_class=Response, responses=FUSED | problems(*OF_PICTURES))
     async def fuse(
         request: Request,
+        *,
         source: Annotated[Source, Depends(read_source)],
         target: UploadFile,
         options: Annotated[FuseOptions, Depends(read_options)],
         model: Annotated[str | None, Depends(read_model)],
+        reference: Annotated[ReferenceFace | None, Depends(read_reference)],
     ) -> Response:
         caller = find_caller(request)
         admitted = await task.requests.admit(caller, 1)
         if isinstance(admitted, Problem):
             return answer(admitted)
-        reply = await task.service.fuse(FuseRequest(caller, source, await target.read(), options, model))
+        reply = await task.service.fuse(FuseRequest(caller, source, await target.read(), options, model, reference))
         if isinstance(reply, Problem):
             task.requests.refund(admitted, 1)
             return answer(reply)

@@ -32,6 +32,7 @@ from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
 from fusionray.safety.provenance import Provenance
+from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.identities.encryption import cut_region
 from fusionray.serving.identities.store import open_store
@@ -93,6 +94,7 @@ class FaceStage:
             lambda version: LoadedPreprocessor(version, config, self.detectors), config.models_per_replica
         )
         self.policy = build_policy(config.consent)
+        self.target_policy = open_target_policy(config.target_policy)
         self.identities = open_store(config.identities)
         self.codec = PictureCodec(config)
         self.budget = MemoryBudget(config.limits.decoded_bytes)
@@ -105,12 +107,13 @@ class FaceStage:
     async def fuse(self, task: FuseTask) -> FuseReply | Problem:
         """Make one picture. A faulty picture is returned as a problem, not raised.
 
-        Raises: Overloaded, ConsentRefused, UnknownIdentity, SigningFailed; TimeoutError if the deadline passed before
-            the work started.
+        Raises: Overloaded, ConsentRefused, TargetRefused, UnknownIdentity, SigningFailed; TimeoutError if the
+            deadline passed before the work started.
         """
         watch = Stopwatch()
         loaded = await self.models.get(task.version)
-        pictures = (task.source, task.target) if isinstance(task.source, bytes) else (task.target,)
+        sent = (task.source, task.target, task.reference.picture if task.reference else None)
+        pictures = [picture for picture in sent if isinstance(picture, bytes)]
         async with self.budget.reserve(pictures):
             return await self.fuse_within_budget(task, loaded, watch)
 
@@ -143,21 +146,34 @@ class FaceStage:
     def analyse(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> PreparedTarget | Problem:
         """Decode and read both pictures, on the calling thread.
 
-        Raises: TimeoutError if the deadline has passed.
+        Raises: TimeoutError if the deadline has passed; ConsentRefused, TargetRefused, UnknownIdentity.
         """
         if time.time() > task.deadline:
             raise TimeoutError
         role: PictureRole = "source"
         try:
             source, source_sha256 = self.encode_source(task, loaded, watch)
+            if task.reference is not None:
+                role = "reference"
+                with watch.over("read"):
+                    reference = self.embed_reference(task.reference.picture, loaded)
             role = "target"
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
+            if self.target_policy is not None and not self.target_policy.sees_faces:
+                self.target_policy.check(target_image)
             with watch.over("detect"):
-                chosen = pick_faces(self.find(task.target, target_image, task.options.faces), task.options.faces)
+                found = self.find(task.target, target_image, task.options.faces)
+                if task.reference is not None:
+                    least = task.reference.similarity
+                    chosen = loaded.preprocessor.pick_similar(target_image, found, reference, least)
+                else:
+                    chosen = pick_faces(found, task.options.faces)
                 if len(chosen) > self.config.limits.max_faces:
                     reason = f"it shows {len(chosen)} faces; {self.config.limits.max_faces} are the limit"
                     raise ImageRejected("too_many_faces", reason)
+                if self.target_policy is not None and self.target_policy.sees_faces:
+                    self.target_policy.check(target_image, chosen)
                 faces = loaded.preprocessor.cut_crops(target_image, chosen)
         except ImageRejected as error:
             return describe_fault(error, role)
@@ -185,6 +201,14 @@ class FaceStage:
         self.policy.check(kept.source_sha256, known, task.options.consent or kept.consent, task.owner)
         return known, kept.source_sha256
 
+    def embed_reference(self, picture: bytes, loaded: LoadedPreprocessor) -> FloatArray:
+        """Compute the identity of the largest face of an encoded picture, float32 [E].
+
+        Raises: ImageRejected.
+        """
+        image = self.codec.decode(picture)
+        return loaded.preprocessor.embed_face(image, find_largest_face(self.detectors, image, "reference"))
+
     def find(self, picture: bytes, image: Image, selection: FaceSelection) -> list[Face]:
         """Find the faces of a decoded picture, or only the largest, unless they were found a short while ago.
 
@@ -195,18 +219,27 @@ class FaceStage:
 
     async def find_faces(self, task: FindTask) -> FacesReply | Problem:
         """Find the faces of a picture. A faulty picture is returned as a problem, not raised."""
-        async with self.budget.reserve((task.picture,)):
-            return await asyncio.get_running_loop().run_in_executor(self.threads, self.find_faces_now, task)
+        loaded = await self.models.get(task.version) if task.reference is not None else None
+        pictures = [picture for picture in (task.picture, task.reference) if picture is not None]
+        async with self.budget.reserve(pictures):
+            return await asyncio.get_running_loop().run_in_executor(self.threads, self.find_faces_now, task, loaded)
 
-    def find_faces_now(self, task: FindTask) -> FacesReply | Problem:
-        """Decode the picture and find its faces, on the calling thread."""
+    def find_faces_now(self, task: FindTask, loaded: LoadedPreprocessor | None) -> FacesReply | Problem:
+        """Decode the picture, find its faces, and compare them with the reference, on the calling thread."""
+        role: PictureRole = "reference"
+        similarities: list[float | None] = []
         try:
+            reference = self.embed_reference(task.reference, loaded) if task.reference and loaded else None
+            role = "target"
             image = self.codec.decode(task.picture)
             found = self.find(task.picture, image, "all")
+            if reference is not None and loaded is not None:
+                similarities = [*loaded.preprocessor.find_similarities(image, found, reference)]
         except ImageRejected as error:
-            return describe_fault(error, "target")
+            return describe_fault(error, role)
         height, width = image.shape[:2]
-        return FacesReply(width, height, tuple(map(describe_face, found)))
+        described = map(describe_face, found, similarities or [None] * len(found))
+        return FacesReply(width, height, tuple(described))
 
     async def keep_identity(self, task: KeepTask) -> IdentityReply | Problem:
         """Store the largest face of a picture under a handle.
@@ -247,6 +280,6 @@ class FaceStage:
             )
 
 
-def describe_face(face: Face) -> FoundFace:
+def describe_face(face: Face, similarity: float | None) -> FoundFace:
     """Describe a face in plain numbers."""
-    return FoundFace(box_of(face), tuple((float(x), float(y)) for x, y in face.landmarks), face.score)
+    return FoundFace(box_of(face), tuple((float(x), float(y)) for x, y in face.landmarks), face.score, similarity)

@@ -20,6 +20,7 @@ from fusionray.serving.schema import (
     IdentityReply,
     KeepTask,
     Problem,
+    ReferenceFace,
 )
 
 
@@ -32,6 +33,7 @@ class FuseRequest:
     target: bytes
     options: FuseOptions
     model: str | None
+    reference: ReferenceFace | None = None
     asked_at: float = field(default_factory=time.perf_counter)
 
     def write_entry(self, reply: Any, common: dict[str, Any]) -> AuditEntry:
@@ -45,6 +47,7 @@ class FuseRequest:
             **common,
             source_sha256=reply.source_sha256 if fused else hash_bytes(source),
             target_sha256=hash_bytes(self.target),
+            reference_sha256=hash_bytes(self.reference.picture) if self.reference else None,
             num_faces=len(reply.boxes) if fused else None,
         )
 
@@ -63,18 +66,20 @@ class FusionService:
         if isinstance(version, Problem):
             return await requests.close(request, version, "")
         deadline = time.time() + requests.config.limits.request_timeout_seconds
-        task = FuseTask(request.source, request.target, version, request.options, deadline, request.caller.name)
+        who, options = request.caller.name, request.options
+        task = FuseTask(request.source, request.target, version, options, deadline, who, request.reference)
         reply = await requests.close(request, await requests.wait_for(self.pictures.fuse(task)), version.name)
         if isinstance(reply, FuseReply):
             requests.metrics.faces.inc(len(reply.boxes), {"model": version.name})
         return reply
 
-    async def find_faces(self, caller: Caller, picture: bytes) -> FacesReply | Problem:
-        """Find the faces of a picture."""
-        request = NamedInputs("faces", caller, {"target": picture})
-        # Every model has the same detector; this one's replica answers.
+    async def find_faces(self, caller: Caller, picture: bytes, reference: bytes | None = None) -> FacesReply | Problem:
+        """Find the faces of a picture, and compare them with the largest of another one."""
+        sent = {"target": picture} if reference is None else {"target": picture, "reference": reference}
+        request = NamedInputs("faces", caller, sent)
+        # Every model has the same detector; the default one compares.
         version = self.requests.registry.choose(None, FACE_FUSION)
-        reply = await self.requests.wait_for(self.pictures.find_faces(FindTask(picture, version)))
+        reply = await self.requests.wait_for(self.pictures.find_faces(FindTask(picture, version, reference)))
         return await self.requests.close(request, reply, "")
 
     async def keep_identity(self, caller: Caller, source: bytes, consent: str | None) -> IdentityReply | Problem:

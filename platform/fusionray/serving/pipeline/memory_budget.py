@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.image_header import read_header
+from fusionray.faces.image_header import ImageKind, read_header
 
 # Bytes per pixel at the peak, from the decoder to the encoded answer: the picture, its copy with the fused faces, and
-# the encoder's copies. Other formats than JPEG may have an alpha channel and 16 bits; the decoder then makes copies.
-JPEG_BYTES, OTHER_BYTES = 12, 20
+# the encoder's copies. Other formats than JPEG may have an alpha channel and 16 bits, of which decoders make copies;
+# plain Netpbm pictures are read as numbers of 32 bits; a TIFF may be as long as its pixels, and is copied.
+BYTES_PER_PIXEL: dict[ImageKind, int] = {
+    "jpeg": 12, "png": 20, "webp": 20, "bmp": 20, "avif": 24, "heic": 24, "netpbm": 24, "tiff": 28
+}  # fmt: skip
 
 
 class MemoryBudget:
@@ -57,4 +60,4 @@ def estimate_bytes(picture: bytes) -> int:
         header = read_header(picture)
     except ImageRejected:
         return 0
-    return header.width * header.height * (JPEG_BYTES if header.kind == "jpeg" else OTHER_BYTES)
+    return header.width * header.height * BYTES_PER_PIXEL[header.kind]

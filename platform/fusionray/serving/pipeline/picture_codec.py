@@ -21,11 +21,13 @@ from fusionray.serving.schema import LONGEST_SIDE, Problem
 # Reason why a picture is refused -> status and title.
 PICTURE_PROBLEMS: dict[str, tuple[int, str]] = {
     "not_an_image": (415, "Not a picture"),
+    "unknown_format": (415, "Format not read"),
     "damaged": (422, "Damaged picture"),
     "too_large": (413, "Picture too large"),
     "too_small": (422, "Picture too small"),
     "no_face": (422, "No face found"),
     "no_such_face": (422, "No such face"),
+    "no_identity_encoder": (422, "No faces are compared"),
     "too_many_faces": (413, "Too many faces"),
 }
 

@@ -160,6 +160,8 @@ class RequestService:
         assert self.audit is not None
         duration_ms = (time.perf_counter() - request.asked_at) * 1000.0
         status, reason = describe_end(reply)
+        if isinstance(reply, Problem) and reply.rule is not None:
+            reason = f"{reason}: {reply.rule}"
         made = reply if isinstance(reply, PictureReply) else None
         common = {
             "request": request.caller.request,

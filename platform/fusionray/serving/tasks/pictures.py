@@ -15,6 +15,7 @@ from fusionray.faces.image_header import PictureFormat, answer_format
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
 from fusionray.safety.provenance import Provenance
+from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.routes_pictures import add_picture_route
 from fusionray.serving.pipeline.generator_stage import GeneratorService
@@ -46,6 +47,7 @@ class PictureTask:
         self.codec = PictureCodec(config)
         self.budget = MemoryBudget(config.limits.decoded_bytes)
         self.policy = build_policy(config.consent)
+        self.target_policy = open_target_policy(config.target_policy)
         num_threads = config.faces.threads or len(os.sched_getaffinity(0)) + 1
         self.threads = ThreadPoolExecutor(num_threads, self.name)
         self.cards: dict[str, PictureModelCard] = {}
@@ -120,9 +122,9 @@ class PictureTask:
         )
 
     def decode(self, request: PictureRequest, watch: Stopwatch) -> dict[str, Image] | Problem:
-        """Decode every picture and check the consent for it, on the calling thread.
+        """Decode every picture and ask both policies about it, on the calling thread.
 
-        Raises: ConsentRefused.
+        Raises: ConsentRefused, TargetRefused.
         """
         decoded: dict[str, Image] = {}
         for name, data in request.pictures.items():
@@ -132,6 +134,8 @@ class PictureTask:
                 except ImageRejected as error:
                     return describe_fault(error, name)
             self.policy.check(hash_bytes(data), None, request.options.consent, request.caller.name)
+            if self.target_policy is not None:
+                self.target_policy.check(decoded[name])
         return decoded
 
     def encode(
