@@ -27,6 +27,8 @@ PICTURE_PROBLEMS: dict[str, tuple[int, str]] = {
     "no_face": (422, "No face found"),
     "no_such_face": (422, "No such face"),
     "too_many_faces": (413, "Too many faces"),
+    "uri_missing": (422, "No such file"),
+    "uri_not_allowed": (403, "Not allowed"),
 }
 
 
