@@ -92,6 +92,8 @@ PRIVATE_CLUSTER_VARIABLE = "FUSIONRAY_PRIVATE_CLUSTER"
 # Address on which HAProxy listens, if not on that of Ray Serve. In a private cluster Ray Serve, its replicas and its
 # fallback proxy stay on loopback, whatever address the service has.
 HTTP_HOST_VARIABLE = "FUSIONRAY_HTTP_HOST"
+# Secret that signs webhooks, as Standard Webhooks writes it: whsec_ and 24 to 64 bytes in base64.
+WEBHOOK_SECRET_VARIABLE = "FUSIONRAY_WEBHOOK_SECRET"  # noqa: S105 - its name
 # Start of the location of a bundle in the MLflow registry: models:/name@alias or models:/name/version.
 REGISTRY_PREFIX = "models:/"
 
@@ -158,6 +160,11 @@ def is_private_cluster() -> bool:
 def read_http_host() -> str | None:
     """Return the address on which HAProxy listens, if it is not that of Ray Serve."""
     return os.environ.get(HTTP_HOST_VARIABLE) or None
+
+
+def read_webhook_secret() -> str | None:
+    """Return the secret that signs webhooks, if it is set."""
+    return os.environ.get(WEBHOOK_SECRET_VARIABLE) or None
 
 
 def list_recipe_modules() -> list[str]:

@@ -159,7 +159,23 @@ class UnknownJob(FusionRayError):
 
 
 class JobNotFinished(FusionRayError):
-    """A job has no result: it has not ended, or has failed."""
+    """A job, or a picture of it, has no result: it has not ended, or has failed."""
+
+
+class JobEnded(FusionRayError):
+    """A job cannot be cancelled, because it has ended."""
+
+
+class UnknownItem(FusionRayError):
+    """A job has no picture of this number."""
+
+
+class KeyReused(FusionRayError):
+    """An idempotency key comes with another request than before."""
+
+
+class NotDecrypted(FusionRayError):
+    """An encrypted content was changed, or the key is another one."""
 
 
 class QuotaExceeded(FusionRayError):

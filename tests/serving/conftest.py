@@ -14,14 +14,23 @@ with warnings.catch_warnings():
     from ray import serve
 
 from fusionray.bundle.bundle import bundle_hash
-from fusionray.environment import ROOT_VARIABLE
+from fusionray.environment import ROOT_VARIABLE, WEBHOOK_SECRET_VARIABLE
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.serving.application import run
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig, StageConfig
 from fusionray.serving.http.middleware import KEY_VARIABLE
+from fusionray.serving.jobs.config import JobConfig, WebhookConfig
 from fusionray.serving.jobs.store import JobStore
-from tests.support.serving import BODY_SECONDS, MAX_BODY_BYTES, MAX_PIXELS, OpenService
+from tests.support.serving import (
+    BODY_SECONDS,
+    MAX_BODY_BYTES,
+    MAX_JOB_BODY_BYTES,
+    MAX_PIXELS,
+    WEBHOOK_HOST,
+    WEBHOOK_SECRET,
+    OpenService,
+)
 from tests.support.tiny_bundle import write_tiny_bundle
 
 
@@ -48,13 +57,22 @@ class OneService:
                 # Tests look at the one replica, and other tests need the CPUs.
                 ingress=StageConfig(num_replicas=1, cpus=1),
                 limits=LimitConfig(
-                    max_body_bytes=MAX_BODY_BYTES, max_pixels=MAX_PIXELS, body_timeout_seconds=BODY_SECONDS
+                    max_body_bytes=MAX_BODY_BYTES,
+                    max_job_body_bytes=MAX_JOB_BODY_BYTES,
+                    max_pixels=MAX_PIXELS,
+                    body_timeout_seconds=BODY_SECONDS,
+                    max_event_streams=2,
+                ),
+                jobs=JobConfig(
+                    allowed_uris=((self.folder / "in").as_uri() + "/",),
+                    webhooks=WebhookConfig(hosts=(WEBHOOK_HOST,), first_retry_seconds=0.1),
                 ),
             )
-            service = OpenService(find_free_port(), bundle_hash(bundle))
+            service = OpenService(find_free_port(), bundle_hash(bundle), self.folder)
             with pytest.MonkeyPatch.context() as environment:
                 environment.delenv(KEY_VARIABLE, raising=False)
                 environment.setenv(ROOT_VARIABLE, str(self.folder))
+                environment.setenv(WEBHOOK_SECRET_VARIABLE, WEBHOOK_SECRET)
                 run(config, port=service.port, blocking=False)
             self.running = service
         return self.running

@@ -389,7 +389,7 @@ CHECKED = (
 )
 
 
-@pytest.mark.slow(seconds=25)
+@pytest.mark.slow(seconds=50)
 def test_the_openapi_document_holds(stranger: Stranger) -> None:
     """Ask every operation of the document, within what it allows and beyond."""
     pictures = strategies.sampled_from([SOURCE, TARGET, TARGET, encode(draw_person(3, 64), "PNG"), SOURCE[:900]])

@@ -340,8 +340,10 @@ def handles() -> Iterator[bytes]:
         b"id_%f0%9f%98%80", b"id_" + b"%c3%a9" * 43, b"con", b"%", b"%2f", b"%5c..%5c", b"%u002e%u002e", b"null",
     )  # fmt: skip
     for name in names:
-        for place in (b"/v1/identities/" + name, b"/v1/jobs/" + name, b"/v1/jobs/" + name + b"/result"):
+        parts = (b"", b"/result", b"/items", b"/items/1", b"/events", b"/cancel")
+        for place in (b"/v1/identities/" + name, *(b"/v1/jobs/" + name + part for part in parts)):
             yield from (get(line=verb + b" " + place + b" HTTP/1.1") for verb in (b"GET", b"DELETE"))
+        yield post(b"Content-Length: 0", path=b"/v1/jobs/" + name + b"/cancel")
 
 
 def no_http() -> Iterator[bytes]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from dataclasses import dataclass
+from pathlib import Path
 
 from PIL import Image
 
@@ -11,16 +13,24 @@ from tests.support.pictures import Picture
 
 # Limits of the open service: tight, so that a test is soon beyond them.
 MAX_BODY_BYTES = 400_000
+MAX_JOB_BODY_BYTES = 40_000_000
 MAX_PIXELS = 1_000_000
 BODY_SECONDS = 2.0
+# The settings must name the port before the service starts; below the ephemeral ones, so that no client has it.
+WEBHOOK_HOST = "127.0.0.1:18931"
+WEBHOOK_SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 
 
 @dataclass(frozen=True)
 class OpenService:
-    """A service without keys, with tight limits: where it answers, and the hash of its bundle."""
+    """A service without keys, with tight limits: where it answers, the hash of its bundle, and its folder.
+
+    Jobs may read pictures by URI from `in` in the folder, and have webhooks to `WEBHOOK_HOST`.
+    """
 
     port: int
     bundle: str
+    folder: Path
 
     @property
     def url(self) -> str:

@@ -21,6 +21,7 @@ from ray.serve.schema import ApplicationStatus
 
 from fusionray.bundle.bundle import read_bundle
 from fusionray.config import validate
+from fusionray.environment import WEBHOOK_SECRET_VARIABLE, read_webhook_secret
 from fusionray.errors import ConfigInvalid, ServiceFailed
 from fusionray.ray_cluster.connection import require_cluster
 from fusionray.safety.target_policy import open_target_policy
@@ -35,6 +36,9 @@ from fusionray.serving.addresses import (
 from fusionray.serving.auth.rate_limits import RateLimiter
 from fusionray.serving.config import ServeConfig, StageConfig, with_absolute_paths
 from fusionray.serving.http.middleware import read_key_digest
+from fusionray.serving.jobs.config import JobConfig
+from fusionray.serving.jobs.service_key import open_jobs_key
+from fusionray.serving.jobs.webhooks import parse_secret
 from fusionray.serving.pipeline.ingress import FaceReplica, GeneratorReplica, Ingress, find_address
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.replicas import list_nodes, plan_replicas, scaling_options
@@ -80,7 +84,17 @@ def build_application(config: ServeConfig) -> Application:
     if config.listen_on_every_node and (num_nodes := count_nodes()) > 1:
         parts["listeners"] = deploy_listeners(num_nodes).bind()
     ingress = deploy(serve.ingress()(Ingress), "Ingress", config.ingress, UNLIMITED_REQUESTS)
-    return ingress.bind(config, read_key_digest(), **parts)
+    return ingress.bind(config, read_key_digest(), webhook_secret=seal_webhook_secret(config.jobs), **parts)
+
+
+def seal_webhook_secret(settings: JobConfig) -> bytes | None:
+    """Encrypt the secret that signs webhooks under the key of the service: Ray keeps what replicas are started with.
+
+    Raises: ConfigInvalid if webhooks are allowed without a secret.
+    """
+    if not settings.webhooks.hosts:
+        return None
+    return open_jobs_key(settings).cipher.encrypt(parse_secret(read_webhook_secret()), WEBHOOK_SECRET_VARIABLE.encode())
 
 
 def deploy(part: type, name: str, stage: StageConfig, max_ongoing_requests: int) -> Deployment:

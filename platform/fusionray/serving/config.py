@@ -23,7 +23,7 @@ from fusionray.safety.target_policy import TargetPolicyConfig
 from fusionray.serving.auth.access import AccessConfig
 from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.identities.store import IdentityConfig
-from fusionray.serving.jobs.store import JobConfig
+from fusionray.serving.jobs.config import JobConfig
 
 # Settings whose values are paths, by section.
 PATHS = (
@@ -33,7 +33,7 @@ PATHS = (
     ("audit", "path"),
     ("keys", "file", "usage_file"),
     ("identities", "folder"),
-    ("jobs", "folder"),
+    ("jobs", "folder", "key_file"),
     ("runtime", "cache"),
 )
 IMPORT_PATH = "serve.app:build"
@@ -169,6 +169,11 @@ class LimitConfig(Section):
     max_body_bytes: int = Field(
         default=32 * 2**20, ge=1024, description="Largest request body; larger ones are answered 413."
     )
+    max_job_body_bytes: int = Field(
+        default=512 * 2**20,
+        ge=1024,
+        description="Largest body of a request that starts a job; each of its pictures has max_body_bytes at most.",
+    )
     max_pixels: int = Field(
         default=25_000_000, ge=1024, description="Largest picture; larger ones are answered 413 without being decoded."
     )
@@ -188,6 +193,21 @@ class LimitConfig(Section):
     )
     body_timeout_seconds: float = Field(
         default=30.0, gt=0, description="Longest upload of a request body; longer ones are answered 408."
+    )
+    job_body_timeout_seconds: float = Field(
+        default=600.0, gt=0, description="Longest upload of the pictures of a job; longer ones are answered 408."
+    )
+    max_job_uploads: int = Field(
+        default=8,
+        ge=1,
+        description="Jobs that are sent to an ingress replica at once, besides max_requests; further ones are answered "
+        "503 at once.",
+    )
+    max_event_streams: int = Field(
+        default=256,
+        ge=1,
+        description="Streams of the events of jobs in an ingress replica, besides max_requests; further ones are "
+        "answered 503 at once.",
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,41 @@ def read_bytes(location: str) -> bytes:
     filesystem, path = open_filesystem(location)
     with filesystem.open_input_stream(path) as stream:
         return bytes(stream.read())
+
+
+def read_below(location: str, folder: str, max_bytes: int) -> bytes | None:
+    """Read a file that lies in a folder, or below it; None if it is longer than `max_bytes`, before it is read.
+
+    Links of a local file system that lead out of the folder are not followed, also if they are made meanwhile.
+
+    Raises: FileNotFoundError if there is no such file there; OSError.
+    """
+    filesystem, path = open_filesystem(location)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        return read_local_below(path, open_filesystem(folder)[1], max_bytes)
+    info = filesystem.get_file_info(path)
+    if info.type != fs.FileType.File:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
+    if info.size > max_bytes:
+        return None
+    with filesystem.open_input_stream(path) as stream:
+        data = bytes(stream.read(max_bytes + 1))
+    return data if len(data) <= max_bytes else None
+
+
+def read_local_below(path: str, folder: str, max_bytes: int) -> bytes | None:
+    """Read a local file as `read_below` does: what was opened is checked, so that nobody can exchange it afterwards."""
+    # Without O_NONBLOCK, a pipe would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        opened = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or not opened.is_relative_to(os.path.realpath(folder)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if status.st_size > max_bytes:
+            return None
+        data = file.read(max_bytes + 1)
+    return data if len(data) <= max_bytes else None
 
 
 @contextlib.contextmanager

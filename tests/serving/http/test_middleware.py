@@ -17,6 +17,7 @@ from fusionray.serving.auth.callers import ApiKeyMiddleware
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.middleware import (
     KEY_VARIABLE,
+    BodyLimit,
     BodyLimitMiddleware,
     DisconnectMiddleware,
     Message,
@@ -98,7 +99,7 @@ def test_without_a_key_set_none_is_required() -> None:
 
 @pytest.mark.parametrize("length", ["11", "-1", "ten", "9" * 5000])
 def test_a_stated_length_that_is_too_long_or_not_a_number_is_413(length: str) -> None:
-    response = ask(BodyLimitMiddleware(hello, 10), **{"content-length": length})
+    response = ask(BodyLimitMiddleware(hello, BodyLimit(10)), **{"content-length": length})
     assert response.status_code == 413
     assert response.headers["connection"] == "close"
 

@@ -21,6 +21,7 @@ def run(folder: Path, log: Path, fate: str) -> None:
         if fate == "die" and item.index == 3:
             os._exit(9)
         time.sleep(0.1)
+        assert item.target is not None
         return ItemOutcome(b"child " + item.target)
 
     store = JobStore(folder, 3600.0)

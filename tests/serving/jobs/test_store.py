@@ -13,6 +13,7 @@ import pytest
 from fusionray.errors import QuotaExceeded, StoreFull, UnknownJob
 from fusionray.serving.jobs.folder import JobFolder, JobRecord
 from fusionray.serving.jobs.items import ItemOutcome
+from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.store import JobStore
 from tests.serving.identities.test_store import Clock
 from tests.serving.jobs.some_jobs import copy_target, make
@@ -33,7 +34,7 @@ def test_of_two_outcomes_at_the_same_time_the_first_stays(store: JobStore) -> No
 def test_what_was_finished_first_stays(store: JobStore) -> None:
     folders = [JobFolder.read(store.jobs / make(store)) for _ in range(3)]
     for folder in folders:
-        folder.write_result(1, copy_target(folder.read_item(1, b"source")))
+        folder.write_result(1, copy_target(folder.read_item(1, folder.read_inputs(store.key))))
         folder.write_result(1, ItemOutcome(problem={}))
         assert (folder.progress().done, folder.progress().failed) == ({1}, frozenset())
     assert [folders[0].finish(), folders[0].end("failed", "x"), folders[0].finish()] == [True, False, False]
@@ -100,7 +101,7 @@ def test_too_many_jobs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(QuotaExceeded, match="2 jobs of this key are not finished"):
         make(store)
     with pytest.raises(StoreFull, match="of at most 3 with 10000 bytes"):
-        store.create("bob", {}, b"source", [bytes(9900)])
+        store.create("bob", NewJob({}, b"source", [bytes(9900)]))
     store.cancel(jobs[0], "ann")
     make(store)
     with pytest.raises(StoreFull, match="3 jobs with"):
@@ -111,14 +112,14 @@ def test_too_many_jobs_are_refused(tmp_path: Path) -> None:
 
 def test_results_count_for_the_size_of_the_store(tmp_path: Path) -> None:
     store = JobStore(tmp_path / "store", 100.0, max_bytes=20_000)
-    status = store.create("ann", {}, b"source", [bytes(1000)])
+    status = store.create("ann", NewJob({}, b"source", [bytes(1000)])).status
     folder = JobFolder.read(store.jobs / status.job)
     folder.write_result(1, ItemOutcome(random.Random(0).randbytes(12_000), "jpg"))
     folder.finish()
     assert store.status(status.job, "ann").state == "done"
     with pytest.raises(StoreFull):
-        store.create("ann", {}, b"source", [bytes(4000)])
-    store.create("ann", {}, b"source", [bytes(3000)])
+        store.create("ann", NewJob({}, b"source", [bytes(4000)]))
+    store.create("ann", NewJob({}, b"source", [bytes(3000)]))
 
 
 def test_owners_of_open_jobs_take_turns(store: JobStore) -> None:
@@ -135,6 +136,6 @@ def test_thousands_of_jobs_are_listed_fast(store: JobStore) -> None:
         (folder / "job.json").write_text(json.dumps(asdict(record)))
     store.list_open()
     began = time.process_time()
-    assert len(store.list_jobs("bob")) == 300
+    assert len(store.list_jobs("bob", 300)) == 300
     assert len(store.list_open()) == 3000
     assert time.process_time() - began < 3.0

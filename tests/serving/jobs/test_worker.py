@@ -17,7 +17,8 @@ import pytest
 
 from fusionray.errors import JobNotFinished, StoreFull
 from fusionray.serving.jobs.folder import JobFolder
-from fusionray.serving.jobs.items import ItemOutcome, JobItem
+from fusionray.serving.jobs.items import ItemOutcome, JobInputs, JobItem
+from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.store import JobStatus, JobStore
 from fusionray.serving.jobs.worker import JobWorker, Work
 from tests.serving.jobs.job_child import LEASE_SECONDS
@@ -96,7 +97,7 @@ def test_a_job_is_processed_and_its_result_has_every_item(store: JobStore, start
         {"index": 2, "status": "failed", "problem": {"reason": "no_face"}},
         {"index": 3, "status": "done", "file": "0003.png", "faces": 1},
     ]
-    assert {(item.owner, item.source, item.identity, item.options["faces"]) for item in items} == {
+    assert {(item.owner, item.inputs.source, item.inputs.identity, item.options["faces"]) for item in items} == {
         ("ann", b"source", None, "all")
     }
 
@@ -118,16 +119,20 @@ def test_a_job_of_a_handle_and_of_files_gets_both(
 ) -> None:
     seen = []
     (tmp_path / "target").write_bytes(b"from a file")
-    job = store.create("ann", {}, "id_handle", [tmp_path / "target"]).job
+    inputs = JobInputs(identity="id_handle", consent="secret token")
+    job = store.create("ann", NewJob({}, None, [tmp_path / "target"], inputs)).status.job
+    assert not (tmp_path / "target").exists()
+    stored = [path.read_bytes() for path in (store.jobs / job).rglob("*") if path.is_file()]
+    assert not any(secret in data for secret in (b"id_handle", b"secret token") for data in stored)
 
     def work(item: JobItem) -> ItemOutcome:
-        seen.append((item.source, item.identity, item.target))
+        seen.append((item.inputs.source, item.inputs.identity, item.inputs.consent, item.target))
         return copy_target(item)
 
     start(store, work)
     assert wait_until_ended(store, job).state == "done"
-    assert seen == [(None, "id_handle", b"from a file")]
-    wait_for(lambda: not (store.jobs / job / "identity").exists())
+    assert seen == [(None, "id_handle", "secret token", b"from a file")]
+    wait_for(lambda: not (store.jobs / job / "secrets").exists())
     assert not any(b"id_handle" in path.read_bytes() for path in (store.jobs / job).rglob("*") if path.is_file())
 
 
@@ -351,7 +356,7 @@ def test_a_full_disk_fails_the_job_with_one_clear_reason(tmp_path: Path, start: 
         ended.set()
         filler.unlink()
         with pytest.raises(StoreFull, match="No space left"):
-            store.create("ann", {}, b"source", [bytes(700_000)])
+            store.create("ann", NewJob({}, b"source", [bytes(700_000)]))
         assert list(store.tmp.iterdir()) == []
         assert wait_until_ended(store, make(store, num_targets=2)).state == "done"
         runner.drain()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -55,32 +57,59 @@ def find_header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key.lower() == name), None)
 
 
-class ConcurrencyLimitMiddleware:
-    """Work on at most `max_requests` requests at once; answer 503 to more, before their bodies are read."""
+def find_path(scope: Scope) -> str:
+    """Return the path of a request below the root of the application."""
+    path: str = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+    return path
 
-    def __init__(self, app: AsgiApp, max_requests: int, metrics: RequestMetrics) -> None:
+
+@dataclass
+class RequestPool:
+    """Requests that share a limit. `pattern` matches their method and path, `POST /v1/fuse`; `what` they are."""
+
+    pattern: re.Pattern[str]
+    max_requests: int
+    what: str
+    num_inside: int = 0
+
+    def takes(self, scope: Scope) -> bool:
+        """Tell whether a request belongs to the pool."""
+        return self.pattern.fullmatch(f"{scope.get('method')} {find_path(scope)}") is not None
+
+
+class ConcurrencyLimitMiddleware:
+    """Work on at most so many requests at once as their pool allows; answer 503 to more, before their bodies are read.
+
+    A request belongs to the first of the pools that takes it, or to all others, of which `max_requests` are allowed.
+    """
+
+    def __init__(
+        self, app: AsgiApp, max_requests: int, metrics: RequestMetrics, pools: Sequence[RequestPool] = ()
+    ) -> None:
         self.app = app
-        self.max_requests = max_requests
         self.metrics = metrics
-        self.num_inside = 0
+        self.pools = (*pools, RequestPool(re.compile(".*", re.DOTALL), max_requests, "requests are being worked on"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        if scope["type"] != "http" or path in PROBE_PATHS:
+        if scope["type"] != "http" or find_path(scope) in PROBE_PATHS:
             await self.app(scope, receive, send)
             return
-        if self.num_inside >= self.max_requests:
-            problem = unavailable("busy", f"{self.num_inside} requests are being worked on")
+        pool = next(pool for pool in self.pools if pool.takes(scope))
+        if pool.num_inside >= pool.max_requests:
+            problem = unavailable("busy", f"{pool.num_inside} {pool.what}")
             self.metrics.count_end(problem.status, problem.reason, "")
             await send_problem(problem, send)
             return
-        self.num_inside += 1
-        self.metrics.inside.set(self.num_inside)
+        self.enter(pool, 1)
         try:
             await self.app(scope, receive, send)
         finally:
-            self.num_inside -= 1
-            self.metrics.inside.set(self.num_inside)
+            self.enter(pool, -1)
+
+    def enter(self, pool: RequestPool, number: int) -> None:
+        """Count requests into a pool, or out of it."""
+        pool.num_inside += number
+        self.metrics.inside.set(sum(each.num_inside for each in self.pools))
 
 
 class DisconnectMiddleware:
@@ -127,28 +156,42 @@ class DisconnectMiddleware:
                 watcher.cancel()
 
 
+@dataclass(frozen=True)
+class BodyLimit:
+    """The largest body of a request, and the longest time of its upload."""
+
+    max_bytes: int
+    timeout_seconds: float = 30.0
+
+    def refuse_size(self) -> Problem:
+        """Build the problem of a body that is too long."""
+        detail = f"the request is longer than {self.max_bytes} bytes; send smaller pictures"
+        return Problem(413, "too_large", "Request too large", detail, headers={"Connection": "close"})
+
+
 class BodyLimitMiddleware:
     """Refuse a body that is too long: by its Content-Length at once, otherwise as soon as it exceeds the limit.
 
-    A body that does not arrive within `timeout_seconds` is answered 408.
+    A body that does not arrive in time is answered 408. `routes` are the limits of single routes: `POST /v1/jobs`.
     """
 
-    def __init__(self, app: AsgiApp, max_body_bytes: int, timeout_seconds: float = 30.0) -> None:
+    def __init__(self, app: AsgiApp, limit: BodyLimit, routes: Mapping[str, BodyLimit] | None = None) -> None:
         self.app = app
-        self.max_body_bytes = max_body_bytes
-        self.timeout_seconds = timeout_seconds
+        self.limit = limit
+        self.routes = routes or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        limit = self.routes.get(f"{scope.get('method')} {find_path(scope)}", self.limit)
         stated = find_header(scope, b"content-length") or b"0"
-        if not stated.isdigit() or int(stated[:20]) > self.max_body_bytes:
-            await send_problem(self.refusal(), send)
+        if not stated.isdigit() or int(stated[:20]) > limit.max_bytes:
+            await send_problem(limit.refuse_size(), send)
             return
         num_bytes = 0
         complete = False
-        deadline = asyncio.get_running_loop().time() + self.timeout_seconds
+        deadline = asyncio.get_running_loop().time() + limit.timeout_seconds
 
         async def receive_counted() -> Message:
             nonlocal num_bytes, complete
@@ -159,19 +202,14 @@ class BodyLimitMiddleware:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                detail = f"the request took longer than {self.timeout_seconds:g} seconds to arrive; send it faster"
+                detail = f"the request took longer than {limit.timeout_seconds:g} seconds to arrive; send it faster"
                 raise HTTPException(408, detail, {"Connection": "close"}) from None
             complete = not message.get("more_body", False)
             num_bytes += len(message.get("body", b""))
-            if num_bytes > self.max_body_bytes:
+            if num_bytes > limit.max_bytes:
                 # The form parser passes on no other exception; its handler answers with the same problem.
-                refusal = self.refusal()
+                refusal = limit.refuse_size()
                 raise HTTPException(refusal.status, refusal.detail, refusal.headers)
             return message
 
         await self.app(scope, receive_counted, send)
-
-    def refusal(self) -> Problem:
-        """Build the problem of a body that is too long."""
-        detail = f"the request is longer than {self.max_body_bytes} bytes; send smaller pictures"
-        return Problem(413, "too_large", "Request too large", detail, headers={"Connection": "close"})

@@ -73,15 +73,21 @@ def complete_document(api: FastAPI) -> None:
 
 
 def describe_form(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Declare the kinds of pictures that each file of a form takes, and that `source` excludes `identity`."""
+    """Declare the kinds of pictures that each file of a form takes, and that it names one source."""
     form = operation.get("requestBody", {}).get("content", {}).get("multipart/form-data")
     if form is None:
         return
     schema = schemas[form["schema"]["$ref"].rpartition("/")[2]]
     fields = schema["properties"] = {name: without_null(field) for name, field in schema["properties"].items()}
     form["encoding"] = {name: {"contentType": PICTURE_TYPES} for name, field in fields.items() if is_file(field)}
-    if {"source", "identity"} <= fields.keys():
-        schema["oneOf"] = [{"required": ["source"]}, {"required": ["identity"]}]
+    sources = [name for name in ("source", "identity", "source_uri") if name in fields]
+    if len(sources) > 1:
+        schema["oneOf"] = [{"required": [name]} for name in sources]
+    if {"target", "target_uri"} <= fields.keys():
+        schema["anyOf"] = [{"required": [name]} for name in ("target", "target_uri")]
+        for name in ("target", "target_uri"):
+            fields[name].pop("default", None)
+            fields[name]["minItems"] = 1
 
 
 def without_null(field: dict[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,16 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from fusionray.errors import (
     BundleInvalid,
     ConsentRefused,
+    JobEnded,
+    JobNotFinished,
+    KeyReused,
     Overloaded,
     QuotaExceeded,
     SigningFailed,
     StoreFull,
     TargetRefused,
     UnknownIdentity,
+    UnknownItem,
     UnknownJob,
 )
 from fusionray.serving.schema import Problem, unavailable
@@ -64,6 +68,13 @@ PROBLEMS: tuple[tuple[tuple[type[Exception], ...], Callable[[Exception], Problem
     ((StoreFull,), describe_full_store),
     ((UnknownIdentity,), lambda error: Problem(404, "unknown_identity", "No such identity", str(error))),
     ((UnknownJob,), lambda error: Problem(404, "unknown_job", "No such job", str(error))),
+    ((UnknownItem,), lambda error: Problem(404, "unknown_item", "No such picture", str(error))),
+    (
+        (JobNotFinished,),
+        lambda error: Problem(409, "not_finished", "Not finished", str(error), headers={"Retry-After": "1"}),
+    ),
+    ((JobEnded,), lambda error: Problem(409, "already_ended", "Job has ended", str(error))),
+    ((KeyReused,), lambda error: Problem(422, "idempotency_key_reused", "Idempotency key used before", str(error))),
     (
         (TimeoutError,),
         lambda _: Problem(504, "timeout", "Took too long", "no answer came in the time set; try again later"),

@@ -16,7 +16,7 @@ from fusionray.serving.schema import PROBLEM_TYPE, FuseReply, PictureReply, Prob
 
 logger = logging.getLogger("ray.serve")
 
-REASONS = {408: "too_slow", 413: "too_large"}
+REASONS = {408: "too_slow", 413: "too_large", 507: "store_full"}
 
 
 def answer(problem: Problem) -> Response:

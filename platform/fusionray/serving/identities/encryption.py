@@ -1,6 +1,6 @@
 """The encrypted files of a stored face. The key is derived from the handle, so only a client can decrypt them.
 
-    encrypted file = format byte | expiry, ms since 1970, big-endian u64 | nonce [12] | AES-256-GCM(content)
+    encrypted file = format byte | expiry, ms since 1970, big-endian u64 | encrypted content (serving/cipher.py)
 
 Format and expiry are authenticated with the content: if either is changed, the file cannot be decrypted.
 """
@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
 from dataclasses import dataclass
 from typing import Any
 
 import cv2
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from fusionray.errors import UnknownIdentity
+from fusionray.errors import NotDecrypted, UnknownIdentity
 from fusionray.faces.align import estimate_alignment, invert_affine, load_template, transform_points
 from fusionray.faces.decode import decode_image
 from fusionray.faces.face import Face, Image, Points
+from fusionray.serving.cipher import Cipher
 
 FORMAT = 2
 HEADER = struct.Struct(">BQ")
-NONCE_BYTES = 12
-KEY_BYTES = 32
 KEY_PURPOSE = b"fusionray identity vault 1"
 FACE_PURPOSE = b"face"
 REGION_SIDE = 512
@@ -95,17 +89,16 @@ def cut_region(image: Image, face: Face, side: int = REGION_SIDE) -> tuple[Image
     return np.ascontiguousarray(region), landmarks.astype(np.float32)
 
 
-class Cipher:
+class HandleCipher:
     """Encrypt and decrypt the files of one handle, with a key that is derived from the handle and stored nowhere."""
 
     def __init__(self, handle: str) -> None:
-        key = HKDF(SHA256(), KEY_BYTES, salt=None, info=KEY_PURPOSE).derive(handle.encode())
-        self.cipher = AESGCM(key)
+        self.cipher = Cipher(handle.encode(), KEY_PURPOSE)
 
     def encrypt(self, content: bytes, expires_ms: int, purpose: bytes) -> bytes:
         """Encrypt a content for one purpose."""
-        header, nonce = HEADER.pack(FORMAT, expires_ms), os.urandom(NONCE_BYTES)
-        return header + nonce + self.cipher.encrypt(nonce, content, header + purpose)
+        header = HEADER.pack(FORMAT, expires_ms)
+        return header + self.cipher.encrypt(content, header + purpose)
 
     def decrypt(self, encrypted: bytes, purpose: bytes) -> bytes:
         """Decrypt a content that was encrypted for the same purpose.
@@ -114,8 +107,8 @@ class Cipher:
         """
         header, rest = encrypted[: HEADER.size], encrypted[HEADER.size :]
         try:
-            return self.cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], header + purpose)
-        except (InvalidTag, ValueError):
+            return self.cipher.decrypt(rest, header + purpose)
+        except NotDecrypted:
             raise unknown() from None
 
 

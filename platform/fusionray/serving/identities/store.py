@@ -38,8 +38,8 @@ from fusionray.serving.identities.encryption import (
     FACE_PURPOSE,
     HEADER,
     Box,
-    Cipher,
     FloatArray,
+    HandleCipher,
     StoredFace,
     name_of,
     pack_face,
@@ -132,7 +132,7 @@ class IdentityStore:
         handle = f"id_{secrets.token_urlsafe(32)}"
         expires_ms = int((self.wall_clock() + self.ttl_seconds) * 1000)
         face = StoredFace(owner, source_sha256, consent, expires_ms / 1000, encode_image(region), landmarks, box, {})
-        encrypted = Cipher(handle).encrypt(pack_face(face), expires_ms, FACE_PURPOSE)
+        encrypted = HandleCipher(handle).encrypt(pack_face(face), expires_ms, FACE_PURPOSE)
         self.reserve(len(encrypted))
         draft = self.tmp / uuid.uuid4().hex
         try:
@@ -183,7 +183,7 @@ class IdentityStore:
         name = self.name(handle)
         try:
             expires_ms = read_expiry_ms(self.read_header(name))
-            encrypted = Cipher(handle).encrypt(pack_reading(reading), expires_ms, encoder_hash.encode())
+            encrypted = HandleCipher(handle).encrypt(pack_reading(reading), expires_ms, encoder_hash.encode())
             # The folder of a removed face does not exist, so a reading cannot restore the face.
             replace_private_file(self.faces / name / f"{READING_PREFIX}{encoder_hash}", encrypted)
         except FileNotFoundError:
@@ -226,7 +226,7 @@ class IdentityStore:
 
     def load(self, handle: str, name: str) -> StoredFace:
         """Read and decrypt a face, and cache it."""
-        cipher, read_at, folder = Cipher(handle), self.clock(), self.faces / name
+        cipher, read_at, folder = HandleCipher(handle), self.clock(), self.faces / name
         try:
             encrypted = (folder / FACE_NAME).read_bytes()
             content = cipher.decrypt(encrypted, FACE_PURPOSE)
@@ -277,7 +277,7 @@ def open_store(settings: IdentityConfig) -> IdentityStore:
     )
 
 
-def load_readings(cipher: Cipher, folder: Path) -> dict[str, FloatArray]:
+def load_readings(cipher: HandleCipher, folder: Path) -> dict[str, FloatArray]:
     """Decrypt the readings of a face; skip a damaged one, which the model then reads again."""
     readings = {}
     for entry in os.scandir(folder):

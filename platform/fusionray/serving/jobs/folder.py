@@ -1,15 +1,17 @@
 """The files of one job. Each change is one rename, so it happens completely or not at all, whichever process dies.
 
     job.json              owner and options; never changes
-    source or identity    source picture or handle, until the job ends
-    targets/0001          target pictures, until the job ends
+    secrets               handle, consent token and URIs, encrypted, until the job ends
+    source, targets/0001  source and target pictures, until the job ends
     results/0001.done     outcome of one item (platform/fusionray/serving/jobs/items.py); .failed if it is a problem
     attempts/0001         one byte for each attempt that may have ended a process
     lease-000001          worker that holds the job (platform/fusionray/storage/lease.py)
     reserve/ended.json    spaces: room to write the outcome on a full disk
     outcome/ended.json    how the job ended, with result.zip if it is done; the first outcome stays
+    webhook/              where to tell the end, and the attempts (platform/fusionray/serving/jobs/webhooks.py)
 
-A repeated step is harmless: a result replaces an equal one, and only one of two outcomes can be renamed into place.
+A repeated step is harmless: a result replaces an equal one, and only one of two outcomes can be renamed into place. The
+results of a job that is done are moved into its archive; those of one that ended otherwise stay where they are.
 """
 
 from __future__ import annotations
@@ -20,12 +22,22 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fusionray.serving.jobs.items import ItemOutcome, JobItem, write_archive
+from fusionray.serving.jobs.items import (
+    ItemOutcome,
+    JobInputs,
+    JobItem,
+    read_entries,
+    read_head,
+    read_picture,
+    write_archive,
+)
+from fusionray.serving.jobs.service_key import ServiceKey
 from fusionray.storage.atomic_files import (
     FILE_MODE,
     TMP_NAME,
@@ -39,7 +51,8 @@ EndState = Literal["done", "failed", "cancelled"]
 
 RECORD_NAME = "job.json"
 SOURCE_NAME = "source"
-IDENTITY_NAME = "identity"
+SECRETS_NAME = "secrets"
+WEBHOOK_NAME = "webhook"
 OUTCOME_NAME = "outcome"
 RESERVE_NAME = "reserve"
 ENDED_NAME = "ended.json"
@@ -51,7 +64,11 @@ FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class JobRecord:
-    """Owner, options and size of a job; they never change."""
+    """Owner, options and size of a job; they never change.
+
+    `fingerprint` identifies the request of a job that came with an idempotency key; `webhook` is the host that
+    is told of its end.
+    """
 
     job: str
     owner: str
@@ -59,6 +76,13 @@ class JobRecord:
     total: int
     num_bytes: int
     created_at: float
+    fingerprint: str | None = None
+    webhook: str | None = None
+
+    @property
+    def identity(self) -> tuple[str, float]:
+        """Identify the job among all that ever had its ID."""
+        return self.job, self.created_at
 
 
 @dataclass(frozen=True)
@@ -83,6 +107,11 @@ class Progress:
     def finished(self) -> frozenset[int]:
         """Return the indices that need no more work."""
         return self.done | self.failed
+
+    @property
+    def ordered(self) -> list[int]:
+        """Return the indices of the finished items in their order."""
+        return sorted(self.finished)
 
 
 class JobFolder:
@@ -117,18 +146,41 @@ class JobFolder:
         """Tell whether the job exists and has not ended."""
         return self.ended is None and (self.path / RECORD_NAME).exists()
 
-    def read_source(self) -> bytes | str:
-        """Read the source picture, or the handle of an identity."""
-        try:
-            return (self.path / IDENTITY_NAME).read_text()
-        except FileNotFoundError:
-            return (self.path / SOURCE_NAME).read_bytes()
+    @property
+    def is_done(self) -> bool:
+        """Tell whether the job has an archive of its results."""
+        return self.archive.exists()
 
-    def read_item(self, index: int, source: bytes | str) -> JobItem:
+    def write_secrets(self, inputs: JobInputs, key: ServiceKey) -> None:
+        """Store the inputs that are no pictures, encrypted."""
+        fields = {name: value for name, value in asdict(inputs).items() if name != "source"}
+        content = json.dumps(fields).encode()
+        create_file(self.path / SECRETS_NAME, key.cipher.encrypt(content, self.bind(SECRETS_NAME)))
+
+    def read_inputs(self, key: ServiceKey) -> JobInputs:
+        """Read what the items share.
+
+        Raises: NotDecrypted.
+        """
+        encrypted = (self.path / SECRETS_NAME).read_bytes()
+        fields = json.loads(key.cipher.decrypt(encrypted, self.bind(SECRETS_NAME)))
+        fields["target_uris"] = tuple(fields["target_uris"])
+        shared = fields["identity"] is not None or fields["source_uri"] is not None
+        return JobInputs(source=None if shared else (self.path / SOURCE_NAME).read_bytes(), **fields)
+
+    def read_item(self, index: int, inputs: JobInputs) -> JobItem:
         """Read what the work on an item needs."""
+        record = self.record
+        num_pictures = record.total - len(inputs.target_uris)
+        if index > num_pictures:
+            uri = inputs.target_uris[index - num_pictures - 1]
+            return JobItem(record.job, record.owner, index, record.options, inputs, target_uri=uri)
         target = (self.path / "targets" / f"{index:04d}").read_bytes()
-        picture, identity = (None, source) if isinstance(source, str) else (source, None)
-        return JobItem(self.record.job, self.record.owner, index, self.record.options, target, picture, identity)
+        return JobItem(record.job, record.owner, index, record.options, inputs, target)
+
+    def bind(self, name: str) -> bytes:
+        """Name an encrypted file of this job, so that it is not taken for that of another one."""
+        return f"{self.record.job}/{name}".encode()
 
     def progress(self) -> Progress:
         """List the finished items."""
@@ -146,9 +198,45 @@ class JobFolder:
 
     def read_results(self, progress: Progress) -> Iterator[tuple[int, ItemOutcome]]:
         """Read the outcomes of the items in their order, one in memory at a time."""
-        for index in sorted(progress.finished):
-            kind = "done" if index in progress.done else "failed"
-            yield index, ItemOutcome.unpack((self.path / "results" / f"{index:04d}.{kind}").read_bytes())
+        for index in progress.ordered:
+            yield index, ItemOutcome.unpack(self.find_result(index, progress).read_bytes())
+
+    def find_result(self, index: int, progress: Progress) -> Path:
+        """Return the file with the outcome of a finished item."""
+        return self.path / "results" / f"{index:04d}.{'done' if index in progress.done else 'failed'}"
+
+    @property
+    def archive(self) -> Path:
+        """Return the place of the archive."""
+        return self.path / OUTCOME_NAME / ARCHIVE_NAME
+
+    def describe_items(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Describe the finished ones of some items, as `results.json` does, in their order."""
+        if not self.is_done:
+            with suppress(FileNotFoundError):
+                progress, wanted = self.progress(), frozenset(indices)
+                chosen = Progress(progress.done & wanted, progress.failed & wanted)
+                entries = [read_head(self.find_result(index, chosen)).describe(index) for index in chosen.ordered]
+                # If the job has ended meanwhile, some of its results may have been gone already.
+                if not self.is_done:
+                    return entries
+        wanted = frozenset(indices)
+        return [entry for entry in read_entries(self.archive) if entry["index"] in wanted]
+
+    def read_outcome(self, index: int) -> ItemOutcome | None:
+        """Read the outcome of an item, with its picture; None if it has none."""
+        for kind in ("done", "failed"):
+            with suppress(FileNotFoundError):
+                return ItemOutcome.unpack((self.path / "results" / f"{index:04d}.{kind}").read_bytes())
+        return read_picture(self.archive, index) if self.is_done else None
+
+    def count_result_bytes(self) -> int:
+        """Count the bytes of the archive, or of the results if there is none."""
+        with suppress(FileNotFoundError):
+            return self.archive.stat().st_size
+        with suppress(FileNotFoundError):
+            return sum(entry.stat().st_size for entry in os.scandir(self.path / "results"))
+        return 0
 
     def record_attempt(self, index: int) -> int:
         """Record an attempt at an item; return the number of earlier attempts."""
@@ -204,7 +292,7 @@ class JobFolder:
         return self.publish(draft)
 
     def publish(self, draft: Path) -> bool:
-        """Make a draft the outcome, unless there is one; then remove the job's inputs and results."""
+        """Make a draft the outcome, unless there is one; then remove what the job needs no more."""
         try:
             # A rename never replaces a folder that holds files.
             draft.rename(self.path / OUTCOME_NAME)
@@ -218,10 +306,11 @@ class JobFolder:
         return True
 
     def clean(self) -> None:
-        """Remove the inputs and results of an ended job; the archive holds the results."""
-        for name in ("targets", "results", "attempts", RESERVE_NAME):
+        """Remove the inputs of an ended job, and its results if the archive holds them."""
+        results = ("results",) if self.is_done else ()
+        for name in ("targets", "attempts", RESERVE_NAME, *results):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in (SOURCE_NAME, IDENTITY_NAME):
+        for name in (SOURCE_NAME, SECRETS_NAME):
             (self.path / name).unlink(missing_ok=True)
 
 

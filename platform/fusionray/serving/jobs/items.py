@@ -15,16 +15,29 @@ ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
+class JobInputs:
+    """What the items of a job share: the source (a picture, the handle of an identity, or a URI), the client's consent
+    token, and the URIs of the last targets; those before are pictures.
+    """
+
+    source: bytes | None = None
+    identity: str | None = None
+    source_uri: str | None = None
+    consent: str | None = None
+    target_uris: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class JobItem:
-    """One target of a job and the inputs of its work. `index` counts from 1; `source` or `identity` is set."""
+    """One target of a job and the inputs of its work. `index` counts from 1; the target is a picture or a URI."""
 
     job: str
     owner: str
     index: int
     options: dict[str, Any]
-    target: bytes
-    source: bytes | None
-    identity: str | None
+    inputs: JobInputs
+    target: bytes | None = None
+    target_uri: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,16 +60,50 @@ class ItemOutcome:
         line, _, picture = data.partition(b"\n")
         return cls(picture=picture, **json.loads(line))
 
+    def describe(self, index: int) -> dict[str, Any]:
+        """Describe the outcome of the item of a number, as `results.json` does."""
+        if self.problem is not None:
+            return {"index": index, "status": "failed", "problem": self.problem}
+        return {"index": index, "status": "done", "file": f"{index:04d}.{self.extension}", **self.details}
+
+
+def read_head(path: Path) -> ItemOutcome:
+    """Read the outcome in a file, without its picture."""
+    with path.open("rb") as file:
+        return ItemOutcome.unpack(file.readline())
+
 
 def write_archive(place: Path | IO[bytes], outcomes: Iterable[tuple[int, ItemOutcome]]) -> None:
     """Write `0001.jpg`, ... and `results.json` into a zip; the pictures, compressed already, are stored as they are."""
     entries: list[dict[str, Any]] = []
     with zipfile.ZipFile(place, "w") as archive:
         for index, outcome in outcomes:
-            if outcome.problem is not None:
-                entries.append({"index": index, "status": "failed", "problem": outcome.problem})
-                continue
-            name = f"{index:04d}.{outcome.extension}"
-            archive.writestr(zipfile.ZipInfo(name, ARCHIVE_DATE), outcome.picture)
-            entries.append({"index": index, "status": "done", "file": name, **outcome.details})
+            entries.append(outcome.describe(index))
+            if outcome.problem is None:
+                archive.writestr(zipfile.ZipInfo(entries[-1]["file"], ARCHIVE_DATE), outcome.picture)
         archive.writestr(zipfile.ZipInfo(RESULTS_NAME, ARCHIVE_DATE), json.dumps(entries, indent=1))
+
+
+def read_entries(archive: Path) -> list[dict[str, Any]]:
+    """Read the descriptions of all items from an archive, in their order.
+
+    Raises: FileNotFoundError.
+    """
+    with zipfile.ZipFile(archive) as opened:
+        entries: list[dict[str, Any]] = json.loads(opened.read(RESULTS_NAME))
+    return entries
+
+
+def read_picture(archive: Path, index: int) -> ItemOutcome | None:
+    """Read the outcome of one item from an archive, with its picture; None if the archive has no such item.
+
+    Raises: FileNotFoundError.
+    """
+    with zipfile.ZipFile(archive) as opened:
+        for entry in json.loads(opened.read(RESULTS_NAME)):
+            if entry["index"] == index and entry["status"] == "done":
+                extension = entry["file"].rpartition(".")[2]
+                return ItemOutcome(opened.read(entry["file"]), extension)
+            if entry["index"] == index:
+                return ItemOutcome(problem=entry["problem"])
+    return None

@@ -2,46 +2,48 @@
 
     folder/jobs/JOB/            one job (platform/fusionray/serving/jobs/folder.py), complete at any time
     folder/tmp/, folder/trash/  partly written and partly removed jobs
+    folder/key-check            tells whether a replica has the key of the service
 
 The clients' pictures lie there unencrypted until the job ends, and the results until the job expires: whoever can read
-the folder can see them. The file system must rename, and create files exclusively, in an atomic way. The clocks of all
-nodes must agree to within seconds, because jobs expire by them.
+the folder can see them. Handles, consent tokens, URIs and addresses of webhooks are encrypted.
+
+The file system must rename, and create files exclusively, in an atomic way. The clocks of all nodes must agree to
+within seconds, because jobs expire by them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import errno
 import re
 import secrets
 import shutil
-import threading
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
-
-from fusionray.config import Section, in_unit
-from fusionray.errors import JobNotFinished, QuotaExceeded, StoreFull, UnknownJob
-from fusionray.serving.jobs.folder import (
-    ARCHIVE_NAME,
-    FULL_ERRORS,
-    IDENTITY_NAME,
-    OUTCOME_NAME,
-    RECORD_NAME,
-    SOURCE_NAME,
-    JobFolder,
-    JobOutcome,
-    JobRecord,
+from fusionray.errors import (
+    JobEnded,
+    JobNotFinished,
+    KeyReused,
+    QuotaExceeded,
+    StoreFull,
+    UnknownItem,
+    UnknownJob,
 )
+from fusionray.serving.jobs.folder import FULL_ERRORS, JobFolder, JobRecord
+from fusionray.serving.jobs.index import JobIndex
+from fusionray.serving.jobs.items import ItemOutcome
+from fusionray.serving.jobs.new_job import NewJob, write_job
+from fusionray.serving.jobs.service_key import default_key_file, open_key
+from fusionray.serving.jobs.webhooks import WebhookStatus, read_webhook
 from fusionray.storage.atomic_files import (
     TMP_NAME,
     TRASH_NAME,
-    create_file,
     make_private_folder,
     remove_abandoned_folders,
     remove_tree,
@@ -53,38 +55,9 @@ JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 # When a client with too many open jobs may try again.
 OPEN_JOB_SECONDS = 10.0
+# What a rename raises if a job of the same name exists.
+EXISTS_ERRORS = (errno.ENOTEMPTY, errno.EEXIST)
 JOB_ID = re.compile(r"job_[0-9a-f]{32}")
-
-
-class JobConfig(Section):
-    """Where jobs are stored, for how long, how many, and how replicas work on them."""
-
-    folder: str = Field(default="runs/jobs", description="Folder of the jobs; every replica must reach it.")
-    ttl_seconds: float = Field(default=86_400.0, gt=0, description="Time after its end when a job is deleted.")
-    max_jobs: int = Field(default=1000, ge=1, description="Largest number of jobs; further ones are refused.")
-    max_open_jobs: int = Field(
-        default=20, ge=1, description="Unfinished jobs of one API key; further ones are refused."
-    )
-    max_bytes: int = Field(
-        default=16 * 2**30,
-        ge=1,
-        description="Largest size of the job store, results included; further jobs are refused.",
-    )
-    parallel_jobs: int = Field(default=1, ge=1, description="Jobs that a replica works on at once.")
-    parallel_items: int = Field(
-        default=4,
-        ge=1,
-        description="Pictures of one job that a replica works on at once.",
-        json_schema_extra=in_unit("pictures"),
-    )
-    lease_seconds: float = Field(
-        default=15.0,
-        gt=0,
-        description="Time without a heartbeat after which another replica takes over a job; at once if its process "
-        "died on the same machine.",
-    )
-    poll_seconds: float = Field(default=1.0, gt=0, description="Time between two looks of an idle replica for work.")
-    max_attempts: int = Field(default=3, ge=1, description="Attempts at a picture before it counts as failed.")
 
 
 @dataclass(frozen=True)
@@ -98,11 +71,24 @@ class JobStatus:
     failed: int
     created_at: float
     expires_at: float
+    ended_at: float | None = None
     reason: str | None = None
+    webhook: WebhookStatus | None = None
+
+
+@dataclass(frozen=True)
+class CreatedJob:
+    """The state of a job, and whether this request made it; otherwise an earlier one with the same key did."""
+
+    status: JobStatus
+    is_new: bool
 
 
 class JobStore:
-    """Create, find and remove jobs. The methods block on files, and may run in many threads at once."""
+    """Create, find and remove jobs. The methods block on files, and may run in many threads at once.
+
+    Raises: ConfigInvalid for a key file that cannot be used.
+    """
 
     def __init__(
         self,
@@ -112,9 +98,11 @@ class JobStore:
         *,
         max_open_jobs: int = 20,
         max_bytes: int = 16 * 2**30,
+        key_file: Path | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         make_private_folder(folder)
+        self.key = open_key(key_file or default_key_file(folder), folder)
         self.jobs, self.tmp, self.trash = (
             make_private_folder(folder / name) for name in ("jobs", TMP_NAME, TRASH_NAME)
         )
@@ -123,50 +111,83 @@ class JobStore:
         self.max_open_jobs = max_open_jobs
         self.max_bytes = max_bytes
         self.wall_clock = wall_clock
-        # A record and an outcome never change once written; `scan` drops those of removed jobs.
-        self.lock = threading.Lock()
-        self.known: dict[str, JobFolder] = {}
-        self.known_ended: dict[str, JobOutcome] = {}
+        self.index = JobIndex(self.jobs)
 
-    def create(
-        self, owner: str, options: dict[str, Any], source: bytes | str, targets: Sequence[bytes | Path]
-    ) -> JobStatus:
-        """Create a job. The source is a picture or the handle of an identity; targets are pictures, or files to copy.
+    def create(self, owner: str, new: NewJob) -> CreatedJob:
+        """Create a job, or find the one that the same request with the same idempotency key has created.
 
-        Raises: QuotaExceeded if the owner has too many open jobs; StoreFull if the store or its disk is full.
+        Raises: KeyReused for another request with the same key; QuotaExceeded if the owner has too many open jobs;
+            StoreFull if the store or its disk is full.
         """
-        num_bytes = sum(target.stat().st_size if isinstance(target, Path) else len(target) for target in targets)
-        num_bytes += len(source)
+        if repeated := self.find_repeated(owner, new):
+            return CreatedJob(repeated, is_new=False)
+        num_bytes = new.num_bytes
         self.check_room(owner, num_bytes)
-        job = f"job_{secrets.token_hex(16)}"
-        record = JobRecord(job, owner, options, len(targets), num_bytes, self.wall_clock())
-        draft = self.tmp / job
+        job = self.name_job(owner, new.idempotency_key)
+        record = JobRecord(job, owner, new.options, new.total, num_bytes, self.wall_clock(), new.fingerprint, new.host)
+        draft = self.tmp / f"{job}.{uuid.uuid4().hex}"
         try:
-            make_private_folder(draft)
-            self.fill(draft, record, source, targets)
-            draft.rename(self.jobs / job)
+            write_job(JobFolder(draft, record), new, self.key)
+            is_new = self.publish(draft, record)
         except OSError as error:
-            shutil.rmtree(draft, ignore_errors=True)
             if error.errno not in FULL_ERRORS:
                 raise
             raise StoreFull(f"the job could not be stored ({error.strerror}); try again later") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        if not is_new and (repeated := self.find_repeated(owner, new)):
+            return CreatedJob(repeated, is_new=False)
         sync_folder(self.jobs)
-        return self.status(job, owner)
+        return CreatedJob(self.status(job, owner), is_new=True)
 
-    def fill(self, draft: Path, record: JobRecord, source: bytes | str, targets: Sequence[bytes | Path]) -> None:
-        """Write the initial files of a job."""
-        for name in ("targets", "results"):
-            make_private_folder(draft / name)
-        for index, target in enumerate(targets, 1):
-            create_file(
-                draft / "targets" / f"{index:04d}", target if isinstance(target, bytes) else target.read_bytes()
+    def name_job(self, owner: str, idempotency_key: str | None) -> str:
+        """Choose the ID of a new job: random, or the same in every replica for an owner's key.
+
+        The folder of that name can be created only once, so two requests with one key never make two jobs.
+        """
+        if idempotency_key is None:
+            return f"job_{secrets.token_hex(16)}"
+        return f"job_{self.key.name(owner, idempotency_key)[:32]}"
+
+    def find_repeated(self, owner: str, new: NewJob) -> JobStatus | None:
+        """Find the job that an earlier request with the same idempotency key has created.
+
+        Raises: KeyReused if that was another request.
+        """
+        if new.idempotency_key is None:
+            return None
+        try:
+            folder = self.find(self.name_job(owner, new.idempotency_key), owner)
+            status = self.describe(folder)
+        except UnknownJob:
+            return None
+        if folder.record.fingerprint != new.fingerprint:
+            raise KeyReused(
+                "this idempotency key came with another request before; send a new key, or the same request"
             )
-        if isinstance(source, str):
-            create_file(draft / IDENTITY_NAME, source.encode())
-        else:
-            create_file(draft / SOURCE_NAME, source)
-        create_file(draft / RECORD_NAME, json.dumps(asdict(record)).encode())
-        JobFolder(draft, record).reserve()
+        return status
+
+    def publish(self, draft: Path, record: JobRecord) -> bool:
+        """Make a draft a job; return whether it is the first of its name."""
+        place = self.jobs / record.job
+        for _ in range(2):
+            try:
+                draft.rename(place)
+                return True
+            except OSError as error:
+                if error.errno not in EXISTS_ERRORS:
+                    raise
+            # A job that has expired makes room; one that has not stays.
+            if self.is_expired(place):
+                remove_tree(place, self.trash)
+        return False
+
+    def is_expired(self, place: Path) -> bool:
+        """Tell whether the job in a folder has expired."""
+        try:
+            return self.expiry(JobFolder.read(place)) <= self.wall_clock()
+        except FileNotFoundError:
+            return True
 
     def status(self, job: str, owner: str) -> JobStatus:
         """Return the state of a job.
@@ -186,16 +207,50 @@ class JobStore:
             state = self.describe(folder).state
             reason = f" ({ended.reason})" if ended and ended.reason else ""
             raise JobNotFinished(f"the job is {state}{reason}: a result is there once it is done")
-        return folder.path / OUTCOME_NAME / ARCHIVE_NAME
+        return folder.archive
 
-    def cancel(self, job: str, owner: str) -> JobStatus:
-        """End an open job; its worker notices before the next item.
+    def items(self, job: str, owner: str, first: int, limit: int) -> list[dict[str, Any]]:
+        """Describe up to `limit` items of a job from number `first` on, as `results.json` does.
+
+        An item that is not finished is "queued"; "cancelled" if the job has ended without it.
 
         Raises: UnknownJob.
         """
         folder = self.find(job, owner)
+        indices = range(first, min(first + limit, folder.record.total + 1))
+        try:
+            found = {entry["index"]: entry for entry in folder.describe_items(indices)}
+        except FileNotFoundError:
+            raise unknown() from None
+        left = "queued" if self.index.find_ended(folder) is None else "cancelled"
+        return [found.get(index) or {"index": index, "status": left} for index in indices]
+
+    def item(self, job: str, owner: str, index: int) -> ItemOutcome:
+        """Return the outcome of an item, with its picture.
+
+        Raises: UnknownJob; UnknownItem; JobNotFinished if the item is not finished, or the job ended without it.
+        """
+        folder = self.find(job, owner)
+        if not 1 <= index <= folder.record.total:
+            raise UnknownItem(f"the job has no picture {index}: its pictures are 1 to {folder.record.total}")
+        outcome = folder.read_outcome(index)
+        if outcome is None:
+            ended = self.index.find_ended(folder)
+            detail = "is not made yet; ask again" if ended is None else f"was not made: the job is {ended.state}"
+            raise JobNotFinished(f"picture {index} {detail}")
+        return outcome
+
+    def cancel(self, job: str, owner: str) -> JobStatus:
+        """End an open job; its worker notices before the next item. A second call changes nothing.
+
+        Raises: UnknownJob; JobEnded if the job has ended otherwise.
+        """
+        folder = self.find(job, owner)
         folder.end("cancelled")
-        return self.status(job, owner)
+        status = self.status(job, owner)
+        if status.state != "cancelled":
+            raise JobEnded(f"the job is {status.state}: only an open job can be cancelled; DELETE removes it")
+        return status
 
     def remove(self, job: str, owner: str) -> None:
         """Remove a job with all its files; its worker notices before the next item.
@@ -205,14 +260,35 @@ class JobStore:
         if not remove_tree(self.find(job, owner).path, self.trash):
             raise unknown()
 
-    def list_jobs(self, owner: str) -> list[JobStatus]:
-        """Return the states of an owner's jobs, the oldest first."""
-        found = []
-        for folder in self.scan():
-            if folder.record.owner == owner:
-                with contextlib.suppress(UnknownJob):
-                    found.append(self.describe(folder))
+    def list_jobs(
+        self,
+        owner: str,
+        limit: int = 50,
+        *,
+        before: tuple[float, str] | None = None,
+        state: JobState | None = None,
+    ) -> list[JobStatus]:
+        """Return the states of up to `limit` jobs of an owner, the newest first.
+
+        `before` is the `created_at` and the ID of the last one of the page before, `state` selects.
+        """
+        found: list[JobStatus] = []
+        for folder in reversed(self.index.scan()):
+            record = folder.record
+            is_older = before is None or (record.created_at, record.job) < before
+            if record.owner != owner or not is_older or self.expiry(folder) <= self.wall_clock():
+                continue
+            with contextlib.suppress(UnknownJob):
+                status = self.describe(folder)
+                if state in (None, status.state):
+                    found.append(status)
+            if len(found) == limit:
+                break
         return found
+
+    def list_ended(self) -> list[JobFolder]:
+        """List the jobs that have ended, the oldest first."""
+        return [folder for folder in self.index.scan() if self.index.find_ended(folder) is not None]
 
     def list_open(self) -> list[JobFolder]:
         """List the open jobs: the oldest of each owner, then the second of each, and so on, the older ones first.
@@ -221,8 +297,8 @@ class JobStore:
         """
         ranks: Counter[str] = Counter()
         ranked = []
-        for folder in self.scan():
-            if self.find_ended(folder) is None:
+        for folder in self.index.scan():
+            if self.index.find_ended(folder) is None:
                 ranked.append((ranks[folder.record.owner], folder))
                 ranks[folder.record.owner] += 1
         return [folder for _, folder in sorted(ranked, key=lambda each: each[0])]
@@ -230,10 +306,10 @@ class JobStore:
     def sweep(self) -> int:
         """Remove expired jobs, and leftovers of ended jobs and dead processes; return the number of removed jobs."""
         num_removed = 0
-        for folder in self.scan():
+        for folder in self.index.scan():
             if self.expiry(folder) <= self.wall_clock():
                 num_removed += remove_tree(folder.path, self.trash)
-            elif self.find_ended(folder) is not None:
+            elif self.index.find_ended(folder) is not None:
                 folder.clean()
         remove_abandoned_folders(self.tmp)
         remove_abandoned_folders(self.trash)
@@ -259,57 +335,44 @@ class JobStore:
 
         Raises: UnknownJob if the job is removed in the meantime.
         """
-        record, ended = folder.record, self.find_ended(folder)
-        state: JobState = "queued"
-        if ended is None:
+        record, ended = folder.record, self.index.find_ended(folder)
+        if ended is not None and ended.state == "done":
+            counts = ended.done, ended.failed
+        else:
+            # Of a job that ended otherwise, an item may be finished a moment after.
             try:
                 progress = folder.progress()
-                counts = len(progress.done), len(progress.failed)
-                if Lease(folder.path, timeout_seconds=0.0).read_state().is_held:
-                    state = "running"
+                is_held = ended is None and Lease(folder.path, timeout_seconds=0.0).read_state().is_held
             except FileNotFoundError:
-                if self.find_ended(folder) is None:
+                if ended is not None or self.index.find_ended(folder) is None:
                     raise unknown() from None
                 return self.describe(folder)
-        else:
-            state, counts = ended.state, (ended.done, ended.failed)
-        reason = ended.reason if ended else None
-        return JobStatus(record.job, state, record.total, *counts, record.created_at, self.expiry(folder), reason)
+            counts = len(progress.done), len(progress.failed)
+        return JobStatus(
+            record.job,
+            ended.state if ended else "running" if is_held else "queued",
+            record.total,
+            *counts,
+            record.created_at,
+            self.expiry(folder),
+            ended.ended_at if ended else None,
+            ended.reason if ended else None,
+            read_webhook(folder),
+        )
 
     def expiry(self, folder: JobFolder) -> float:
         """Return when a job expires (seconds since 1970): `ttl_seconds` after its end, or after its creation."""
-        ended = self.find_ended(folder)
+        ended = self.index.find_ended(folder)
         return (ended.ended_at if ended else folder.record.created_at) + self.ttl_seconds
-
-    def find_ended(self, folder: JobFolder) -> JobOutcome | None:
-        """Return how a job ended, cached after the first read; None while it is open."""
-        name = folder.record.job
-        ended = self.known_ended.get(name) or folder.ended
-        if ended is not None:
-            self.known_ended[name] = ended
-        return ended
-
-    def scan(self) -> list[JobFolder]:
-        """List the stored jobs, the oldest first."""
-        with self.lock:
-            names = {path.name for path in self.jobs.iterdir()}
-            for gone in {*self.known, *self.known_ended} - names:
-                self.known.pop(gone, None)
-                self.known_ended.pop(gone, None)
-            for name in names - self.known.keys():
-                # A job that was just removed, or whose record is unreadable.
-                with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
-                    self.known[name] = JobFolder.read(self.jobs / name)
-            return sorted(self.known.values(), key=lambda folder: (folder.record.created_at, folder.record.job))
 
     def check_room(self, owner: str, num_bytes: int) -> None:
         """Refuse a job that exceeds a limit.
 
         Raises: QuotaExceeded, StoreFull.
         """
-        folders = self.scan()
-        num_open = sum(folder.record.owner == owner and self.find_ended(folder) is None for folder in folders)
-        held_bytes = sum(map(self.count_bytes, folders))
+        folders = self.index.scan()
+        num_open = sum(folder.record.owner == owner and self.index.find_ended(folder) is None for folder in folders)
+        held_bytes = sum(map(self.index.count_bytes, folders))
         if num_open >= self.max_open_jobs:
             detail = f"{num_open} jobs of this key are not finished; wait for one, or delete one"
             raise QuotaExceeded("open_jobs", OPEN_JOB_SECONDS, detail)
@@ -318,15 +381,6 @@ class JobStore:
                 f"{len(folders)} jobs with {held_bytes} bytes are stored, of at most {self.max_jobs} with "
                 f"{self.max_bytes} bytes; delete some, or wait until some expire"
             )
-
-    def count_bytes(self, folder: JobFolder) -> int:
-        """Count what a job takes: its pictures and as much for its results; once it has ended, its archive."""
-        if self.find_ended(folder) is None:
-            return 2 * folder.record.num_bytes
-        try:
-            return (folder.path / OUTCOME_NAME / ARCHIVE_NAME).stat().st_size
-        except FileNotFoundError:  # It failed, was cancelled, or is gone.
-            return 0
 
 
 def unknown() -> UnknownJob:

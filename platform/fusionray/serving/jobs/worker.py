@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
+from fusionray.errors import NotDecrypted
 from fusionray.serving.jobs.folder import FULL_ERRORS, JobFolder
 from fusionray.serving.jobs.items import ItemOutcome, JobItem
 from fusionray.serving.jobs.store import JobStore
@@ -107,6 +108,8 @@ class JobWorker:
                 self.process(folder, lease)
             except OSError as error:
                 self.handle_file_error(folder, error)
+            except NotDecrypted:
+                folder.end("failed", "the inputs of the job cannot be decrypted; send it again")
         return True
 
     def claim(self) -> tuple[JobFolder, Lease] | None:
@@ -134,7 +137,7 @@ class JobWorker:
     def process(self, folder: JobFolder, lease: Lease) -> None:
         """Process the unfinished items, and end the job after the last.
 
-        Raises: OSError.
+        Raises: OSError; NotDecrypted.
         """
         num_deaths = lease.count_lost()
         width = 1 if num_deaths >= MAX_PARALLEL_DEATHS else self.parallel_items
@@ -142,7 +145,7 @@ class JobWorker:
         # Due time, attempts so far, index; a failed item waits behind those that are due.
         todo = [(0.0, 0, index) for index in range(1, folder.record.total + 1) if index not in finished]
         pending: dict[Future[ItemOutcome], tuple[int, int]] = {}
-        source = folder.read_source()
+        inputs = folder.read_inputs(self.store.key)
         while todo or pending:
             if self.stop.is_set() or not lease.is_held or not folder.is_open:
                 self.abandon(folder, pending, num_deaths)
@@ -152,7 +155,7 @@ class JobWorker:
                 if num_deaths and folder.record_attempt(index) >= self.max_attempts:
                     folder.write_result(index, failed("the work on this picture ended its process again and again"))
                     continue
-                item = folder.read_item(index, source)
+                item = folder.read_item(index, inputs)
                 pending[self.pool.submit(self.work, item)] = (index, tries + 1)
             if not pending:
                 self.stop.wait(NOTICE_SECONDS)

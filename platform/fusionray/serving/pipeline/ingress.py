@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +23,11 @@ from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.api import build_api
 from fusionray.serving.http.middleware import (
     AsgiApp,
+    BodyLimit,
     BodyLimitMiddleware,
     ConcurrencyLimitMiddleware,
     DisconnectMiddleware,
+    RequestPool,
 )
 from fusionray.serving.http.origins import OriginMiddleware
 from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
@@ -42,14 +45,17 @@ logger = logging.getLogger("ray.serve")
 HEALTH_TIMEOUT_SECONDS = 2.0
 # Expired identities are refused at once; their files may stay a little longer.
 SWEEP_SECONDS = 60.0
+# Method and path of the requests that have limits of their own.
+JOB_UPLOAD = "POST /v1/jobs"
+EVENT_STREAM = "GET /v1/jobs/[^/]+/events"
 
 
 class Ingress:
     """Answer requests. Ray Serve calls `__serve_build_asgi_app__` once, and `check_health` again and again.
 
     `fuser` and `faces` are the parts with a deployment of their own; a part that is missing runs in this replica.
-    `rate_limiter` is the deployment that all replicas share. Nothing is asked of the `listeners`: named here, they are
-    deployed with the ingress.
+    `rate_limiter` is the deployment that all replicas share, `webhook_secret` the encrypted secret of webhooks. Nothing
+    is asked of the `listeners`: named here, they are deployed with the ingress.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class Ingress:
         fuser: DeploymentHandle | None = None,
         rate_limiter: DeploymentHandle | None = None,
         listeners: DeploymentHandle | None = None,
+        webhook_secret: bytes | None = None,
     ) -> None:
         del listeners
         config = enter_replica(config)
@@ -71,15 +78,24 @@ class Ingress:
         limits = RateLimitClient(rate_limiter.lease.remote) if rate_limiter is not None else None
         self.requests = RequestService(config, self.registry, limits)
         self.generators: GeneratorService = RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config)
-        parts = Parts(config, self.requests, self.generators, faces)
+        parts = Parts(config, self.requests, self.generators, faces, webhook_secret)
         self.tasks = {name: open_task(name, inputs, parts) for name, inputs in self.registry.tasks.items()}
         self.cards: dict[str, AnyModelCard] = {}
         self.follower: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> AsgiApp:
         limits = self.config.limits
-        limited = BodyLimitMiddleware(build_api(self), limits.max_body_bytes, limits.body_timeout_seconds)
-        inside = ConcurrencyLimitMiddleware(DisconnectMiddleware(limited), limits.max_requests, self.requests.metrics)
+        body = BodyLimit(limits.max_body_bytes, limits.body_timeout_seconds)
+        job_body = BodyLimit(limits.max_job_body_bytes, limits.job_body_timeout_seconds)
+        limited = BodyLimitMiddleware(build_api(self), body, {JOB_UPLOAD: job_body})
+        # Uploads of jobs and streams of events last long, so they leave the places of other requests free.
+        pools = (
+            RequestPool(re.compile(JOB_UPLOAD), limits.max_job_uploads, "jobs are being sent"),
+            RequestPool(re.compile(EVENT_STREAM), limits.max_event_streams, "streams of events are open"),
+        )
+        inside = ConcurrencyLimitMiddleware(
+            DisconnectMiddleware(limited), limits.max_requests, self.requests.metrics, pools
+        )
         guarded = OriginMiddleware(
             ApiKeyMiddleware(inside, self.keys), self.config.access, has_keys=not self.keys.is_empty
         )

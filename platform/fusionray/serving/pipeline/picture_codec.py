@@ -29,6 +29,8 @@ PICTURE_PROBLEMS: dict[str, tuple[int, str]] = {
     "no_such_face": (422, "No such face"),
     "no_identity_encoder": (422, "No faces are compared"),
     "too_many_faces": (413, "Too many faces"),
+    "uri_missing": (422, "No such file"),
+    "uri_not_allowed": (403, "Not allowed"),
 }
 
 

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
-from fusionray.errors import Overloaded, ServiceFailed
+from fusionray.environment import WEBHOOK_SECRET_VARIABLE
+from fusionray.errors import ImageRejected, Overloaded, ServiceFailed
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.routes_batches import add_many_routes
+from fusionray.serving.http.jobs.documents import describe_job
+from fusionray.serving.http.jobs.events import add_event_route
+from fusionray.serving.http.jobs.items import add_item_routes
+from fusionray.serving.http.jobs.routes import add_job_routes
+from fusionray.serving.http.routes_batches import add_batch_route
 from fusionray.serving.http.routes_faces import add_face_route
 from fusionray.serving.http.routes_fuse import add_fuse_route
 from fusionray.serving.http.routes_identities import add_identity_routes
 from fusionray.serving.http.static_page import page_routes
 from fusionray.serving.identities.store import open_store
+from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.items import ItemOutcome, JobItem
 from fusionray.serving.jobs.store import JobStore
+from fusionray.serving.jobs.uris import UriReader
+from fusionray.serving.jobs.webhooks import WebhookSender
 from fusionray.serving.jobs.worker import JobWorker
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.fusion_service import FuseRequest, FusionService
 from fusionray.serving.pipeline.generator_stage import GeneratorService
+from fusionray.serving.pipeline.picture_codec import describe_fault
 from fusionray.serving.pipeline.picture_service import PictureService, RemotePictures
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.schema import FuseOptions, ModelCard, ModelVersion, Problem
@@ -40,6 +50,8 @@ class FaceFusion:
         requests: RequestService,
         generators: GeneratorService,
         faces: DeploymentHandle | None = None,
+        *,
+        webhook_secret: bytes | None = None,
     ) -> None:
         self.config = config
         self.requests = requests
@@ -48,7 +60,9 @@ class FaceFusion:
         # A face stage in this replica has a store already: decrypted faces lie in memory once.
         pictures = self.pictures
         self.identities = pictures.identities if isinstance(pictures, FaceStage) else open_store(config.identities)
+        self.uris = UriReader(config.jobs.allowed_uris, config.limits.max_body_bytes)
         self.jobs, self.job_worker = self.open_jobs()
+        self.webhooks = self.open_webhooks(webhook_secret)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, warm it up, and describe what it runs on."""
@@ -59,7 +73,10 @@ class FaceFusion:
         add_fuse_route(api, self)
         add_face_route(api, self)
         add_identity_routes(api, self)
-        add_many_routes(api, self)
+        add_batch_route(api, self)
+        add_job_routes(api, self)
+        add_item_routes(api, self)
+        add_event_route(api, self)
         api.router.routes.extend(page_routes())
 
     def open_jobs(self) -> tuple[JobStore, JobWorker]:
@@ -71,6 +88,7 @@ class FaceFusion:
             settings.max_jobs,
             max_open_jobs=settings.max_open_jobs,
             max_bytes=settings.max_bytes,
+            key_file=Path(settings.key_file) if settings.key_file else None,
         )
         worker = JobWorker(
             store,
@@ -83,10 +101,29 @@ class FaceFusion:
         )
         return store, worker
 
+    def open_webhooks(self, encrypted_secret: bytes | None) -> WebhookSender | None:
+        """Make the sender of webhooks; None if no host is allowed.
+
+        Raises: NotDecrypted if this replica has another key than the process that started the service.
+        """
+        if encrypted_secret is None:
+            return None
+        secret = self.jobs.key.cipher.decrypt(encrypted_secret, WEBHOOK_SECRET_VARIABLE.encode())
+        settings = self.config.jobs.webhooks
+        return WebhookSender(self.jobs.list_ended, self.describe_end, self.jobs.key, settings, secret)
+
+    def describe_end(self, folder: JobFolder) -> dict[str, Any]:
+        """Build what a webhook tells of an ended job."""
+        document: dict[str, Any] = describe_job(self.jobs.describe(folder))
+        del document["webhook"]
+        return document
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start to process jobs."""
         self.loop = loop
         self.job_worker.start()
+        if self.webhooks is not None:
+            self.webhooks.start()
 
     def check(self) -> None:
         """Check that jobs are still processed.
@@ -95,6 +132,8 @@ class FaceFusion:
         """
         if not self.job_worker.is_alive:
             raise RuntimeError("the threads that process jobs have ended")
+        if self.webhooks is not None and not self.webhooks.is_alive:
+            raise RuntimeError("the threads that send webhooks have ended")
 
     def sweep(self) -> None:
         """Remove expired identities."""
@@ -103,6 +142,8 @@ class FaceFusion:
     def drain(self) -> None:
         """Let other replicas take the jobs at once."""
         self.job_worker.drain()
+        if self.webhooks is not None:
+            self.webhooks.drain()
 
     async def make_outcome(self, request: FuseRequest) -> ItemOutcome:
         """Make one picture of a batch or job."""
@@ -119,9 +160,13 @@ class FaceFusion:
         Raises: Overloaded if it stays busy; ServiceFailed if a replica was lost meanwhile, perhaps by this picture:
             that counts as an attempt.
         """
-        source = item.source if item.source is not None else str(item.identity)
+        try:
+            source, target = self.read_pictures(item)
+        except ImageRejected as error:
+            return ItemOutcome(problem=describe_fault(error, str(error).partition(" ")[0]).document())
         caller = Caller(item.owner, request=f"{item.job}-{item.index}")
-        request = FuseRequest(caller, source, item.target, FuseOptions(**item.options["fuse"]), item.options["model"])
+        options = FuseOptions(**{**item.options["fuse"], "consent": item.inputs.consent})
+        request = FuseRequest(caller, source, target, options, item.options["model"])
         for _ in range(MAX_BUSY_WAITS):
             outcome = asyncio.run_coroutine_threadsafe(self.make_outcome(request), self.loop).result()
             if outcome.problem is None or outcome.problem["status"] != 503:
@@ -131,3 +176,17 @@ class FaceFusion:
             if self.job_worker.stop.wait(BUSY_WAIT_SECONDS):
                 break
         raise Overloaded("the service stayed busy")
+
+    def read_pictures(self, item: JobItem) -> tuple[bytes | str, bytes]:
+        """Read the source (or its handle) and the target of an item; URIs only now.
+
+        Raises: ImageRejected for a URI that cannot be read; OSError.
+        """
+        target = self.uris.read(item.target_uri, "target") if item.target_uri is not None else item.target
+        assert target is not None
+        inputs = item.inputs
+        if inputs.source_uri is not None:
+            return self.uris.read(inputs.source_uri, "source"), target
+        source = inputs.source if inputs.source is not None else inputs.identity
+        assert source is not None
+        return source, target

@@ -20,18 +20,24 @@ from fusionray.serving.tasks.served_task import ServedTask
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of an ingress replica that tasks use; `faces` is the face stage if it has a deployment of its own."""
+    """The parts of an ingress replica that tasks use; `faces` is the face stage if it has a deployment of its own.
+
+    `webhook_secret` is the secret that signs webhooks, encrypted under the key of the service.
+    """
 
     config: ServeConfig
     requests: RequestService
     generators: GeneratorService
     faces: DeploymentHandle | None = None
+    webhook_secret: bytes | None = None
 
 
 OpenTask = Callable[[Parts], ServedTask]
 
 TASKS: dict[str, OpenTask] = {
-    FACE_FUSION: lambda parts: FaceFusion(parts.config, parts.requests, parts.generators, parts.faces),
+    FACE_FUSION: lambda parts: FaceFusion(
+        parts.config, parts.requests, parts.generators, parts.faces, webhook_secret=parts.webhook_secret
+    ),
 }
 
 

@@ -1,0 +1,118 @@
+"""The JSON of jobs, as the OpenAPI document describes it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, Literal
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+
+from fusionray.serving.http.responses import write_time
+from fusionray.serving.jobs.store import JobState, JobStatus
+from fusionray.serving.jobs.webhooks import WebhookState, WebhookStatus
+
+
+class WebhookAttemptDocument(BaseModel):
+    """An attempt to tell that a job has ended."""
+
+    at: str = Field(description="Time of the attempt, ISO 8601.")
+    status: int | None = Field(description="Status of the answer; null: none came.")
+    error: str | None = Field(description="Kind of the error, if no answer came.")
+
+
+class WebhookDocument(BaseModel):
+    """Whether the client's server was told that the job has ended."""
+
+    host: str = Field(description="Host that is told.")
+    state: WebhookState = Field(description="delivered: it answered 2xx; failed: no further attempt is made.")
+    attempts: list[WebhookAttemptDocument] = Field(description="Attempts, the oldest first.")
+
+
+class JobDocument(BaseModel):
+    """State of a job."""
+
+    job: str = Field(description="ID of the job.")
+    status: JobState = Field(description="done, failed and cancelled are final.")
+    total: int = Field(description="Pictures that were asked for.")
+    done: int = Field(description="Pictures that are made.")
+    failed: int = Field(description="Pictures with a problem.")
+    created_at: str = Field(description="ISO 8601, UTC.")
+    ended_at: str | None = Field(description="ISO 8601, UTC; null while the job is open.")
+    expires_at: str = Field(description="When the job is deleted, ISO 8601, UTC.")
+    reason: str | None = Field(description="Why the job failed.")
+    webhook: WebhookDocument | None = Field(description="null: none was asked for.")
+
+
+class JobListDocument(BaseModel):
+    """A page of the caller's jobs, the newest first."""
+
+    jobs: list[JobDocument]
+    next: str | None = Field(description="The `cursor` of the next page; null: this is the last one.")
+
+
+class ItemDocument(BaseModel):
+    """One picture of a job."""
+
+    index: int = Field(description="Number of the target, from 1 on.")
+    status: Literal["queued", "done", "failed", "cancelled"] = Field(
+        description="cancelled: the job ended before the picture was made."
+    )
+    boxes: list[list[int]] | None = Field(
+        default=None, description="Faces that were replaced: left, top, width, height."
+    )
+    model: str | None = Field(default=None, description="Title of the model that made it.")
+    bundle: str | None = Field(default=None, description="Hash of the bundle that made it.")
+    problem: dict[str, Any] | None = Field(default=None, description="Problem document of a picture that failed.")
+
+
+class ItemListDocument(BaseModel):
+    """A page of the pictures of a job, in their order."""
+
+    items: list[ItemDocument]
+    next: str | None = Field(description="The `cursor` of the next page; null: this is the last one.")
+
+
+def describe_job(status: JobStatus) -> dict[str, Any]:
+    """Build the JSON of a job's state."""
+    return {
+        "job": status.job,
+        "status": status.state,
+        "total": status.total,
+        "done": status.done,
+        "failed": status.failed,
+        "created_at": write_time(status.created_at),
+        "ended_at": None if status.ended_at is None else write_time(status.ended_at),
+        "expires_at": write_time(status.expires_at),
+        "reason": status.reason,
+        "webhook": None if status.webhook is None else describe_webhook(status.webhook),
+    }
+
+
+def describe_webhook(status: WebhookStatus) -> dict[str, Any]:
+    """Build the JSON of a webhook."""
+    attempts = [{"at": write_time(made.at), "status": made.status, "error": made.error} for made in status.attempts]
+    return {"host": status.host, "state": status.state, "attempts": attempts}
+
+
+def write_cursor(*position: Any) -> str:
+    """Write the position behind which the next page begins."""
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str | None, kinds: tuple[type, ...]) -> tuple[Any, ...] | None:
+    """Read what `write_cursor` wrote, values of these kinds; None without a cursor.
+
+    Raises: RequestValidationError.
+    """
+    if cursor is None:
+        return None
+    try:
+        position = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True))
+        if isinstance(position, list) and [type(value) for value in position] == list(kinds):
+            return tuple(position)
+    except (ValueError, RecursionError):
+        pass
+    msg = "is none that this service has given; take it from `next`"
+    raise RequestValidationError([{"loc": ("query", "cursor"), "msg": msg, "type": "value_error"}])

@@ -1,0 +1,148 @@
+"""What a client sends to start a job: pictures or URIs, options, a webhook, and an idempotency key."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, cast
+
+from fastapi import File, Form, Header, UploadFile
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from fusionray.serving.addresses import is_loopback
+from fusionray.serving.http.jobs.uploads import StoredUpload
+from fusionray.serving.jobs.items import JobInputs
+from fusionray.serving.jobs.new_job import NewJob
+from fusionray.serving.jobs.post import name_host, read_url
+from fusionray.serving.jobs.service_key import ServiceKey
+from fusionray.serving.jobs.uris import LONGEST_URI, UriReader, is_plain_uri
+from fusionray.serving.schema import FuseOptions, Problem
+
+Uri = Annotated[str, Form(max_length=LONGEST_URI)]
+# A string of RFC 8941, in quotation marks; as many clients send it, also without them.
+QUOTED_KEY = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,255})"')
+BARE_KEY = re.compile(r"[A-Za-z0-9._~:/+=-]{1,255}")
+
+
+@dataclass(frozen=True)
+class JobForm:
+    """The pictures and URIs of a request. One of `source`, `identity` and `source_uri` is set."""
+
+    targets: list[StoredUpload]
+    source: StoredUpload | None
+    identity: str | None
+    source_uri: str | None
+    target_uris: tuple[str, ...]
+    webhook: str | None
+    idempotency_key: str | None
+
+    @property
+    def total(self) -> int:
+        """Return the number of targets."""
+        return len(self.targets) + len(self.target_uris)
+
+
+async def read_form(
+    *,
+    source: Annotated[UploadFile | None, File(description="The picture whose face is taken.")] = None,
+    identity: Annotated[str | None, Form(max_length=100, description="Handle of a stored face.")] = None,
+    source_uri: Annotated[
+        str | None, Form(max_length=LONGEST_URI, description="URI of the source, below an allowed folder.")
+    ] = None,
+    target: Annotated[list[UploadFile], File(description="The pictures to change, in order.")] = [],  # noqa: B006
+    target_uri: Annotated[
+        list[Uri], Form(description="URIs of further pictures, below an allowed folder; their numbers come after.")
+    ] = [],  # noqa: B006
+    webhook: Annotated[
+        str | None, Form(max_length=LONGEST_URI, description="URL that is told when the job has ended.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        Header(description="A string in quotation marks: a repeated request with it gets the job of the first one."),
+    ] = None,
+) -> JobForm:
+    """Read the pictures of a request.
+
+    Raises: RequestValidationError; HTTPException 400 for a malformed idempotency key.
+    """
+    key = read_idempotency_key(idempotency_key)
+    if sum(field is not None for field in (source, identity, source_uri)) != 1:
+        msg = "send one of `source` (a picture), `identity` (a handle) and `source_uri`"
+        raise RequestValidationError([{"loc": ("body", "source"), "msg": msg, "type": "value_error"}])
+    if not target and not target_uri:
+        msg = "send one or more of `target` (a picture) and `target_uri`"
+        raise RequestValidationError([{"loc": ("body", "target"), "msg": msg, "type": "value_error"}])
+    targets = cast("list[StoredUpload]", target)
+    return JobForm(targets, cast("StoredUpload | None", source), identity, source_uri, tuple(target_uri), webhook, key)
+
+
+def read_idempotency_key(header: str | None) -> str | None:
+    """Read the header `Idempotency-Key`.
+
+    Source: draft-ietf-httpapi-idempotency-key-header-07, section 2.
+
+    Raises: HTTPException 400.
+    """
+    if header is None:
+        return None
+    if quoted := QUOTED_KEY.fullmatch(header):
+        return re.sub(r"\\(.)", r"\1", quoted[1])
+    if BARE_KEY.fullmatch(header):
+        return header
+    raise HTTPException(400, 'Idempotency-Key: send 1 to 255 ASCII characters in quotation marks, such as "8e03978e"')
+
+
+def check_uris(form: JobForm, reader: UriReader) -> Problem | None:
+    """Refuse URIs that are malformed or not allowed; nothing is read."""
+    for uri in (*form.target_uris, *(() if form.source_uri is None else (form.source_uri,))):
+        if not is_plain_uri(uri):
+            detail = "a URI is not plain (scheme://host/path without user, query, '..' or escaped slashes); mend it"
+            return Problem(422, "bad_uri", "Malformed URI", detail)
+        if reader.find_prefix(uri) is None:
+            detail = "a URI is not below a folder that this service reads; send the picture itself, or ask the operator"
+            return Problem(403, "uri_not_allowed", "Not allowed", detail)
+    return None
+
+
+def find_host(url: str) -> str | None:
+    """Find the host of a webhook, as the settings name it; None if the URL cannot be used."""
+    parts = read_url(url)
+    return None if parts is None else name_host(parts)
+
+
+def check_webhook(url: str | None, hosts: Sequence[str]) -> Problem | None:
+    """Refuse a webhook that is malformed, or whose host is not one of those that the settings name."""
+    if url is None:
+        return None
+    parts = read_url(url)
+    if parts is None:
+        return Problem(422, "bad_webhook", "Malformed webhook", "webhook: send an https URL without user and fragment")
+    if name_host(parts) in hosts and (parts.scheme == "https" or is_loopback(str(parts.hostname))):
+        return None
+    detail = "webhook: this service sends nothing to that host, or not without TLS; ask the operator to list it"
+    return Problem(403, "webhook_not_allowed", "Not allowed", detail)
+
+
+def build_job(form: JobForm, options: FuseOptions, model: str, key: ServiceKey) -> NewJob:
+    """Build the job of a request. The consent token, a secret, is kept apart from the options."""
+    job_options = {"fuse": asdict(replace(options, consent=None)), "model": model}
+    inputs = JobInputs(None, form.identity, form.source_uri, options.consent, form.target_uris)
+    fingerprint = None
+    if form.idempotency_key is not None:
+        pictures = [upload.digest.hexdigest() for upload in form.targets]
+        source = form.source.digest.hexdigest() if form.source else None
+        content = [job_options, asdict(inputs), form.webhook, source, pictures]
+        fingerprint = key.name("request", json.dumps(content, sort_keys=True))
+    return NewJob(
+        job_options,
+        form.source.path if form.source else None,
+        [upload.path for upload in form.targets],
+        inputs,
+        form.webhook,
+        find_host(form.webhook) if form.webhook else None,
+        form.idempotency_key,
+        fingerprint,
+    )

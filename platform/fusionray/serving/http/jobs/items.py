@@ -1,0 +1,58 @@
+"""Routes of the single pictures of a job, which are there as soon as they are made."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Path, Request, Response
+
+from fusionray.errors import JobNotFinished, UnknownItem, UnknownJob
+from fusionray.serving.http.forms import find_caller
+from fusionray.serving.http.jobs.documents import ItemListDocument, read_cursor, write_cursor
+from fusionray.serving.http.jobs.routes import Cursor, Limit
+from fusionray.serving.http.openapi import problems
+from fusionray.serving.http.problems import explain
+from fusionray.serving.http.responses import answer, picture_responses
+from fusionray.serving.schema import Problem
+
+if TYPE_CHECKING:
+    from fusionray.serving.tasks.face_fusion import FaceFusion
+
+MADE = picture_responses("The picture that was made, signed")
+
+
+def add_item_routes(api: FastAPI, task: FaceFusion) -> None:
+    """Add the routes under /v1/jobs/ID/items."""
+
+    @api.get(
+        "/v1/jobs/{job}/items",
+        response_model=ItemListDocument,
+        response_model_exclude_unset=True,
+        responses=problems(404, 422),
+    )
+    async def find(request: Request, job: str, limit: Limit = 50, cursor: Cursor = None) -> Any:
+        position = read_cursor(cursor, (int,))
+        first = max(1, position[0]) if position else 1
+        loop = asyncio.get_running_loop()
+        try:
+            # One more tells whether there is a next page.
+            found = await loop.run_in_executor(None, task.jobs.items, job, find_caller(request).name, first, limit + 1)
+        except UnknownJob as error:
+            return answer(explain(error))
+        following = write_cursor(first + limit) if len(found) > limit else None
+        return {"items": found[:limit], "next": following}
+
+    @api.get("/v1/jobs/{job}/items/{index}", response_class=Response, responses=MADE | problems(404, 409, 422))
+    async def fetch(
+        request: Request, job: str, index: Annotated[int, Path(description="Number of the picture, from 1 on.")]
+    ) -> Response:
+        loop = asyncio.get_running_loop()
+        try:
+            outcome = await loop.run_in_executor(None, task.jobs.item, job, find_caller(request).name, index)
+        except (UnknownJob, UnknownItem, JobNotFinished) as error:
+            return answer(explain(error))
+        if outcome.problem is not None:
+            return answer(Problem(409, "item_failed", "Picture not made", str(outcome.problem.get("detail", ""))))
+        media_type = f"image/{outcome.extension.replace('jpg', 'jpeg')}"
+        return Response(outcome.picture, 200, {"Cache-Control": "no-store"}, media_type)

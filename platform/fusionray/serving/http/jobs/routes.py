@@ -1,0 +1,172 @@
+"""Routes that start, list, look at, cancel and remove jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.responses import FileResponse
+
+from fusionray.errors import JobEnded, JobNotFinished, KeyReused, QuotaExceeded, StoreFull, UnknownJob
+from fusionray.serving.auth.callers import Caller
+from fusionray.serving.http.forms import find_caller, read_model, read_options
+from fusionray.serving.http.jobs.documents import JobDocument, JobListDocument, describe_job, read_cursor, write_cursor
+from fusionray.serving.http.jobs.forms import (
+    JobForm,
+    build_job,
+    check_uris,
+    check_webhook,
+    read_form,
+)
+from fusionray.serving.http.jobs.uploads import build_storing_route
+from fusionray.serving.http.middleware import BodyLimit
+from fusionray.serving.http.openapi import OF_PICTURES, problems
+from fusionray.serving.http.problems import explain
+from fusionray.serving.http.responses import answer
+from fusionray.serving.http.routes_batches import ARCHIVE, ZIP_RESPONSE, check_number, check_selection
+from fusionray.serving.jobs.store import JobState, JobStatus
+from fusionray.serving.schema import FuseOptions, Problem
+
+if TYPE_CHECKING:
+    from fusionray.serving.tasks.face_fusion import FaceFusion
+
+Limit = Annotated[int, Query(ge=1, le=200, description="Largest number of entries of the page.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="The `next` of the page before.")]
+
+
+def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
+    """Add the routes under /v1/jobs that are about whole jobs."""
+    add_create_route(api, task)
+    add_look_routes(api, task)
+    add_end_routes(api, task)
+
+
+def add_create_route(api: FastAPI, task: FaceFusion) -> None:
+    """Add the route that starts a job."""
+    limits = task.config.limits
+    # Of files, the source is one more than the targets, and a target too many is counted below.
+    form_limits: Any = {"max_files": limits.max_job_targets + 2, "max_fields": limits.max_job_targets + 20}
+
+    async def create(
+        request: Request,
+        response: Response,
+        *,
+        form: Annotated[JobForm, Depends(read_form)],
+        options: Annotated[FuseOptions, Depends(read_options)],
+        model: Annotated[str | None, Depends(read_model)],
+    ) -> Any:
+        started = await start_job(find_caller(request), task, form, options, model)
+        if isinstance(started, Problem):
+            return answer(started)
+        response.headers["Location"] = f"/v1/jobs/{started.job}"
+        return describe_job(started)
+
+    api.router.add_api_route(
+        "/v1/jobs",
+        create,
+        methods=["POST"],
+        status_code=202,
+        response_model=JobDocument,
+        responses=problems(*OF_PICTURES, 507),
+        form_limits=form_limits,
+        route_class_override=build_storing_route(task.jobs.tmp, BodyLimit(limits.max_body_bytes)),
+    )
+
+
+async def start_job(
+    caller: Caller, task: FaceFusion, form: JobForm, options: FuseOptions, model: str | None
+) -> JobStatus | Problem:
+    """Start the job of a request, or find the one that the same request has started."""
+    loop, requests = asyncio.get_running_loop(), task.requests
+    version = check_selection(options) or check_form(form, task) or requests.choose(caller, model)
+    if isinstance(version, Problem):
+        return version
+    new = build_job(form, options, version.name, task.jobs.key)
+    try:
+        if repeated := await loop.run_in_executor(None, task.jobs.find_repeated, caller.name, new):
+            return repeated
+        admitted = await requests.admit(caller, form.total)
+        if isinstance(admitted, Problem):
+            return admitted
+        is_new = False
+        try:
+            created = await loop.run_in_executor(None, task.jobs.create, caller.name, new)
+            is_new = created.is_new
+        finally:
+            if not is_new:
+                requests.refund(admitted, form.total)
+    except (KeyReused, QuotaExceeded, StoreFull) as error:
+        return explain(error)
+    task.job_worker.wake()
+    return created.status
+
+
+def check_form(form: JobForm, task: FaceFusion) -> Problem | None:
+    """Refuse a form with too many targets, or with places that the operator does not allow."""
+    return (
+        check_number(form.total, task.config.limits.max_job_targets, "job")
+        or check_uris(form, task.uris)
+        or check_webhook(form.webhook, task.config.jobs.webhooks.hosts)
+    )
+
+
+def add_look_routes(api: FastAPI, task: FaceFusion) -> None:
+    """Add the routes that look at jobs."""
+
+    @api.get("/v1/jobs", response_model=JobListDocument, responses=problems(422))
+    async def find(
+        request: Request,
+        limit: Limit = 50,
+        cursor: Cursor = None,
+        status: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
+    ) -> dict[str, Any]:
+        before = read_cursor(cursor, (float, str))
+        owner = find_caller(request).name
+
+        def list_page() -> list[JobStatus]:
+            # One more tells whether there is a next page.
+            return task.jobs.list_jobs(owner, limit + 1, before=before, state=status)
+
+        found = await asyncio.get_running_loop().run_in_executor(None, list_page)
+        page = found[:limit]
+        following = write_cursor(page[-1].created_at, page[-1].job) if len(found) > limit else None
+        return {"jobs": [describe_job(each) for each in page], "next": following}
+
+    @api.get("/v1/jobs/{job}", response_model=JobDocument, responses=problems(404))
+    async def look(request: Request, job: str) -> Any:
+        loop = asyncio.get_running_loop()
+        try:
+            return describe_job(await loop.run_in_executor(None, task.jobs.status, job, find_caller(request).name))
+        except UnknownJob as error:
+            return answer(explain(error))
+
+    @api.get("/v1/jobs/{job}/result", response_class=Response, responses=ZIP_RESPONSE | problems(404, 409))
+    async def fetch(request: Request, job: str) -> Response:
+        loop = asyncio.get_running_loop()
+        try:
+            path = await loop.run_in_executor(None, task.jobs.result, job, find_caller(request).name)
+        except (UnknownJob, JobNotFinished) as error:
+            return answer(explain(error))
+        return FileResponse(path, headers={"Cache-Control": "no-store"}, media_type=ARCHIVE, filename=f"{job}.zip")
+
+
+def add_end_routes(api: FastAPI, task: FaceFusion) -> None:
+    """Add the routes that end jobs."""
+
+    @api.post("/v1/jobs/{job}/cancel", response_model=JobDocument, responses=problems(404, 409))
+    async def cancel(request: Request, job: str) -> Any:
+        loop = asyncio.get_running_loop()
+        try:
+            return describe_job(await loop.run_in_executor(None, task.jobs.cancel, job, find_caller(request).name))
+        except (UnknownJob, JobEnded) as error:
+            return answer(explain(error))
+
+    @api.delete("/v1/jobs/{job}", status_code=204, responses=problems(404))
+    async def remove(request: Request, job: str) -> Response:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(None, task.jobs.remove, job, find_caller(request).name)
+        except UnknownJob as error:
+            return answer(explain(error))
+        return Response(status_code=204)

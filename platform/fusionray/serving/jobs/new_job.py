@@ -1,0 +1,75 @@
+"""What a client sends to start a job, and the files that are made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusionray.serving.jobs.folder import RECORD_NAME, SOURCE_NAME, JobFolder, sync_file
+from fusionray.serving.jobs.items import JobInputs
+from fusionray.serving.jobs.service_key import ServiceKey
+from fusionray.serving.jobs.webhooks import write_address
+from fusionray.storage.atomic_files import create_file, make_private_folder
+
+# A picture that is read by URI counts as so large, because its size is not known when the job is created.
+URI_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """What a client sends. Pictures are bytes, or files that the store moves; `host` is that of the `webhook` (a URL).
+
+    A request with an `idempotency_key` has a `fingerprint`, which is the same only for the same request.
+    """
+
+    options: dict[str, Any]
+    source: bytes | Path | None
+    targets: Sequence[bytes | Path]
+    inputs: JobInputs = field(default_factory=JobInputs)
+    webhook: str | None = None
+    host: str | None = None
+    idempotency_key: str | None = None
+    fingerprint: str | None = None
+
+    @property
+    def total(self) -> int:
+        """Return the number of items."""
+        return len(self.targets) + len(self.inputs.target_uris)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of the pictures."""
+        pictures = [*self.targets, *([] if self.source is None else [self.source])]
+        sizes = (picture.stat().st_size if isinstance(picture, Path) else len(picture) for picture in pictures)
+        return sum(sizes) + URI_BYTES * len(self.inputs.target_uris)
+
+
+def write_job(folder: JobFolder, new: NewJob, key: ServiceKey) -> None:
+    """Write the initial files of a job.
+
+    Raises: OSError.
+    """
+    make_private_folder(folder.path)
+    for name in ("targets", "results"):
+        make_private_folder(folder.path / name)
+    for index, target in enumerate(new.targets, 1):
+        place_picture(target, folder.path / "targets" / f"{index:04d}")
+    if new.source is not None:
+        place_picture(new.source, folder.path / SOURCE_NAME)
+    folder.write_secrets(new.inputs, key)
+    if new.webhook is not None:
+        write_address(folder, new.webhook, key)
+    create_file(folder.path / RECORD_NAME, json.dumps(asdict(folder.record)).encode())
+    folder.reserve()
+
+
+def place_picture(picture: bytes | Path, place: Path) -> None:
+    """Write a picture, or move its file."""
+    if isinstance(picture, bytes):
+        create_file(place, picture)
+        return
+    picture.rename(place)
+    sync_file(place)
