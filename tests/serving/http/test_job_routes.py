@@ -34,9 +34,16 @@ EVENT_SECONDS = 30.0
 @pytest.fixture
 def client(open_service: OpenService) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=open_service.url, timeout=60) as opened:
+        # Other modules leave jobs behind.
+        remove_jobs(opened)
         yield opened
-        for job in opened.get("/v1/jobs", params={"limit": 200}).json()["jobs"]:
-            opened.delete(f"/v1/jobs/{job['job']}")
+        remove_jobs(opened)
+
+
+def remove_jobs(client: httpx.Client) -> None:
+    while jobs := client.get("/v1/jobs", params={"limit": 200}).json()["jobs"]:
+        for job in jobs:
+            client.delete(f"/v1/jobs/{job['job']}")
 
 
 def start(client: httpx.Client, *targets: bytes, headers: dict[str, str] | None = None, **form: Any) -> httpx.Response:
