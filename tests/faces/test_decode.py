@@ -57,6 +57,7 @@ def test_each_format_is_recognised_by_content_and_comes_back_as_rgb(image_format
     decoded = decode_image(saved(PillowImage.fromarray(gradient()), image_format, **options))
     assert decoded.dtype == np.uint8
     assert decoded.shape == (48, 64, 3)
+    assert decoded.flags.writeable
     assert np.abs(decoded.astype(int) - gradient()).mean() < (1.5 if options is lossy else 1e-9)
 
 

@@ -66,7 +66,7 @@ class ImageLimits:
 
 
 def decode_image(data: bytes, limits: ImageLimits | None = None, *, reduction: int = 1) -> Image:
-    """Decode a picture (`image_header.KINDS_READ`) to uint8 RGB [H, W, 3], upright by its orientation.
+    """Decode a picture (`image_header.KINDS_READ`) to uint8 RGB [H, W, 3], writable, upright by its orientation.
 
     Grey, palette, CMYK and 16-bit pictures are converted; transparent pixels are blended with white; of an animation,
     or of several pages, the first is decoded. A `reduction` of 2, 4 or 8, from `choose_reduction`, makes a JPEG
@@ -81,13 +81,14 @@ def decode_image(data: bytes, limits: ImageLimits | None = None, *, reduction: i
     header = read_header(data)
     _check_size(header, limits)
     if header.kind == "netpbm":
-        return _decode_netpbm(data)
+        return np.require(_decode_netpbm(data), requirements="W")
     if header.kind in _STRIPPERS:
         data = _STRIPPERS[header.kind](data)
     pixels = _decode_jpeg(data, header, reduction) if header.kind == "jpeg" else None
     if pixels is None:
         pixels = _decode_with_pillow(data, header, reduction)
-    return turn_upright(pixels, header.orientation)
+    # Faces are pasted into the picture itself; Pillow's pixels are read-only.
+    return np.require(turn_upright(pixels, header.orientation), requirements="W")
 
 
 def choose_reduction(data: bytes, side: int) -> int:
