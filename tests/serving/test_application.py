@@ -167,11 +167,14 @@ def test_all_faces_are_replaced_if_asked_in_form_or_query(service: Service) -> N
     assert (response.headers["x-fusionray-faces"], response.headers["content-type"]) == ("2", "image/webp")
 
 
-@pytest.mark.parametrize("data", [b"hello, world", b"", b"GIF89a\x01\x00\x01\x00"])
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [(b"hello, world", "not_an_image"), (b"", "not_an_image"), (b"GIF89a\x01\x00\x01\x00", "unknown_format")],
+)
 @pytest.mark.parametrize("role", ["source", "target"])
-def test_what_is_no_picture_is_415(service: Service, data: bytes, role: str) -> None:
+def test_what_is_no_picture_that_is_read_is_415(service: Service, data: bytes, reason: str, role: str) -> None:
     pictures = {"source": SOURCE, "target": TARGET, role: data}
-    detail = check_problem(service.fuse(**pictures), 415, "not_an_image", role)
+    detail = check_problem(service.fuse(**pictures), 415, reason, role)
     assert f"{role} picture" in detail
 
 
