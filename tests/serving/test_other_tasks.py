@@ -54,7 +54,7 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service(ray_session: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(no_service: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("tasks")
     faces, blend = write_tiny_bundle(folder / "faces"), write_blend_bundle(folder / "mean")
     key = add_key(folder / "keys.yaml", "ada")
