@@ -134,6 +134,17 @@ FORBIDDEN = {
         for name in ("charts", "config", "importance", "plan", "records", "report", "sampler", "space")
     },
     "export": [*TOP, *(f"fusionray.{room}" for room in ("training", "tuning", "evaluation"))],
+    "client": [
+        *CLUSTER,
+        *TOP,
+        "torch",
+        "numpy",
+        "pydantic",
+        *(
+            f"fusionray.{room}"
+            for room in ("data", "faces", "nets", "runtime", "safety", "storage", "recipes", *TRAINING_SIDE)
+        ),
+    ],
     "serving": ["torch", "fusionray.nets", *(f"fusionray.{room}" for room in ("recipes", *TRAINING_SIDE))],
 }
 
@@ -244,6 +255,24 @@ def test_what_runs_without_a_cluster_does_not_load_one() -> None:
 def test_processes_that_need_no_torch_do_not_load_it(module: str) -> None:
     code = f"import sys, fusionray.{module}; print('torch' in sys.modules)"
     assert run_python("-c", code).strip() == "False"
+
+
+# What httpx needs, and what it also loads where it is installed (for its own command line).
+CLIENT_LIBRARIES = {"anyio", "certifi", "click", "h11", "httpcore", "httpx", "idna", "pygments", "rich"}
+
+
+def test_the_client_loads_httpx_alone_and_soon() -> None:
+    code = (
+        "import json, sys, time\n"
+        "before, started = set(sys.modules), time.process_time()\n"
+        "import fusionray.client\n"
+        "seconds = time.process_time() - started\n"
+        "print(json.dumps([seconds, sorted({name.partition('.')[0] for name in set(sys.modules) - before})]))"
+    )
+    runs = [json.loads(run_python("-c", code)) for _ in range(3)]
+    assert set(runs[0][1]) - sys.stdlib_module_names <= CLIENT_LIBRARIES | {"fusionray"}
+    # Other processes of the machine can only add to it.
+    assert min(seconds for seconds, _ in runs) < 0.3
 
 
 def test_importing_the_command_line_starts_nothing(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ PRIVATE_CLUSTER_VARIABLE = "FUSIONRAY_PRIVATE_CLUSTER"
 HTTP_HOST_VARIABLE = "FUSIONRAY_HTTP_HOST"
 # Secret that signs webhooks, as Standard Webhooks writes it: whsec_ and 24 to 64 bytes in base64.
 WEBHOOK_SECRET_VARIABLE = "FUSIONRAY_WEBHOOK_SECRET"  # noqa: S105 - its name
+# Key of the operator for a service, and the key that a client sends.
+KEY_VARIABLE = "FUSIONRAY_API_KEY"
 # Start of the location of a bundle in the MLflow registry: models:/name@alias or models:/name/version.
 REGISTRY_PREFIX = "models:/"
 
@@ -165,6 +167,11 @@ def read_http_host() -> str | None:
 def read_webhook_secret() -> str | None:
     """Return the secret that signs webhooks, if it is set."""
     return os.environ.get(WEBHOOK_SECRET_VARIABLE) or None
+
+
+def read_api_key() -> str | None:
+    """Return the API key, if there is one."""
+    return os.environ.get(KEY_VARIABLE) or None
 
 
 def list_recipe_modules() -> list[str]:

@@ -104,6 +104,34 @@ class ServiceFailed(FusionRayError):
     """The service did not start."""
 
 
+class ServiceUnreachable(FusionRayError):
+    """A client gets no answer from a service."""
+
+
+class AnswerInvalid(FusionRayError):
+    """A client gets an answer that a service of this version does not give."""
+
+
+class ServiceRefused(FusionRayError):
+    """A service answers a client with a problem. `reason` is its short stable key, `picture` the picture at fault.
+
+    `retry_after` is the time in seconds after which the request may be sent again, if the service tells one.
+    """
+
+    def __init__(
+        self, status: int, reason: str, detail: str, picture: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(f"{detail} ({status} {reason})")
+        self.status = status
+        self.reason = reason
+        self.detail = detail
+        self.picture = picture
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[type[ServiceRefused], tuple[int, str, str, str | None, float | None]]:
+        return type(self), (self.status, self.reason, self.detail, self.picture, self.retry_after)
+
+
 class SigningKeyInvalid(FusionRayError):
     """A certificate or private key is unusable for signing manifests."""
 

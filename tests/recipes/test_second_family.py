@@ -22,7 +22,7 @@ from fusionray.checkpoint.reader import load_tensors
 from fusionray.config import validate
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.shards import read_manifest
-from fusionray.environment import ROOT_VARIABLE
+from fusionray.environment import KEY_VARIABLE, ROOT_VARIABLE
 from fusionray.errors import ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.evaluate import evaluate
@@ -217,7 +217,6 @@ def test_it_is_served(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.Monkey
 
     from fusionray.serving.application import run
     from fusionray.serving.config import ModelConfig, ServeConfig
-    from fusionray.serving.http.middleware import KEY_VARIABLE
 
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))

@@ -14,12 +14,11 @@ with warnings.catch_warnings():
     from ray import serve
 
 from fusionray.bundle.bundle import bundle_hash
-from fusionray.environment import ROOT_VARIABLE, WEBHOOK_SECRET_VARIABLE
+from fusionray.environment import KEY_VARIABLE, ROOT_VARIABLE, WEBHOOK_SECRET_VARIABLE
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.serving.application import run
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig, StageConfig
-from fusionray.serving.http.middleware import KEY_VARIABLE
 from fusionray.serving.jobs.config import JobConfig, WebhookConfig
 from fusionray.serving.jobs.store import JobStore
 from tests.support.serving import (

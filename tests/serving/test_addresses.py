@@ -8,10 +8,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from fusionray.environment import HTTP_HOST_VARIABLE, PRIVATE_CLUSTER_VARIABLE
+from fusionray.environment import HTTP_HOST_VARIABLE, KEY_VARIABLE, PRIVATE_CLUSTER_VARIABLE
 from fusionray.errors import ConfigInvalid, ServiceFailed
 from fusionray.serving.addresses import check_exposure, choose_serve_host, is_loopback, wait_until_reachable
-from fusionray.serving.http.middleware import KEY_VARIABLE
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

@@ -15,7 +15,7 @@ from onnx import helper
 from ray import serve
 
 from fusionray.bundle.bundle import bundle_hash, write_bundle
-from fusionray.environment import ROOT_VARIABLE
+from fusionray.environment import KEY_VARIABLE, ROOT_VARIABLE
 from fusionray.errors import BundleInvalid, ConfigInvalid
 from fusionray.faces.decode import decode_image
 from fusionray.ray_cluster.connection import find_free_port
@@ -29,7 +29,6 @@ from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.auth.key_file import add_key
 from fusionray.serving.config import FaceStageConfig, LimitConfig, ModelConfig, ServeConfig
 from fusionray.serving.http.api import build_api
-from fusionray.serving.http.middleware import KEY_VARIABLE
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
 from fusionray.serving.tasks.pictures import PictureTask
 from fusionray.serving.tasks.registry import check_tasks

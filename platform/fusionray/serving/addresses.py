@@ -8,9 +8,8 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
-from fusionray.environment import is_private_cluster, read_http_host
+from fusionray.environment import KEY_VARIABLE, is_private_cluster, read_http_host
 from fusionray.errors import ConfigInvalid, ServiceFailed
-from fusionray.serving.http.middleware import KEY_VARIABLE
 
 LOOPBACK = "127.0.0.1"
 # Every address of a node. They cannot be asked themselves.

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from ray import serve
 
-from fusionray.environment import ROOT_VARIABLE
+from fusionray.environment import KEY_VARIABLE, ROOT_VARIABLE
 from fusionray.faces.decode import decode_image
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.audit import AuditConfig, hash_bytes
@@ -27,7 +27,6 @@ from fusionray.serving.application import run
 from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.auth.key_file import add_key
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
-from fusionray.serving.http.middleware import KEY_VARIABLE
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.serving import encode
 from tests.support.target_classifier import IN_RANGE, write_classifier

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 from ray import serve
 
-from fusionray.environment import ROOT_VARIABLE
+from fusionray.environment import KEY_VARIABLE, ROOT_VARIABLE
 from fusionray.ray_cluster.connection import find_free_port
-from fusionray.serving.http.middleware import KEY_VARIABLE
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from fusionray.environment import KEY_VARIABLE, read_api_key
 from fusionray.errors import ConfigInvalid
 from fusionray.serving.metrics import RequestMetrics
 from fusionray.serving.schema import PROBLEM_TYPE, Problem, unavailable
@@ -22,7 +22,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-KEY_VARIABLE = "FUSIONRAY_API_KEY"
 SHORTEST_KEY = 16
 # Health probes are answered also while all other requests are refused.
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})
@@ -33,8 +32,8 @@ def read_key_digest() -> bytes | None:
 
     Raises: ConfigInvalid if the key is too short to withstand guessing.
     """
-    key = os.environ.get(KEY_VARIABLE, "")
-    if not key:
+    key = read_api_key()
+    if key is None:
         return None
     if len(key) < SHORTEST_KEY:
         raise ConfigInvalid(

@@ -1,0 +1,40 @@
+"""A client of the service. It needs `httpx` and nothing else: neither Ray nor torch nor numpy."""
+
+from __future__ import annotations
+
+from fusionray.client.answers import (
+    Face,
+    FoundFaces,
+    Fused,
+    FusedItem,
+    Item,
+    Job,
+    KeptIdentity,
+    MadePicture,
+    Model,
+    Webhook,
+    WebhookAttempt,
+)
+from fusionray.client.archive import read_archive
+from fusionray.client.forms import FuseOptions, PictureInput, PictureOptions, Source
+from fusionray.client.fusion_client import FusionClient
+
+__all__ = [
+    "Face",
+    "FoundFaces",
+    "FuseOptions",
+    "Fused",
+    "FusedItem",
+    "FusionClient",
+    "Item",
+    "Job",
+    "KeptIdentity",
+    "MadePicture",
+    "Model",
+    "PictureInput",
+    "PictureOptions",
+    "Source",
+    "Webhook",
+    "WebhookAttempt",
+    "read_archive",
+]

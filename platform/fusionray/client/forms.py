@@ -1,0 +1,101 @@
+"""Forms: the pictures and options of a request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, TypedDict
+
+from fusionray.client.answers import KeptIdentity
+from fusionray.errors import InputMissing
+
+PictureInput = bytes | str | os.PathLike[str] | IO[bytes]
+"""An encoded picture: its bytes, the path of a file, or a file opened in binary mode. It is read into memory."""
+Source = PictureInput | KeptIdentity
+"""Whose face is taken: a picture, or a face that the service keeps."""
+Part = tuple[str, tuple[str | None, bytes | str]]
+"""A field of a form as httpx takes it: its name, and a file with its name, or a text without one."""
+# Names of files can tell who is in the picture, and the service does not use them.
+FILE_NAME = "picture"
+
+
+class PictureOptions(TypedDict, total=False):
+    """Options of every request that makes pictures. One that is left out, or None, has the service's default."""
+
+    model: str | None
+    """Name of the model (`list_models`)."""
+    picture_format: Literal["png", "jpeg", "webp"] | None
+    """Format of the answer; default: that of the target, or what the operator has set."""
+    mark: bool | None
+    """Whether the picture gets the visible mark."""
+    consent: str | None
+    """Consent token for the source, if the service asks for one."""
+
+
+class FuseOptions(PictureOptions, total=False):
+    """Options of every request that fuses faces."""
+
+    faces: str | None
+    """Faces of the target that are fused: `largest` (default), `all`, or numbers from `find_faces`: `0,2`."""
+    strength: float | None
+    """Share of the fused face in the blend with the target's own, 0 to 1; default 1."""
+
+
+def write_options(
+    *,
+    model: str | None = None,
+    picture_format: str | None = None,
+    mark: bool | None = None,
+    consent: str | None = None,
+    faces: str | None = None,
+    strength: float | None = None,
+) -> list[Part]:
+    """Write options as fields. An unknown one is a TypeError, as with any function."""
+    options = {"model": model, "format": picture_format, "mark": mark, "consent": consent}
+    return write_fields({**options, "faces": faces, "strength": strength})
+
+
+def write_fields(fields: dict[str, Any]) -> list[Part]:
+    """Write the fields that are not None; a sequence becomes several fields."""
+    parts: list[Part] = []
+    for name, value in fields.items():
+        values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        parts += [(name, (None, write_text(one))) for one in values if one is not None]
+    return parts
+
+
+def write_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def write_picture(name: str, picture: PictureInput) -> Part:
+    """Write a picture as a field.
+
+    Raises: InputMissing if its file cannot be read.
+    """
+    return name, (FILE_NAME, read_picture(picture))
+
+
+def write_source(source: Source) -> Part:
+    """Write a source as a field.
+
+    Raises: InputMissing if its file cannot be read.
+    """
+    if isinstance(source, KeptIdentity):
+        return "identity", (None, source.identity)
+    return write_picture("source", source)
+
+
+def read_picture(picture: PictureInput) -> bytes:
+    if isinstance(picture, bytes):
+        return picture
+    if isinstance(picture, str | os.PathLike):
+        try:
+            return Path(picture).read_bytes()
+        except OSError as error:
+            raise InputMissing(f"{os.fspath(picture)}: {error.strerror}; name the file of a picture") from None
+    data = picture.read()
+    if not isinstance(data, bytes):
+        raise TypeError("a picture's file is opened as text; open it with mode 'rb'")
+    return data
