@@ -15,8 +15,9 @@ from onnx import helper
 from ray import serve
 
 from fusionray.bundle.bundle import bundle_hash, write_bundle
+from fusionray.client import FusionClient
 from fusionray.environment import KEY_VARIABLE, ROOT_VARIABLE
-from fusionray.errors import BundleInvalid, ConfigInvalid
+from fusionray.errors import BundleInvalid, ConfigInvalid, ServiceRefused
 from fusionray.faces.decode import decode_image
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.config import RuntimeConfig
@@ -134,6 +135,19 @@ def test_models_are_described_by_what_they_do(service: Service) -> None:
     assert mean["bundle"] == service.bundle
     assert "template" not in mean
     assert service.client.get("/readyz").status_code == 200
+
+
+def test_the_client_makes_pictures_of_every_task(service: Service) -> None:
+    url, key = str(service.client.base_url), service.client.headers["authorization"].removeprefix("Bearer ")
+    with FusionClient(url, key) as client:
+        made = client.make_picture("blend", {"content": CONTENT, "style": STYLE}, picture_format="png")
+        faces, mean = client.list_models()
+    assert np.unique(decode_image(made.data)).tolist() == [70]
+    assert (made.media_type, made.model, made.bundle) == ("image/png", "mean", service.bundle)
+    assert (faces.task, faces.template, mean.template) == (None, "arcface_128", None)
+    assert (mean.task, mean.inputs) == ("blend", ("content", "style"))
+    with FusionClient(url, "no-key-of-this-service") as stranger, pytest.raises(ServiceRefused, match="unauthorized"):
+        stranger.list_models()
 
 
 def test_the_audit_log_names_the_task_and_hashes_its_pictures(service: Service) -> None:
