@@ -6,12 +6,14 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
 from fusionray.errors import ConfigInvalid
 from fusionray.serving.metrics import RequestMetrics
+from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.schema import PROBLEM_TYPE, Problem, unavailable
 
 Scope = MutableMapping[str, Any]
@@ -130,13 +132,18 @@ class DisconnectMiddleware:
 class BodyLimitMiddleware:
     """Refuse a body that is too long: by its Content-Length at once, otherwise as soon as it exceeds the limit.
 
-    A body that does not arrive within `timeout_seconds` is answered 408.
+    A body that does not arrive within `timeout_seconds` is answered 408. The bodies of all requests share `uploads`: a
+    request holds its stated length, or the limit if it states none, from before its body is read until it is answered.
+    So what has begun never waits for what has not. A request that waits longer than `timeout_seconds` is answered 503.
     """
 
-    def __init__(self, app: AsgiApp, max_body_bytes: int, timeout_seconds: float = 30.0) -> None:
+    def __init__(
+        self, app: AsgiApp, max_body_bytes: int, timeout_seconds: float = 30.0, uploads: MemoryBudget | None = None
+    ) -> None:
         self.app = app
         self.max_body_bytes = max_body_bytes
         self.timeout_seconds = timeout_seconds
+        self.uploads = uploads or MemoryBudget(max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -146,6 +153,21 @@ class BodyLimitMiddleware:
         if not stated.isdigit() or int(stated[:20]) > self.max_body_bytes:
             await send_problem(self.refusal(), send)
             return
+        is_chunked = find_header(scope, b"transfer-encoding") is not None
+        expected = self.max_body_bytes if is_chunked else int(stated)
+        async with AsyncExitStack() as held:
+            # Requests without a body pass those that wait.
+            if expected:
+                try:
+                    async with asyncio.timeout(self.timeout_seconds):
+                        await held.enter_async_context(self.uploads.hold(expected))
+                except TimeoutError:
+                    await send_problem(unavailable("busy", "the uploads of other requests fill the memory"), send)
+                    return
+            await self.app(scope, self.limit(receive), send)
+
+    def limit(self, receive: Receive) -> Receive:
+        """Wrap `receive` so that it counts the bytes of the body, and the time that they take."""
         num_bytes = 0
         complete = False
         deadline = asyncio.get_running_loop().time() + self.timeout_seconds
@@ -169,7 +191,7 @@ class BodyLimitMiddleware:
                 raise HTTPException(refusal.status, refusal.detail, refusal.headers)
             return message
 
-        await self.app(scope, receive_counted, send)
+        return receive_counted
 
     def refusal(self) -> Problem:
         """Build the problem of a body that is too long."""

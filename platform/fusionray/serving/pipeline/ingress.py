@@ -17,6 +17,7 @@ from fusionray.errors import FusionRayError
 from fusionray.serving.addresses import check_exposure
 from fusionray.serving.auth.api_keys import ApiKeyStore
 from fusionray.serving.auth.callers import ApiKeyMiddleware
+from fusionray.serving.auth.limit_headers import LimitHeadersMiddleware
 from fusionray.serving.auth.rate_limits import RateLimitClient
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.api import build_api
@@ -31,6 +32,7 @@ from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
 from fusionray.serving.metrics import HttpMetrics
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
+from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.replicas import enter_replica
@@ -74,10 +76,14 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> AsgiApp:
         limits = self.config.limits
-        limited = BodyLimitMiddleware(build_api(self), limits.max_body_bytes, limits.body_timeout_seconds)
+        limited = BodyLimitMiddleware(
+            build_api(self), limits.max_body_bytes, limits.body_timeout_seconds, MemoryBudget(limits.upload_bytes)
+        )
         inside = ConcurrencyLimitMiddleware(DisconnectMiddleware(limited), limits.max_requests, self.requests.metrics)
         guarded = OriginMiddleware(
-            ApiKeyMiddleware(inside, self.keys), self.config.access, has_keys=not self.keys.is_empty
+            ApiKeyMiddleware(LimitHeadersMiddleware(inside, self.requests), self.keys),
+            self.config.access,
+            has_keys=not self.keys.is_empty,
         )
         return RouteMetricsMiddleware(guarded, HttpMetrics())
 

@@ -44,10 +44,10 @@ class FaceFusion:
         self.config = config
         self.requests = requests
         self.pictures: PictureService = RemotePictures(faces, config) if faces else FaceStage(config, generators)
-        self.service = FusionService(requests, self.pictures)
         # A face stage in this replica has a store already: decrypted faces lie in memory once.
         pictures = self.pictures
         self.identities = pictures.identities if isinstance(pictures, FaceStage) else open_store(config.identities)
+        self.service = FusionService(requests, self.pictures, self.identities)
         self.jobs, self.job_worker = self.open_jobs()
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
