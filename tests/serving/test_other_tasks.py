@@ -183,8 +183,9 @@ def build_task(consent: ConsentConfig | None = None) -> PictureTask:
 
 def test_a_service_without_face_fusion_has_none_of_its_routes() -> None:
     task = build_task()
-    api = build_api(SimpleNamespace(config=task.config, tasks={"blend": task}))  # type: ignore[arg-type]
-    served = {"/v1/blend", "/healthz", "/readyz", "/v1/models", "/metrics"}
+    api = build_api(SimpleNamespace(config=task.config, requests=task.requests, tasks={"blend": task}))  # type: ignore[arg-type]
+    served = {"/v1/blend", "/healthz", "/readyz", "/v1/models", "/v1/usage", "/metrics"}
+    served |= {"/v1/keys", "/v1/keys/{name}"}
     assert set(api.openapi()["paths"]) == served
     assert {getattr(route, "path", None) for route in api.routes} == {*served, "/openapi.json"}
 

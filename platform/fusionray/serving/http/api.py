@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Response
@@ -34,7 +35,8 @@ def build_api(ingress: Ingress) -> FastAPI:
         task.add_routes(api)
     add_facts(api, ingress)
     add_usage_route(api, ingress.requests)
-    add_key_routes(api, KeyAdmin(ingress.keys.file, ingress.requests))
+    file = ingress.config.keys.file
+    add_key_routes(api, KeyAdmin(Path(file) if file else None, ingress.requests))
     complete_document(api)
     return api
 
