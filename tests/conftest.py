@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,12 +31,20 @@ DATA_FOLDER = tempfile.TemporaryDirectory(prefix="fr-data-", ignore_cleanup_erro
 os.environ["XDG_DATA_HOME"] = os.environ["XDG_CACHE_HOME"] = DATA_FOLDER.name
 
 from fusionray.environment import apply_defaults  # noqa: E402
+from tests.support.service_logs import open_listener  # noqa: E402
 
 apply_defaults()
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
+def proxy_log() -> Iterator[socket.socket]:
+    """The socket to which the HAProxy of this test session's Ray sends its log."""
+    with open_listener() as listener:
+        yield listener
+
+
+@pytest.fixture(scope="session")
+def ray_session(proxy_log: socket.socket) -> Iterator[None]:
     """A Ray of this test session alone, in a folder of its own."""
     import ray
 
@@ -44,12 +53,13 @@ def ray_session() -> Iterator[None]:
     # The path of a socket in it may have 107 characters: pytest's own folders are too deep.
     with tempfile.TemporaryDirectory(prefix="fr-ray-", ignore_cleanup_errors=True) as folder:
         os.environ["RAY_TMPDIR"] = folder
+        os.environ["RAY_SERVE_HAPROXY_LOG_TARGET"] = f"127.0.0.1:{proxy_log.getsockname()[1]}"
         start_local()
         try:
             yield
         finally:
             ray.shutdown()
-            del os.environ["RAY_TMPDIR"]
+            del os.environ["RAY_TMPDIR"], os.environ["RAY_SERVE_HAPROXY_LOG_TARGET"]
 
 
 @pytest.fixture(scope="session")

@@ -80,6 +80,14 @@ class ConfigInvalid(FusionRayError):
     """A configuration file, preset or override is invalid."""
 
 
+class KeyNameTaken(ConfigInvalid):
+    """An API key has this name already."""
+
+
+class UnknownKey(ConfigInvalid):
+    """No API key has this name."""
+
+
 class TrackerFailed(FusionRayError):
     """The tracking store rejected an entry of a run."""
 

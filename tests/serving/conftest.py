@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from fusionray.serving.application import run
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig, StageConfig
 from fusionray.serving.jobs.config import JobConfig, WebhookConfig
 from fusionray.serving.jobs.store import JobStore
+from tests.support.service_logs import ServiceLogs
 from tests.support.serving import (
     BODY_SECONDS,
     MAX_BODY_BYTES,
@@ -88,6 +91,12 @@ def one_service(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> 
     place = OneService(tmp_path_factory.mktemp("service"))
     yield place
     place.clear()
+
+
+@pytest.fixture
+def service_logs(ray_session: None, proxy_log: socket.socket) -> ServiceLogs:
+    """The logs of the services of this test session."""
+    return ServiceLogs(Path(os.environ["RAY_TMPDIR"]), proxy_log)
 
 
 @pytest.fixture(scope="module")

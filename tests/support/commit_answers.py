@@ -27,9 +27,9 @@ REQUESTS = (
     ("fuse webp", *FUSE, {"format": "webp"}, PAIR),
     ("fuse every face", *FUSE, {"faces": "all"}, PAIR | {"target": "group.png"}),
     ("keep identity", "POST", "/v1/identities", {}, {"source": "source.png"}),
-    ("look at identity", "GET", "/v1/identities/HANDLE", {}, {}),
+    ("look at identity", "GET", "/v1/identities", {}, {}),
     ("fuse identity", *FUSE, {"identity": "HANDLE"}, {"target": "target.png"}),
-    ("forget identity", "DELETE", "/v1/identities/HANDLE", {}, {}),
+    ("forget identity", "DELETE", "/v1/identities", {}, {}),
     ("fuse unknown identity", *FUSE, {"identity": f"id_{'A' * 43}"}, {"target": "target.png"}),
     ("fuse without a face", *FUSE, {}, PAIR | {"target": "empty.png"}),
     ("fuse half a picture", *FUSE, {}, PAIR | {"source": "half.png"}),
@@ -75,7 +75,8 @@ def keep_answers(address: str, pictures: Path, file: Path) -> None:
         for name, method, path, fields, files in (*REQUESTS, *((f"GET {path}", "GET", path, {}, {}) for path in gets)):
             answer = client.request(
                 method,
-                path.replace("HANDLE", handle),
+                path,
+                headers={"X-FusionRay-Identity": handle},
                 data={key: value.replace("HANDLE", handle) for key, value in fields.items()},
                 files={key: (picture, (pictures / picture).read_bytes()) for key, picture in files.items()},
             )

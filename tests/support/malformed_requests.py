@@ -344,6 +344,13 @@ def handles() -> Iterator[bytes]:
         for place in (b"/v1/identities/" + name, *(b"/v1/jobs/" + name + part for part in parts)):
             yield from (get(line=verb + b" " + place + b" HTTP/1.1") for verb in (b"GET", b"DELETE"))
         yield post(b"Content-Length: 0", path=b"/v1/jobs/" + name + b"/cancel")
+    header = b"X-FusionRay-Identity: "
+    malformed = (b"", b" ", b"id_" + b"A" * 42, b"id_" + b"A" * 44, b"\xff\xfe", b"a\tb", b"id_" + b"a\r\n b", b"?")
+    for verb in (b"GET", b"DELETE"):
+        line = verb + b" /v1/identities HTTP/1.1"
+        yield get(line=line)
+        yield from (get(b"", header + name, line=line) for name in (*names, *malformed))
+        yield get(b"", *[header + b"id_" + b"A" * 43] * 2, line=line)
 
 
 def no_http() -> Iterator[bytes]:

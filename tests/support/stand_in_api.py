@@ -73,7 +73,7 @@ class StandIn:
             Route("/v1/models", self.models),
             Route("/v1/fuse", self.fuse, methods=["POST"]),
             Route("/v1/identities", self.keep, methods=["POST"]),
-            Route("/v1/identities/{identity}", self.forget, methods=["DELETE"]),
+            Route("/v1/identities", self.forget, methods=["DELETE"]),
         ]
 
     def check(self, request: Request) -> None:
@@ -141,11 +141,11 @@ class StandIn:
         identity = f"id_{secrets.token_hex(8)}"
         self.kept[identity] = source
         told = {"identity": identity, "expires_at": EXPIRES_AT, "box": [1, 2, 3, 4]}
-        return JSONResponse(told, 201, headers={"Location": f"/v1/identities/{identity}"})
+        return JSONResponse(told, 201)
 
     async def forget(self, request: Request) -> Response:
         self.check(request)
-        if self.kept.pop(request.path_params["identity"], None) is None:
+        if self.kept.pop(request.headers["x-fusionray-identity"], None) is None:
             raise Refusal(Problem(404, "unknown_identity", "Unknown identity", "it has expired, or never was"))
         return Response(status_code=204)
 

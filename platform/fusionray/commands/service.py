@@ -130,6 +130,7 @@ def add_keys(verbs: Verbs) -> None:
             "--file", required=True, metavar="FILE", help="YAML file of keys (keys.file of the service)"
         )
         set_run(action, run_keys)
+    add.add_argument("--admin", action="store_true", help="let the key list, add and remove keys over HTTP")
     limits = add.add_argument_group("limits")
     limits.add_argument("--expires", metavar="DATE", help="refuse the key from then on: 2027-01-31, or date and time")
     limits.add_argument("--requests-per-minute", type=int, metavar="N", help="answer further requests with 429")
@@ -151,7 +152,7 @@ def run_keys(options: argparse.Namespace) -> None:
     else:
         limits = {"requests_per_minute": options.requests_per_minute, "images_per_day": options.images_per_day}
         models = tuple(options.models.split(",")) if options.models else None
-        print(add_key(file, options.name, expires=options.expires, models=models, **limits))
+        print(add_key(file, options.name, expires=options.expires, models=models, admin=options.admin, **limits))
         print(f"{file}: {options.name} is added; copy the key above, it is not shown again", file=sys.stderr)
 
 

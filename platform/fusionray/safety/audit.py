@@ -75,6 +75,14 @@ class TaskAuditEntry(AuditEntry):
     inputs_sha256: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class KeyAuditEntry(AuditEntry):
+    """One request about the API keys: what was asked for, and the name of the key."""
+
+    task: str = ""
+    key: str = ""
+
+
 class AuditLog:
     """Append to one file, from any thread or process of this machine. `num_lost` counts lines that were not written."""
 

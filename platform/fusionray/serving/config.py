@@ -174,6 +174,13 @@ class LimitConfig(Section):
         ge=1024,
         description="Largest body of a request that starts a job; each of its pictures has max_body_bytes at most.",
     )
+    upload_bytes: int = Field(
+        default=2**28,
+        ge=2**20,
+        description="Memory for the bodies of requests in a replica; further requests wait, before their bodies are "
+        "read, and are answered 503 after body_timeout_seconds.",
+        json_schema_extra=in_unit("bytes"),
+    )
     max_pixels: int = Field(
         default=25_000_000, ge=1024, description="Largest picture; larger ones are answered 413 without being decoded."
     )

@@ -26,6 +26,7 @@ from fusionray.serving.http.middleware import (
     Send,
     read_key_digest,
 )
+from fusionray.serving.pipeline.memory_budget import MemoryBudget
 
 KEY = "a-key-of-good-length"
 DIGEST = hashlib.sha256(KEY.encode()).digest()
@@ -202,3 +203,80 @@ def test_a_client_that_waits_gets_its_answer_and_leaves_no_task_behind() -> None
         return client.answers, len(asyncio.all_tasks())
 
     assert asyncio.run(ask()) == (["http.response.start", "http.response.body"], 1)
+
+
+class Upload:
+    """An ASGI request whose body arrives when the test says so; `app` notes that it has begun to work on it."""
+
+    def __init__(self, name: str, num_bytes: int | None, begun: list[str]) -> None:
+        self.name = name
+        length = (b"transfer-encoding", b"chunked") if num_bytes is None else (b"content-length", b"%d" % num_bytes)
+        self.scope: Scope = {"type": "http", "headers": [length] if num_bytes != 0 else []}
+        self.arrived = asyncio.Event()
+        self.begun = begun
+        self.said: list[Message] = []
+
+    async def receive(self) -> Message:
+        await self.arrived.wait()
+        return {"type": "http.request", "body": b"x", "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        self.said.append(message)
+
+    async def work(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.begun.append(self.name)
+        await receive()
+        await hello(scope, receive, send)
+
+    def start(self, uploads: MemoryBudget, timeout_seconds: float = 30.0) -> asyncio.Task[None]:
+        limited = BodyLimitMiddleware(self.work, BodyLimit(100, timeout_seconds, uploads))
+        return asyncio.create_task(limited(self.scope, self.receive, self.send))  # type: ignore[arg-type]
+
+    @property
+    def status(self) -> object:
+        return self.said[0]["status"]
+
+
+def test_bodies_share_a_budget_and_what_has_begun_is_finished_first() -> None:
+    async def check() -> None:
+        begun: list[str] = []
+        uploads = MemoryBudget(150)
+        # A body of unknown length counts as the longest that is allowed; a request without a body never waits.
+        lengths = {"a": 80, "b": None, "c": 60, "d": 0}
+        asked = {name: Upload(name, length, begun) for name, length in lengths.items()}
+        tasks = {name: upload.start(uploads) for name, upload in asked.items()}
+        await settle()
+        assert begun == ["a", "d"]
+        # One that leaves while it waits lets those behind it go on.
+        tasks["b"].cancel()
+        await settle()
+        assert begun == ["a", "d", "c"]
+        for upload in asked.values():
+            upload.arrived.set()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        assert [asked[name].status for name in "acd"] == [200] * 3
+        assert uploads.free == uploads.total
+
+    asyncio.run(check())
+
+
+def test_a_request_that_finds_no_memory_for_its_body_is_503_and_the_body_is_not_read() -> None:
+    async def check() -> None:
+        begun: list[str] = []
+        uploads = MemoryBudget(150)
+        first, second = Upload("a", 100, begun), Upload("b", 100, begun)
+        working, refused = first.start(uploads), second.start(uploads, 0.05)
+        await asyncio.wait_for(refused, 5)
+        assert (second.status, begun) == (503, ["a"])
+        assert (b"retry-after", b"1") in second.said[0]["headers"]
+        first.arrived.set()
+        await working
+        assert uploads.free == uploads.total
+
+    asyncio.run(check())
+
+
+async def settle() -> None:
+    """Let every task go on as far as it can."""
+    for _ in range(10):
+        await asyncio.sleep(0)

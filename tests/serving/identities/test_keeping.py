@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -28,6 +29,7 @@ from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.auth.key_file import add_key
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig
 from tests.support.pictures import draw_empty, draw_group, draw_person
+from tests.support.service_logs import ServiceLogs
 from tests.support.serving import encode
 from tests.support.target_classifier import IN_RANGE, write_classifier
 from tests.support.tiny_bundle import write_tiny_bundle
@@ -89,8 +91,11 @@ def keep(client: httpx.Client, source: bytes = SOURCE) -> str:
     answer = client.post("/v1/identities", files={"source": source})
     assert answer.status_code == 201, answer.text
     identity: str = answer.json()["identity"]
-    assert answer.headers["location"] == f"/v1/identities/{identity}"
     return identity
+
+
+def handle_header(identity: str, **headers: str) -> dict[str, str]:
+    return {"X-FusionRay-Identity": identity, **headers}
 
 
 def refused(answer: httpx.Response) -> tuple[int, str]:
@@ -139,19 +144,23 @@ def test_a_kept_identity_gives_the_picture_that_its_source_gives(ada: httpx.Clie
     assert abs(pictures[0] - pictures[1]).max() <= 6
     assert (pictures[1] == pictures[2]).all()
     assert verify(by_handle.content).ai_made
-    assert ada.get(f"/v1/identities/{identity}").json()["identity"] == identity
+    told = ada.get("/v1/identities", headers=handle_header(identity))
+    assert (told.status_code, told.headers["cache-control"]) == (200, "no-store")
+    assert 3500 < (datetime.fromisoformat(told.json()["expires_at"]) - datetime.now(UTC)).total_seconds() < 3600
 
 
 def test_an_identity_is_its_owners_alone_and_can_be_deleted(kept: Kept, ada: httpx.Client) -> None:
     identity = keep(ada)
     form = {"files": {"target": TARGETS[0]}, "data": {"identity": identity}}
     with kept.client("ben") as ben:
-        assert refused(ben.get(f"/v1/identities/{identity}")) == (404, "unknown_identity")
-        assert refused(ben.delete(f"/v1/identities/{identity}")) == (404, "unknown_identity")
+        assert refused(ben.get("/v1/identities", headers=handle_header(identity))) == (404, "unknown_identity")
+        assert refused(ben.delete("/v1/identities", headers=handle_header(identity))) == (404, "unknown_identity")
         assert refused(ben.post("/v1/fuse", **form)) == (404, "unknown_identity")
-    assert ada.delete(f"/v1/identities/{identity}").status_code == 204
+    assert ada.delete("/v1/identities", headers=handle_header(identity)).status_code == 204
     assert refused(ada.post("/v1/fuse", **form)) == (404, "unknown_identity")
-    assert refused(ada.get("/v1/identities/id_x")) == (404, "unknown_identity")
+    assert refused(ada.get("/v1/identities", headers=handle_header(identity))) == (404, "unknown_identity")
+    assert refused(ada.get("/v1/identities", headers=handle_header("id_x"))) == (422, "bad_fields")
+    assert refused(ada.delete("/v1/identities")) == (422, "bad_fields")
 
 
 def test_a_source_is_a_picture_or_an_identity_and_not_both(ada: httpx.Client) -> None:
@@ -291,3 +300,46 @@ def test_stored_and_found_faces_leave_a_line_too_and_so_do_refusals(kept: Kept, 
         assert (entry["who"], entry["status"], entry["task"]) == ("ada", status, task)
         assert entry["inputs_sha256"] == {name: hash_bytes(data) for name, data in files.items()}
     assert check_chain(kept.audit).is_whole
+
+
+def test_looking_at_a_stored_face_and_removing_it_leave_a_line_with_the_hash_of_its_picture(
+    kept: Kept, ada: httpx.Client
+) -> None:
+    identity = keep(ada)
+    sent = [
+        ("GET", 200, "", "identities.find", {"source": hash_bytes(SOURCE)}),
+        ("DELETE", 204, "", "identities.remove", {"source": hash_bytes(SOURCE)}),
+        # Without a face there is no picture: the handle, which is a key, is hashed.
+        ("GET", 404, "unknown_identity", "identities.find", {"identity": hash_bytes(identity.encode())}),
+        ("DELETE", 404, "unknown_identity", "identities.remove", {"identity": hash_bytes(identity.encode())}),
+    ]
+    for number, (method, status, reason, task, hashes) in enumerate(sent):
+        headers = handle_header(identity, **{"x-request-id": f"by-handle-{number}"})
+        assert ada.request(method, "/v1/identities", headers=headers).status_code == status
+        (line,) = [line for line in kept.audit.read_text().splitlines() if f"by-handle-{number}" in line]
+        entry = json.loads(line)
+        assert (entry["who"], entry["status"], entry["reason"], entry["task"]) == ("ada", status, reason, task)
+        assert entry["inputs_sha256"] == hashes
+    assert identity not in kept.audit.read_text()
+
+
+def test_no_log_of_the_service_holds_a_handle_or_a_key(
+    kept: Kept, ada: httpx.Client, service_logs: ServiceLogs
+) -> None:
+    identity = keep(ada)
+    headers = handle_header(identity, **{"x-request-id": "looked-for-in-logs"})
+    form = {"files": {"target": TARGETS[0]}, "data": {"identity": identity}}
+    answers = [
+        ada.get("/v1/identities", headers=headers),
+        ada.post("/v1/fuse", headers={"x-request-id": "looked-for-in-logs"}, **form),
+        ada.get("/v1/identities", headers=handle_header("id_x")),
+        ada.delete("/v1/identities", headers=headers),
+        ada.delete("/v1/identities", headers=headers),
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200, 422, 204, 404]
+    assert not any(identity in value for answer in answers for value in (str(answer.url), *answer.headers.values()))
+    # The logs have these requests: otherwise it would prove nothing that they lack the handle.
+    proxy, replicas = service_logs.wait_for_lines("DELETE /v1/identities", "looked-for-in-logs", 4)
+    for text in (proxy, replicas, kept.audit.read_text()):
+        assert identity not in text
+        assert not any(key in text for key in kept.keys.values())

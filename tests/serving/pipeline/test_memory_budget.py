@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import struct
 import zlib
 from collections import Counter
@@ -10,11 +11,13 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 from fusionray.faces.decode import encode_image
 from fusionray.serving.application import run
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig, StageConfig
 from fusionray.serving.pipeline.memory_budget import BYTES_PER_PIXEL, MemoryBudget, estimate_bytes
+from tests.support.malformed_pictures import bombs, save
 from tests.support.pictures import draw_person
 from tests.support.serving import encode
 from tests.support.serving_load import SOURCE, find_replicas, write_variant
@@ -108,12 +111,13 @@ def test_many_large_pictures_do_not_exhaust_the_memory(port: int, tmp_path: Path
     config = ServeConfig(
         models=(ModelConfig(bundle=str(bundle.folder)),),
         ingress=StageConfig(num_replicas=1, cpus=0.5),
-        limits=LimitConfig(decoded_bytes=400 * MIB, request_timeout_seconds=120),
+        # On a busy machine the last of forty pictures waits long for its memory.
+        limits=LimitConfig(decoded_bytes=400 * MIB, request_timeout_seconds=600),
     )
     run(config, port=port, blocking=False)
     targets = [write_png(3000, 3000), place_person(3000), write_png(3000, 3000, colour=0), place_person(3000)]
     connections = httpx.Limits(max_connections=40)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120, limits=connections) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600, limits=connections) as client:
 
         def ask(number: int) -> int:
             files = {"source": SOURCE, "target": targets[number % len(targets)]}
@@ -129,3 +133,56 @@ def test_many_large_pictures_do_not_exhaust_the_memory(port: int, tmp_path: Path
         assert find_replicas("Ingress") == {replica}
         # Measured: 300 MiB, and 960 without the budget.
         assert read_peak(replica) - before < 400
+
+
+def write_hostile_pictures() -> list[bytes]:
+    """Pictures of a few kilobytes that take much memory or time to decode: valid, damaged, and false ones."""
+    side = 2400
+    empty = Image.new("RGB", (side, side), (127, 127, 127))
+    palette = Image.new("P", (side, side))
+    palette.putpalette(bytes(range(256)) * 3)
+    whole = [
+        write_png(side, side),
+        write_png(side, side, colour=4),
+        write_png(side, side, colour=2),
+        write_png(5000, 5000, depth=8),
+        write_png(4900, 5000),
+        save(empty, "JPEG", progressive=True, quality=95),
+        save(empty.convert("CMYK"), "JPEG"),
+        save(palette, "PNG", transparency=bytes(256)),
+        save(empty.convert("RGBA"), "WEBP", lossless=True),
+        save(empty.resize((900, 900)), "BMP"),
+        place_person(side),
+    ]
+    return [*whole, *(data[: len(data) * 2 // 3] for data in whole), *bombs()]
+
+
+@pytest.mark.slow(seconds=150)
+def test_a_replica_with_a_gibibyte_of_memory_survives_a_thousand_hostile_pictures(port: int, tmp_path: Path) -> None:
+    bundle = write_variant(tmp_path / "bundle", 0)
+    config = ServeConfig(
+        models=(ModelConfig(bundle=str(bundle.folder)),),
+        ingress=StageConfig(num_replicas=1, cpus=0.5),
+        limits=LimitConfig(decoded_bytes=300 * MIB, upload_bytes=64 * MIB, request_timeout_seconds=600),
+    )
+    run(config, port=port, blocking=False)
+    pictures = write_hostile_pictures()
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{port}", timeout=600, limits=httpx.Limits(max_connections=40)
+    ) as client:
+
+        def ask(number: int) -> int:
+            hostile = pictures[number % len(pictures)]
+            files = {"source": SOURCE, "target": hostile} if number % 2 else {"source": hostile, "target": SOURCE}
+            return client.post("/v1/fuse", files=files, data={"format": "jpeg"}).status_code
+
+        assert client.post("/v1/fuse", files={"source": SOURCE, "target": SOURCE}).status_code == 200
+        (replica,) = find_replicas("Ingress")
+        # What the process may allocate, from now on: of its address space it reserves more than it uses.
+        resource.prlimit(replica, resource.RLIMIT_DATA, (1024 * MIB, 1024 * MIB))
+        with ThreadPoolExecutor(40) as pool:
+            statuses = Counter(pool.map(ask, range(1000)))
+        assert set(statuses) <= {200, 413, 415, 422}, statuses
+        assert min(statuses[status] for status in (200, 413, 422)) > 0
+        assert client.post("/v1/fuse", files={"source": SOURCE, "target": SOURCE}).status_code == 200
+        assert find_replicas("Ingress") == {replica}

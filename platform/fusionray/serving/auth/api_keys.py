@@ -58,7 +58,9 @@ class ApiKeyStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.file = file
-        self.operator = None if operator_digest is None else ApiKey(name=OPERATOR, sha256=operator_digest.hex())
+        self.operator = (
+            None if operator_digest is None else ApiKey(name=OPERATOR, sha256=operator_digest.hex(), admin=True)
+        )
         self.wall_clock = wall_clock
         self.clock = clock
         self.lock = threading.Lock()

@@ -23,12 +23,13 @@ import yaml
 from pydantic import AwareDatetime, Field
 
 from fusionray.config import Section, validate
-from fusionray.errors import ConfigInvalid
+from fusionray.errors import ConfigInvalid, KeyNameTaken, UnknownKey
 from fusionray.safety.audit import ANONYMOUS
 from fusionray.storage.atomic_files import replace_private_file
 
 KEY_PREFIX = "fr_"
 PLAIN_KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]{{43}}")
+KEY_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 # Name of the key that comes from the environment; it has no limits.
 OPERATOR = "operator"
 # Requests without a key belong to ANONYMOUS: a key of that name would own their jobs and identities.
@@ -42,12 +43,13 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class ApiKey(Section):
     """One key: the name of its owner, its digest and its limits."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Name of the key's owner.")
+    name: str = Field(pattern=KEY_NAME_PATTERN, description="Name of the key's owner.")
     sha256: Digest = Field(description="Digest of the key, in hexadecimal digits.")
     expires: AwareDatetime | None = Field(default=None, description="Time from which it is refused; with a time zone.")
     requests_per_minute: int | None = Field(default=None, ge=1, description="More are answered 429.")
     images_per_day: int | None = Field(default=None, ge=1, description="More are answered 429, until midnight UTC.")
     models: tuple[str, ...] | None = Field(default=None, description="Models that it may use; default: all.")
+    admin: bool = Field(default=False, description="Whether it may list, add and remove keys over HTTP.")
 
     def may_use(self, model: str) -> bool:
         """Tell whether the key may use a model."""
@@ -93,7 +95,7 @@ def read_keys(file: Path) -> tuple[ApiKey, ...]:
 
 def write_keys(file: Path, keys: tuple[ApiKey, ...]) -> None:
     """Write a file of keys atomically, for its owner alone."""
-    tree = {"keys": [key.model_dump(mode="json", exclude_none=True) for key in keys]}
+    tree = {"keys": [key.model_dump(mode="json", exclude_defaults=True) for key in keys]}
     replace_private_file(file, (FILE_HEAD + yaml.safe_dump(tree, sort_keys=False)).encode())
 
 
@@ -105,10 +107,11 @@ def add_key(
     requests_per_minute: int | None = None,
     images_per_day: int | None = None,
     models: tuple[str, ...] | None = None,
+    admin: bool = False,
 ) -> str:
     """Make a key and add its digest to a file; return the key, which is stored nowhere.
 
-    Raises: ConfigInvalid if the name is taken or a limit makes no sense.
+    Raises: KeyNameTaken; ConfigInvalid if a limit makes no sense, or the file is invalid.
     """
     plain = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
     entry = {
@@ -118,12 +121,13 @@ def add_key(
         "requests_per_minute": requests_per_minute,
         "images_per_day": images_per_day,
         "models": models,
+        "admin": admin,
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     with locked_folder(file):
         keys = read_keys(file) if file.exists() else ()
         if name in RESERVED_NAMES or any(key.name == name for key in keys):
-            raise ConfigInvalid(f"{file}: the name {name} is taken; remove that key first, or choose another name")
+            raise KeyNameTaken(f"{file}: the name {name} is taken; remove that key first, or choose another name")
         write_keys(file, (*keys, validate(ApiKey, entry, f"key {name}")))
     return plain
 
@@ -131,14 +135,14 @@ def add_key(
 def remove_key(file: Path, name: str) -> None:
     """Remove a key from a file; running services follow within a second.
 
-    Raises: ConfigInvalid if no key has that name.
+    Raises: UnknownKey; ConfigInvalid if the file is missing or invalid.
     """
     read_keys(file)  # a file that is missing or invalid is named before its folder is locked
     with locked_folder(file):
         keys = read_keys(file)
         left = tuple(key for key in keys if key.name != name)
         if len(left) == len(keys):
-            raise ConfigInvalid(
+            raise UnknownKey(
                 f"{file}: no key is named {name}; there are: {', '.join(key.name for key in keys) or 'none'}"
             )
         write_keys(file, left)
@@ -173,4 +177,5 @@ def describe(key: ApiKey) -> str:
     limits += [f"{key.requests_per_minute} requests a minute"] if key.requests_per_minute else []
     limits += [f"{key.images_per_day} images a day"] if key.images_per_day else []
     limits += [f"models {', '.join(key.models)}"] if key.models is not None else []
+    limits += ["admin"] if key.admin else []
     return f"{key.name}: {'; '.join(limits) or 'no limits'}"

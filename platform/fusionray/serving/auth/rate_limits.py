@@ -37,6 +37,8 @@ DOUBLING_SECONDS = 1.0
 MAX_LEASED_TOKENS = 256
 # A replica repeats a refusal for this long by itself, so that a client in a loop costs the limiter nothing.
 REFUSAL_SECONDS = 1.0
+# A replica asks the limiter again how much is left for what it tells clients, if it has not for this long.
+STALE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,41 @@ class Bucket:
 
 @dataclass(frozen=True)
 class TokenLease:
-    """Tokens that a replica may spend within `life_seconds`; or none, and the seconds until there are enough."""
+    """Tokens that a replica may spend within `life_seconds`; or none, and the seconds until there are enough.
+
+    `left` tokens remain for all replicas; `used` were leased in this minute (requests) or on this day (images).
+    """
 
     num_tokens: int
     life_seconds: float
     retry_after_seconds: float = 0.0
+    left: float = 0.0
+    used: int = 0
+
+
+@dataclass(frozen=True)
+class LimitState:
+    """How far a limit of a key is used up: how many may be sent at once now, and when the limit is full again."""
+
+    bucket: Bucket
+    remaining: int
+    used: int
+    reset_seconds: float
+
+    @property
+    def remaining_share(self) -> float:
+        """Return the share that remains of what may be sent at once."""
+        return self.remaining / (find_capacity(self.bucket) if self.bucket.kind == "requests" else self.bucket.limit)
 
 
 @dataclass
 class BucketState:
-    """Tokens in a bucket of requests at a time of the clock."""
+    """Tokens in a bucket of requests at a time of the clock, and those leased in a minute of the wall clock."""
 
     tokens: float
     at: float
+    minute: int = 0
+    used: int = 0
 
 
 class RateLimiter:
@@ -92,15 +116,18 @@ class RateLimiter:
     def lease_requests(self, bucket: Bucket, needed: int, wanted: int) -> TokenLease:
         """Lease from a bucket that refills evenly."""
         rate, now = bucket.limit / 60.0, self.clock()
-        capacity = max(1.0, rate * BURST_SECONDS)
+        capacity = find_capacity(bucket)
         state = self.buckets.setdefault(bucket.key, BucketState(capacity, now))
         state.tokens, state.at = min(capacity, state.tokens + rate * (now - state.at)), now
+        if (minute := int(self.wall_clock() // 60)) != state.minute:
+            state.minute, state.used = minute, 0
         # A billionth of a token covers the rounding error of a client that waits exactly `retry_after_seconds`.
         if state.tokens + 1e-9 < needed:
-            return TokenLease(0, 0.0, (needed - state.tokens) / rate)
+            return TokenLease(0, 0.0, (needed - state.tokens) / rate, state.tokens, state.used)
         num_tokens = choose_amount(int(state.tokens + 1e-9), needed, wanted)
         state.tokens -= num_tokens
-        return TokenLease(num_tokens, LEASE_SECONDS)
+        state.used += num_tokens
+        return TokenLease(num_tokens, LEASE_SECONDS, 0.0, state.tokens, state.used)
 
     def lease_images(self, bucket: Bucket, needed: int, wanted: int) -> TokenLease:
         """Lease from what is left of the day's images."""
@@ -108,13 +135,15 @@ class RateLimiter:
         left_of_day = DAY_SECONDS - now % DAY_SECONDS
         if (today := int(now // DAY_SECONDS)) > self.day:
             self.day, self.images = today, {}
-        left = bucket.limit - self.images.get(bucket.key, 0)
+        used = self.images.get(bucket.key, 0)
+        # A limit may have been lowered below what was used.
+        left = max(0, bucket.limit - used)
         if left < needed:
-            return TokenLease(0, 0.0, left_of_day)
-        num_tokens = choose_amount(left, needed, wanted)
-        self.images[bucket.key] = self.images.get(bucket.key, 0) + num_tokens
-        self.save()
-        return TokenLease(num_tokens, left_of_day)
+            return TokenLease(0, 0.0, left_of_day, left, used)
+        if num_tokens := choose_amount(left, needed, wanted):
+            self.images[bucket.key] = used + num_tokens
+            self.save()
+        return TokenLease(num_tokens, left_of_day, 0.0, left - num_tokens, used + num_tokens)
 
     def load(self) -> tuple[int, dict[str, int]]:
         """Read the day and its images from the file."""
@@ -134,9 +163,23 @@ def choose_amount(left: int, needed: int, wanted: int) -> int:
     return needed + max(0, min(wanted - needed, (left - needed) // SPARE_DIVISOR))
 
 
+def find_capacity(bucket: Bucket) -> float:
+    """Return how many requests a full bucket of requests allows at once."""
+    return max(1.0, bucket.limit / 60.0 * BURST_SECONDS)
+
+
+def list_buckets(key: ApiKey) -> list[Bucket]:
+    """List the limits of a key."""
+    limits: tuple[tuple[Kind, int | None], ...] = (
+        ("requests", key.requests_per_minute),
+        ("images", key.images_per_day),
+    )
+    return [Bucket(key.name, kind, limit) for kind, limit in limits if limit is not None]
+
+
 @dataclass
 class LocalTokens:
-    """Tokens of one bucket that a replica holds."""
+    """Tokens of one bucket that a replica holds, and what the limiter told last about the bucket."""
 
     tokens: int = 0
     expires_at: float = 0.0
@@ -145,6 +188,8 @@ class LocalTokens:
     refused_at: float = float("-inf")
     refused_needed: int = 0
     retry_after_seconds: float = 0.0
+    told: TokenLease = TokenLease(0, 0.0)
+    told_at: float = float("-inf")
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def take(self, needed: int, now: float) -> bool:
@@ -162,6 +207,27 @@ class LocalTokens:
             self.tokens = 0
         self.leased_at, self.expires_at = asked_at, asked_at + lease.life_seconds
         self.tokens += lease.num_tokens
+
+    @property
+    def day_seconds(self) -> float:
+        """Return how long after `told_at` the day of a bucket of images ends."""
+        return max(self.told.life_seconds, self.told.retry_after_seconds)
+
+    def is_stale(self, bucket: Bucket, now: float) -> bool:
+        """Tell whether the limiter should be asked again how much is left."""
+        known_seconds = STALE_SECONDS if bucket.kind == "requests" else min(STALE_SECONDS, self.day_seconds)
+        return now - self.told_at >= known_seconds
+
+    def estimate(self, bucket: Bucket, now: float) -> LimitState:
+        """Estimate the state of the bucket: other replicas may have leased more since the limiter was asked."""
+        held = self.tokens if now < self.expires_at else 0
+        passed = now - self.told_at
+        used = max(0, self.told.used - held)
+        if bucket.kind == "images":
+            return LimitState(bucket, int(self.told.left) + held, used, max(0.0, self.day_seconds - passed))
+        rate, capacity = bucket.limit / 60.0, find_capacity(bucket)
+        remaining = min(capacity, self.told.left + rate * passed + held)
+        return LimitState(bucket, int(remaining + 1e-9), used, (capacity - remaining) / rate)
 
 
 @dataclass(frozen=True)
@@ -211,6 +277,20 @@ class RateLimitClient:
         if held is not None and self.clock() < receipt.expires_at:
             held.tokens += min(num_images, receipt.num_images)
 
+    async def look(self, key: ApiKey, *, fresh: bool = False) -> list[LimitState]:
+        """Estimate how far each limit of a key is used up; ask the limiter first if this replica knows too little.
+
+        Raises: what `lease` raises while the limiter is away.
+        """
+        states = []
+        for bucket in list_buckets(key):
+            held = self.held.setdefault((bucket.key, bucket.kind), LocalTokens())
+            asked_at = self.clock()
+            if fresh or held.is_stale(bucket, asked_at):
+                held.told, held.told_at = await self.lease(bucket, 0, 0), asked_at
+            states.append(held.estimate(bucket, self.clock()))
+        return states
+
     async def draw(self, bucket: Bucket, needed: int) -> LocalTokens:
         """Spend tokens of a bucket, and lease more if too few are held; return those that are held.
 
@@ -237,6 +317,7 @@ class RateLimitClient:
         held.amount = min(2 * held.amount, MAX_LEASED_TOKENS) if is_soon else 1
         missing = needed - held.tokens
         lease = await self.lease(bucket, missing, max(missing, held.amount))
+        held.told, held.told_at = lease, asked_at
         if not lease.num_tokens:
             held.refused_at, held.refused_needed = asked_at, needed
             held.retry_after_seconds = lease.retry_after_seconds

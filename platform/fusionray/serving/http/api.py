@@ -9,9 +9,12 @@ from starlette.responses import PlainTextResponse
 
 from fusionray import __version__
 from fusionray.bundle.description import FACE_FUSION
+from fusionray.serving.auth.key_admin import KeyAdmin
+from fusionray.serving.http.answers import Status
 from fusionray.serving.http.metrics_page import CONTENT_TYPE, collect_metrics
 from fusionray.serving.http.openapi import complete_document, problems
 from fusionray.serving.http.responses import add_problem_handlers, answer
+from fusionray.serving.http.routes_keys import add_key_routes, add_usage_route
 from fusionray.serving.schema import AnyModelList, ModelList
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ def build_api(ingress: Ingress) -> FastAPI:
     for task in ingress.tasks.values():
         task.add_routes(api)
     add_facts(api, ingress)
+    add_usage_route(api, ingress.requests)
+    add_key_routes(api, KeyAdmin(ingress.keys.file, ingress.requests))
     complete_document(api)
     return api
 
@@ -38,13 +43,13 @@ def add_facts(api: FastAPI, ingress: Ingress) -> None:
     """Add the routes for health, models and metrics."""
 
     @api.get("/healthz")
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok"}
+    async def healthz() -> Status:
+        return Status(status="ok")
 
-    @api.get("/readyz", response_model=None, responses=problems(503))
-    async def readyz() -> Response | dict[str, str]:
+    @api.get("/readyz", response_model=Status, responses=problems(503))
+    async def readyz() -> Response | Status:
         problem = await ingress.find_model()
-        return answer(problem) if problem else {"status": "ready"}
+        return answer(problem) if problem else Status(status="ready")
 
     # Clients of face fusion alone find the schema that they know.
     listed = ModelList if set(ingress.tasks) == {FACE_FUSION} else AnyModelList

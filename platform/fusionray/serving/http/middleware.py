@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from starlette.exceptions import HTTPException
 from fusionray.environment import KEY_VARIABLE, read_api_key
 from fusionray.errors import ConfigInvalid
 from fusionray.serving.metrics import RequestMetrics
+from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.schema import PROBLEM_TYPE, Problem, unavailable
 
 Scope = MutableMapping[str, Any]
@@ -157,21 +159,53 @@ class DisconnectMiddleware:
 
 @dataclass(frozen=True)
 class BodyLimit:
-    """The largest body of a request, and the longest time of its upload."""
+    """The largest body of a request, the longest time of its upload, and the memory for bodies that are kept in it."""
 
     max_bytes: int
     timeout_seconds: float = 30.0
+    memory: MemoryBudget | None = None
 
     def refuse_size(self) -> Problem:
         """Build the problem of a body that is too long."""
         detail = f"the request is longer than {self.max_bytes} bytes; send smaller pictures"
         return Problem(413, "too_large", "Request too large", detail, headers={"Connection": "close"})
 
+    def count(self, receive: Receive) -> Receive:
+        """Wrap `receive` so that it counts the bytes of the body, and the time that they take."""
+        num_bytes = 0
+        complete = False
+        deadline = asyncio.get_running_loop().time() + self.timeout_seconds
+
+        async def receive_counted() -> Message:
+            nonlocal num_bytes, complete
+            if complete:
+                # After the body only the client's disconnect can follow, which may take long.
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                detail = f"the request took longer than {self.timeout_seconds:g} seconds to arrive; send it faster"
+                raise HTTPException(408, detail, {"Connection": "close"}) from None
+            complete = not message.get("more_body", False)
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self.max_bytes:
+                # The form parser passes on no other exception; its handler answers with the same problem.
+                refusal = self.refuse_size()
+                raise HTTPException(refusal.status, refusal.detail, refusal.headers)
+            return message
+
+        return receive_counted
+
 
 class BodyLimitMiddleware:
     """Refuse a body that is too long: by its Content-Length at once, otherwise as soon as it exceeds the limit.
 
     A body that does not arrive in time is answered 408. `routes` are the limits of single routes: `POST /v1/jobs`.
+
+    Bodies of one limit share its memory: a request holds its stated length, or the longest if it states none, from
+    before its body is read until it is answered. So what has begun never waits for what has not. A request that waits
+    longer than its upload may take is answered 503.
     """
 
     def __init__(self, app: AsgiApp, limit: BodyLimit, routes: Mapping[str, BodyLimit] | None = None) -> None:
@@ -188,27 +222,15 @@ class BodyLimitMiddleware:
         if not stated.isdigit() or int(stated[:20]) > limit.max_bytes:
             await send_problem(limit.refuse_size(), send)
             return
-        num_bytes = 0
-        complete = False
-        deadline = asyncio.get_running_loop().time() + limit.timeout_seconds
-
-        async def receive_counted() -> Message:
-            nonlocal num_bytes, complete
-            if complete:
-                # After the body only the client's disconnect can follow, which may take long.
-                return await receive()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                detail = f"the request took longer than {limit.timeout_seconds:g} seconds to arrive; send it faster"
-                raise HTTPException(408, detail, {"Connection": "close"}) from None
-            complete = not message.get("more_body", False)
-            num_bytes += len(message.get("body", b""))
-            if num_bytes > limit.max_bytes:
-                # The form parser passes on no other exception; its handler answers with the same problem.
-                refusal = limit.refuse_size()
-                raise HTTPException(refusal.status, refusal.detail, refusal.headers)
-            return message
-
-        await self.app(scope, receive_counted, send)
+        is_chunked = find_header(scope, b"transfer-encoding") is not None
+        expected = limit.max_bytes if is_chunked else int(stated)
+        async with AsyncExitStack() as held:
+            # Requests without a body pass those that wait.
+            if expected and limit.memory is not None:
+                try:
+                    async with asyncio.timeout(limit.timeout_seconds):
+                        await held.enter_async_context(limit.memory.hold(expected))
+                except TimeoutError:
+                    await send_problem(unavailable("busy", "the uploads of other requests fill the memory"), send)
+                    return
+            await self.app(scope, limit.count(receive), send)

@@ -47,6 +47,53 @@ ON_EVERY_PATH = (400, 408, 413, 500)
 ON_KEYED_PATHS = (401, 503)
 
 
+def describe_headers(told: dict[str, str], kind: str = "string") -> dict[str, Any]:
+    return {name: {"description": text, "schema": {"type": kind}} for name, text in told.items()}
+
+
+# Headers of every answer to a caller whose key has limits.
+LIMIT_HEADERS = {
+    **describe_headers(
+        {
+            "RateLimit-Limit": "The limit of the key of which the smallest share is left: requests a minute, or images "
+            "a day.",
+            "RateLimit-Remaining": "How many of it may be sent at once now: an estimate, since replicas lease tokens.",
+            "RateLimit-Reset": "Seconds until it is full again.",
+        },
+        "integer",
+    ),
+    **describe_headers({"RateLimit-Policy": "All limits of the key, each with the seconds of its window."}),
+}
+RETRY_HEADER = describe_headers({"Retry-After": "Seconds after which the request may be sent again."}, "integer")
+RETRIED = frozenset({"429", "503", "507"})
+PICTURE_HEADERS = describe_headers(
+    {
+        "X-FusionRay-Model": "Title of the model that made the picture.",
+        "X-FusionRay-Bundle": "Hash of its bundle.",
+        "X-FusionRay-Provenance": "How the picture is signed: `c2pa`, or `c2pa; test-key`, which proves nothing.",
+        "Server-Timing": "Milliseconds by stage.",
+    }
+)
+FACE_HEADERS = describe_headers(
+    {
+        "X-FusionRay-Faces": "How many faces were fused.",
+        "X-FusionRay-Boxes": "Their boxes: left,top,width,height in pixels, separated by semicolons.",
+    }
+)
+
+
+def add_headers(path: str, operation: dict[str, Any]) -> None:
+    """Declare the headers of the answers of an operation."""
+    for status, response in operation["responses"].items():
+        headers = response.setdefault("headers", {})
+        if path not in OPEN_PATHS and status != "401":
+            headers |= LIMIT_HEADERS
+        if status in RETRIED:
+            headers |= RETRY_HEADER
+        if any(kind.startswith("image/") for kind in response.get("content", ())):
+            headers |= PICTURE_HEADERS | (FACE_HEADERS if path == "/v1/fuse" else {})
+
+
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Declare the problems with which a route itself may answer: `responses=problems(404, 415)`."""
     content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -64,6 +111,7 @@ def complete_document(api: FastAPI) -> None:
             closed = path not in OPEN_PATHS
             for status, response in problems(*ON_EVERY_PATH, *(ON_KEYED_PATHS if closed else ())).items():
                 operation["responses"].setdefault(str(status), response)
+            add_headers(path, operation)
             operation["responses"] = dict(sorted(operation["responses"].items()))
             # A service on loopback may have no key.
             operation["security"] = [{"key": []}, {}] if closed else []

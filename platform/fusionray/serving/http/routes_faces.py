@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response, UploadFile
 
+from fusionray.serving.http.answers import Face, Faces
 from fusionray.serving.http.forms import find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 def add_face_route(api: FastAPI, task: FaceFusion) -> None:
     """Add the route of faces."""
 
-    @api.post("/v1/faces", response_model=None, responses=problems(*OF_PICTURES))
+    @api.post("/v1/faces", response_model=Faces, responses=problems(*OF_PICTURES), response_model_exclude_none=True)
     async def find(
         request: Request, response: Response, target: UploadFile, reference: UploadFile | None = None
-    ) -> Response | dict[str, Any]:
+    ) -> Response | Faces:
         caller = find_caller(request)
         admitted = await task.requests.admit(caller, 0)
         if isinstance(admitted, Problem):
@@ -33,18 +34,18 @@ def add_face_route(api: FastAPI, task: FaceFusion) -> None:
             return answer(reply)
         response.headers["Cache-Control"] = "no-store"
         faces = [describe_face(index, face) for index, face in enumerate(reply.faces)]
-        return {"width": reply.width, "height": reply.height, "faces": faces}
+        return Faces(width=reply.width, height=reply.height, faces=faces)
 
 
-def describe_face(index: int, face: FoundFace) -> dict[str, Any]:
+def describe_face(index: int, face: FoundFace) -> Face:
     """Describe a face: its number for the field `faces`, its box and five points in pixels, the detector's score.
 
     With a reference, also its `similarity`, -1 to 1.
     """
-    described: dict[str, Any] = {
-        "index": index,
-        "box": [round(value) for value in face.box],
-        "landmarks": [[round(value, 1) for value in point] for point in face.landmarks],
-        "score": round(face.score, 3),
-    }
-    return described if face.similarity is None else {**described, "similarity": round(face.similarity, 4)}
+    return Face(
+        index=index,
+        box=[round(value) for value in face.box],
+        landmarks=[[round(value, 1) for value in point] for point in face.landmarks],
+        score=round(face.score, 3),
+        similarity=None if face.similarity is None else round(face.similarity, 4),
+    )

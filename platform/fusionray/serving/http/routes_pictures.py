@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MADE = picture_responses("The picture that was made, signed")
 # Fields of forms that are not pictures, and routes that no task may take.
 OPTION_FIELDS = frozenset({"model", "format", "mark", "consent"})
-OTHER_ROUTES = frozenset({"batches", "faces", "fuse", "identities", "jobs", "models"})
+OTHER_ROUTES = frozenset({"batches", "faces", "fuse", "identities", "jobs", "keys", "models", "usage"})
 
 
 def check_names(task: str, inputs: Sequence[str]) -> None:

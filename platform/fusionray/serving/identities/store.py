@@ -157,12 +157,12 @@ class IdentityStore:
             raise unknown()
         return face
 
-    def remove(self, handle: str, owner: str) -> None:
-        """Remove an owner's face; other replicas notice within a second.
+    def remove(self, handle: str, owner: str) -> StoredFace:
+        """Remove an owner's face, and return it; other replicas notice within a second.
 
         Raises: UnknownIdentity, as `get` does.
         """
-        self.get(handle, owner)
+        face = self.get(handle, owner)
         name = self.name(handle)
         try:
             gone = remove_tree(self.faces / name, self.trash)
@@ -170,6 +170,7 @@ class IdentityStore:
             self.memory.forget(name)
         if not gone:
             raise unknown()
+        return face
 
     def add_reading(self, handle: str, encoder_hash: str, reading: FloatArray) -> None:
         """Store what the model with this encoder read from a face; it is removed with the face.

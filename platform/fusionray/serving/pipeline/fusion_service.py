@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from fusionray.bundle.description import FACE_FUSION
-from fusionray.safety.audit import AuditEntry, hash_bytes
+from fusionray.safety.audit import AuditEntry, TaskAuditEntry, hash_bytes
 from fusionray.serving.auth.callers import Caller
+from fusionray.serving.identities.store import IdentityStore
 from fusionray.serving.pipeline.picture_service import PictureService
 from fusionray.serving.pipeline.request_service import NamedInputs, RequestService
 from fusionray.serving.schema import (
@@ -18,9 +20,11 @@ from fusionray.serving.schema import (
     FuseReply,
     FuseTask,
     IdentityReply,
+    IdentityState,
     KeepTask,
     Problem,
     ReferenceFace,
+    RemovedIdentity,
 )
 
 
@@ -52,12 +56,31 @@ class FuseRequest:
         )
 
 
+@dataclass(frozen=True)
+class HandleRequest:
+    """One request of a caller about a stored face; `task` says what is done with it."""
+
+    task: str
+    caller: Caller
+    handle: str
+    asked_at: float = field(default_factory=time.perf_counter)
+
+    def write_entry(self, reply: Any, common: dict[str, Any]) -> TaskAuditEntry:
+        """Build the entry with the hash of the picture behind the handle; if there is none, of the handle."""
+        if isinstance(reply, IdentityState | RemovedIdentity):
+            hashes = {"source": reply.source_sha256}
+        else:
+            hashes = {"identity": hash_bytes(self.handle.encode())}
+        return TaskAuditEntry(**common, task=self.task, inputs_sha256=hashes)
+
+
 class FusionService:
     """Fuse pictures and store identities. A request that fails is answered with a `Problem`."""
 
-    def __init__(self, requests: RequestService, pictures: PictureService) -> None:
+    def __init__(self, requests: RequestService, pictures: PictureService, identities: IdentityStore) -> None:
         self.requests = requests
         self.pictures = pictures
+        self.identities = identities
 
     async def fuse(self, request: FuseRequest) -> FuseReply | Problem:
         """Make one picture."""
@@ -90,3 +113,23 @@ class FusionService:
         request = NamedInputs("identities", caller, {"source": source})
         reply = await self.requests.wait_for(self.pictures.keep_identity(task))
         return await self.requests.close(request, reply, "")
+
+    async def find_identity(self, caller: Caller, handle: str) -> IdentityState | Problem:
+        """Find the stored face of a handle."""
+
+        async def find() -> IdentityState:
+            face = await asyncio.to_thread(self.identities.get, handle, caller.name)
+            return IdentityState(face.expires_at, face.source_sha256)
+
+        request = HandleRequest("identities.find", caller, handle)
+        return await self.requests.close(request, await self.requests.wait_for(find()), "")
+
+    async def remove_identity(self, caller: Caller, handle: str) -> RemovedIdentity | Problem:
+        """Remove the stored face of a handle."""
+
+        async def remove() -> RemovedIdentity:
+            face = await asyncio.to_thread(self.identities.remove, handle, caller.name)
+            return RemovedIdentity(face.source_sha256)
+
+        request = HandleRequest("identities.remove", caller, handle)
+        return await self.requests.close(request, await self.requests.wait_for(remove()), "")

@@ -18,6 +18,7 @@ from fusionray.errors import FusionRayError
 from fusionray.serving.addresses import check_exposure
 from fusionray.serving.auth.api_keys import ApiKeyStore
 from fusionray.serving.auth.callers import ApiKeyMiddleware
+from fusionray.serving.auth.limit_headers import LimitHeadersMiddleware
 from fusionray.serving.auth.rate_limits import RateLimitClient
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.api import build_api
@@ -34,6 +35,7 @@ from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
 from fusionray.serving.metrics import HttpMetrics
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
+from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.replicas import enter_replica
@@ -85,7 +87,7 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> AsgiApp:
         limits = self.config.limits
-        body = BodyLimit(limits.max_body_bytes, limits.body_timeout_seconds)
+        body = BodyLimit(limits.max_body_bytes, limits.body_timeout_seconds, MemoryBudget(limits.upload_bytes))
         job_body = BodyLimit(limits.max_job_body_bytes, limits.job_body_timeout_seconds)
         limited = BodyLimitMiddleware(build_api(self), body, {JOB_UPLOAD: job_body})
         # Uploads of jobs and streams of events last long, so they leave the places of other requests free.
@@ -97,7 +99,9 @@ class Ingress:
             DisconnectMiddleware(limited), limits.max_requests, self.requests.metrics, pools
         )
         guarded = OriginMiddleware(
-            ApiKeyMiddleware(inside, self.keys), self.config.access, has_keys=not self.keys.is_empty
+            ApiKeyMiddleware(LimitHeadersMiddleware(inside, self.requests), self.keys),
+            self.config.access,
+            has_keys=not self.keys.is_empty,
         )
         return RouteMetricsMiddleware(guarded, HttpMetrics())
 

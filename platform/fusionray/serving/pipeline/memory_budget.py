@@ -1,11 +1,11 @@
-"""Memory for decoded pictures: a picture of 60 kB can take hundreds of megabytes while it is decoded."""
+"""Budgets of a replica's memory: for uploads, and for decoded pictures, of which 60 kB can take hundreds of MB."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.image_header import ImageKind, read_header
@@ -29,10 +29,14 @@ class MemoryBudget:
         self.free = total
         self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    @asynccontextmanager
-    async def reserve(self, pictures: Iterable[bytes]) -> AsyncIterator[None]:
+    def reserve(self, pictures: Iterable[bytes]) -> AbstractAsyncContextManager[None]:
         """Hold the memory for encoded pictures for the length of an `async with` block."""
-        amount = min(self.total, sum(map(estimate_bytes, pictures)))
+        return self.hold(sum(map(estimate_bytes, pictures)))
+
+    @asynccontextmanager
+    async def hold(self, num_bytes: int) -> AsyncIterator[None]:
+        """Hold so many bytes for the length of an `async with` block."""
+        amount = min(self.total, num_bytes)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append((amount, turn))
         self.admit()

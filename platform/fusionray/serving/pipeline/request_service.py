@@ -16,28 +16,33 @@ from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import AuditFailed, QuotaExceeded
 from fusionray.safety.audit import AuditEntry, AuditLog, TaskAuditEntry, hash_bytes
 from fusionray.serving.auth.callers import Caller
-from fusionray.serving.auth.rate_limits import RateLimitClient, Receipt
+from fusionray.serving.auth.rate_limits import LimitState, RateLimitClient, Receipt
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.problems import INTERNAL_ERROR, REFUSALS, explain
 from fusionray.serving.metrics import RequestMetrics
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
 from fusionray.serving.schema import (
-    FacesReply,
-    FuseReply,
+    AddedKey,
     IdentityReply,
     ModelVersion,
     PictureOptions,
     PictureReply,
     Problem,
+    RemovedIdentity,
+    RemovedKey,
     unavailable,
 )
 
 logger = logging.getLogger("ray.serve")
 
+# How long an answer waits for the rate limiter, to tell how much is left.
+LOOK_SECONDS = 1.0
 # Of a caller without a key, or without limits.
 NOTHING_COUNTED = Receipt("", 0, 0.0)
 
-Reply = TypeVar("Reply", FuseReply, FacesReply, IdentityReply, PictureReply)
+Reply = TypeVar("Reply")
+# Of replies that are not answered 200.
+STATUSES: dict[type, int] = {IdentityReply: 201, RemovedIdentity: 204, AddedKey: 201, RemovedKey: 204}
 
 
 class AuditedRequest(Protocol):
@@ -107,7 +112,17 @@ class RequestService:
             self.metrics.count_end(429, error.quota, "")
             return explain(error)
         except (RayActorError, DeploymentUnavailableError):
-            return unavailable("not_ready", "the ledger of quotas does not answer")
+            return unavailable("not_ready", "the rate limiter does not answer")
+
+    async def find_limits(self, caller: Caller, *, fresh: bool = False) -> list[LimitState] | Problem:
+        """Estimate how far the limits of the caller's key are used up; `fresh` asks the rate limiter."""
+        if caller.key is None or self.rate_limits is None:
+            return []
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await self.rate_limits.look(caller.key, fresh=fresh)
+        except (TimeoutError, RayActorError, DeploymentUnavailableError):
+            return unavailable("not_ready", "the rate limiter does not answer")
 
     def refund(self, receipt: Receipt, num_images: int) -> None:
         """Count pictures of an admitted request as not asked for, because they could not be made."""
@@ -176,8 +191,8 @@ class RequestService:
         self.audit.write(request.write_entry(reply, common))
 
 
-def describe_end(reply: FuseReply | FacesReply | IdentityReply | PictureReply | Problem) -> tuple[int, str]:
+def describe_end(reply: object) -> tuple[int, str]:
     """Return the status and the reason with which a request ends."""
     if isinstance(reply, Problem):
         return reply.status, reply.reason
-    return (201 if isinstance(reply, IdentityReply) else 200), ""
+    return STATUSES.get(type(reply), 200), ""

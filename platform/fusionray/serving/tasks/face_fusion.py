@@ -56,10 +56,10 @@ class FaceFusion:
         self.config = config
         self.requests = requests
         self.pictures: PictureService = RemotePictures(faces, config) if faces else FaceStage(config, generators)
-        self.service = FusionService(requests, self.pictures)
         # A face stage in this replica has a store already: decrypted faces lie in memory once.
         pictures = self.pictures
         self.identities = pictures.identities if isinstance(pictures, FaceStage) else open_store(config.identities)
+        self.service = FusionService(requests, self.pictures, self.identities)
         self.uris = UriReader(config.jobs.allowed_uris, config.limits.max_body_bytes)
         self.jobs, self.job_worker = self.open_jobs()
         self.webhooks = self.open_webhooks(webhook_secret)

@@ -12,7 +12,7 @@ export class Refused extends Error {
 
 /** Ask the API; `read` takes the body out of a good answer. Throws Refused with a problem document for any other. */
 export async function ask(path, read, options = {}) {
-  const headers = access.key ? { Authorization: `Bearer ${access.key}` } : {};
+  const headers = { ...options.headers, ...(access.key && { Authorization: `Bearer ${access.key}` }) };
   let response, body;
   try {
     response = await fetch(path, { ...options, headers, cache: "no-store", redirect: "error" });

@@ -195,7 +195,8 @@ async function keepFace(signal) {
 
 async function forgetFace(kept, signal) {
   try {
-    await ask(`v1/identities/${encodeURIComponent(kept.identity)}`, (response) => response.text(), { method: "DELETE", signal });
+    const headers = { "X-FusionRay-Identity": kept.identity }; // a key, so never part of an address
+    await ask("v1/identities", (response) => response.text(), { method: "DELETE", headers, signal });
   } catch (error) {
     if (error.problem?.status !== 404) throw error; // expired: as wished
   }
