@@ -134,7 +134,9 @@ def test_without_an_answer_the_service_is_unreachable(monkeypatch: pytest.Monkey
     assert "a-secret-key" not in str(error.value)
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", "http://ann:key@host", ""])
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8000", "ftp://host", "http://", "http://ann:key@host", "http://host:port", ""]
+)
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="url: name the service"):
         FusionClient(url)
@@ -217,6 +219,15 @@ def test_an_archive_without_results_is_named() -> None:
         opened.writestr("0001.jpg", b"picture")
     with pytest.raises(AnswerInvalid, match=r"results\.json"):
         list(read_archive(archive))
+
+
+def test_an_idempotency_key_is_quoted(server: RecordingServer, client: FusionClient) -> None:
+    with pytest.raises(ServiceRefused):
+        client.create_job(b"ada", [b"beach"], idempotency_key='my "first" \\ job')
+    assert server.requests[0].headers["idempotency-key"] == r'"my \"first\" \\ job"'
+    with pytest.raises(ValueError, match="characters that a header cannot hold") as error:
+        client.create_job(b"ada", [b"beach"], idempotency_key="secret\njob")
+    assert "secret" not in str(error.value)
 
 
 def test_an_id_stays_in_its_part_of_the_path(server: RecordingServer, client: FusionClient) -> None:

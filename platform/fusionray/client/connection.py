@@ -26,9 +26,7 @@ class Connection:
 
         Raises: ValueError.
         """
-        parsed = httpx.URL(url)
-        if parsed.scheme not in {"http", "https"} or not parsed.host or parsed.userinfo:
-            raise ValueError("url: name the service as http://HOST:PORT or https://HOST, without user and password")
+        parsed = read_url(url)
         key = api_key or read_api_key()
         # The error of a header that cannot be sent would show the key.
         if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
@@ -81,7 +79,7 @@ class Connection:
     def open(self, method: str, path: str, *, retry: bool = True, **content: Any) -> Iterator[httpx.Response]:
         """Send a request; the body of the answer can be read within the block.
 
-        Raises: ServiceRefused, ServiceUnreachable.
+        Raises: ServiceRefused, ServiceUnreachable; ValueError if a header cannot be sent.
         """
         try:
             response = self.send_until_accepted(method, path, retry=retry and self.retry, **content)
@@ -89,6 +87,9 @@ class Connection:
                 yield response
             finally:
                 response.close()
+        except httpx.LocalProtocolError:
+            # Its text has the header, which may be a secret.
+            raise ValueError("a key or handle has characters that a header cannot hold") from None
         except httpx.RequestError as error:
             cause = str(error) or type(error).__name__
             raise ServiceUnreachable(
@@ -109,6 +110,20 @@ class Connection:
             if time.monotonic() + pause > deadline:
                 raise refused
             time.sleep(pause)
+
+
+def read_url(url: str) -> httpx.URL:
+    """Read the address of a service.
+
+    Raises: ValueError.
+    """
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme not in {"http", "https"} or not parsed.host or parsed.userinfo:
+        raise ValueError("url: name the service as http://HOST:PORT or https://HOST, without user and password")
+    return parsed
 
 
 def read_refusal(response: httpx.Response) -> ServiceRefused:

@@ -1,4 +1,4 @@
-"""Forms: the pictures and options of a request."""
+"""What a request holds: pictures, options, and texts in headers."""
 
 from __future__ import annotations
 
@@ -67,6 +67,15 @@ def write_fields(fields: dict[str, Any]) -> list[Part]:
 
 def write_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def write_quoted(text: str) -> str:
+    """Write a text as the value of a header.
+
+    Source: RFC 8941, section 3.3.3.
+    """
+    escaped = text.replace("\\", r"\\").replace('"', r"\"")
+    return f'"{escaped}"'
 
 
 def write_picture(name: str, picture: PictureInput) -> Part:

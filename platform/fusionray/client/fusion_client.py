@@ -33,6 +33,7 @@ from fusionray.client.forms import (
     write_fields,
     write_options,
     write_picture,
+    write_quoted,
     write_source,
 )
 from fusionray.client.reading import build_answer, read_fused, read_made_picture
@@ -154,7 +155,7 @@ class FusionClient:
         parts = [] if source is None else [write_source(source)]
         parts += [write_picture("target", target) for target in targets]
         parts += write_fields({"source_uri": source_uri, "target_uri": target_uris, "webhook": webhook})
-        headers = {} if idempotency_key is None else {"Idempotency-Key": f'"{idempotency_key}"'}
+        headers = {} if idempotency_key is None else {"Idempotency-Key": write_quoted(idempotency_key)}
         content: dict[str, Any] = {"files": [*parts, *write_options(**options)], "headers": headers}
         return build_answer(Job, self.connection.ask("POST", "/v1/jobs", **content))
 
