@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fusionray.client.answers import FoundFaces, Item, Job, KeptIdentity
+from fusionray.client.answers import FoundFaces, Item, Job, KeptIdentity, NewKey, Usage
 from fusionray.client.events import read_events
 from fusionray.client.reading import build_answer, read_boxes, read_problem, read_timing
 from fusionray.errors import AnswerInvalid
@@ -65,6 +65,15 @@ def test_numbers_of_json_become_floats_where_floats_are_meant() -> None:
         build_answer(FoundFaces, {"width": 9, "height": 9, "faces": [face | {"box": [1, 2, 3]}]})
 
 
+def test_a_limit_that_is_null_is_none() -> None:
+    usage = {"name": "ann", "admin": False, "expires": None, "models": ["a"], "images_per_day": None}
+    limit = {"limit": 60, "used": 1, "remaining": 9, "reset_seconds": 1}
+    told = build_answer(Usage, usage | {"requests_per_minute": limit})
+    assert (told.models, told.images_per_day) == (("a",), None)
+    assert told.requests_per_minute is not None
+    assert told.requests_per_minute.remaining == 9
+
+
 def test_the_problem_of_an_item_can_be_raised() -> None:
     problem = {"status": 422, "reason": "no_face", "detail": "no face was found", "picture": "target", "title": "t"}
     item = build_answer(Item, {"index": 2, "status": "failed", "problem": problem})
@@ -75,6 +84,7 @@ def test_the_problem_of_an_item_can_be_raised() -> None:
 
 def test_secrets_are_not_shown() -> None:
     assert "id_secret" not in repr(KeptIdentity("id_secret"))
+    assert "fr_secret" not in repr(NewKey("ann", "fr_secret"))
 
 
 def test_headers_become_boxes_and_milliseconds() -> None:

@@ -32,6 +32,7 @@ SOURCE, TARGET, EMPTY = encode(draw_person(1)), encode(draw_person(2)), encode(d
 KEPT = KeptIdentity("id_" + "A" * 43)
 COMMON: FuseOptions = {"model": "tiny", "picture_format": "png", "mark": True, "consent": "token", "strength": 0.5}
 OPTIONS: FuseOptions = {**COMMON, "faces": "all"}
+EXPIRES = datetime(2031, 1, 1, tzinfo=UTC)
 
 # Calls of each method, which together send every field that it can send.
 CALLS: dict[str, list[Callable[[FusionClient], object]]] = {
@@ -65,6 +66,12 @@ CALLS: dict[str, list[Callable[[FusionClient], object]]] = {
     "follow_job": [lambda client: list(client.follow_job("a1"))],
     "wait_for_job": [lambda client: client.wait_for_job("a1")],
     "list_models": [lambda client: client.list_models()],
+    "usage": [lambda client: client.usage()],
+    "list_keys": [lambda client: client.list_keys()],
+    "add_key": [
+        lambda client: client.add_key("ann", expires=EXPIRES, requests_per_minute=1, images_per_day=1, models=["tiny"])
+    ],
+    "remove_key": [lambda client: client.remove_key("ann")],
     "is_ready": [lambda client: client.is_ready()],
 }
 # Methods that send nothing, or what this service's document does not have.
@@ -76,10 +83,17 @@ IN_FORM_TOO = {"model", "faces", "format"}
 PAGES = {"list_jobs": "jobs", "list_items": "items"}
 # Each answer, and the schema of the document that describes it.
 SCHEMAS = {
+    answers.FoundFaces: "Faces",
+    answers.Face: "Face",
+    answers.KeptIdentity: "KeptIdentity",
     answers.Job: "JobDocument",
     answers.Webhook: "WebhookDocument",
     answers.WebhookAttempt: "WebhookAttemptDocument",
     answers.Item: "ItemDocument",
+    answers.Usage: "Usage",
+    answers.LimitUsage: "LimitUsage",
+    answers.ApiKey: "ApiKeyInfo",
+    answers.NewKey: "AddedApiKey",
     answers.Model: "ModelCard",
 }
 # What cards of models for other tasks have.
@@ -328,6 +342,14 @@ def test_a_job_can_be_cancelled_while_somebody_waits_for_it(client: FusionClient
         client.fetch_result(started.job, "never-written.zip")
     assert client.cancel_job(started.job).status == "cancelled"
     assert client.wait_for_job(started.job, timeout=30).status == "cancelled"
+
+
+def test_the_caller_of_a_service_without_keys_has_no_limits(client: FusionClient) -> None:
+    usage = client.usage()
+    assert (usage.name, usage.admin, usage.requests_per_minute) == ("anonymous", False, None)
+    with pytest.raises(ServiceRefused) as refused:
+        client.list_keys()
+    assert refused.value.status in {403, 409}
 
 
 def test_the_example_of_the_page_runs(

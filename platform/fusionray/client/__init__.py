@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fusionray.client.answers import (
+    ApiKey,
     Face,
     FoundFaces,
     Fused,
@@ -10,8 +11,11 @@ from fusionray.client.answers import (
     Item,
     Job,
     KeptIdentity,
+    LimitUsage,
     MadePicture,
     Model,
+    NewKey,
+    Usage,
     Webhook,
     WebhookAttempt,
 )
@@ -20,6 +24,7 @@ from fusionray.client.forms import FuseOptions, PictureInput, PictureOptions, So
 from fusionray.client.fusion_client import FusionClient
 
 __all__ = [
+    "ApiKey",
     "Face",
     "FoundFaces",
     "FuseOptions",
@@ -29,11 +34,14 @@ __all__ = [
     "Item",
     "Job",
     "KeptIdentity",
+    "LimitUsage",
     "MadePicture",
     "Model",
+    "NewKey",
     "PictureInput",
     "PictureOptions",
     "Source",
+    "Usage",
     "Webhook",
     "WebhookAttempt",
     "read_archive",

@@ -166,3 +166,45 @@ class Model:
     template: str | None = None
     task: str | None = None
     inputs: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class LimitUsage:
+    """How far a limit is used up; it is full again after `reset_seconds`. `remaining` may be sent at once now."""
+
+    limit: int
+    used: int
+    remaining: int
+    reset_seconds: int
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the caller's key allows, and what it used. A limit or time of None is none; `models` of None are all."""
+
+    name: str
+    admin: bool
+    expires: datetime | None
+    models: tuple[str, ...] | None
+    requests_per_minute: LimitUsage | None
+    images_per_day: LimitUsage | None
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """A key of the service, without the key itself. A limit of None is none; `models` of None are all."""
+
+    name: str
+    expires: datetime | None
+    requests_per_minute: int | None
+    images_per_day: int | None
+    models: tuple[str, ...] | None
+    admin: bool
+
+
+@dataclass(frozen=True)
+class NewKey:
+    """A key that was made, in plain text: the service does not store it."""
+
+    name: str
+    key: str = field(repr=False)

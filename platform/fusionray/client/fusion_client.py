@@ -7,12 +7,14 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 from urllib.parse import quote
 
 from fusionray.client.answers import (
+    ApiKey,
     FoundFaces,
     Fused,
     FusedItem,
@@ -21,6 +23,8 @@ from fusionray.client.answers import (
     KeptIdentity,
     MadePicture,
     Model,
+    NewKey,
+    Usage,
 )
 from fusionray.client.archive import read_archive
 from fusionray.client.connection import Connection
@@ -39,6 +43,7 @@ from fusionray.client.forms import (
 from fusionray.client.reading import build_answer, read_fused, read_made_picture
 from fusionray.errors import JobNotFinished, ServiceRefused, ServiceUnreachable
 
+HANDLE_HEADER = "X-FusionRay-Identity"
 PAGE_SIZE = 200
 POLL_SECONDS = 0.5
 # The service sends at least a comment every 10 s.
@@ -120,13 +125,13 @@ class FusionClient:
 
     def get_identity(self, kept: KeptIdentity) -> KeptIdentity:
         """Ask when a stored face expires."""
-        document = self.connection.ask("GET", identity_path(kept))
-        found = build_answer(KeptIdentity, document)
+        document = self.connection.ask("GET", "/v1/identities", headers={HANDLE_HEADER: kept.identity})
+        found = build_answer(KeptIdentity, {**document, "identity": kept.identity})
         return replace(kept, expires_at=found.expires_at)
 
     def remove_identity(self, kept: KeptIdentity) -> None:
         """Remove a stored face."""
-        self.connection.send("DELETE", identity_path(kept))
+        self.connection.send("DELETE", "/v1/identities", headers={HANDLE_HEADER: kept.identity})
 
     def fuse_batch(
         self, source: Source, targets: Sequence[PictureInput], **options: Unpack[FuseOptions]
@@ -235,6 +240,37 @@ class FusionClient:
         """List the served models, the default first."""
         return tuple(self.connection.list_pages("/v1/models", "models", Model))
 
+    def usage(self) -> Usage:
+        """Ask what the key allows, and how much of it is used up."""
+        return build_answer(Usage, self.connection.ask("GET", "/v1/usage"))
+
+    def list_keys(self) -> tuple[ApiKey, ...]:
+        """List the keys of the service, for its admins."""
+        return tuple(self.connection.list_pages("/v1/keys", "keys", ApiKey))
+
+    def add_key(
+        self,
+        name: str,
+        *,
+        expires: datetime | None = None,
+        requests_per_minute: int | None = None,
+        images_per_day: int | None = None,
+        models: Sequence[str] | None = None,
+    ) -> NewKey:
+        """Make a key, for admins. `expires` has a time zone; a limit of None is none, `models` of None are all."""
+        document = {
+            "name": name,
+            "expires": None if expires is None else expires.isoformat(),
+            "requests_per_minute": requests_per_minute,
+            "images_per_day": images_per_day,
+            "models": None if models is None else list(models),
+        }
+        return build_answer(NewKey, self.connection.ask("POST", "/v1/keys", json=document))
+
+    def remove_key(self, name: str) -> None:
+        """Remove a key, for admins."""
+        self.connection.send("DELETE", f"/v1/keys/{quote(name, safe='')}")
+
     def is_ready(self) -> bool:
         """Return whether the service answers and its default model is loaded."""
         try:
@@ -246,7 +282,3 @@ class FusionClient:
 
 def job_path(job: str, rest: str = "") -> str:
     return f"/v1/jobs/{quote(job, safe='')}{rest}"
-
-
-def identity_path(kept: KeptIdentity) -> str:
-    return f"/v1/identities/{quote(kept.identity, safe='')}"
