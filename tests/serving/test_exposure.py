@@ -14,6 +14,7 @@ import pytest
 
 from fusionray.hardware.processes import find_processes
 from fusionray.ray_cluster.connection import find_free_port
+from fusionray.serving.addresses import write_url
 from fusionray.serving.auth.key_file import add_key
 from tests.faults.driver import wait_until
 from tests.support.child_python import ROOT
@@ -36,6 +37,8 @@ def find_own_address() -> str:
     ("host", "end"),
     [
         ("0.0.0.0", signal.SIGTERM),
+        # All addresses of both kinds.
+        pytest.param("::", signal.SIGTERM, marks=pytest.mark.slow(seconds=25)),
         # Ray's agents wait a minute for a head that is dead.
         pytest.param("its own", signal.SIGKILL, marks=pytest.mark.slow(seconds=85)),
     ],
@@ -59,7 +62,7 @@ def test_only_the_service_listens_beyond_loopback(tmp_path: Path, host: str, end
         )
         try:
             assert service.stdout is not None
-            assert f"http://{host}:{port}" in service.stdout.readline()
+            assert write_url(host, port) in service.stdout.readline()
             listeners = list_listeners(find_processes(variable=variable))
             assert {address for address in listeners if not address[0].startswith("127.")} == {(host, port)}
             url = f"http://{own}:{port}/v1/models"

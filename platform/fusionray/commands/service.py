@@ -64,13 +64,14 @@ def run_serve(options: argparse.Namespace) -> None:
             require_cluster()
         from ray import serve
 
+        from fusionray.serving.addresses import write_url
         from fusionray.serving.application import APP_NAME, run
 
         # Set before the service starts, so that SIGTERM during the start also ends it cleanly.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         run(service.config, service.host, service.port, blocking=False)
         served = ", ".join(model.bundle for model in service.config.models)
-        print(f"serving {served} on http://{service.host}:{service.port}; stop with Ctrl-C", flush=True)
+        print(f"serving {served} on {write_url(service.host, service.port)}; stop with Ctrl-C", flush=True)
         if service.config.signing.certificate is None:
             print(TEST_KEY_NOTE, file=sys.stderr, flush=True)
         if service.config.target_policy.model is None:

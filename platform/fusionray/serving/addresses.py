@@ -28,6 +28,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def write_url(host: str, port: int) -> str:
+    """Write the URL of a service; an IPv6 address stands in brackets."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def check_exposure(host: str, has_keys: bool) -> None:
     """Refuse to listen beyond this machine without a key.
 
@@ -92,7 +97,7 @@ def wait_until_reachable(hosts: list[str], port: int, timeout_seconds: float) ->
     while not any(is_ready(host, port) for host in hosts):
         if time.monotonic() > deadline:
             raise ServiceFailed(
-                f"the service runs, but http://{hosts[0]}:{port}/readyz does not answer from this machine within "
+                f"the service runs, but {write_url(hosts[0], port)}/readyz does not answer from this machine within "
                 f"{timeout_seconds:g} seconds; check the host, the port and the firewall"
             )
         time.sleep(POLL_SECONDS)
