@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fusionray.client import FusionClient
+from fusionray.errors import ServiceRefused
 from tests.support.malformed_pictures import HEIC_FOLDER
 from tests.support.pictures import draw_empty, draw_person
 from tests.support.serving import OpenService, encode
+from tests.support.waiting import wait_for
 
 SOURCE = encode(draw_person(1))
 # Three people, of whom the one in the middle is the largest, and the one at the right the next.
@@ -37,7 +40,12 @@ def fuse(service: OpenService, **fields: str) -> httpx.Response:
 def find_changed_columns(response: httpx.Response) -> set[int]:
     """Return the numbers of the people, from left to right, who look different in the answer."""
     assert response.status_code == 200, response.text
-    with Image.open(io.BytesIO(response.content)) as picture:
+    return find_changed_people(response.content)
+
+
+def find_changed_people(data: bytes | None) -> set[int]:
+    assert data is not None
+    with Image.open(io.BytesIO(data)) as picture:
         changed = (np.asarray(picture).astype(int) != draw_three()).any(axis=(0, 2))
     edges = np.cumsum((0, *SIDES))
     return {number for number in range(3) if changed[edges[number] : edges[number + 1]].any()}
@@ -146,9 +154,54 @@ def test_a_reference_that_does_not_fit_is_a_problem(open_service: OpenService) -
         assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
     assert answers[1][0].json()["picture"] == answers[2][0].json()["picture"] == "reference"
     for path in ("batches", "jobs"):
-        files = {"source": SOURCE, "target": TARGET}
-        answer = httpx.post(f"{open_service.url}/v1/{path}", files=files, data={"faces": "reference"}, timeout=30)
-        assert (answer.status_code, answer.json()["reason"]) == (422, "bad_fields")
+        for files, faces in (
+            ({"source": SOURCE, "target": TARGET}, "reference"),
+            ({"source": SOURCE, "target": TARGET, "reference": SOURCE}, "all"),
+        ):
+            answer = httpx.post(f"{open_service.url}/v1/{path}", files=files, data={"faces": faces}, timeout=30)
+            assert (answer.status_code, answer.json()["reason"]) == (422, "bad_fields")
+
+
+def test_a_batch_fuses_the_face_of_the_reference_in_each_target(open_service: OpenService) -> None:
+    with FusionClient(open_service.url) as client:
+        first, faceless, last = client.fuse_batch(
+            SOURCE, [TARGET, encode(draw_empty()), TARGET], reference=encode_person(2), picture_format="png"
+        )
+        assert find_changed_people(first.data) == find_changed_people(last.data) == {2}
+        assert faceless.problem is not None
+        assert faceless.problem.picture == "target"
+        faulty = client.fuse_batch(SOURCE, [TARGET, TARGET], reference=b"no picture")
+        assert [item.problem and item.problem.picture for item in faulty] == ["reference"] * 2
+
+
+def test_a_job_fuses_the_face_of_the_reference_and_removes_it_in_the_end(open_service: OpenService) -> None:
+    reference = encode_person(2)
+    with FusionClient(open_service.url) as client:
+        job = client.create_job(
+            SOURCE, [TARGET], reference=reference, picture_format="png", idempotency_key="of a face"
+        )
+        assert client.wait_for_job(job.job, timeout=30).done == 1
+        assert find_changed_people(client.fetch_item(job.job, 1)) == {2}
+        folder = open_service.folder / "runs" / "jobs" / "jobs" / job.job
+        wait_for(lambda: not (folder / "secrets").exists())
+        assert not any(path.read_bytes() == reference for path in folder.rglob("*") if path.is_file())
+        for other, least in ((encode_person(1), None), (reference, 0.5)):
+            with pytest.raises(ServiceRefused, match="idempotency_key_reused"):
+                client.create_job(
+                    SOURCE,
+                    [TARGET],
+                    reference=other,
+                    reference_similarity=least,
+                    picture_format="png",
+                    idempotency_key="of a face",
+                )
+        unlike = client.create_job(SOURCE, [TARGET], reference=SOURCE, reference_similarity=1)
+        assert client.wait_for_job(unlike.job, timeout=30).failed == 1
+        (item,) = client.list_items(unlike.job)
+        assert item.problem is not None
+        assert item.problem.reason == "no_such_face"
+        for each in (job, unlike):
+            client.remove_job(each.job)
 
 
 @pytest.mark.parametrize("kind", ["AVIF", "TIFF", "PPM", "HEIC"])

@@ -34,6 +34,7 @@ from fusionray.client.forms import (
     PictureInput,
     PictureOptions,
     Source,
+    write_choice,
     write_fields,
     write_options,
     write_picture,
@@ -97,11 +98,7 @@ class FusionClient:
         of their identities must be `reference_similarity` (default 0.3) or more.
         """
         parts = [write_source(source), write_picture("target", target)]
-        if reference is not None:
-            options.setdefault("faces", "reference")
-            parts.append(write_picture("reference", reference))
-        parts += write_options(**options)
-        parts += write_fields({"reference_similarity": reference_similarity})
+        parts += write_choice(reference, reference_similarity, options)
         return read_fused(self.connection.send("POST", "/v1/fuse", files=parts))
 
     def make_picture(
@@ -134,11 +131,21 @@ class FusionClient:
         self.connection.send("DELETE", "/v1/identities", headers={HANDLE_HEADER: kept.identity})
 
     def fuse_batch(
-        self, source: Source, targets: Sequence[PictureInput], **options: Unpack[FuseOptions]
+        self,
+        source: Source,
+        targets: Sequence[PictureInput],
+        *,
+        reference: PictureInput | None = None,
+        reference_similarity: float | None = None,
+        **options: Unpack[FuseOptions],
     ) -> tuple[FusedItem, ...]:
-        """Fuse one face into several targets; an item whose picture was not made has a `problem` instead."""
+        """Fuse one face into several targets; an item whose picture was not made has a `problem` instead.
+
+        `reference` chooses the face of each target, as in `fuse`.
+        """
         parts = [write_source(source), *(write_picture("target", target) for target in targets)]
-        answer = self.connection.send("POST", "/v1/batches", files=[*parts, *write_options(**options)])
+        parts += write_choice(reference, reference_similarity, options)
+        answer = self.connection.send("POST", "/v1/batches", files=parts)
         return tuple(read_archive(io.BytesIO(answer.content)))
 
     def create_job(
@@ -150,18 +157,22 @@ class FusionClient:
         target_uris: Sequence[str] = (),
         webhook: str | None = None,
         idempotency_key: str | None = None,
+        reference: PictureInput | None = None,
+        reference_similarity: float | None = None,
         **options: Unpack[FuseOptions],
     ) -> Job:
         """Start a job: many targets of one face, made one after the other while the client does something else.
 
         URIs name pictures below a folder that the operator allows; `source` is None if `source_uri` names it. `webhook`
         is the URL that is told when the job has ended. With an `idempotency_key` a repeated call gets the same job.
+        `reference` chooses the face of each target, as in `fuse`.
         """
         parts = [] if source is None else [write_source(source)]
         parts += [write_picture("target", target) for target in targets]
         parts += write_fields({"source_uri": source_uri, "target_uri": target_uris, "webhook": webhook})
+        parts += write_choice(reference, reference_similarity, options)
         headers = {} if idempotency_key is None else {"Idempotency-Key": write_quoted(idempotency_key)}
-        content: dict[str, Any] = {"files": [*parts, *write_options(**options)], "headers": headers}
+        content: dict[str, Any] = {"files": parts, "headers": headers}
         return build_answer(Job, self.connection.ask("POST", "/v1/jobs", **content))
 
     def get_job(self, job: str) -> Job:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Form, Query, Request, UploadFile
+from fastapi import Depends, File, Form, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 
 from fusionray.faces.image_header import PictureFormat
@@ -19,6 +19,19 @@ from fusionray.serving.schema import FuseOptions, PictureOptions, ReferenceFace
 
 # The bytes of a picture, or the handle of an identity.
 Source = bytes | str
+ReferenceFile = Annotated[
+    UploadFile | None,
+    File(description="For `faces=reference`: fuse the face that is most similar to the largest one of this picture."),
+]
+ReferenceSimilarity = Annotated[
+    float,
+    Form(
+        ge=-1.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="Least similarity with the reference, a cosine; the right one depends on the model.",
+    ),
+]
 
 
 def find_caller(request: Request) -> Caller:
@@ -35,8 +48,7 @@ async def read_source(
     Raises: RequestValidationError.
     """
     if (source is None) == (identity is None):
-        msg = "send one of `source` (a picture) and `identity` (a handle)"
-        raise RequestValidationError([{"loc": ("body", "source"), "msg": msg, "type": "value_error"}])
+        raise build_refusal("source", "send one of `source` (a picture) and `identity` (a handle)")
     if source is not None:
         return await source.read()
     assert identity is not None
@@ -92,14 +104,26 @@ async def read_options(
 
 async def read_reference(
     options: Annotated[FuseOptions, Depends(read_options)],
-    reference: UploadFile | None = None,
-    reference_similarity: Annotated[float, Form(ge=-1.0, le=1.0, allow_inf_nan=False)] = REFERENCE_SIMILARITY,
+    reference: ReferenceFile = None,
+    reference_similarity: ReferenceSimilarity = REFERENCE_SIMILARITY,
 ) -> ReferenceFace | None:
     """Read the picture of the face that is to be fused, which `faces=reference` needs.
 
     Raises: RequestValidationError.
     """
-    if (options.faces == "reference") != (reference is not None):
-        msg = "send `faces=reference` and the picture `reference` together"
-        raise RequestValidationError([{"loc": ("body", "reference"), "msg": msg, "type": "value_error"}])
+    check_reference(options, reference)
     return None if reference is None else ReferenceFace(await reference.read(), reference_similarity)
+
+
+def check_reference(options: FuseOptions, reference: UploadFile | None) -> None:
+    """Check that a reference comes where the options need one, and only there.
+
+    Raises: RequestValidationError.
+    """
+    if (options.faces == "reference") != (reference is not None):
+        raise build_refusal("reference", "send `faces=reference` and the picture `reference` together")
+
+
+def build_refusal(field: str, msg: str) -> RequestValidationError:
+    """Build the error of a field that the types of the form cannot refuse."""
+    return RequestValidationError([{"loc": ("body", field), "msg": msg, "type": "value_error"}])

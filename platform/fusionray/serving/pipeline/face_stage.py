@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,6 +42,7 @@ from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_cache import ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
+from fusionray.serving.pipeline.reference_faces import ReferenceFaces
 from fusionray.serving.pipeline.source_file import encode_source_file
 from fusionray.serving.schema import (
     FacesReply,
@@ -90,6 +92,7 @@ class FaceStage:
         self.threads = ThreadPoolExecutor(num_threads, "faces")
         self.detectors = DetectorPool(config.detector, num_threads, config.smallest_face)
         self.found = FoundFaces(config.faces.remember_seconds)
+        self.references = ReferenceFaces()
         self.models = ModelCache(
             lambda version: LoadedPreprocessor(version, config, self.detectors), config.models_per_replica
         )
@@ -114,8 +117,16 @@ class FaceStage:
         loaded = await self.models.get(task.version)
         sent = (task.source, task.target, task.reference.picture if task.reference else None)
         pictures = [picture for picture in sent if isinstance(picture, bytes)]
-        async with self.budget.reserve(pictures):
-            return await self.fuse_within_budget(task, loaded, watch)
+        # While targets of a batch wait for memory, the reference that they share is kept.
+        with self.hold_reference(task):
+            async with self.budget.reserve(pictures):
+                return await self.fuse_within_budget(task, loaded, watch)
+
+    def hold_reference(self, task: FuseTask) -> AbstractContextManager[None]:
+        """Keep the reference face of a task, if it has one, for the length of a `with` block."""
+        if task.reference is None:
+            return nullcontext()
+        return self.references.hold(task.reference.picture, task.version.bundle)
 
     async def fuse_within_budget(
         self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch
@@ -144,7 +155,7 @@ class FaceStage:
         )
 
     def analyse(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> PreparedTarget | Problem:
-        """Decode and read both pictures, on the calling thread.
+        """Decode and read the pictures, on the calling thread.
 
         Raises: TimeoutError if the deadline has passed; ConsentRefused, TargetRefused, UnknownIdentity.
         """
@@ -154,9 +165,10 @@ class FaceStage:
         try:
             source, source_sha256 = self.encode_source(task, loaded, watch)
             if task.reference is not None:
-                role = "reference"
+                role, picture = "reference", task.reference.picture
                 with watch.over("read"):
-                    reference = self.embed_reference(task.reference.picture, loaded)
+                    read = partial(self.embed_reference, picture, loaded)
+                    reference = self.references.get(picture, task.version.bundle, read)
             role = "target"
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
