@@ -38,6 +38,7 @@ EXPIRES = datetime(2031, 1, 1, tzinfo=UTC)
 CALLS: dict[str, list[Callable[[FusionClient], object]]] = {
     "fuse": [
         lambda client: client.fuse(SOURCE, TARGET, **OPTIONS),
+        lambda client: client.fuse([KEPT, KEPT], TARGET, faces="0,1"),
         lambda client: client.fuse(KEPT, TARGET, reference=SOURCE, reference_similarity=0.5, **COMMON),
     ],
     "find_faces": [

@@ -96,6 +96,14 @@ def write_picture(name: str, picture: PictureInput) -> Part:
     return name, (FILE_NAME, read_picture(picture))
 
 
+def write_sources(source: Source | list[Source]) -> list[Part]:
+    """Write one or several sources as fields.
+
+    Raises: InputMissing if a file cannot be read.
+    """
+    return [write_source(one) for one in (source if isinstance(source, list) else [source])]
+
+
 def write_source(source: Source) -> Part:
     """Write a source as a field.
 

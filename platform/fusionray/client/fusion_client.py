@@ -40,6 +40,7 @@ from fusionray.client.forms import (
     write_picture,
     write_quoted,
     write_source,
+    write_sources,
 )
 from fusionray.client.reading import build_answer, read_fused, read_made_picture
 from fusionray.errors import JobNotFinished, ServiceRefused, ServiceUnreachable
@@ -85,7 +86,7 @@ class FusionClient:
 
     def fuse(
         self,
-        source: Source,
+        source: Source | list[Source],
         target: PictureInput,
         *,
         reference: PictureInput | None = None,
@@ -94,10 +95,11 @@ class FusionClient:
     ) -> Fused:
         """Fuse the face of the source into the target.
 
+        Several sources, all pictures or all stored faces, are for as many numbers in `faces`, in their order.
         With `reference`, a picture, the face of the target is fused that is most similar to its largest one; the cosine
         of their identities must be `reference_similarity` (default 0.3) or more.
         """
-        parts = [write_source(source), write_picture("target", target)]
+        parts = [*write_sources(source), write_picture("target", target)]
         parts += write_choice(reference, reference_similarity, options)
         return read_fused(self.connection.send("POST", "/v1/fuse", files=parts))
 
@@ -132,7 +134,7 @@ class FusionClient:
 
     def fuse_batch(
         self,
-        source: Source,
+        source: Source | list[Source],
         targets: Sequence[PictureInput],
         *,
         reference: PictureInput | None = None,
@@ -141,9 +143,9 @@ class FusionClient:
     ) -> tuple[FusedItem, ...]:
         """Fuse one face into several targets; an item whose picture was not made has a `problem` instead.
 
-        `reference` chooses the face of each target, as in `fuse`.
+        Several sources and `reference` are as in `fuse`.
         """
-        parts = [write_source(source), *(write_picture("target", target) for target in targets)]
+        parts = [*write_sources(source), *(write_picture("target", target) for target in targets)]
         parts += write_choice(reference, reference_similarity, options)
         answer = self.connection.send("POST", "/v1/batches", files=parts)
         return tuple(read_archive(io.BytesIO(answer.content)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, FastAPI, File, Request, Response, UploadFile
 
-from fusionray.serving.http.forms import Source, find_caller, read_model, read_options, read_reference, read_source
+from fusionray.serving.http.forms import Sources, find_caller, read_model, read_options, read_reference, read_sources
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer
 from fusionray.serving.jobs.items import ItemOutcome, write_archive
@@ -33,7 +33,7 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
     async def batch(
         request: Request,
         *,
-        source: Annotated[Source, Depends(read_source)],
+        sources: Annotated[Sources, Depends(read_sources)],
         target: Targets,
         options: Annotated[FuseOptions, Depends(read_options)],
         model: Annotated[str | None, Depends(read_model)],
@@ -48,7 +48,7 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
         pictures = [await one.read() for one in target]
         outcomes = await asyncio.gather(
             *(
-                task.make_outcome(FuseRequest(caller, source, picture, options, model, reference))
+                task.make_outcome(FuseRequest(caller, sources, picture, options, model, reference))
                 for picture in pictures
             )
         )

@@ -166,7 +166,7 @@ class FaceFusion:
             return ItemOutcome(problem=describe_fault(error, str(error).partition(" ")[0]).document())
         caller = Caller(item.owner, request=f"{item.job}-{item.index}")
         options = FuseOptions(**{**item.options["fuse"], "consent": item.inputs.consent})
-        request = FuseRequest(caller, source, target, options, item.options["model"], find_reference(item.inputs))
+        request = FuseRequest(caller, (source,), target, options, item.options["model"], find_reference(item.inputs))
         for _ in range(MAX_BUSY_WAITS):
             outcome = asyncio.run_coroutine_threadsafe(self.make_outcome(request), self.loop).result()
             if outcome.problem is None or outcome.problem["status"] != 503:

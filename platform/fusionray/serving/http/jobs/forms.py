@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, cast
 
-from fastapi import Depends, File, Form, Header, UploadFile
+from fastapi import Depends, File, Form, Header, Request, UploadFile
 from starlette.exceptions import HTTPException
 
 from fusionray.runtime.face_preprocessor import REFERENCE_SIMILARITY
@@ -55,6 +55,7 @@ class JobForm:
 
 
 async def read_form(
+    request: Request,
     options: Annotated[FuseOptions, Depends(read_options)],
     *,
     source: Annotated[UploadFile | None, File(description="The picture whose face is taken.")] = None,
@@ -81,6 +82,11 @@ async def read_form(
     Raises: RequestValidationError; HTTPException 400 for a malformed idempotency key.
     """
     key = read_idempotency_key(idempotency_key)
+    # Of a repeated field, the types of the form take the last one.
+    sent = await request.form()
+    for name in ("source", "identity", "source_uri", "reference"):
+        if (num_sent := len(sent.getlist(name))) > 1:
+            raise build_refusal(name, f"{num_sent} were sent; a job has one")
     if sum(field is not None for field in (source, identity, source_uri)) != 1:
         raise build_refusal("source", "send one of `source` (a picture), `identity` (a handle) and `source_uri`")
     if not target and not target_uri:

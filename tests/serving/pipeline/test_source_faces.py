@@ -13,7 +13,7 @@ from fusionray.faces.detect import build_detector
 from fusionray.runtime.face_preprocessor import FacePreprocessor
 from fusionray.serving.config import ModelConfig, ServeConfig
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch
-from fusionray.serving.pipeline.source_file import encode_source_file
+from fusionray.serving.pipeline.source_faces import encode_source_file
 from tests.support.pictures import draw_person
 from tests.support.tiny_bundle import write_tiny_bundle
 
