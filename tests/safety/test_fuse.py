@@ -94,3 +94,33 @@ def test_fuse_changes_the_face_of_the_reference(
     assert main([*arguments, *reference, "--reference-similarity", "1"]) == 1
     assert "no face of the target picture has a similarity of 1" in capsys.readouterr().err
     assert main([*arguments, *reference, "--faces", "all"]) != 0
+
+
+@pytest.mark.filterwarnings("ignore:.*TEST KEY:RuntimeWarning")
+def test_fuse_gives_each_face_its_own_source(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = np.full((320, 512, 3), 128, np.uint8)
+    row[:192, :192], row[:, 192:] = draw_person(5, 192), draw_person(6, 320)
+    Image.fromarray(row).save(tmp_path / "target.png")
+    Image.fromarray(draw_person(9)).save(tmp_path / "other.png")
+    arguments[3] = str(tmp_path / "fused.png")
+    other = ["--source", str(tmp_path / "other.png")]
+
+    def fuse(*more: str) -> np.ndarray:
+        assert main([*arguments, *more]) == 0
+        with Image.open(tmp_path / "fused.png") as picture:
+            return np.asarray(picture)
+
+    together, swapped = fuse(*other, "--faces", "1,0"), fuse(*other, "--faces", "0,1")
+    # The smaller face, number 1, is at the left.
+    assert (together[:, :192] == fuse("--faces", "1")[:, :192]).all()
+    assert (swapped[:, 192:] == fuse("--faces", "0")[:, 192:]).all()
+    assert (together[:, :192] != swapped[:, :192]).any()
+    assert (together[:, 192:] != swapped[:, 192:]).any()
+    capsys.readouterr()
+    for faces in ("largest", "0", "0,1,2"):
+        assert main([*arguments, *other, "--faces", faces]) != 0
+        assert f"--faces {faces}: 2 sources are for as many faces, and" in capsys.readouterr().err
+    reference = ["--reference", str(tmp_path / "other.png")]
+    assert main([*arguments, *other, *reference]) != 0

@@ -38,6 +38,7 @@ EXPIRES = datetime(2031, 1, 1, tzinfo=UTC)
 CALLS: dict[str, list[Callable[[FusionClient], object]]] = {
     "fuse": [
         lambda client: client.fuse(SOURCE, TARGET, **OPTIONS),
+        lambda client: client.fuse([KEPT, KEPT], TARGET, faces="0,1"),
         lambda client: client.fuse(KEPT, TARGET, reference=SOURCE, reference_similarity=0.5, **COMMON),
     ],
     "find_faces": [
@@ -49,12 +50,14 @@ CALLS: dict[str, list[Callable[[FusionClient], object]]] = {
     "remove_identity": [lambda client: client.remove_identity(KEPT)],
     "fuse_batch": [
         lambda client: client.fuse_batch(SOURCE, [TARGET, TARGET], **OPTIONS),
-        lambda client: client.fuse_batch(KEPT, [TARGET]),
+        lambda client: client.fuse_batch(KEPT, [TARGET], reference=SOURCE, reference_similarity=0.5),
     ],
     "create_job": [
         lambda client: client.create_job(SOURCE, [TARGET, TARGET], **OPTIONS),
         lambda client: client.create_job(KEPT, target_uris=["s3://a/b"], webhook="https://a/", idempotency_key="k"),
-        lambda client: client.create_job(None, [TARGET], source_uri="s3://a/c"),
+        lambda client: client.create_job(
+            None, [TARGET], source_uri="s3://a/c", reference=SOURCE, reference_similarity=0.5
+        ),
     ],
     "get_job": [lambda client: client.get_job("a1")],
     "list_jobs": [lambda client: list(client.list_jobs("done"))],

@@ -56,6 +56,16 @@ def write_options(
     return write_fields({**options, "faces": faces, "strength": strength})
 
 
+def write_choice(reference: PictureInput | None, similarity: float | None, options: FuseOptions) -> list[Part]:
+    """Write the options of a fusion, and the picture of the face that is fused, if there is one.
+
+    Raises: InputMissing if its file cannot be read.
+    """
+    chosen: FuseOptions = options if reference is None else {"faces": "reference", **options}
+    parts = [*write_options(**chosen), *write_fields({"reference_similarity": similarity})]
+    return parts if reference is None else [*parts, write_picture("reference", reference)]
+
+
 def write_fields(fields: dict[str, Any]) -> list[Part]:
     """Write the fields that are not None; a sequence becomes several fields."""
     parts: list[Part] = []
@@ -84,6 +94,14 @@ def write_picture(name: str, picture: PictureInput) -> Part:
     Raises: InputMissing if its file cannot be read.
     """
     return name, (FILE_NAME, read_picture(picture))
+
+
+def write_sources(source: Source | list[Source]) -> list[Part]:
+    """Write one or several sources as fields.
+
+    Raises: InputMissing if a file cannot be read.
+    """
+    return [write_source(one) for one in (source if isinstance(source, list) else [source])]
 
 
 def write_source(source: Source) -> Part:

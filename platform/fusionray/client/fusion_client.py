@@ -34,11 +34,13 @@ from fusionray.client.forms import (
     PictureInput,
     PictureOptions,
     Source,
+    write_choice,
     write_fields,
     write_options,
     write_picture,
     write_quoted,
     write_source,
+    write_sources,
 )
 from fusionray.client.reading import build_answer, read_fused, read_made_picture
 from fusionray.errors import JobNotFinished, ServiceRefused, ServiceUnreachable
@@ -84,7 +86,7 @@ class FusionClient:
 
     def fuse(
         self,
-        source: Source,
+        source: Source | list[Source],
         target: PictureInput,
         *,
         reference: PictureInput | None = None,
@@ -93,15 +95,12 @@ class FusionClient:
     ) -> Fused:
         """Fuse the face of the source into the target.
 
+        Several sources, all pictures or all stored faces, are for as many numbers in `faces`, in their order.
         With `reference`, a picture, the face of the target is fused that is most similar to its largest one; the cosine
         of their identities must be `reference_similarity` (default 0.3) or more.
         """
-        parts = [write_source(source), write_picture("target", target)]
-        if reference is not None:
-            options.setdefault("faces", "reference")
-            parts.append(write_picture("reference", reference))
-        parts += write_options(**options)
-        parts += write_fields({"reference_similarity": reference_similarity})
+        parts = [*write_sources(source), write_picture("target", target)]
+        parts += write_choice(reference, reference_similarity, options)
         return read_fused(self.connection.send("POST", "/v1/fuse", files=parts))
 
     def make_picture(
@@ -134,11 +133,21 @@ class FusionClient:
         self.connection.send("DELETE", "/v1/identities", headers={HANDLE_HEADER: kept.identity})
 
     def fuse_batch(
-        self, source: Source, targets: Sequence[PictureInput], **options: Unpack[FuseOptions]
+        self,
+        source: Source | list[Source],
+        targets: Sequence[PictureInput],
+        *,
+        reference: PictureInput | None = None,
+        reference_similarity: float | None = None,
+        **options: Unpack[FuseOptions],
     ) -> tuple[FusedItem, ...]:
-        """Fuse one face into several targets; an item whose picture was not made has a `problem` instead."""
-        parts = [write_source(source), *(write_picture("target", target) for target in targets)]
-        answer = self.connection.send("POST", "/v1/batches", files=[*parts, *write_options(**options)])
+        """Fuse one face into several targets; an item whose picture was not made has a `problem` instead.
+
+        Several sources and `reference` are as in `fuse`.
+        """
+        parts = [*write_sources(source), *(write_picture("target", target) for target in targets)]
+        parts += write_choice(reference, reference_similarity, options)
+        answer = self.connection.send("POST", "/v1/batches", files=parts)
         return tuple(read_archive(io.BytesIO(answer.content)))
 
     def create_job(
@@ -150,18 +159,22 @@ class FusionClient:
         target_uris: Sequence[str] = (),
         webhook: str | None = None,
         idempotency_key: str | None = None,
+        reference: PictureInput | None = None,
+        reference_similarity: float | None = None,
         **options: Unpack[FuseOptions],
     ) -> Job:
         """Start a job: many targets of one face, made one after the other while the client does something else.
 
         URIs name pictures below a folder that the operator allows; `source` is None if `source_uri` names it. `webhook`
         is the URL that is told when the job has ended. With an `idempotency_key` a repeated call gets the same job.
+        `reference` chooses the face of each target, as in `fuse`.
         """
         parts = [] if source is None else [write_source(source)]
         parts += [write_picture("target", target) for target in targets]
         parts += write_fields({"source_uri": source_uri, "target_uri": target_uris, "webhook": webhook})
+        parts += write_choice(reference, reference_similarity, options)
         headers = {} if idempotency_key is None else {"Idempotency-Key": write_quoted(idempotency_key)}
-        content: dict[str, Any] = {"files": [*parts, *write_options(**options)], "headers": headers}
+        content: dict[str, Any] = {"files": parts, "headers": headers}
         return build_answer(Job, self.connection.ask("POST", "/v1/jobs", **content))
 
     def get_job(self, job: str) -> Job:

@@ -24,6 +24,10 @@ def add_fuse(verbs: Verbs) -> None:
         arguments="SOURCE TARGET OUTPUT --bundle BUNDLE [options]",
         examples=[
             ("fusionray fuse a.jpg b.jpg fused.png --bundle runs/mine/bundle", "the face of a.jpg in b.jpg"),
+            (
+                "fusionray fuse a.jpg two.jpg fused.png --source b.jpg --faces 0,1 --bundle runs/mine/bundle",
+                "a.jpg for the largest face, b.jpg for the next",
+            ),
         ],
     )
     parser.add_argument("source", metavar="SOURCE", help="picture of the identity")
@@ -38,6 +42,14 @@ def add_fuse(verbs: Verbs) -> None:
         metavar="WHICH",
         default="largest",
         help="faces of the target to change: largest, all, or numbers by size, as in 0,2 (largest)",
+    )
+    faces.add_argument(
+        "--source",
+        dest="more_sources",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a further source, for the next number in --faces (SOURCE is for the first); repeat it for more",
     )
     faces.add_argument(
         "--reference", metavar="FILE", help="picture of a person: change the face of the target that is most similar"
@@ -80,7 +92,7 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.faces.detect import build_detector
     from fusionray.faces.image_header import has_half_chroma
     from fusionray.faces.metadata import read_metadata
-    from fusionray.runtime.face_preprocessor import SELECTION_PATTERN
+    from fusionray.runtime.face_preprocessor import SELECTION_PATTERN, check_sources
     from fusionray.runtime.fuser import Fuser
     from fusionray.safety.mark import Mark, MarkConfig
     from fusionray.safety.output import encode_output
@@ -93,20 +105,25 @@ def run_fuse(options: argparse.Namespace) -> None:
         raise ValueError("--faces and --reference: give one of them")
     if options.faces == "reference" or not re.match(SELECTION_PATTERN, options.faces):
         raise ValueError(f"--faces {options.faces}: give largest, all, or numbers of faces such as 0,2")
+    try:
+        check_sources(1 + len(options.more_sources), options.faces)
+    except ValueError as error:
+        raise ValueError(f"--faces {options.faces}: {error}") from None
     if not 0.0 <= options.strength <= 1.0:
         raise ValueError(f"--strength {options.strength:g}: give a number from 0 (the target as it is) to 1")
     formats = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
     output = Path(options.output)
     if output.suffix.lower() not in formats:
         raise ValueError(f"{output}: the name of the result must end in .png, .jpg or .webp")
-    source, target = read_picture(options.source), read_picture(options.target)
+    sources = [read_picture(place) for place in (options.source, *options.more_sources)]
+    target = read_picture(options.target)
     signing = {"certificate": options.certificate, "key": options.key}
     settings = validate(SigningConfig, signing, "--certificate, --key")
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
     signer = build_signer(settings)
     fuser = Fuser(bundle, build_detector(options.detector))
-    encoded = fuser.encode_source(source)
+    encoded = [fuser.encode_source(source) for source in sources]
     chosen = choose_faces(fuser.preprocessor, target, options)
     if options.target_policy is not None:
         tree = read_yaml(Path(options.target_policy))

@@ -155,11 +155,32 @@ def pick_faces(found: Sequence[Face], selection: FaceSelection) -> list[Face]:
     """
     if selection in ("largest", "all"):
         return list(found)
-    numbers = list(dict.fromkeys(int(number) for number in selection.split(",")))
+    numbers = read_numbers(selection)
     if max(numbers) >= len(found):
         shown = f"{len(found)} faces, numbered from 0 by their size" if len(found) > 1 else "one face, number 0"
         raise ImageRejected("no_such_face", f"the target picture shows {shown}; there is no face {max(numbers)}")
     return [found[number] for number in numbers]
+
+
+def read_numbers(selection: FaceSelection) -> list[int]:
+    """Return the numbers of faces in a selection, each once, in their order; none if it is a word."""
+    if selection in ("largest", "all", "reference"):
+        return []
+    return list(dict.fromkeys(int(number) for number in selection.split(",")))
+
+
+def check_sources(num_sources: int, selection: FaceSelection) -> None:
+    """Check that a selection names a face by number for each of several sources; one source is for all faces.
+
+    Raises: ValueError.
+    """
+    num_faces = len(read_numbers(selection))
+    if num_sources > 1 and num_faces != num_sources:
+        numbers = ",".join(map(str, range(num_sources)))
+        raise ValueError(
+            f"{num_sources} sources are for as many faces, and {num_faces} are named by number; name {num_sources}, as "
+            f"in {numbers}"
+        )
 
 
 def find_largest_face(detector: Detector, image: Image, role: PictureRole) -> Face:

@@ -88,15 +88,30 @@ class Fuser:
         Raises: NoFaceFound naming the target picture; ImageRejected ("no_such_face").
         """
         chosen = pick_faces(search_faces(self.preprocessor.detector, target_image, faces), faces)
-        return self.fuse_chosen(source, target_image, chosen, strength)
+        return self.fuse_chosen([source], target_image, chosen, strength)
 
     def fuse_chosen(
-        self, source: FloatArray, target_image: Image, chosen: Sequence[Face], strength: float = 1.0
+        self, sources: Sequence[FloatArray], target_image: Image, chosen: Sequence[Face], strength: float = 1.0
     ) -> FusedPicture:
-        """Give faces that were found in a target picture the identity of an encoded source."""
+        """Give faces that were found in a target picture the identities of encoded sources: one, or one for each face.
+
+        Raises: ValueError for another number of sources.
+        """
         target = self.preprocessor.cut_crops(target_image, chosen)
-        fused = self.crop_fuser.fuse(np.repeat(source[None], len(target.crops), axis=0), target.crops)
+        fused = self.crop_fuser.fuse(stack_sources(sources, len(chosen)), target.crops)
         return paste_fused(target_image.copy(), target, fused, strength)
+
+
+def stack_sources(sources: Sequence[FloatArray], num_faces: int) -> FloatArray:
+    """Return an encoded source for each face, [N,...]: the same one for all, or the first for the first and so on.
+
+    Raises: ValueError if their numbers differ.
+    """
+    if len(sources) == 1:
+        return np.repeat(sources[0][None], num_faces, axis=0)
+    if len(sources) != num_faces:
+        raise ValueError(f"{len(sources)} sources for {num_faces} faces; give one, or one for each face")
+    return np.stack(sources)
 
 
 def paste_fused(target_image: Image, target: FaceCrops, fused: FusedCrops, strength: float = 1.0) -> FusedPicture:

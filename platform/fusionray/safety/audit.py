@@ -68,6 +68,13 @@ class AuditEntry:
 
 
 @dataclass(frozen=True)
+class SourcesAuditEntry(AuditEntry):
+    """One request with several sources, in their order; `source_sha256` is the first of them."""
+
+    sources_sha256: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class TaskAuditEntry(AuditEntry):
     """One request for anything else than a fused picture; what it sends has names of its own."""
 

@@ -154,11 +154,11 @@ class ReferenceFace:
 class FuseTask:
     """One picture to make: encoded pictures, the version that makes it, the client's options.
 
-    `source` is a picture, or the handle of an identity of `owner`. `deadline` is a time of `time.time()`, so that it
-    holds on other machines with synchronised clocks.
+    `sources` are pictures, or handles of identities of `owner`: one, or one for each number in `options.faces`.
+    `deadline` is a time of `time.time()`, so that it holds on other machines with synchronised clocks.
     """
 
-    source: bytes | str
+    sources: tuple[bytes | str, ...]
     target: bytes
     version: ModelVersion
     options: FuseOptions
@@ -265,10 +265,10 @@ class PictureReply:
 
 @dataclass(frozen=True)
 class FuseReply(PictureReply):
-    """A fused picture; `boxes` are the faces that were replaced, `source_sha256` is the hash of the source picture."""
+    """A fused picture; `boxes` are the faces that were replaced, `sources_sha256` the hashes of the source pictures."""
 
     boxes: tuple[FaceBox, ...]
-    source_sha256: str
+    sources_sha256: tuple[str, ...]
 
 
 @dataclass(frozen=True)

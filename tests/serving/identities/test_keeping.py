@@ -273,7 +273,46 @@ def test_every_request_leaves_a_line_without_a_picture(kept: Kept, ada: httpx.Cl
     assert (entry["source_sha256"], entry["target_sha256"]) == (hash_bytes(SOURCE), hash_bytes(TARGETS[2]))
     assert entry["output_sha256"] == hash_bytes(answer.content)
     assert (entry["status"], entry["num_faces"]) == (200, 1)
+    assert "sources_sha256" not in entry
     assert kept.keys["ada"] not in kept.audit.read_text()
+
+
+def test_several_sources_need_consent_each_and_stand_in_the_line(kept: Kept, ada: httpx.Client) -> None:
+    row = np.hstack([draw_person(4), draw_person(5)])
+    handles = [keep(ada, source) for source in (SOURCE, OTHER_SOURCE)]
+    by_files = [("source", SOURCE), ("source", OTHER_SOURCE)]
+    target, faces = ("target", encode(row)), {"faces": "1,0"}
+    hashes = [hash_bytes(source) for source in (SOURCE, OTHER_SOURCE)]
+    unknown = f"id_{'A' * 43}"
+    sent = [
+        ([*by_files, target], {}, (200, ""), hashes),
+        ([target], {"identity": handles}, (200, ""), hashes),
+        (
+            [by_files[0], ("source", REFUSED), target],
+            {},
+            (403, "consent_source_not_permitted"),
+            [hashes[0], hash_bytes(REFUSED)],
+        ),
+        (
+            [target],
+            {"identity": [handles[0], unknown]},
+            (404, "unknown_identity"),
+            [hash_bytes(handle.encode()) for handle in (handles[0], unknown)],
+        ),
+    ]
+    for number, (files, data, (status, reason), expected) in enumerate(sent):
+        headers = {"x-request-id": f"of-several-{number}"}
+        answer = ada.post("/v1/fuse", files=files, data={**faces, **data}, headers=headers)
+        assert answer.status_code == status, answer.text
+        if status != 200:
+            assert refused(answer) == (status, reason)
+            assert answer.json()["detail"].startswith("source 2: ")
+        (line,) = [line for line in kept.audit.read_text().splitlines() if f"of-several-{number}" in line]
+        entry = json.loads(line)
+        assert (entry["status"], entry["reason"]) == (status, reason)
+        assert (entry["sources_sha256"], entry["source_sha256"]) == (expected, expected[0])
+    assert not any(handle in kept.audit.read_text() for handle in (*handles, unknown))
+    assert check_chain(kept.audit).is_whole
 
 
 def test_the_line_of_a_stored_face_names_its_source_and_not_its_handle(kept: Kept, ada: httpx.Client) -> None:

@@ -119,20 +119,23 @@ def test_a_job_of_a_handle_and_of_files_gets_both(
 ) -> None:
     seen = []
     (tmp_path / "target").write_bytes(b"from a file")
-    inputs = JobInputs(identity="id_handle", consent="secret token")
-    job = store.create("ann", NewJob({}, None, [tmp_path / "target"], inputs)).status.job
-    assert not (tmp_path / "target").exists()
+    (tmp_path / "reference").write_bytes(b"a reference")
+    inputs = JobInputs(identity="id_handle", consent="secret token", reference_similarity=0.5)
+    new = NewJob({}, None, [tmp_path / "target"], inputs, reference=tmp_path / "reference")
+    job = store.create("ann", new).status.job
+    assert list(tmp_path.glob("target")) == list(tmp_path.glob("reference")) == []
     stored = [path.read_bytes() for path in (store.jobs / job).rglob("*") if path.is_file()]
     assert not any(secret in data for secret in (b"id_handle", b"secret token") for data in stored)
 
     def work(item: JobItem) -> ItemOutcome:
-        seen.append((item.inputs.source, item.inputs.identity, item.inputs.consent, item.target))
+        seen.append((item.inputs.source, item.inputs.identity, item.inputs.consent, item.inputs.reference, item.target))
         return copy_target(item)
 
     start(store, work)
     assert wait_until_ended(store, job).state == "done"
-    assert seen == [(None, "id_handle", "secret token", b"from a file")]
+    assert seen == [(None, "id_handle", "secret token", b"a reference", b"from a file")]
     wait_for(lambda: not (store.jobs / job / "secrets").exists())
+    assert not (store.jobs / job / "reference").exists()
     assert not any(b"id_handle" in path.read_bytes() for path in (store.jobs / job).rglob("*") if path.is_file())
 
 

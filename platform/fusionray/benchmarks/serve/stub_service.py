@@ -54,7 +54,7 @@ class StubPictures:
             test_key=True,
             timing=timing,
             boxes=NO_FACE,
-            source_sha256="",
+            sources_sha256=("",),
         )
 
     async def find_faces(self, task: FindTask) -> Problem:

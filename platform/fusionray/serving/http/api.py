@@ -30,6 +30,7 @@ def build_api(ingress: Ingress) -> FastAPI:
     """
     api = FastAPI(title="fusionray", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     api.state.default_format = ingress.config.default_format
+    api.state.max_sources = ingress.config.limits.max_faces
     add_problem_handlers(api)
     for task in ingress.tasks.values():
         task.add_routes(api)

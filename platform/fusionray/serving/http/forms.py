@@ -7,40 +7,42 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Form, Query, Request, UploadFile
+from fastapi import Depends, File, Form, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 
 from fusionray.faces.image_header import PictureFormat
-from fusionray.runtime.face_preprocessor import REFERENCE_SIMILARITY, SELECTION_PATTERN, FaceSelection
+from fusionray.runtime.face_preprocessor import REFERENCE_SIMILARITY, SELECTION_PATTERN, FaceSelection, check_sources
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import NAME_PATTERN
 from fusionray.serving.http.accept import find_accepted_format
 from fusionray.serving.schema import FuseOptions, PictureOptions, ReferenceFace
 
-# The bytes of a picture, or the handle of an identity.
-Source = bytes | str
+# Bytes of pictures, or handles of identities: one, or one for each numbered face.
+Sources = tuple[bytes | str, ...]
+Handle = Annotated[str, Form(min_length=1, max_length=100)]
+FACES = (
+    "Faces of the target that are fused: largest (default), all, reference, or numbers by size (0,2; 0: the largest)."
+)
+SEVERAL = "Several are for as many numbered faces: the first for the first number in `faces`, and so on."
+ReferenceFile = Annotated[
+    UploadFile | None,
+    File(description="For `faces=reference`: fuse the face that is most similar to the largest one of this picture."),
+]
+ReferenceSimilarity = Annotated[
+    float,
+    Form(
+        ge=-1.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="Least similarity with the reference, a cosine; the right one depends on the model.",
+    ),
+]
 
 
 def find_caller(request: Request) -> Caller:
     """Return the caller that `ApiKeyMiddleware` found."""
     caller: Caller = request.state.caller
     return caller
-
-
-async def read_source(
-    source: UploadFile | None = None, identity: Annotated[str | None, Form(max_length=100)] = None
-) -> Source:
-    """Read the source of a request: either a picture, or the handle of an identity.
-
-    Raises: RequestValidationError.
-    """
-    if (source is None) == (identity is None):
-        msg = "send one of `source` (a picture) and `identity` (a handle)"
-        raise RequestValidationError([{"loc": ("body", "source"), "msg": msg, "type": "value_error"}])
-    if source is not None:
-        return await source.read()
-    assert identity is not None
-    return identity
 
 
 async def read_model(
@@ -72,8 +74,12 @@ async def read_picture_options(
 async def read_options(
     request: Request,
     *,
-    faces_in_form: Annotated[FaceSelection | None, Form(alias="faces", pattern=SELECTION_PATTERN)] = None,
-    faces_in_query: Annotated[FaceSelection | None, Query(alias="faces", pattern=SELECTION_PATTERN)] = None,
+    faces_in_form: Annotated[
+        FaceSelection | None, Form(alias="faces", pattern=SELECTION_PATTERN, description=FACES)
+    ] = None,
+    faces_in_query: Annotated[
+        FaceSelection | None, Query(alias="faces", pattern=SELECTION_PATTERN, description=FACES)
+    ] = None,
     format_in_form: Annotated[PictureFormat | None, Form(alias="format")] = None,
     format_in_query: Annotated[PictureFormat | None, Query(alias="format")] = None,
     mark: Annotated[bool, Form()] = False,
@@ -90,16 +96,50 @@ async def read_options(
     )
 
 
+async def read_sources(
+    request: Request,
+    options: Annotated[FuseOptions, Depends(read_options)],
+    source: Annotated[list[UploadFile], File(description=f"The picture whose face is taken. {SEVERAL}")] = [],  # noqa: B006
+    identity: Annotated[list[Handle], Form(description=f"Handle of a stored face. {SEVERAL}")] = [],  # noqa: B006
+) -> Sources:
+    """Read the sources of a request: either pictures, or handles of identities.
+
+    Raises: RequestValidationError.
+    """
+    if bool(source) == bool(identity):
+        raise build_refusal("source", "send either `source` (a picture) or `identity` (a handle), not both")
+    name, num_sources = ("source", len(source)) if source else ("identity", len(identity))
+    if num_sources > request.app.state.max_sources:
+        raise build_refusal(name, f"{num_sources} were sent; {request.app.state.max_sources} are the limit")
+    try:
+        check_sources(num_sources, options.faces)
+    except ValueError as error:
+        raise build_refusal("faces", str(error)) from None
+    return tuple([await one.read() for one in source]) or tuple(identity)
+
+
 async def read_reference(
     options: Annotated[FuseOptions, Depends(read_options)],
-    reference: UploadFile | None = None,
-    reference_similarity: Annotated[float, Form(ge=-1.0, le=1.0, allow_inf_nan=False)] = REFERENCE_SIMILARITY,
+    reference: ReferenceFile = None,
+    reference_similarity: ReferenceSimilarity = REFERENCE_SIMILARITY,
 ) -> ReferenceFace | None:
     """Read the picture of the face that is to be fused, which `faces=reference` needs.
 
     Raises: RequestValidationError.
     """
-    if (options.faces == "reference") != (reference is not None):
-        msg = "send `faces=reference` and the picture `reference` together"
-        raise RequestValidationError([{"loc": ("body", "reference"), "msg": msg, "type": "value_error"}])
+    check_reference(options, reference)
     return None if reference is None else ReferenceFace(await reference.read(), reference_similarity)
+
+
+def check_reference(options: FuseOptions, reference: UploadFile | None) -> None:
+    """Check that a reference comes where the options need one, and only there.
+
+    Raises: RequestValidationError.
+    """
+    if (options.faces == "reference") != (reference is not None):
+        raise build_refusal("reference", "send `faces=reference` and the picture `reference` together")
+
+
+def build_refusal(field: str, msg: str) -> RequestValidationError:
+    """Build the error of a field that the types of the form cannot refuse."""
+    return RequestValidationError([{"loc": ("body", field), "msg": msg, "type": "value_error"}])

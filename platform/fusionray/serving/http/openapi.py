@@ -121,7 +121,7 @@ def complete_document(api: FastAPI) -> None:
 
 
 def describe_form(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Declare the kinds of pictures that each file of a form takes, and that it names one source."""
+    """Declare the kinds of pictures that each file of a form takes, and that it has one of the fields for sources."""
     form = operation.get("requestBody", {}).get("content", {}).get("multipart/form-data")
     if form is None:
         return
@@ -133,7 +133,8 @@ def describe_form(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
         schema["oneOf"] = [{"required": [name]} for name in sources]
     if {"target", "target_uri"} <= fields.keys():
         schema["anyOf"] = [{"required": [name]} for name in ("target", "target_uri")]
-        for name in ("target", "target_uri"):
+    for name in ("source", "identity", "target", "target_uri"):
+        if fields.get(name, {}).get("type") == "array":
             fields[name].pop("default", None)
             fields[name]["minItems"] = 1
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, FastAPI, File, Request, Response, UploadFile
 
-from fusionray.serving.http.forms import Source, find_caller, read_model, read_options, read_source
+from fusionray.serving.http.forms import Sources, find_caller, read_model, read_options, read_reference, read_sources
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer
 from fusionray.serving.jobs.items import ItemOutcome, write_archive
 from fusionray.serving.pipeline.fusion_service import FuseRequest
-from fusionray.serving.schema import FuseOptions, Problem
+from fusionray.serving.schema import FuseOptions, Problem, ReferenceFace
 
 if TYPE_CHECKING:
     from fusionray.serving.tasks.face_fusion import FaceFusion
@@ -32,14 +32,14 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
     @api.post("/v1/batches", response_class=Response, responses=ZIP_RESPONSE | problems(*OF_PICTURES))
     async def batch(
         request: Request,
-        source: Annotated[Source, Depends(read_source)],
+        *,
+        sources: Annotated[Sources, Depends(read_sources)],
         target: Targets,
         options: Annotated[FuseOptions, Depends(read_options)],
         model: Annotated[str | None, Depends(read_model)],
+        reference: Annotated[ReferenceFace | None, Depends(read_reference)],
     ) -> Response:
         caller, requests = find_caller(request), task.requests
-        if refused := check_selection(options):
-            return answer(refused)
         if refused := check_number(len(target), task.config.limits.max_batch_targets, "batch"):
             return answer(refused)
         admitted = await requests.admit(caller, len(target))
@@ -47,7 +47,10 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
             return answer(admitted)
         pictures = [await one.read() for one in target]
         outcomes = await asyncio.gather(
-            *(task.make_outcome(FuseRequest(caller, source, picture, options, model)) for picture in pictures)
+            *(
+                task.make_outcome(FuseRequest(caller, sources, picture, options, model, reference))
+                for picture in pictures
+            )
         )
         requests.refund(admitted, sum(outcome.problem is not None for outcome in outcomes))
         # Copying many pictures would keep all other requests waiting.
@@ -60,14 +63,6 @@ def build_archive(outcomes: Sequence[ItemOutcome]) -> bytes:
     archive = io.BytesIO()
     write_archive(archive, enumerate(outcomes, 1))
     return archive.getvalue()
-
-
-def check_selection(options: FuseOptions) -> Problem | None:
-    """Refuse a selection that only single pictures have."""
-    if options.faces != "reference":
-        return None
-    detail = "faces: only /v1/fuse takes reference; send largest, all, or numbers"
-    return Problem(422, "bad_fields", "Field missing or not understood", detail)
 
 
 def check_number(num_targets: int, limit: int, what: str) -> Problem | None:

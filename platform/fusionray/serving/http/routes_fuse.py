@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Depends, FastAPI, Request, Response, UploadFile
+from fastapi import Depends, FastAPI, File, Request, Response, UploadFile
 
-from fusionray.serving.http.forms import Source, find_caller, read_model, read_options, read_reference, read_source
+from fusionray.serving.http.forms import Sources, find_caller, read_model, read_options, read_reference, read_sources
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer, answer_picture, picture_responses
 from fusionray.serving.pipeline.fusion_service import FuseRequest
@@ -25,8 +25,8 @@ def add_fuse_route(api: FastAPI, task: FaceFusion) -> None:
     async def fuse(
         request: Request,
         *,
-        source: Annotated[Source, Depends(read_source)],
-        target: UploadFile,
+        sources: Annotated[Sources, Depends(read_sources)],
+        target: Annotated[UploadFile, File(description="The picture to change.")],
         options: Annotated[FuseOptions, Depends(read_options)],
         model: Annotated[str | None, Depends(read_model)],
         reference: Annotated[ReferenceFace | None, Depends(read_reference)],
@@ -35,7 +35,7 @@ def add_fuse_route(api: FastAPI, task: FaceFusion) -> None:
         admitted = await task.requests.admit(caller, 1)
         if isinstance(admitted, Problem):
             return answer(admitted)
-        reply = await task.service.fuse(FuseRequest(caller, source, await target.read(), options, model, reference))
+        reply = await task.service.fuse(FuseRequest(caller, sources, await target.read(), options, model, reference))
         if isinstance(reply, Problem):
             task.requests.refund(admitted, 1)
             return answer(reply)

@@ -2,7 +2,7 @@
 
     job.json              owner and options; never changes
     secrets               handle, consent token and URIs, encrypted, until the job ends
-    source, targets/0001  source and target pictures, until the job ends
+    source, targets/0001  source and target pictures, until the job ends; likewise `reference`, if there is one
     results/0001.done     outcome of one item (platform/fusionray/serving/jobs/items.py); .failed if it is a problem
     attempts/0001         one byte for each attempt that may have ended a process
     lease-000001          worker that holds the job (platform/fusionray/storage/lease.py)
@@ -51,6 +51,9 @@ EndState = Literal["done", "failed", "cancelled"]
 
 RECORD_NAME = "job.json"
 SOURCE_NAME = "source"
+REFERENCE_NAME = "reference"
+# The pictures that all items share; `JobInputs` has fields of these names.
+PICTURES = (SOURCE_NAME, REFERENCE_NAME)
 SECRETS_NAME = "secrets"
 WEBHOOK_NAME = "webhook"
 OUTCOME_NAME = "outcome"
@@ -153,7 +156,7 @@ class JobFolder:
 
     def write_secrets(self, inputs: JobInputs, key: ServiceKey) -> None:
         """Store the inputs that are no pictures, encrypted."""
-        fields = {name: value for name, value in asdict(inputs).items() if name != "source"}
+        fields = {name: value for name, value in asdict(inputs).items() if name not in PICTURES}
         content = json.dumps(fields).encode()
         create_file(self.path / SECRETS_NAME, key.cipher.encrypt(content, self.bind(SECRETS_NAME)))
 
@@ -165,8 +168,11 @@ class JobFolder:
         encrypted = (self.path / SECRETS_NAME).read_bytes()
         fields = json.loads(key.cipher.decrypt(encrypted, self.bind(SECRETS_NAME)))
         fields["target_uris"] = tuple(fields["target_uris"])
-        shared = fields["identity"] is not None or fields["source_uri"] is not None
-        return JobInputs(source=None if shared else (self.path / SOURCE_NAME).read_bytes(), **fields)
+        if fields["identity"] is None and fields["source_uri"] is None:
+            fields["source"] = (self.path / SOURCE_NAME).read_bytes()
+        if fields["reference_similarity"] is not None:
+            fields["reference"] = (self.path / REFERENCE_NAME).read_bytes()
+        return JobInputs(**fields)
 
     def read_item(self, index: int, inputs: JobInputs) -> JobItem:
         """Read what the work on an item needs."""
@@ -310,7 +316,7 @@ class JobFolder:
         results = ("results",) if self.is_done else ()
         for name in ("targets", "attempts", RESERVE_NAME, *results):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in (SOURCE_NAME, SECRETS_NAME):
+        for name in (*PICTURES, SECRETS_NAME):
             (self.path / name).unlink(missing_ok=True)
 
 

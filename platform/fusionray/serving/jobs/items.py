@@ -17,7 +17,8 @@ ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)
 @dataclass(frozen=True)
 class JobInputs:
     """What the items of a job share: the source (a picture, the handle of an identity, or a URI), the client's consent
-    token, and the URIs of the last targets; those before are pictures.
+    token, the URIs of the last targets (those before are pictures), and the reference with its least similarity, -1 to
+    1, if the faces are chosen by one.
     """
 
     source: bytes | None = None
@@ -25,6 +26,8 @@ class JobInputs:
     source_uri: str | None = None
     consent: str | None = None
     target_uris: tuple[str, ...] = ()
+    reference: bytes | None = None
+    reference_similarity: float | None = None
 
 
 @dataclass(frozen=True)

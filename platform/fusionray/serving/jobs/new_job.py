@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusionray.serving.jobs.folder import RECORD_NAME, SOURCE_NAME, JobFolder, sync_file
+from fusionray.serving.jobs.folder import RECORD_NAME, REFERENCE_NAME, SOURCE_NAME, JobFolder, sync_file
 from fusionray.serving.jobs.items import JobInputs
 from fusionray.serving.jobs.service_key import ServiceKey
 from fusionray.serving.jobs.webhooks import write_address
@@ -33,6 +33,7 @@ class NewJob:
     host: str | None = None
     idempotency_key: str | None = None
     fingerprint: str | None = None
+    reference: bytes | Path | None = None
 
     @property
     def total(self) -> int:
@@ -42,7 +43,7 @@ class NewJob:
     @property
     def num_bytes(self) -> int:
         """Return the size of the pictures."""
-        pictures = [*self.targets, *([] if self.source is None else [self.source])]
+        pictures = [*self.targets, *(picture for picture in (self.source, self.reference) if picture is not None)]
         sizes = (picture.stat().st_size if isinstance(picture, Path) else len(picture) for picture in pictures)
         return sum(sizes) + URI_BYTES * len(self.inputs.target_uris)
 
@@ -57,8 +58,9 @@ def write_job(folder: JobFolder, new: NewJob, key: ServiceKey) -> None:
         make_private_folder(folder.path / name)
     for index, target in enumerate(new.targets, 1):
         place_picture(target, folder.path / "targets" / f"{index:04d}")
-    if new.source is not None:
-        place_picture(new.source, folder.path / SOURCE_NAME)
+    for name, picture in ((SOURCE_NAME, new.source), (REFERENCE_NAME, new.reference)):
+        if picture is not None:
+            place_picture(picture, folder.path / name)
     folder.write_secrets(new.inputs, key)
     if new.webhook is not None:
         write_address(folder, new.webhook, key)

@@ -6,11 +6,11 @@ import asyncio
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import cv2
-import numpy as np
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.detect import DetectorPool
@@ -27,7 +27,7 @@ from fusionray.runtime.face_preprocessor import (
     pick_faces,
     search_faces,
 )
-from fusionray.runtime.fuser import paste_fused
+from fusionray.runtime.fuser import paste_fused, stack_sources
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
@@ -41,7 +41,8 @@ from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_cache import ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
-from fusionray.serving.pipeline.source_file import encode_source_file
+from fusionray.serving.pipeline.reference_faces import ReferenceFaces
+from fusionray.serving.pipeline.source_faces import SourceFaces
 from fusionray.serving.schema import (
     FacesReply,
     FindTask,
@@ -58,14 +59,14 @@ from fusionray.serving.schema import (
 
 @dataclass(frozen=True, eq=False)
 class PreparedTarget:
-    """A decoded target picture, its faces, the encoded source identity, the hash of the source picture, and the format
-    of the answer.
+    """A decoded target picture, its faces with an encoded source for each, the hashes of the source pictures, and the
+    format of the answer.
     """
 
     target: Image
     faces: FaceCrops
-    source: FloatArray
-    source_sha256: str
+    sources: FloatArray
+    sources_sha256: tuple[str, ...]
     picture_format: PictureFormat
 
 
@@ -90,6 +91,7 @@ class FaceStage:
         self.threads = ThreadPoolExecutor(num_threads, "faces")
         self.detectors = DetectorPool(config.detector, num_threads, config.smallest_face)
         self.found = FoundFaces(config.faces.remember_seconds)
+        self.references = ReferenceFaces()
         self.models = ModelCache(
             lambda version: LoadedPreprocessor(version, config, self.detectors), config.models_per_replica
         )
@@ -97,6 +99,7 @@ class FaceStage:
         self.target_policy = open_target_policy(config.target_policy)
         self.identities = open_store(config.identities)
         self.codec = PictureCodec(config)
+        self.sources = SourceFaces(self.codec, self.policy, self.identities)
         self.budget = MemoryBudget(config.limits.decoded_bytes)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
@@ -112,10 +115,18 @@ class FaceStage:
         """
         watch = Stopwatch()
         loaded = await self.models.get(task.version)
-        sent = (task.source, task.target, task.reference.picture if task.reference else None)
+        sent = (*task.sources, task.target, task.reference.picture if task.reference else None)
         pictures = [picture for picture in sent if isinstance(picture, bytes)]
-        async with self.budget.reserve(pictures):
-            return await self.fuse_within_budget(task, loaded, watch)
+        # While targets of a batch wait for memory, the reference that they share is kept.
+        with self.hold_reference(task):
+            async with self.budget.reserve(pictures):
+                return await self.fuse_within_budget(task, loaded, watch)
+
+    def hold_reference(self, task: FuseTask) -> AbstractContextManager[None]:
+        """Keep the reference face of a task, if it has one, for the length of a `with` block."""
+        if task.reference is None:
+            return nullcontext()
+        return self.references.hold(task.reference.picture, task.version.bundle)
 
     async def fuse_within_budget(
         self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch
@@ -126,9 +137,8 @@ class FaceStage:
             prepared = await loop.run_in_executor(self.threads, self.analyse, task, loaded, watch)
             if isinstance(prepared, Problem):
                 return prepared
-            sources = np.repeat(prepared.source[None], len(prepared.faces.crops), axis=0)
             with watch.over("fuse"):
-                fused, waited = await self.fuser.fuse(task.version, sources, prepared.faces.crops)
+                fused, waited = await self.fuser.fuse(task.version, prepared.sources, prepared.faces.crops)
             watch.times["queue"] = waited * 1000.0
             watch.times["fuse"] -= watch.times["queue"]
             data = await loop.run_in_executor(self.threads, self.finish, task, prepared, fused, loaded, watch)
@@ -136,7 +146,7 @@ class FaceStage:
             data=data,
             media_type=f"image/{prepared.picture_format}",
             boxes=prepared.faces.boxes,
-            source_sha256=prepared.source_sha256,
+            sources_sha256=prepared.sources_sha256,
             model=loaded.provenance.model,
             bundle=loaded.provenance.bundle,
             test_key=self.codec.signer.is_test,
@@ -144,7 +154,7 @@ class FaceStage:
         )
 
     def analyse(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> PreparedTarget | Problem:
-        """Decode and read both pictures, on the calling thread.
+        """Decode and read the pictures, on the calling thread.
 
         Raises: TimeoutError if the deadline has passed; ConsentRefused, TargetRefused, UnknownIdentity.
         """
@@ -152,11 +162,12 @@ class FaceStage:
             raise TimeoutError
         role: PictureRole = "source"
         try:
-            source, source_sha256 = self.encode_source(task, loaded, watch)
+            sources, hashes = self.sources.encode(task, loaded.preprocessor, watch)
             if task.reference is not None:
-                role = "reference"
+                role, picture = "reference", task.reference.picture
                 with watch.over("read"):
-                    reference = self.embed_reference(task.reference.picture, loaded)
+                    read = partial(self.embed_reference, picture, loaded)
+                    reference = self.references.get(picture, task.version.bundle, read)
             role = "target"
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
@@ -178,28 +189,7 @@ class FaceStage:
         except ImageRejected as error:
             return describe_fault(error, role)
         picture_format = task.options.picture_format or answer_format(task.target)
-        return PreparedTarget(target_image, faces, source, source_sha256, picture_format)
-
-    def encode_source(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> tuple[FloatArray, str]:
-        """Encode the source identity: from a picture, or from a stored face, once for each version.
-
-        The consent policy is asked each time. Returns the identity, and the sha256 of the source picture.
-
-        Raises: ImageRejected, ConsentRefused, UnknownIdentity.
-        """
-        if isinstance(task.source, bytes):
-            source = encode_source_file(task.source, self.codec, loaded.preprocessor, watch)
-            digest = hash_bytes(task.source)
-            self.policy.check(digest, source, task.options.consent, task.owner)
-            return source, digest
-        with watch.over("read"):
-            kept = self.identities.get(task.source, task.owner)
-            known = kept.readings.get(task.version.bundle)
-            if known is None:
-                known = loaded.preprocessor.encode_face(kept.decode_region(), kept.face)
-                self.identities.add_reading(task.source, task.version.bundle, known)
-        self.policy.check(kept.source_sha256, known, task.options.consent or kept.consent, task.owner)
-        return known, kept.source_sha256
+        return PreparedTarget(target_image, faces, stack_sources(sources, len(chosen)), hashes, picture_format)
 
     def embed_reference(self, picture: bytes, loaded: LoadedPreprocessor) -> FloatArray:
         """Compute the identity of the largest face of an encoded picture, float32 [E].

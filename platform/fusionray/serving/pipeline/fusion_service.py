@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusionray.bundle.description import FACE_FUSION
-from fusionray.safety.audit import AuditEntry, TaskAuditEntry, hash_bytes
+from fusionray.safety.audit import AuditEntry, SourcesAuditEntry, TaskAuditEntry, hash_bytes
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.identities.store import IdentityStore
 from fusionray.serving.pipeline.picture_service import PictureService
@@ -30,10 +30,13 @@ from fusionray.serving.schema import (
 
 @dataclass(frozen=True)
 class FuseRequest:
-    """One request of a caller: a source (a picture, or the handle of an identity), a target, and options."""
+    """One request of a caller: sources (pictures, or handles of identities), a target, and options.
+
+    One source is for all faces; of several, each is for one of the numbers in `options.faces`.
+    """
 
     caller: Caller
-    source: bytes | str
+    sources: tuple[bytes | str, ...]
     target: bytes
     options: FuseOptions
     model: str | None
@@ -41,19 +44,27 @@ class FuseRequest:
     asked_at: float = field(default_factory=time.perf_counter)
 
     def write_entry(self, reply: Any, common: dict[str, Any]) -> AuditEntry:
-        """Build the entry with the hashes of both pictures.
+        """Build the entry with the hashes of the pictures.
 
         If a request with a handle fails, the picture behind it may be unknown: then the handle, a secret, is hashed.
         """
-        source = self.source.encode() if isinstance(self.source, str) else self.source
         fused = isinstance(reply, FuseReply)
-        return AuditEntry(
+        hashes = reply.sources_sha256 if fused else tuple(map(hash_source, self.sources))
+        fields = {
             **common,
-            source_sha256=reply.source_sha256 if fused else hash_bytes(source),
-            target_sha256=hash_bytes(self.target),
-            reference_sha256=hash_bytes(self.reference.picture) if self.reference else None,
-            num_faces=len(reply.boxes) if fused else None,
-        )
+            "source_sha256": hashes[0],
+            "target_sha256": hash_bytes(self.target),
+            "reference_sha256": hash_bytes(self.reference.picture) if self.reference else None,
+            "num_faces": len(reply.boxes) if fused else None,
+        }
+        if len(hashes) > 1:
+            return SourcesAuditEntry(**fields, sources_sha256=hashes)
+        return AuditEntry(**fields)
+
+
+def hash_source(source: bytes | str) -> str:
+    """Return the sha256 of a picture or handle, hexadecimal."""
+    return hash_bytes(source.encode() if isinstance(source, str) else source)
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ class FusionService:
             return await requests.close(request, version, "")
         deadline = time.time() + requests.config.limits.request_timeout_seconds
         who, options = request.caller.name, request.options
-        task = FuseTask(request.source, request.target, version, options, deadline, who, request.reference)
+        task = FuseTask(request.sources, request.target, version, options, deadline, who, request.reference)
         reply = await requests.close(request, await requests.wait_for(self.pictures.fuse(task)), version.name)
         if isinstance(reply, FuseReply):
             requests.metrics.faces.inc(len(reply.boxes), {"model": version.name})

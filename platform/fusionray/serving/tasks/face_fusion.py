@@ -24,7 +24,7 @@ from fusionray.serving.http.routes_identities import add_identity_routes
 from fusionray.serving.http.static_page import page_routes
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.jobs.folder import JobFolder
-from fusionray.serving.jobs.items import ItemOutcome, JobItem
+from fusionray.serving.jobs.items import ItemOutcome, JobInputs, JobItem
 from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.jobs.uris import UriReader
 from fusionray.serving.jobs.webhooks import WebhookSender
@@ -35,7 +35,7 @@ from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.picture_codec import describe_fault
 from fusionray.serving.pipeline.picture_service import PictureService, RemotePictures
 from fusionray.serving.pipeline.request_service import RequestService
-from fusionray.serving.schema import FuseOptions, ModelCard, ModelVersion, Problem
+from fusionray.serving.schema import FuseOptions, ModelCard, ModelVersion, Problem, ReferenceFace
 
 # If the service is busy, an item of a job waits so long, so often, before it counts as an attempt.
 BUSY_WAIT_SECONDS, MAX_BUSY_WAITS = 1.0, 60
@@ -166,7 +166,7 @@ class FaceFusion:
             return ItemOutcome(problem=describe_fault(error, str(error).partition(" ")[0]).document())
         caller = Caller(item.owner, request=f"{item.job}-{item.index}")
         options = FuseOptions(**{**item.options["fuse"], "consent": item.inputs.consent})
-        request = FuseRequest(caller, source, target, options, item.options["model"])
+        request = FuseRequest(caller, (source,), target, options, item.options["model"], find_reference(item.inputs))
         for _ in range(MAX_BUSY_WAITS):
             outcome = asyncio.run_coroutine_threadsafe(self.make_outcome(request), self.loop).result()
             if outcome.problem is None or outcome.problem["status"] != 503:
@@ -190,3 +190,10 @@ class FaceFusion:
         source = inputs.source if inputs.source is not None else inputs.identity
         assert source is not None
         return source, target
+
+
+def find_reference(inputs: JobInputs) -> ReferenceFace | None:
+    """Return the reference face of a job, if it has one."""
+    if inputs.reference is None or inputs.reference_similarity is None:
+        return None
+    return ReferenceFace(inputs.reference, inputs.reference_similarity)

@@ -8,11 +8,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, cast
 
-from fastapi import File, Form, Header, UploadFile
-from fastapi.exceptions import RequestValidationError
+from fastapi import Depends, File, Form, Header, Request, UploadFile
 from starlette.exceptions import HTTPException
 
+from fusionray.runtime.face_preprocessor import REFERENCE_SIMILARITY
 from fusionray.serving.addresses import is_loopback
+from fusionray.serving.http.forms import (
+    ReferenceFile,
+    ReferenceSimilarity,
+    build_refusal,
+    check_reference,
+    read_options,
+)
 from fusionray.serving.http.jobs.uploads import StoredUpload
 from fusionray.serving.jobs.items import JobInputs
 from fusionray.serving.jobs.new_job import NewJob
@@ -38,6 +45,8 @@ class JobForm:
     target_uris: tuple[str, ...]
     webhook: str | None
     idempotency_key: str | None
+    reference: StoredUpload | None
+    reference_similarity: float
 
     @property
     def total(self) -> int:
@@ -46,6 +55,8 @@ class JobForm:
 
 
 async def read_form(
+    request: Request,
+    options: Annotated[FuseOptions, Depends(read_options)],
     *,
     source: Annotated[UploadFile | None, File(description="The picture whose face is taken.")] = None,
     identity: Annotated[str | None, Form(max_length=100, description="Handle of a stored face.")] = None,
@@ -63,20 +74,35 @@ async def read_form(
         str | None,
         Header(description="A string in quotation marks: a repeated request with it gets the job of the first one."),
     ] = None,
+    reference: ReferenceFile = None,
+    reference_similarity: ReferenceSimilarity = REFERENCE_SIMILARITY,
 ) -> JobForm:
     """Read the pictures of a request.
 
     Raises: RequestValidationError; HTTPException 400 for a malformed idempotency key.
     """
     key = read_idempotency_key(idempotency_key)
+    # Of a repeated field, the types of the form take the last one.
+    sent = await request.form()
+    for name in ("source", "identity", "source_uri", "reference"):
+        if (num_sent := len(sent.getlist(name))) > 1:
+            raise build_refusal(name, f"{num_sent} were sent; a job has one")
     if sum(field is not None for field in (source, identity, source_uri)) != 1:
-        msg = "send one of `source` (a picture), `identity` (a handle) and `source_uri`"
-        raise RequestValidationError([{"loc": ("body", "source"), "msg": msg, "type": "value_error"}])
+        raise build_refusal("source", "send one of `source` (a picture), `identity` (a handle) and `source_uri`")
     if not target and not target_uri:
-        msg = "send one or more of `target` (a picture) and `target_uri`"
-        raise RequestValidationError([{"loc": ("body", "target"), "msg": msg, "type": "value_error"}])
-    targets = cast("list[StoredUpload]", target)
-    return JobForm(targets, cast("StoredUpload | None", source), identity, source_uri, tuple(target_uri), webhook, key)
+        raise build_refusal("target", "send one or more of `target` (a picture) and `target_uri`")
+    check_reference(options, reference)
+    return JobForm(
+        cast("list[StoredUpload]", target),
+        cast("StoredUpload | None", source),
+        identity,
+        source_uri,
+        tuple(target_uri),
+        webhook,
+        key,
+        cast("StoredUpload | None", reference),
+        reference_similarity,
+    )
 
 
 def read_idempotency_key(header: str | None) -> str | None:
@@ -129,12 +155,13 @@ def check_webhook(url: str | None, hosts: Sequence[str]) -> Problem | None:
 def build_job(form: JobForm, options: FuseOptions, model: str, key: ServiceKey) -> NewJob:
     """Build the job of a request. The consent token, a secret, is kept apart from the options."""
     job_options = {"fuse": asdict(replace(options, consent=None)), "model": model}
-    inputs = JobInputs(None, form.identity, form.source_uri, options.consent, form.target_uris)
+    least = form.reference_similarity if form.reference else None
+    inputs = JobInputs(None, form.identity, form.source_uri, options.consent, form.target_uris, None, least)
     fingerprint = None
     if form.idempotency_key is not None:
         pictures = [upload.digest.hexdigest() for upload in form.targets]
-        source = form.source.digest.hexdigest() if form.source else None
-        content = [job_options, asdict(inputs), form.webhook, source, pictures]
+        source, reference = (each and each.digest.hexdigest() for each in (form.source, form.reference))
+        content = [job_options, asdict(inputs), form.webhook, source, reference, pictures]
         fingerprint = key.name("request", json.dumps(content, sort_keys=True))
     return NewJob(
         job_options,
@@ -145,4 +172,5 @@ def build_job(form: JobForm, options: FuseOptions, model: str, key: ServiceKey) 
         find_host(form.webhook) if form.webhook else None,
         form.idempotency_key,
         fingerprint,
+        form.reference.path if form.reference else None,
     )

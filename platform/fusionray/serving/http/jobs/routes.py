@@ -24,7 +24,7 @@ from fusionray.serving.http.middleware import BodyLimit
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer
-from fusionray.serving.http.routes_batches import ARCHIVE, ZIP_RESPONSE, check_number, check_selection
+from fusionray.serving.http.routes_batches import ARCHIVE, ZIP_RESPONSE, check_number
 from fusionray.serving.jobs.store import JobState, JobStatus
 from fusionray.serving.schema import FuseOptions, Problem
 
@@ -45,8 +45,8 @@ def add_job_routes(api: FastAPI, task: FaceFusion) -> None:
 def add_create_route(api: FastAPI, task: FaceFusion) -> None:
     """Add the route that starts a job."""
     limits = task.config.limits
-    # Of files, the source is one more than the targets, and a target too many is counted below.
-    form_limits: Any = {"max_files": limits.max_job_targets + 2, "max_fields": limits.max_job_targets + 20}
+    # Of files, source and reference are two more than the targets, and a target too many is counted below.
+    form_limits: Any = {"max_files": limits.max_job_targets + 3, "max_fields": limits.max_job_targets + 20}
 
     async def create(
         request: Request,
@@ -79,7 +79,7 @@ async def start_job(
 ) -> JobStatus | Problem:
     """Start the job of a request, or find the one that the same request has started."""
     loop, requests = asyncio.get_running_loop(), task.requests
-    version = check_selection(options) or check_form(form, task) or requests.choose(caller, model)
+    version = check_form(form, task) or requests.choose(caller, model)
     if isinstance(version, Problem):
         return version
     new = build_job(form, options, version.name, task.jobs.key)

@@ -1,19 +1,25 @@
-"""A large source is decoded as small as its face allows; the identity that is read stays the same."""
+"""A large source is decoded as small as its face allows; each of several sources needs its own consent."""
 
 from __future__ import annotations
 
 import io
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fusionray.errors import NoFaceFound
+from fusionray.errors import ConsentRefused, NoFaceFound
 from fusionray.faces.detect import build_detector
 from fusionray.runtime.face_preprocessor import FacePreprocessor
+from fusionray.safety.consent import TokenPolicy
+from fusionray.safety.consent_token import make_token
 from fusionray.serving.config import ModelConfig, ServeConfig
+from fusionray.serving.identities.store import IdentityStore
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch
-from fusionray.serving.pipeline.source_file import encode_source_file
+from fusionray.serving.pipeline.source_faces import SourceFaces, encode_source_file
+from fusionray.serving.schema import FuseOptions, FuseTask, ModelVersion
 from tests.support.pictures import draw_person
 from tests.support.tiny_bundle import write_tiny_bundle
 
@@ -72,3 +78,25 @@ def test_a_source_is_decoded_as_small_as_its_face_allows(
 def test_a_large_picture_without_a_face_is_refused(preprocessor: FacePreprocessor) -> None:
     with pytest.raises(NoFaceFound, match="source"):
         encode_source_file(place(2, 2200), RecordingCodec(), preprocessor, Stopwatch())
+
+
+def test_each_of_several_stored_faces_is_used_with_the_token_that_it_was_stored_with(
+    preprocessor: FacePreprocessor, tmp_path: Path
+) -> None:
+    secret, store = b"s" * 32, IdentityStore(tmp_path / "store", 100.0, max_bytes=10**8, memory_entries=8)
+    tokens = [make_token(secret, digest * 64, time.time() + 100) for digest in "12"]
+    landmarks = np.array([[70, 80], [120, 82], [95, 110], [76, 135], [114, 136]], np.float32)
+    handles = [
+        store.put("ann", draw_person(seed), landmarks, (0, 0, 9, 9), source_sha256=f"{seed}" * 64, consent=token)[0]
+        for seed, token in enumerate(tokens, 1)
+    ]
+    faces = SourceFaces(RecordingCodec(), TokenPolicy(secret), store)
+
+    def encode(consent: str | None) -> tuple[str, ...]:
+        options, version = FuseOptions(faces="0,1", consent=consent), ModelVersion("tiny", "tiny", "ab" * 32)
+        task = FuseTask(tuple(handles), b"target", version, options, time.time() + 100, "ann")
+        return faces.encode(task, preprocessor, Stopwatch())[1]
+
+    assert encode(None) == ("1" * 64, "2" * 64)
+    with pytest.raises(ConsentRefused, match="source 2: the consent token is for another source picture"):
+        encode(tokens[0])
