@@ -25,7 +25,7 @@ from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.provenance import read_provenance
 from fusionray.safety.verify import verify
 from fusionray.serving.application import run
-from fusionray.serving.auth.api_keys import ApiKeyConfig
+from fusionray.serving.auth.api_keys import ApiKeyConfig, ApiKeyStore
 from fusionray.serving.auth.key_file import add_key
 from fusionray.serving.config import FaceStageConfig, LimitConfig, ModelConfig, ServeConfig
 from fusionray.serving.http.api import build_api
@@ -170,8 +170,10 @@ def build_task(consent: ConsentConfig | None = None) -> PictureTask:
 
 def test_a_service_without_face_fusion_has_none_of_its_routes() -> None:
     task = build_task()
-    api = build_api(SimpleNamespace(config=task.config, tasks={"blend": task}))  # type: ignore[arg-type]
-    served = {"/v1/blend", "/healthz", "/readyz", "/v1/models", "/metrics"}
+    ingress = SimpleNamespace(config=task.config, tasks={"blend": task}, requests=None, keys=ApiKeyStore())
+    api = build_api(ingress)  # type: ignore[arg-type]
+    keys = {"/v1/keys", "/v1/keys/{name}", "/v1/usage"}
+    served = {"/v1/blend", "/healthz", "/readyz", "/v1/models", "/metrics", *keys}
     assert set(api.openapi()["paths"]) == served
     assert {getattr(route, "path", None) for route in api.routes} == {*served, "/openapi.json"}
 
