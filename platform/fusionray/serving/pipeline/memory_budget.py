@@ -10,9 +10,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fusionray.errors import ImageRejected
 from fusionray.faces.image_header import ImageKind, read_header
 
-# Bytes per pixel at the peak, from the decoder to the encoded answer: the picture, its copy with the fused faces, and
-# the encoder's copies. Other formats than JPEG may have an alpha channel and 16 bits, of which decoders make copies;
-# plain Netpbm pictures are read as numbers of 32 bits; a TIFF may be as long as its pixels, and is copied.
+# Bytes per pixel at the peak, from the decoder to the encoded answer: the picture, the warped faces that are pasted
+# into it, and the encoder's copies. Other formats than JPEG may have an alpha channel and 16 bits, of which decoders
+# make copies; plain Netpbm pictures are read as numbers of 32 bits; a TIFF may be as long as its pixels, and is copied.
 BYTES_PER_PIXEL: dict[ImageKind, int] = {
     "jpeg": 12, "png": 20, "webp": 20, "bmp": 20, "avif": 24, "heic": 24, "netpbm": 24, "tiff": 28
 }  # fmt: skip
