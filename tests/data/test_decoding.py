@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fusionray.data.decoding import (
-    CROPS_PER_TASK,
-    BufferPool,
-    CropDecoder,
-    allocate_scratch_image,
-    collate_pairs,
-    decode_crop,
-    decode_rows,
-)
+from fusionray.data.crop_decoding import allocate_scratch_image, decode_crop
+from fusionray.data.decoding import CROPS_PER_TASK, BufferPool, CropDecoder, collate_pairs, decode_rows
 from fusionray.data.pairs import EncodedCrop, EncodedCrops, SampledPairs
 from fusionray.data.synthetic import ATTRIBUTE_NAMES, neutral_attributes
 from fusionray.errors import ShardCorrupt

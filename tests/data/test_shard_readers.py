@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
+import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fusionray.data.order import Segment
+from fusionray.data.ray_data_reader import SEGMENTS_PER_TASK, RayDataReader
 from fusionray.data.shard_files import ShardFiles, list_files, list_people, read_rows, read_split
-from fusionray.data.shard_readers import CorruptionTracker, LocalReader, RayReader, ShardReader
+from fusionray.data.shard_readers import CorruptionTracker, LocalReader, ShardReader
 from fusionray.data.shards import Manifest
 from fusionray.errors import DataTimeout, ShardCorrupt
+from fusionray.hardware.processes import add_descendants, find_processes, list_processes, measure_cpu
+from tests.faults.driver import wait_until
 from tests.support.tiny_shards import flip_a_bit, name_person, write_tiny_shards
 
 
@@ -37,10 +43,10 @@ def test_any_rows_of_a_file_are_read_and_no_others(tmp_path: Path, rows: list[in
     assert table.to_pydict() == {"value": rows}
 
 
-@pytest.mark.parametrize("kind", [LocalReader, RayReader])
+@pytest.mark.parametrize("kind", [LocalReader, RayDataReader])
 @pytest.mark.usefixtures("ray_session")
 def test_readers_yield_the_segments_in_their_order(
-    shards: tuple[str, Manifest], kind: type[LocalReader | RayReader]
+    shards: tuple[str, Manifest], kind: type[LocalReader | RayDataReader]
 ) -> None:
     reader: ShardReader = kind(list_files(*shards, "train"))
     asked = [segment(3, 0, 1, 2), segment(0, 5), segment(7, 2, 9, 15), segment(3, 3)]
@@ -66,11 +72,13 @@ def test_regions_are_read_where_they_are_wanted_and_known(tmp_path: Path) -> Non
     assert read_split(str(tmp_path), manifest, "train").column("region").null_count == 8
 
 
-@pytest.mark.parametrize("kind", [LocalReader, RayReader])
-@pytest.mark.parametrize("damage", ["missing", "truncated", "another", "one bit"])
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [*((LocalReader, how) for how in ("missing", "truncated", "another", "one bit")), (RayDataReader, "one bit")],
+)
 @pytest.mark.usefixtures("ray_session")
 def test_a_file_that_differs_from_the_manifest_is_reported(
-    tmp_path: Path, kind: type[LocalReader | RayReader], damage: str
+    tmp_path: Path, kind: type[LocalReader | RayDataReader], damage: str
 ) -> None:
     manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
     file = tmp_path / "shard-00001.parquet"
@@ -96,11 +104,13 @@ def damage_file(file: Path, kind: str) -> None:
         flip_a_bit(file)
 
 
-@pytest.mark.parametrize("kind", [LocalReader, RayReader])
-@pytest.mark.parametrize("how", ["missing", "truncated", "one bit"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [*((LocalReader, how) for how in ("missing", "truncated", "one bit")), (RayDataReader, "truncated")],
+)
 @pytest.mark.usefixtures("ray_session")
 def test_rows_of_other_files_replace_those_of_a_damaged_file_up_to_a_limit(
-    tmp_path: Path, kind: type[LocalReader | RayReader], how: str
+    tmp_path: Path, kind: type[LocalReader | RayDataReader], how: str
 ) -> None:
     manifest = write_tiny_shards(tmp_path, people=6, pictures=4, shards=3, validation_people=0)
     files = list_files(str(tmp_path), manifest, "train")
@@ -162,17 +172,19 @@ def test_storage_that_hangs_raises_a_timeout(tmp_path: Path) -> None:
     file = tmp_path / "shard-00001.parquet"
     file.unlink()
     os.mkfifo(file)  # whoever opens it waits for a writer
-    reader = RayReader(list_files(str(tmp_path), manifest, "train"), timeout_seconds=0.5)
+    reader = RayDataReader(list_files(str(tmp_path), manifest, "train"), timeout_seconds=0.5)
     with pytest.raises(DataTimeout, match=r"no rows came for 0\.5 s; check the storage"):
         list(reader.read([segment(1, 0)]))
 
 
 @dataclass(frozen=True)
 class LateFiles(ShardFiles):
-    """Files whose reader takes four seconds to start, as on a busy node."""
+    """Files with which a process of Ray takes two seconds to start, as on a busy node."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        time.sleep(4)
+        if not hasattr(sys, "is_late"):
+            sys.is_late = True  # type: ignore[attr-defined]
+            time.sleep(2)
         self.__dict__.update(state)
 
 
@@ -180,26 +192,46 @@ class LateFiles(ShardFiles):
 def test_a_reader_that_starts_late_is_no_storage_that_hangs(shards: tuple[str, Manifest]) -> None:
     files = list_files(*shards, "train")
     late = LateFiles(**{field.name: getattr(files, field.name) for field in fields(files)})
-    reader = RayReader(late, timeout_seconds=3)
+    reader = RayDataReader(late, timeout_seconds=1.5)
     (table,) = reader.read([segment(1, 0)])
     assert table.num_rows == next(LocalReader(files).read([segment(1, 0)])).num_rows
     reader.close()
 
 
+@dataclass(frozen=True)
+class CountedFiles(ShardFiles):
+    """Files that leave a file in `log` for each segment that is read."""
+
+    log: str = ""
+
+    def read(self, segment: Segment) -> pa.Table:
+        Path(self.log, uuid.uuid4().hex).touch()
+        return super().read(segment)
+
+
 @pytest.mark.usefixtures("ray_session")
-def test_ray_reads_a_bounded_number_of_segments_ahead(shards: tuple[str, Manifest]) -> None:
-    asked: list[int] = []
+def test_ray_data_reads_a_bounded_number_of_segments_ahead_and_then_rests(
+    shards: tuple[str, Manifest], tmp_path: Path
+) -> None:
+    files = list_files(*shards, "train")
+    counted = CountedFiles(**{field.name: getattr(files, field.name) for field in fields(files)}, log=str(tmp_path))
+    asked = (segment(number % 8, 0) for number in range(100_000))
+    with contextlib.closing(RayDataReader(counted).read(asked)) as tables:  # type: ignore[type-var]
+        next(tables)
+        read = 0
+        while read != (read := len(list(tmp_path.iterdir()))):
+            time.sleep(1)
+        assert read <= 8 * SEGMENTS_PER_TASK
+        # An executor that does not rest takes two thirds of a core.
+        before = measure_cpu(find_coordinators())
+        time.sleep(3)
+        assert measure_cpu(find_coordinators()) - before < 0.6
+    wait_until("the end of the executor", lambda: not find_coordinators())
 
-    def segments():  # type: ignore[no-untyped-def]
-        for number in range(100):
-            asked.append(number)
-            yield segment(number % 8, 0)
 
-    tables = RayReader(list_files(*shards, "train"), prefetch_segments=2).read(segments())
-    next(tables)
-    next(tables)
-    assert len(asked) == 2 + 2
-    tables.close()
+def find_coordinators() -> list[int]:
+    """Find the processes of executors that this test session has started."""
+    return [*add_descendants({os.getpid()}, list_processes()).intersection(find_processes("ray::SplitCoordinator"))]
 
 
 def test_people_are_listed_in_a_fixed_order(shards: tuple[str, Manifest]) -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from fusionray.data import ray_data_reader
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
+from fusionray.data.prefetch import prefetched
+from fusionray.data.ray_data_reader import RayDataReader
 from fusionray.data.shard_files import list_files, list_people
-from fusionray.data.shard_readers import LocalReader, RayReader
+from fusionray.data.shard_readers import LocalReader
 from fusionray.data.shards import Manifest
-from fusionray.data.stream import TrainingStream, prefetched
+from fusionray.data.stream import TrainingStream
 from fusionray.errors import ShardCorrupt
 from fusionray.recipes.single_faces import collate_faces
 from fusionray.types import PairBatch
@@ -47,7 +50,7 @@ def open_stream(
     rank: int = 0,
     num_ranks: int = 1,
     step: int = 10,
-    reader: LocalReader | RayReader | None = None,
+    reader: LocalReader | RayDataReader | None = None,
 ) -> TrainingStream:
     files = list_files(*shards, "train")
     order = DataOrder(files.rows, seed=3, num_ranks=num_ranks, window_rows=WINDOW)
@@ -80,29 +83,37 @@ def assert_equal(left: PairBatch, right: PairBatch) -> None:
     assert torch.equal(left.same_identity, right.same_identity)
 
 
-@pytest.fixture(scope="module")
-def ray_reader(ray_session: None, shards: tuple[str, Manifest]) -> Iterator[RayReader]:
-    """Yield one reader for all streams: each of its own would start a process of Ray."""
-    reader = RayReader(list_files(*shards, "train"))
-    yield reader
-    reader.close()
-
-
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 def test_a_resumed_stream_continues_bit_for_bit(
-    shards: tuple[str, Manifest], decoder: CropDecoder, ray_reader: RayReader, num_ranks: int
+    shards: tuple[str, Manifest], decoder: CropDecoder, num_ranks: int
 ) -> None:
     for rank in range(num_ranks):
         whole = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks)
         expected = take_pairs(whole, DataPosition(), 250)
-        # Within a window, at the end of an epoch, in a later epoch; other batches and another reader see the same.
+        # Within a window, at the end of an epoch, in a later epoch; other batches see the same.
         for rows in (10 * num_ranks, NUM_ROWS, 130 * num_ranks + 1):
             position = whole.order.advance(DataPosition(), rows)
             first = whole.order.local_rows(DataPosition(), rows, rank)
-            for step, reader in ((10, None), (7, ray_reader)):
-                resumed = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks, step=step, reader=reader)
+            for step in (10, 7):
+                resumed = open_stream(shards, decoder, rank=rank, num_ranks=num_ranks, step=step)
                 later = expected.map(lambda value, first=first: value[first : first + 90])  # type: ignore[misc]
                 assert_equal(take_pairs(resumed, position, 90), later)
+
+
+@pytest.mark.parametrize("decode_size", [None, SIZE], ids=["encoded", "decoded by tasks"])
+@pytest.mark.usefixtures("ray_session")
+def test_a_stream_through_ray_data_resumes_with_the_batches_of_a_local_one(
+    shards: tuple[str, Manifest], decoder: CropDecoder, decode_size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Several data sets, the first of which ends within an epoch.
+    monkeypatch.setattr(ray_data_reader, "TASKS_PER_DATASET", 3)
+    local = open_stream(shards, decoder, rank=1, num_ranks=2)
+    position = local.order.advance(DataPosition(), 2 * 30 + 1)
+    reader = RayDataReader(local.reader.files, decode_size=decode_size)  # type: ignore[attr-defined]
+    copier = CropDecoder(SIZE, threads=1, decoded=decode_size is not None)
+    stream = open_stream(shards, copier, rank=1, num_ranks=2, step=7, reader=reader)
+    assert_equal(take_pairs(stream, position, 700), take_pairs(local, position, 700))
+    copier.close()
 
 
 def test_every_picture_is_a_target_once_an_epoch_though_the_number_of_ranks_changes(

@@ -152,7 +152,7 @@ def test_demo_preset_is_trained_stopped_without_a_process_left_and_goes_on(
     assert "2 worker(s) x 4 images a step" in read_job(head, "stopped/logs")
 
     mark = f"RAY_TMPDIR={head['RAY_TMPDIR']}"
-    for title in ("ray::RayTrainWorker", "ray::TrainController", "ray::ShardReaderActor", "jobs/train.py"):
+    for title in ("ray::RayTrainWorker", "ray::TrainController", "ray::SplitCoordinator", "jobs/train.py"):
         wait_until(f"the end of {title}", lambda title=title: not find_processes(title, variable=mark), 30)  # type: ignore[misc]
     reached = count_images(output)
     goal = reached + CHECKPOINT_IMAGES

@@ -21,10 +21,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from fusionray.benchmarks.interleaving import Pace
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
+from fusionray.data.prefetch import prefetched
 from fusionray.data.shard_files import ShardFiles, list_files, list_people
 from fusionray.data.shard_readers import LocalReader, ShardReader
 from fusionray.data.shards import read_manifest
-from fusionray.data.stream import TrainingStream, prefetched
+from fusionray.data.stream import TrainingStream
 from fusionray.recipes.registry import find_family
 from fusionray.storage.filesystem import open_filesystem
 from fusionray.types import Batch
@@ -101,7 +102,7 @@ def measure_loader(
     """Measure images/s of `ours`, `dataloader_pillow` and `dataloader_simplejpeg` on the training split of a folder.
 
     Ours decodes in `workers` threads, the others in as many processes. In every round each yields `pace.steps` batches.
-    Returns the rates by round. With RayReader as `reader`, Ray must be running.
+    Returns the rates by round. With RayDataReader as `reader`, Ray must be running.
     """
     with contextlib.ExitStack() as stack:
         loaders: dict[str, Iterator[object]] = {

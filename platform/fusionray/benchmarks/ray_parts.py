@@ -22,8 +22,8 @@ from fusionray.benchmarks.interleaving import Pace, divide
 from fusionray.benchmarks.loader import measure_loader
 from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
 from fusionray.data.prepare import PrepareConfig, prepare
+from fusionray.data.ray_data_reader import RayDataReader
 from fusionray.data.shard_files import list_people
-from fusionray.data.shard_readers import RayReader
 from fusionray.data.shards import read_manifest
 from fusionray.errors import TrainingFailed
 from fusionray.hardware.affinity import bind_worker
@@ -66,7 +66,9 @@ def measure_loaders(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
     del device, tick  # the loaders draw no bar
     cores = len(os.sched_getaffinity(0))
     shards = prepare_shards(bench)
-    rates = measure_loader(shards, Pace(pace.rounds, bench.loader_batches, pace.until), reader=RayReader, workers=cores)
+    rates = measure_loader(
+        shards, Pace(pace.rounds, bench.loader_batches, pace.until), reader=RayDataReader, workers=cores
+    )
     summary = ", ".join(f"{name} {statistics.median(values):.0f}" for name, values in rates.items())
     return Findings(
         values={

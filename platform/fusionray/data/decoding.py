@@ -11,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import numpy as np
-import simplejpeg
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fusionray.data.crop_decoding import allocate_scratch_image, decode_crop, decode_region
 from fusionray.data.pairs import EncodedCrop, SampledPairs
-from fusionray.errors import ShardCorrupt
 from fusionray.types import DecodedRows, PairBatch
 
 # Few enough that the threads finish at about the same time, enough that scheduling costs little.
@@ -25,10 +24,14 @@ CROPS_PER_TASK = 16
 
 
 class CropDecoder:
-    """Decode crops of `size` x `size` pixels in `threads` threads; `close` stops the threads."""
+    """Decode crops of `size` x `size` pixels in `threads` threads; `close` stops the threads.
 
-    def __init__(self, size: int, threads: int) -> None:
+    `decoded`: the crops are pixels already (segment_source.py), and only copied.
+    """
+
+    def __init__(self, size: int, threads: int, *, decoded: bool = False) -> None:
         self.size = size
+        self.decoded = decoded
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         self.buffers = BufferPool()
 
@@ -43,6 +46,9 @@ class CropDecoder:
         def decode_some(start: int) -> None:
             pixels_SS3 = allocate_scratch_image(self.size)
             for index in range(start, min(start + CROPS_PER_TASK, len(crops))):
+                if self.decoded:
+                    planes_N3SS[index] = np.frombuffer(crops[index].image, np.uint8).reshape(planes_N3SS.shape[1:])
+                    continue
                 picture = decode_crop(crops[index], pixels_SS3)
                 cv2.split(picture, list(planes_N3SS[index]))
 
@@ -58,7 +64,10 @@ class CropDecoder:
         planes_NSS = planes_N1SS.numpy()[:, 0]
 
         def decode_one(row: int) -> None:
-            planes_NSS[row] = decode_region(regions[row], self.size, crops[row].identity)
+            if self.decoded:
+                planes_NSS[row] = np.frombuffer(regions[row], np.uint8).reshape(planes_NSS.shape[1:])
+            else:
+                planes_NSS[row] = decode_region(regions[row], self.size, crops[row].identity)
 
         list(self.executor.map(decode_one, range(len(regions))))
         return planes_N1SS
@@ -66,19 +75,6 @@ class CropDecoder:
     def close(self) -> None:
         """Stop the threads."""
         self.executor.shutdown(cancel_futures=True)
-
-
-def allocate_scratch_image(size: int) -> NDArray[np.uint8]:
-    """Allocate a picture, uint8 [S,S,3], for decoding; the caller reads it back immediately.
-
-    It starts half-way between two multiples of 32 bytes. libjpeg-turbo writes aligned rows past the cache; reading
-    them back would cost a fifth of the decoding time.
-    Source: libjpeg-turbo, simd/x86_64/jdcolext-avx2.asm (its two ways to store).
-    """
-    length = size * size * 3
-    memory = np.empty(length + 48, np.uint8)
-    start = -memory.ctypes.data % 32 + 16
-    return memory[start : start + length].reshape(size, size, 3)
 
 
 class BufferPool:
@@ -98,51 +94,6 @@ class BufferPool:
         array = memory[:]
         weakref.finalize(array, free.append, memory).atexit = False
         return torch.from_numpy(array)
-
-
-def decode_crop(crop: EncodedCrop, pixels_SS3: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Decode one crop to uint8 [S,S,3] RGB; a JPEG is decoded into `pixels_SS3`.
-
-    Raises: ShardCorrupt naming the person.
-    """
-    size = len(pixels_SS3)
-    try:
-        if simplejpeg.is_jpeg(crop.image):
-            height, width, *_ = simplejpeg.decode_jpeg_header(crop.image)
-            # A JPEG of another size does not fit the buffer; it is refused below.
-            fits = (height, width) == (size, size)
-            buffer = pixels_SS3 if fits else None
-            picture: NDArray[np.uint8] | None = simplejpeg.decode_jpeg(crop.image, fastdct=True, buffer=buffer)
-        else:
-            picture = cv2.imdecode(np.frombuffer(crop.image, np.uint8), cv2.IMREAD_COLOR_RGB)
-    except (ValueError, cv2.error) as error:
-        reason = " ".join(str(error).split())
-        raise ShardCorrupt(
-            f"a crop of '{crop.identity}' cannot be decoded ({reason}); prepare the data again"
-        ) from None
-    if picture is None or picture.shape != pixels_SS3.shape:
-        found = "no picture" if picture is None else f"{picture.shape}"
-        raise ShardCorrupt(
-            f"a crop of '{crop.identity}' holds {found}, not {size} x {size} RGB; prepare the data again"
-        )
-    return picture
-
-
-def decode_region(region: bytes | memoryview, size: int, identity: str) -> NDArray[np.uint8]:
-    """Decode one grey PNG to uint8 [S,S].
-
-    Raises: ShardCorrupt naming the person.
-    """
-    try:
-        plane = cv2.imdecode(np.frombuffer(region, np.uint8), cv2.IMREAD_GRAYSCALE)
-    except cv2.error:
-        plane = None
-    if plane is None or plane.shape != (size, size):
-        found = "cannot be decoded" if plane is None else f"is {plane.shape[1]} x {plane.shape[0]}"
-        raise ShardCorrupt(
-            f"the region of a crop of '{identity}' {found}, not a plane of {size} x {size}; prepare the data again"
-        )
-    return np.asarray(plane, np.uint8)
 
 
 def decode_rows(

@@ -32,12 +32,14 @@ class SegmentRows(NamedTuple):
 class ShardFiles:
     """The files of a split in their fixed order, to which `Segment.file` refers.
 
-    `rows`: rows of each file by the manifest; `with_regions`: read the regions too, from files that have them.
+    `rows`: rows of each file by the manifest; `row_bytes`: what a row takes in a file, on average; `with_regions`: read
+    the regions too, from files that have them.
     """
 
     folder: str
     names: tuple[str, ...]
     rows: tuple[int, ...]
+    row_bytes: int
     synthetic: bool
     with_regions: bool = False
     task: ShardTask = "faces"
@@ -67,8 +69,11 @@ class ShardFiles:
                 f"check the storage, or run `fusionray prepare` again into {self.folder}"
             ) from None
 
-    def read_with_fallback(self, segment: Segment, max_damaged_files: int) -> SegmentRows:
-        """Read a segment; if its file is damaged, read as many rows of the next file that is not.
+    def read_with_fallback(
+        self, segment: Segment, max_damaged_files: int, start: int = 0, end: int | None = None
+    ) -> SegmentRows:
+        """Read rows `start` to `end` - 1 of a segment; if its file is damaged, those of the segment that replaces it:
+        as many rows of the next file that is not damaged.
 
         The replacing rows depend only on which files are damaged, so that every reader chooses the same ones.
 
@@ -81,14 +86,16 @@ class ShardFiles:
             rows = segment.rows
             if step:
                 first = max(0, min(int(rows[0]), self.rows[number] - wanted))
-                rows = np.arange(first, min(first + wanted, self.rows[number]))
+                # A shorter file gives its rows more than once.
+                rows = first + np.arange(wanted) % self.rows[number]
+            rows = rows[start:end]
+            unique, places = np.unique(rows, return_inverse=True)
             try:
-                table = self.read(Segment(number, rows))
+                table = self.read(Segment(number, unique))
             except ShardCorrupt as error:
                 errors[self.names[number]] = str(error)
                 continue
-            # A shorter file gives its rows more than once.
-            return SegmentRows(table if len(table) == wanted else table.take(np.arange(wanted) % len(table)), errors)
+            return SegmentRows(table if len(unique) == len(rows) else table.take(places), errors)
         raise ShardCorrupt(next(iter(errors.values())))
 
 
@@ -111,10 +118,18 @@ def read_rows(file: pq.ParquetFile, rows: Any, columns: Sequence[str]) -> pa.Tab
 
 def list_files(folder: str, manifest: Manifest, split: Split, *, with_regions: bool = False) -> ShardFiles:
     """List the files of a split with their numbers of rows by the manifest."""
-    rows = {shard.file: shard.rows for shard in manifest.shards}
-    names = manifest.files(split)
+    infos = {shard.file: shard for shard in manifest.shards}
+    shards = [infos[name] for name in manifest.files(split)]
+    rows = tuple(shard.rows for shard in shards)
+    row_bytes = sum(shard.bytes for shard in shards) // max(1, sum(rows))
     return ShardFiles(
-        folder, tuple(names), tuple(rows[name] for name in names), manifest.synthetic, with_regions, manifest.task
+        folder,
+        tuple(shard.file for shard in shards),
+        rows,
+        max(1, row_bytes),
+        manifest.synthetic,
+        with_regions,
+        manifest.task,
     )
 
 

@@ -1,4 +1,4 @@
-"""Read segments of shards in their order, in the calling thread or in a Ray actor.
+"""Read segments of shards in their order: what readers have in common, and the one that needs no Ray.
 
 Rows of other files replace those of damaged files, up to a limit.
 """
@@ -8,19 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 from fusionray.data.order import Segment
 from fusionray.data.shard_files import SegmentRows, ShardFiles
-from fusionray.environment import WORKER_VARIABLE
-from fusionray.errors import DataTimeout, ShardCorrupt
-
-# How long a process of Ray may take to start, be the machine ever so busy; it says nothing of the storage.
-START_SECONDS = 120.0
-# The actor needs none of the modules that training workers preload (training/faults/preload.py).
-READER_ENVIRONMENT = {"env_vars": {WORKER_VARIABLE: "0"}}
+from fusionray.errors import ShardCorrupt
 
 
 class ShardReader(Protocol):
@@ -82,101 +76,3 @@ class LocalReader:
             self.corruption.record(self.files.read_with_fallback(segment, self.corruption.max_damaged_files))
             for segment in segments
         )
-
-
-@dataclass
-class RayReader:
-    """Read in a Ray actor on this node, `prefetch_segments` segments ahead.
-
-    Not a Ray Data pipeline: it cannot resume at a row, it ends with every epoch, and its executor takes ten times the
-    CPU time of an actor call from the threads that decode.
-    """
-
-    files: ShardFiles
-    corruption: CorruptionTracker = field(default_factory=CorruptionTracker)
-    prefetch_segments: int = 2
-    timeout_seconds: float = 120.0
-    actor: Any = None
-
-    def start(self) -> None:
-        """Start the actor; otherwise `read` starts it."""
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        # No CPU: the workers may hold all of them, and the actor would never start.
-        options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
-        remote = ray.remote(runtime_env=READER_ENVIRONMENT, **options)(ShardReaderActor)
-        self.actor = remote.remote(self.files, self.corruption.max_damaged_files)
-
-    def close(self) -> None:
-        """Kill the actor: one that hangs on the storage would not end by itself."""
-        import ray
-
-        if self.actor is not None:
-            ray.kill(self.actor)
-            self.actor = None
-
-    def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
-        """Read segments, `prefetch_segments` of them ahead; see ShardReader.
-
-        Raises: ShardCorrupt, DataTimeout if the actor does not start or no rows come in time.
-        """
-        if self.actor is None:
-            self.start()
-        self.wait_for_start()
-        pending: deque[Any] = deque()
-        for segment in segments:
-            pending.append(self.actor.read.remote(segment))
-            if len(pending) > self.prefetch_segments:
-                yield self.fetch(pending.popleft())
-        while pending:
-            yield self.fetch(pending.popleft())
-
-    def wait_for_start(self) -> None:
-        """Wait until the actor's process runs, which is no part of the time that the storage may take.
-
-        Raises: DataTimeout.
-        """
-        import ray
-        import ray.exceptions
-
-        try:
-            ray.get(self.actor.__ray_ready__.remote(), timeout=START_SECONDS)
-        except ray.exceptions.GetTimeoutError:
-            raise DataTimeout(
-                f"{self.files.folder}: the process that reads the shards did not start within {START_SECONDS:g} s; "
-                "check the load and the free memory of the node"
-            ) from None
-
-    def fetch(self, reference: Any) -> pa.Table:
-        """Wait for the rows of a segment.
-
-        Raises: ShardCorrupt, DataTimeout after `timeout_seconds`.
-        """
-        import ray
-        import ray.exceptions
-
-        try:
-            return self.corruption.record(ray.get(reference, timeout=self.timeout_seconds))
-        except ray.exceptions.GetTimeoutError:
-            raise DataTimeout(
-                f"{self.files.folder}: no rows came for {self.timeout_seconds:g} s; check the storage, or raise "
-                "data.timeout_seconds if it is only slow"
-            ) from None
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ShardCorrupt):
-                raise error.cause from None
-            raise
-
-
-class ShardReaderActor:
-    """The actor that reads."""
-
-    def __init__(self, files: ShardFiles, max_damaged_files: int) -> None:
-        self.files = files
-        self.max_damaged_files = max_damaged_files
-
-    def read(self, segment: Segment) -> SegmentRows:
-        """Read a segment. Ray sends only the rows of the slice."""
-        return self.files.read_with_fallback(segment, self.max_damaged_files)

@@ -5,9 +5,6 @@ Rows travel encoded and are decoded in the process that uses them: decoded pixel
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, tee
 from typing import Literal, TypeVar
@@ -17,10 +14,10 @@ import numpy as np
 from fusionray.data.decoding import CropDecoder, decode_rows
 from fusionray.data.order import PAIRS, DataOrder, DataPosition, ShuffleWindow
 from fusionray.data.pairs import EncodedCrops, SampledPairs, crops_from_tables, draw_sources, rebatch
+from fusionray.data.prefetch import prefetched
 from fusionray.data.shard_readers import ShardReader
 from fusionray.types import Batch, DecodedRows
 
-ItemT = TypeVar("ItemT")
 BatchT = TypeVar("BatchT", bound=Batch)
 
 
@@ -90,47 +87,3 @@ class TrainingStream:
 def draw_each_row(window: ShuffleWindow, crops: EncodedCrops) -> SampledPairs:
     """Draw each row of a window once, as the only role."""
     return SampledPairs(crops, window.order[:, None])
-
-
-@contextlib.contextmanager
-def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[Iterator[ItemT]]:
-    """Run an iterator in a thread that is at most `depth` items ahead; its errors are raised in the consumer.
-
-    Leaving the context stops the thread and closes the iterator.
-    """
-    items: queue.SimpleQueue[tuple[ItemT | None, BaseException | None]] = queue.SimpleQueue()
-    # A semaphore instead of a bounded queue, whose producer would hold one item more than `depth`.
-    free_slots = threading.Semaphore(depth)
-    stopped = threading.Event()
-
-    def produce() -> None:
-        try:
-            with contextlib.ExitStack() as stack:
-                source = make()
-                if hasattr(source, "close"):
-                    stack.callback(source.close)
-                while free_slots.acquire() and not stopped.is_set():
-                    items.put((next(source), None))
-        except StopIteration:
-            items.put((None, None))
-        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
-            items.put((None, error))
-
-    def consume() -> Iterator[ItemT]:
-        while True:
-            item, error = items.get()
-            if error is not None:
-                raise error
-            if item is None:
-                return
-            free_slots.release()
-            yield item
-
-    thread = threading.Thread(target=produce, name="prefetch", daemon=True)
-    thread.start()
-    try:
-        yield consume()
-    finally:
-        stopped.set()
-        free_slots.release()
-        thread.join(timeout=5)

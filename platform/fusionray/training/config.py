@@ -60,6 +60,17 @@ class DataConfig(Section):
     decode_threads: int | None = Field(
         None, ge=1, description="Decoding threads per worker; null takes the number of the hardware profile."
     )
+    decode: Literal["worker", "nodes"] = Field(
+        "worker",
+        description="Where training crops are decoded. worker: in the threads of each worker; nodes: by tasks of Ray "
+        "Data on the free CPUs of the cluster, first on nodes without GPUs.",
+    )
+    read_tasks: int | None = Field(
+        None,
+        ge=1,
+        description="Tasks that read shards for each worker at the same time; null: 1 for a local folder, 8 for object "
+        "storage, 4 if tasks decode.",
+    )
     prefetch_batches: int = Field(4, ge=1, description="Decoded batches that each worker keeps ready.")
     timeout_seconds: float = Field(
         120.0, gt=0, description="Stop with an error if storage delivers no row for this long."

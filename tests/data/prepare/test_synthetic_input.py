@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fusionray.data.decoding import decode_region
+from fusionray.data.crop_decoding import decode_region
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.crop import FaceCropper
 from fusionray.data.prepare.picture_input import DecodedPicture

@@ -9,7 +9,7 @@ from typing import Any
 
 from fusionray.background import run_in_background
 from fusionray.checkpoint.info import newest_checkpoint, read_info, take_fencing_token
-from fusionray.errors import RunStopped, TrainingFailed
+from fusionray.errors import ClusterUnavailable, RunStopped, TrainingFailed
 from fusionray.ray_cluster.connection import decide_use_gpu, require_cluster, require_cpus
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.training.config import BudgetConfig, WorkersConfig
@@ -91,6 +91,8 @@ def fit_once(task: WorkerTask, progress: ProgressHandle) -> None:
         require_cpus(workers.num_workers, workers.cpus_per_worker)
     else:
         require_cpus(workers.min_workers, workers.cpus_per_worker, setting="workers.min_workers")
+    if config.data.decode == "nodes":
+        require_decoding_cpus(workers)
     logging.getLogger("ray.train").setLevel(logging.ERROR)
 
     def train_loop_per_worker() -> None:
@@ -118,6 +120,22 @@ def fit_once(task: WorkerTask, progress: ProgressHandle) -> None:
             trainer.fit()
         except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
             raise TrainingFailed(f"run '{config.run.name}': {root_cause(error)}") from error
+
+
+def require_decoding_cpus(workers: WorkersConfig) -> None:
+    """Check that the cluster has a CPU for the tasks that decode, beside those of the workers.
+
+    Raises: ClusterUnavailable.
+    """
+    import ray
+
+    taken = (workers.min_workers or workers.num_workers) * workers.cpus_per_worker
+    total = float(ray.cluster_resources().get("CPU", 0.0))
+    if total - taken < 1:
+        raise ClusterUnavailable(
+            f"data.decode=nodes needs a CPU beside the {taken:g} of the workers, and the cluster has {total:g}; add "
+            "nodes, lower workers.cpus_per_worker, or take data.decode=worker"
+        )
 
 
 def build_scaling_config(workers: WorkersConfig, *, use_gpu: bool) -> Any:

@@ -23,15 +23,18 @@ from fusionray.checkpoint.reader import agree_newest, load_into
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
+from fusionray.data.prefetch import prefetched
+from fusionray.data.ray_data_reader import RayDataReader
 from fusionray.data.shard_files import list_files
-from fusionray.data.shard_readers import CorruptionTracker, RayReader
-from fusionray.data.stream import TrainingStream, prefetched
+from fusionray.data.shard_readers import CorruptionTracker, LocalReader
+from fusionray.data.stream import TrainingStream
 from fusionray.errors import CheckpointDamaged
 from fusionray.hardware.affinity import bind_worker, gpu_address
 from fusionray.hardware.profiles import describe_profile, detect_profile
 from fusionray.ray_cluster.progress import ProgressHandle, WorkerInfo
 from fusionray.recipes.registry import build_recipe
 from fusionray.storage import filesystem as storage
+from fusionray.training.config import DataConfig
 from fusionray.training.engine.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.state import counters, restore, state_tensors
@@ -44,6 +47,9 @@ from fusionray.types import Batch
 
 # Real rows per rank for the search of the batch size; the search repeats them to the size that it tries.
 SAMPLE_IMAGES = 4
+# Read tasks of a worker at once, where requests wait for an object store, and where tasks decode on other nodes.
+OBJECT_STORAGE_TASKS = 8
+DECODE_TASKS = 4
 
 
 def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
@@ -90,15 +96,27 @@ def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
         worker.close()
 
 
-def open_reader(task: WorkerTask) -> RayReader:
-    """Start the process that reads shards, and return at once: it starts while this process builds the networks."""
-    data = task.config.data
-    config = task.config
+def open_reader(task: WorkerTask) -> RayDataReader:
+    """Open the reader of the training split; its processes start when it begins to read."""
+    config, data = task.config, task.config.data
     regions = config.family.needs_regions(config.recipe, synthetic=task.manifest.synthetic)
-    files = list_files(data.shards, task.manifest, "train", with_regions=regions)
-    reader = RayReader(files, CorruptionTracker(data.max_damaged_files), timeout_seconds=data.timeout_seconds)
-    reader.start()
-    return reader
+    return RayDataReader(
+        list_files(data.shards, task.manifest, "train", with_regions=regions),
+        CorruptionTracker(data.max_damaged_files),
+        timeout_seconds=data.timeout_seconds,
+        tasks_at_once=data.read_tasks or default_read_tasks(data),
+        decode_size=data.size if data.decode == "nodes" else None,
+    )
+
+
+def default_read_tasks(data: DataConfig) -> int:
+    """Return how many read tasks of a worker run at once, if the config does not say.
+
+    One process reads a local disk faster than a worker trains. Requests to an object store wait, so more are made.
+    """
+    if data.decode == "nodes":
+        return DECODE_TASKS
+    return OBJECT_STORAGE_TASKS if "://" in data.shards else 1
 
 
 def gather_peers(device: torch.device, node_rank: int) -> list[str | None] | None:
@@ -119,7 +137,7 @@ class Worker:
     Call `resume`, `fit_batch`, `run` and, in any case, `close`, in this order on all ranks.
     """
 
-    def __init__(self, task: WorkerTask, engine: Engine, reader: RayReader, *, progress: ProgressHandle) -> None:
+    def __init__(self, task: WorkerTask, engine: Engine, reader: RayDataReader, *, progress: ProgressHandle) -> None:
         config = task.config
         self.task = task
         self.config = config
@@ -134,6 +152,9 @@ class Worker:
         self.saved = -1
         self.position = DataPosition()
         self.decoder = CropDecoder(config.data.size, config.data.decode_threads or engine.profile.decode_threads)
+        decoded = config.data.decode == "nodes"
+        # Held-out crops are decoded here in any case.
+        self.train_decoder = CropDecoder(config.data.size, threads=1, decoded=True) if decoded else self.decoder
         self.order = DataOrder(reader.files.rows, config.run.seed, engine.num_ranks, config.data.shuffle_buffer_rows)
         self.logger = ProgressLogger(task, engine, self.decoder, reader.corruption, progress)
         self.writer = CheckpointWriter(
@@ -189,7 +210,9 @@ class Worker:
         Raises: TrainingFailed if the fewest images do not fit.
         """
         if "auto" in (self.config.engine.batch_size, self.config.engine.global_batch):
-            fit_batch(self.engine, next(self.batches(SAMPLE_IMAGES * self.engine.num_ranks)))
+            # A few rows, for which processes need not start.
+            local = LocalReader(self.reader.files, self.reader.corruption)
+            fit_batch(self.engine, next(self.batches(SAMPLE_IMAGES * self.engine.num_ranks, local)))
 
     def run(self) -> None:
         """Train until the budget of images or seconds is used up, or the user requests a stop; then save and wait.
@@ -255,6 +278,7 @@ class Worker:
         """
         self.profiler.close()
         self.decoder.close()
+        self.train_decoder.close()
         self.reader.close()
         self.writer.close()
 
@@ -279,15 +303,16 @@ class Worker:
         """Return the seconds of training so far, including those of the starts before this one."""
         return self.seconds_before + time.monotonic() - self.started
 
-    def batches(self, step_images: int) -> Iterator[Batch]:
+    def batches(self, step_images: int, local: LocalReader | None = None) -> Iterator[Batch]:
         """Yield this rank's batches from `position` on, without end.
 
-        `step_images`: images of a step over all ranks, of which each batch holds this rank's part. Batches are on the
-        CPU, in pinned memory if the engine is on a GPU.
+        `step_images`: images of a step over all ranks, of which each batch holds this rank's part; `local`: read in
+        this process. Batches are on the CPU, in pinned memory if the engine is on a GPU.
 
-        Raises: ShardCorrupt.
+        Raises: ShardCorrupt, DataTimeout.
         """
-        stream = TrainingStream(self.order, self.reader, self.decoder, rank=self.rank, step_rows=step_images)
+        reader, decoder = (local, self.decoder) if local else (self.reader, self.train_decoder)
+        stream = TrainingStream(self.order, reader, decoder, rank=self.rank, step_rows=step_images)
         family = self.config.family
         single = family.num_roles == 1
         batches: Iterator[Batch] = stream.batches(

@@ -1,0 +1,75 @@
+"""Run an iterator ahead of its consumer, in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+ItemT = TypeVar("ItemT")
+
+
+class PrefetchedItems(Iterator[ItemT], Generic[ItemT]):
+    """What a thread has made, in its order; an error of the thread is raised after what came before it."""
+
+    def __init__(self, depth: int) -> None:
+        self.items: queue.SimpleQueue[tuple[ItemT | None, BaseException | None]] = queue.SimpleQueue()
+        # A semaphore instead of a bounded queue, whose producer would hold one item more than `depth`.
+        self.free_slots = threading.Semaphore(depth)
+        self.stopped = threading.Event()
+        self.ended = False
+
+    def __next__(self) -> ItemT:
+        return self.take()
+
+    def take(self, timeout: float | None = None) -> ItemT:
+        """Wait for the next item, at most `timeout` seconds.
+
+        Raises: StopIteration at the end; TimeoutError; any error of the producer.
+        """
+        if self.ended:
+            raise StopIteration
+        try:
+            item, error = self.items.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError from None
+        if error is not None:
+            raise error
+        if item is None:
+            self.ended = True
+            raise StopIteration
+        self.free_slots.release()
+        return item
+
+    def produce(self, make: Callable[[], Iterator[ItemT]]) -> None:
+        """Iterate, at most as many items ahead as there are free slots; called in the thread."""
+        try:
+            with contextlib.ExitStack() as stack:
+                source = make()
+                if hasattr(source, "close"):
+                    stack.callback(source.close)
+                while self.free_slots.acquire() and not self.stopped.is_set():
+                    self.items.put((next(source), None))
+        except StopIteration:
+            self.items.put((None, None))
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
+            self.items.put((None, error))
+
+
+@contextlib.contextmanager
+def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[PrefetchedItems[ItemT]]:
+    """Run an iterator in a thread that is at most `depth` items ahead; its errors are raised in the consumer.
+
+    Leaving the context stops the thread and closes the iterator.
+    """
+    items = PrefetchedItems[ItemT](depth)
+    thread = threading.Thread(target=items.produce, args=(make,), name="prefetch", daemon=True)
+    thread.start()
+    try:
+        yield items
+    finally:
+        items.stopped.set()
+        items.free_slots.release()
+        thread.join(timeout=5)
