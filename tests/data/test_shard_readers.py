@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
 import uuid
@@ -166,13 +167,14 @@ def test_no_further_files_are_tried_after_max_damaged_files(
     assert asked == [1, 2][: max_damaged_files + 1]
 
 
+@pytest.mark.parametrize("local_rows", [0, 1])
 @pytest.mark.usefixtures("ray_session")
-def test_storage_that_hangs_raises_a_timeout(tmp_path: Path) -> None:
+def test_storage_that_hangs_raises_a_timeout(tmp_path: Path, local_rows: int) -> None:
     manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
     file = tmp_path / "shard-00001.parquet"
     file.unlink()
     os.mkfifo(file)  # whoever opens it waits for a writer
-    reader = RayDataReader(list_files(str(tmp_path), manifest, "train"), timeout_seconds=0.5)
+    reader = RayDataReader(list_files(str(tmp_path), manifest, "train"), timeout_seconds=0.5, local_rows=local_rows)
     with pytest.raises(DataTimeout, match=r"no rows came for 0\.5 s; check the storage"):
         list(reader.read([segment(1, 0)]))
 
@@ -229,9 +231,39 @@ def test_ray_data_reads_a_bounded_number_of_segments_ahead_and_then_rests(
     wait_until("the end of the executor", lambda: not find_coordinators())
 
 
+@dataclass(frozen=True)
+class SlowFiles(ShardFiles):
+    """Files that take their time, so that a task can be met while it reads."""
+
+    def read(self, segment: Segment) -> pa.Table:
+        time.sleep(0.02)
+        return super().read(segment)
+
+
+@pytest.mark.parametrize("title", ["ray::SplitCoordinator", "ray::ReadSegmentSource"])
+@pytest.mark.usefixtures("ray_session")
+def test_a_killed_process_of_ray_data_is_replaced_and_the_rows_are_the_same(
+    shards: tuple[str, Manifest], title: str
+) -> None:
+    files = list_files(*shards, "train")
+    slow = SlowFiles(**{field.name: getattr(files, field.name) for field in fields(files)})
+    asked = [segment(number % 8, *range(number % 7 + 1)) for number in range(20 * SEGMENTS_PER_TASK)]
+    with contextlib.closing(RayDataReader(slow).read(asked)) as tables:  # type: ignore[type-var]
+        for number, (table, expected) in enumerate(zip(tables, LocalReader(files).read(asked), strict=True)):
+            assert table.equals(expected), number
+            if number == SEGMENTS_PER_TASK:
+                wait_until("a process to kill", lambda: bool(find_own(title)))
+                os.kill(find_own(title)[0], signal.SIGKILL)
+
+
 def find_coordinators() -> list[int]:
     """Find the processes of executors that this test session has started."""
-    return [*add_descendants({os.getpid()}, list_processes()).intersection(find_processes("ray::SplitCoordinator"))]
+    return find_own("ray::SplitCoordinator")
+
+
+def find_own(title: str) -> list[int]:
+    """Find processes of this test session by their titles."""
+    return [*add_descendants({os.getpid()}, list_processes()).intersection(find_processes(title))]
 
 
 def test_people_are_listed_in_a_fixed_order(shards: tuple[str, Manifest]) -> None:

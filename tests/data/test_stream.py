@@ -105,11 +105,11 @@ def test_a_resumed_stream_continues_bit_for_bit(
 def test_a_stream_through_ray_data_resumes_with_the_batches_of_a_local_one(
     shards: tuple[str, Manifest], decoder: CropDecoder, decode_size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Several data sets, the first of which ends within an epoch.
+    # Several data sets, the first of which begins and ends within an epoch.
     monkeypatch.setattr(ray_data_reader, "TASKS_PER_DATASET", 3)
     local = open_stream(shards, decoder, rank=1, num_ranks=2)
     position = local.order.advance(DataPosition(), 2 * 30 + 1)
-    reader = RayDataReader(local.reader.files, decode_size=decode_size)  # type: ignore[attr-defined]
+    reader = RayDataReader(local.reader.files, local_rows=30, decode_size=decode_size)  # type: ignore[attr-defined]
     copier = CropDecoder(SIZE, threads=1, decoded=decode_size is not None)
     stream = open_stream(shards, copier, rank=1, num_ranks=2, step=7, reader=reader)
     assert_equal(take_pairs(stream, position, 700), take_pairs(local, position, 700))

@@ -6,12 +6,19 @@ import time
 from typing import Any
 
 import ray
-from ray.data import DataIterator
+from ray.data import DataIterator, Dataset
 from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data._internal.iterator.stream_split_iterator import SplitCoordinator, StreamSplitDataIterator
+from ray.data._internal.logical.interfaces import LogicalPlan
+from ray.data._internal.logical.operators import StreamingSplit
+
+from fusionray.environment import WORKER_VARIABLE
 
 # Blocks that wait for their consumer while the executor rests: one to give, one to follow.
 WAITING_BLOCKS = 2
 REST_SECONDS = 0.01
+# Ray Data's processes need none of the modules that training workers preload (training/faults/preload.py).
+READER_ENVIRONMENT = {"env_vars": {WORKER_VARIABLE: "0"}}
 
 
 class RestWhileFull(ExecutionCallback):  # type: ignore[misc]  # Ray Data has no types
@@ -26,6 +33,21 @@ class RestWhileFull(ExecutionCallback):  # type: ignore[misc]  # Ray Data has no
         _, state = executor._output_node
         while len(state.output_queue) >= WAITING_BLOCKS and not executor._shutdown:
             time.sleep(REST_SECONDS)
+
+
+def split_dataset(dataset: Dataset) -> DataIterator:
+    """Iterate over a data set whose executor runs in a process of its own on this node: `dataset.streaming_split(1)`.
+
+    Ray's own function would give that process the environment of its caller, a training worker.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    split = StreamingSplit(
+        num_splits=1, equal=False, input_dependencies=[dataset._logical_plan.dag], locality_hints=[here]
+    )
+    whole = Dataset._from_parent(dataset, LogicalPlan(split, dataset.context))
+    options = {"max_concurrency": 2, "label_selector": {"ray.io/node-id": here}, "runtime_env": READER_ENVIRONMENT}
+    coordinator = SplitCoordinator.options(**options).remote(whole, 1, [here])
+    return StreamSplitDataIterator(coordinator, 0, 1)
 
 
 def kill_coordinator(split: DataIterator) -> None:

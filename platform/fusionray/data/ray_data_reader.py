@@ -22,24 +22,22 @@ from ray.data import ExecutionOptions
 
 from fusionray.data.order import Segment
 from fusionray.data.prefetch import PrefetchedItems, prefetched
-from fusionray.data.ray_data_internals import RestWhileFull, kill_coordinator
+from fusionray.data.ray_data_internals import READER_ENVIRONMENT, RestWhileFull, kill_coordinator, split_dataset
 from fusionray.data.segment_source import (
     BlockHeader,
     ReadSegments,
     SegmentPart,
     SegmentSource,
+    decode_table,
     divide_segments,
     read_header,
 )
 from fusionray.data.shard_files import SegmentRows, ShardFiles
-from fusionray.data.shard_readers import CorruptionTracker
-from fusionray.environment import WORKER_VARIABLE
+from fusionray.data.shard_readers import CorruptionTracker, LocalReader
 from fusionray.errors import DataTimeout, ShardCorrupt
 
 # How long a process of Ray may take to start, be the machine ever so busy; it says nothing of the storage.
 START_SECONDS = 120.0
-# Read tasks need none of the modules that training workers preload (training/faults/preload.py).
-READER_ENVIRONMENT = {"env_vars": {WORKER_VARIABLE: "0"}}
 # Encoded bytes that one task reads: enough to amortise its scheduling, few enough to hold several tasks in memory.
 TASK_BYTES = 8 * 2**20
 # The same for tasks that decode: bytes of pixels.
@@ -55,13 +53,15 @@ Block = tuple[BlockHeader, pa.Table]
 class RayDataReader:
     """Read through Ray Data, in the order of the segments.
 
-    `tasks_at_once`: read tasks that run at the same time; `decode_size`: decode crops of this size in the tasks, which
+    Its processes take seconds to start, so the first `local_rows` rows are read in this process. `tasks_at_once`: read
+    tasks that run at the same time; `decode_size`: decode crops of this size in the tasks, which
     then take a CPU each, on whichever node of the cluster has one. Otherwise tasks read on this node, and take no CPU.
     """
 
     files: ShardFiles
     corruption: CorruptionTracker = field(default_factory=CorruptionTracker)
     timeout_seconds: float = 120.0
+    local_rows: int = 0
     tasks_at_once: int = 1
     decode_size: int | None = None
 
@@ -81,13 +81,38 @@ class RayDataReader:
 
         Raises: ShardCorrupt; DataTimeout if the processes do not start or no rows come in time.
         """
-        planned, wanted = tee(segments)
+        waiting = iter(segments)
+        yield from self.read_locally(waiting)
+        planned, wanted = tee(waiting)
         row_bytes = 4 * self.decode_size**2 if self.decode_size else self.files.row_bytes
         rows_per_task = max(1, (DECODED_TASK_BYTES if self.decode_size else TASK_BYTES) // row_bytes)
         with contextlib.closing(self.read_blocks(divide_segments(planned, rows_per_task, SEGMENTS_PER_TASK))) as blocks:
             rows = BlockRows(blocks)
             for segment in wanted:
                 yield self.corruption.record(rows.take(len(segment.rows)))
+
+    def read_locally(self, segments: Iterator[Segment]) -> Iterator[pa.Table]:
+        """Read segments in a thread of this process, until they hold `local_rows` rows.
+
+        Raises: ShardCorrupt, DataTimeout.
+        """
+        local = LocalReader(self.files, self.corruption)
+        with prefetched(lambda: local.read(take_rows(segments, self.local_rows)), depth=2) as tables:
+            while True:
+                try:
+                    table = tables.take(self.timeout_seconds)
+                except StopIteration:
+                    return
+                except TimeoutError:
+                    raise self.slow_storage() from None
+                yield decode_table(table, self.files, self.decode_size) if self.decode_size else table
+
+    def slow_storage(self) -> DataTimeout:
+        """Build the error of storage that delivers nothing."""
+        return DataTimeout(
+            f"{self.files.folder}: no rows came for {self.timeout_seconds:g} s; check the storage, or raise "
+            "data.timeout_seconds if it is only slow"
+        )
 
     def read_blocks(self, parts: Iterator[list[SegmentPart]]) -> Generator[Block]:
         """Read the blocks of one data set after another."""
@@ -166,9 +191,7 @@ class Execution:
 
     def open_blocks(self, first: int) -> Iterator[pa.Table]:
         """Build the data set and iterate over its blocks; called in the thread."""
-        dataset = self.reader.build_dataset(self.parts, first)
-        here = ray.get_runtime_context().get_node_id()
-        (self.split,) = dataset.streaming_split(1, equal=False, locality_hints=[here])
+        self.split = split_dataset(self.reader.build_dataset(self.parts, first))
         # No prefetching of its own: it would hold a block back until the next one is there.
         return iter(self.split.iter_batches(batch_size=None, batch_format=None, prefetch_batches=0))
 
@@ -220,10 +243,7 @@ class Execution:
                     f"{folder}: the processes that read the shards did not start within {limit:g} s; "
                     f"check {needed}the load and the free memory of the node"
                 ) from None
-            raise DataTimeout(
-                f"{folder}: no rows came for {limit:g} s; check the storage, or raise data.timeout_seconds if it is "
-                "only slow"
-            ) from None
+            raise self.reader.slow_storage() from None
 
 
 class BlockRows:
@@ -259,6 +279,13 @@ class BlockRows:
             self.used = end
         table = parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="default")
         return SegmentRows(table, errors)
+
+
+def take_rows(segments: Iterator[Segment], rows: int) -> Iterator[Segment]:
+    """Take segments until they hold `rows` rows."""
+    while rows > 0 and (segment := next(segments, None)):
+        rows -= len(segment.rows)
+        yield segment
 
 
 def take_tasks(parts: Iterator[list[SegmentPart]]) -> list[Any]:

@@ -97,13 +97,15 @@ def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
 
 
 def open_reader(task: WorkerTask) -> RayDataReader:
-    """Open the reader of the training split; its processes start when it begins to read."""
+    """Open the reader of the training split; its processes start when it has read the first window."""
     config, data = task.config, task.config.data
     regions = config.family.needs_regions(config.recipe, synthetic=task.manifest.synthetic)
     return RayDataReader(
         list_files(data.shards, task.manifest, "train", with_regions=regions),
         CorruptionTracker(data.max_damaged_files),
         timeout_seconds=data.timeout_seconds,
+        # Training begins with the first window, while Ray Data starts to read the next one.
+        local_rows=data.shuffle_buffer_rows,
         tasks_at_once=data.read_tasks or default_read_tasks(data),
         decode_size=data.size if data.decode == "nodes" else None,
     )
