@@ -29,6 +29,7 @@ def test_goals_are_the_promised_ones() -> None:
         "loop_efficiency": 0.97,
         "loader_vs_pillow": 1.5,
         "loader_vs_best": 1.0,
+        "loader_object_storage": 3.0,
         "scaling_2": 1.85,
         "vs_plain_recipe": 1.5,
         "gpu_amp_speedup": 2.0,

@@ -247,7 +247,7 @@ def test_a_killed_process_of_ray_data_is_replaced_and_the_rows_are_the_same(
 ) -> None:
     files = list_files(*shards, "train")
     slow = SlowFiles(**{field.name: getattr(files, field.name) for field in fields(files)})
-    asked = [segment(number % 8, *range(number % 7 + 1)) for number in range(20 * SEGMENTS_PER_TASK)]
+    asked = [segment(number % 8, *range(number % 7 + 1)) for number in range(8 * SEGMENTS_PER_TASK)]
     with contextlib.closing(RayDataReader(slow).read(asked)) as tables:  # type: ignore[type-var]
         for number, (table, expected) in enumerate(zip(tables, LocalReader(files).read(asked), strict=True)):
             assert table.equals(expected), number

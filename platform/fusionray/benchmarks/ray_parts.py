@@ -20,6 +20,7 @@ from fusionray.benchmarks.blocks import BlockTimer
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import Pace, divide
 from fusionray.benchmarks.loader import measure_loader
+from fusionray.benchmarks.object_storage import READ_TASKS, measure_object_storage
 from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.ray_data_reader import RayDataReader
@@ -69,13 +70,19 @@ def measure_loaders(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
     rates = measure_loader(
         shards, Pace(pace.rounds, bench.loader_batches, pace.until), reader=RayDataReader, workers=cores
     )
+    stored = measure_object_storage(shards, Pace(pace.rounds, 1, pace.until))
     summary = ", ".join(f"{name} {statistics.median(values):.0f}" for name, values in rates.items())
     return Findings(
         values={
             "loader_vs_pillow": divide(rates["ours"], rates["dataloader_pillow"]),
             "loader_vs_best": divide(rates["ours"], rates["dataloader_simplejpeg"]),
+            "loader_object_storage": divide(stored["ray_data"], stored["one_by_one"]),
         },
-        notes=[f"loaders: crops of {bench.data_size} px, {cores} threads or processes, images/s: {summary}"],
+        notes=[
+            f"loaders: crops of {bench.data_size} px, {cores} threads or processes, images/s: {summary}",
+            f"object storage: {READ_TASKS} tasks at once, rows/s: "
+            + ", ".join(f"{name} {statistics.median(values):.0f}" for name, values in stored.items()),
+        ],
     )
 
 

@@ -8,6 +8,7 @@ and data sets, have no gap between them. A reader begins at any segment: what is
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -68,6 +69,8 @@ class RayDataReader:
     def __post_init__(self) -> None:
         self.shared_files = ray.put(self.files)
         self.running: set[Execution] = set()
+        # Rows of the blocks that were taken, by the address of the node that read them.
+        self.rows_by_node: Counter[str] = Counter()
         self.closed = False
 
     def close(self) -> None:
@@ -124,6 +127,7 @@ class RayDataReader:
                     for header, block in current.blocks():
                         if following is None and header.task >= len(current.parts) // 2:
                             following = opening.enter_context(self.open_dataset(take_tasks(parts)))
+                        self.rows_by_node[header.node] += header.rows
                         yield header, block
                     assert following is not None
                     running.close()

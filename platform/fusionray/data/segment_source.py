@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ray.data import Datasource
 from ray.data.block import BlockMetadata
 from ray.data.datasource import ReadTask
+from ray.util import get_node_ip_address
 
 from fusionray.data.crop_decoding import allocate_scratch_image, decode_crop, decode_region
 from fusionray.data.order import Segment
@@ -36,11 +37,13 @@ class BlockHeader(NamedTuple):
     """What a block holds beside its rows.
 
     `task`: number of its task in the data set; `rows`; `errors`: (first row, errors by the name of the file) of each
-    segment that has a damaged file; `failed`: why the rows after these cannot be read.
+    segment that has a damaged file; `failed`: why the rows after these cannot be read; `node`: address of the node that
+    read them.
     """
 
     task: int
     rows: int
+    node: str = ""
     errors: Sequence[tuple[int, dict[str, str]]] = ()
     failed: str | None = None
 
@@ -96,7 +99,7 @@ class ReadSegments:
                 tables.append(decode_table(table, files, self.decode_size) if self.decode_size else table)
         except ShardCorrupt as error:
             failed = str(error)
-        header = BlockHeader(self.number, sum(map(len, tables)), errors, failed)
+        header = BlockHeader(self.number, sum(map(len, tables)), get_node_ip_address(), errors, failed)
         # Older files may lack a column: its values are null for their rows.
         block = pa.concat_tables(tables, promote_options="default") if tables else NO_ROWS
         yield block.replace_schema_metadata({HEADER: json.dumps(header).encode()})

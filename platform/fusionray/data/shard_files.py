@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from fusionray.data.order import Segment
 from fusionray.data.pairs import TRUTH_COLUMNS
@@ -52,8 +53,10 @@ class ShardFiles:
         filesystem, root = storage.open_filesystem(self.folder)
         name, promised = self.names[segment.file], self.rows[segment.file]
         columns = ["image", GROUP_COLUMNS[self.task], *(TRUTH_COLUMNS if self.synthetic else ())]
+        # Requests to an object store are joined, since each waits; on a disk, joining only copies.
+        options = {"page_checksum_verification": True, "pre_buffer": not isinstance(filesystem, fs.LocalFileSystem)}
         try:
-            with pq.ParquetFile(f"{root}/{name}", filesystem=filesystem, page_checksum_verification=True) as file:
+            with pq.ParquetFile(f"{root}/{name}", filesystem=filesystem, **options) as file:
                 if file.metadata.num_rows != promised:
                     raise ShardCorrupt(
                         f"{self.folder}/{name}: holds {file.metadata.num_rows} rows, but the manifest says "

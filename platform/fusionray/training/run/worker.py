@@ -263,6 +263,9 @@ class Worker:
             self.save()
         self.writer.wait()
         if self.rank == 0:
+            if self.config.data.decode == "nodes":
+                rows = ", ".join(f"{count} on {node}" for node, count in self.reader.rows_by_node.most_common())
+                self.logger.log_line(f"crops that worker 0 got from tasks: {rows or 'none'}")
             self.progress.set_completed(engine.images_seen, {})
 
     def report_ready(self) -> None:
