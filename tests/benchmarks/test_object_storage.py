@@ -15,6 +15,7 @@ from fusionray.errors import ShardCorrupt
 from tests.support.tiny_shards import write_tiny_shards
 
 
+@pytest.mark.slow(seconds=20)
 @pytest.mark.usefixtures("ray_session")
 def test_shards_are_read_from_an_s3_server_as_from_a_folder(tmp_path: Path) -> None:
     files = list_files(str(tmp_path), write_tiny_shards(tmp_path, people=8, pictures=8), "train")

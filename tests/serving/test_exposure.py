@@ -36,7 +36,7 @@ def find_own_address() -> str:
 @pytest.mark.parametrize(
     ("host", "end"),
     [
-        ("0.0.0.0", signal.SIGTERM),
+        pytest.param("0.0.0.0", signal.SIGTERM, marks=pytest.mark.slow(seconds=25)),
         # All addresses of both kinds.
         pytest.param("::", signal.SIGTERM, marks=pytest.mark.slow(seconds=25)),
         # Ray's agents wait a minute for a head that is dead.

@@ -345,6 +345,7 @@ def send_slowly(port: int, front: bytes, rest: bytes, seconds: float, give_up: f
     return Talk(read_answers(data)[0], closed)
 
 
+@pytest.mark.slow(seconds=15)
 def test_slow_clients_time_out_and_others_are_served_meanwhile(stranger: Stranger) -> None:
     slow_body = post(b"Content-Length: 3000", b"Content-Type: " + FORM)
     # What says that it does not fit HAProxy's buffer takes up a place in the service while it arrives.

@@ -1,8 +1,7 @@
-"""Parallel tests, `pytest -n 2`: the tests that start a Ray are two lanes, each other file is a lane of its own.
+"""Parallel tests, `pytest -n 2`: all tests that start a Ray are one lane, each other file is a lane of its own.
 
-Those of the service share one, whose Ray it has for itself; all others share the second. The fixtures of a file are made
-once. pytest-xdist assigns whole lanes to its processes, first those with Ray: they take longest, and wait most.
-`--dist loadgroup` ignores marks under pytest 9.2.
+Two Rays at once would compete for cores and ports, and the fixtures of a file are made once. pytest-xdist assigns whole
+lanes to its processes, first the one with Ray: it takes longest. `--dist loadgroup` ignores marks under pytest 9.2.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# The first lanes to be assigned.
-RAY_LANES = ("ray", "ray serve")
-SERVICE_FOLDER = "serving"
+RAY_LANE = "ray"
 FILE_KEY = "lanes_file"
 FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
@@ -28,13 +24,8 @@ FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 def name_lane(item: pytest.Item) -> str:
     """Name the lane of a test: the tests of a lane run one after the other."""
     if "ray_session" in item.fixturenames or item.get_closest_marker("starts_ray"):  # type: ignore[attr-defined]
-        return RAY_LANES[SERVICE_FOLDER in item.path.parts]
+        return RAY_LANE
     return item.nodeid.partition("::")[0]
-
-
-def rank_lane(lane: str, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """Rank a lane: those with Ray are the longest and come first; of the others, those with most tests."""
-    return (RAY_LANES.index(lane), 0) if lane in RAY_LANES else (len(RAY_LANES), -sizes[lane])
 
 
 class LaneScheduling(LoadScopeScheduling):
@@ -73,7 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     lanes = {item.nodeid: name_lane(item) for item in items}
     sizes = Counter(lanes.values())
-    items.sort(key=lambda item: rank_lane(lanes[item.nodeid], sizes))
+    # The lane with Ray is the longest; of the others, those with most tests come first.
+    items.sort(key=lambda item: (lanes[item.nodeid] != RAY_LANE, -sizes[lanes[item.nodeid]]))
     # All processes collect the same tests; a file that is replaced is always whole.
     file = Path(config.workerinput[FILE_KEY])
     part = file.with_suffix(f".{config.workerinput['workerid']}")
@@ -89,7 +81,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     seconds: dict[bool, float] = defaultdict(float)
     for report in (each for reports in terminalreporter.stats.values() for each in reports):
         if isinstance(report, pytest.TestReport):
-            seconds[lanes[report.nodeid] in RAY_LANES] += report.duration
+            seconds[lanes[report.nodeid] == RAY_LANE] += report.duration
     terminalreporter.line(f"tests with Ray: {seconds[True]:.0f} s, all others: {seconds[False]:.0f} s")
 
 

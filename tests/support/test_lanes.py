@@ -28,17 +28,14 @@ SUITE = """
 """
 
 
-def test_tests_with_a_ray_are_two_lanes_and_files_stay_together(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(**{"test_one": SUITE, "test_two": SUITE, "serving/test_three": SUITE, "serving/test_four": SUITE})
+def test_one_lane_has_all_tests_with_a_ray_and_files_stay_together(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_one=SUITE, test_two=SUITE)
     result = pytester.inline_run("-p", "tests.support.lanes", "-n", "2", "--strict-markers")
     passed, _, failed = result.listoutcomes()
-    assert (len(passed), len(failed)) == (36, 0)
+    assert (len(passed), len(failed)) == (18, 0)
     lanes: dict[str, set[object]] = {}
     for report in passed:
         file, _, name = report.nodeid.partition("::")
-        kind = file if name.startswith("test_without") else "ray serve" if file.startswith("serving/") else "ray"
+        kind = file if name.startswith("test_without") else "ray"
         lanes.setdefault(kind, set()).add(dict(report.user_properties)["process"])
-    files = ("test_one.py", "test_two.py", "serving/test_three.py", "serving/test_four.py")
-    assert {kind: len(processes) for kind, processes in lanes.items()} == dict.fromkeys(("ray", "ray serve", *files), 1)
-    # Each has a process, and so a Ray, of its own.
-    assert lanes["ray"] != lanes["ray serve"]
+    assert {kind: len(processes) for kind, processes in lanes.items()} == {"ray": 1, "test_one.py": 1, "test_two.py": 1}
