@@ -17,6 +17,7 @@ import pytest
 
 from fusionray.data.order import Segment
 from fusionray.data.ray_data_reader import SEGMENTS_PER_TASK, RayDataReader
+from fusionray.data.segment_source import divide_segments
 from fusionray.data.shard_files import ShardFiles, list_files, list_people, read_rows, read_split
 from fusionray.data.shard_readers import CorruptionTracker, LocalReader, ShardReader
 from fusionray.data.shards import Manifest
@@ -144,6 +145,20 @@ def test_a_shorter_file_replaces_rows_more_than_once(tmp_path: Path) -> None:
     (tmp_path / files.names[0]).unlink()
     (table,) = LocalReader(files, CorruptionTracker(1)).read([segment(0, *range(12))])
     assert table.equals(pa.concat_tables([short, short.slice(0, 4)]))
+
+
+@pytest.mark.parametrize("lost", [None, 0, 1])
+def test_a_segment_that_tasks_share_has_the_rows_of_the_whole_one(tmp_path: Path, lost: int | None) -> None:
+    manifest = write_tiny_shards(tmp_path, people=5, pictures=4, shards=2, validation_people=0)
+    files = list_files(str(tmp_path), manifest, "train")
+    assert files.rows == (12, 8)
+    if lost is not None:
+        (tmp_path / files.names[lost]).unlink()
+    asked = [segment(0, *range(12)), segment(1, 0, 2, 3, 7), segment(0, 1)]
+    tasks = list(divide_segments(asked, 5, 16))
+    assert [sum(part.end - part.start for part in task) for task in tasks] == [5, 5, 5, 2]
+    parts = [files.read_with_fallback(part.segment(), 1, part.start, part.end).table for task in tasks for part in task]
+    assert pa.concat_tables(parts).equals(pa.concat_tables(LocalReader(files, CorruptionTracker(1)).read(asked)))
 
 
 @pytest.mark.parametrize("max_damaged_files", [0, 1])

@@ -17,14 +17,13 @@ import pyarrow as pa
 
 from fusionray.benchmarks.interleaving import Pace
 from fusionray.data.order import DataOrder, DataPosition, Segment
-from fusionray.data.ray_data_reader import RayDataReader
+from fusionray.data.ray_data_reader import OBJECT_STORAGE_TASKS, RayDataReader
 from fusionray.data.shard_files import ShardFiles, list_files
 from fusionray.data.shard_readers import LocalReader
 from fusionray.data.shards import read_manifest
 
 BUCKET = "shards"
 WINDOW_ROWS = 2048
-READ_TASKS = 8
 ROUND_SECONDS = 10.0
 RANGE = re.compile(r"bytes=(\d+)-(\d+)$")
 
@@ -94,7 +93,7 @@ def measure_object_storage(shards: str, pace: Pace, *, seconds: float = 0.2) -> 
         files = dataclasses.replace(list_files(shards, read_manifest(shards), "train"), folder=uri)
         readers: dict[str, Callable[[Iterator[Segment]], Iterator[pa.Table]]] = {
             "one_by_one": LocalReader(files).read,
-            "ray_data": RayDataReader(files, tasks_at_once=READ_TASKS).read,
+            "ray_data": RayDataReader(files, tasks_at_once=OBJECT_STORAGE_TASKS).read,
         }
         with contextlib.ExitStack() as stack:
             tables = {name: read(list_segments(files)) for name, read in readers.items()}

@@ -20,10 +20,10 @@ from fusionray.benchmarks.blocks import BlockTimer
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import Pace, divide
 from fusionray.benchmarks.loader import measure_loader
-from fusionray.benchmarks.object_storage import READ_TASKS, measure_object_storage
+from fusionray.benchmarks.object_storage import measure_object_storage
 from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
 from fusionray.data.prepare import PrepareConfig, prepare
-from fusionray.data.ray_data_reader import RayDataReader
+from fusionray.data.ray_data_reader import OBJECT_STORAGE_TASKS, RayDataReader
 from fusionray.data.shard_files import list_people
 from fusionray.data.shards import read_manifest
 from fusionray.errors import TrainingFailed
@@ -80,7 +80,7 @@ def measure_loaders(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
         },
         notes=[
             f"loaders: crops of {bench.data_size} px, {cores} threads or processes, images/s: {summary}",
-            f"object storage: {READ_TASKS} tasks at once, rows/s: "
+            f"object storage: {OBJECT_STORAGE_TASKS} tasks at once, rows/s: "
             + ", ".join(f"{name} {statistics.median(values):.0f}" for name, values in stored.items()),
         ],
     )

@@ -46,6 +46,9 @@ DECODED_TASK_BYTES = 32 * 2**20
 # Tasks of one data set: a new one costs a process, so it should come seldom.
 TASKS_PER_DATASET = 256
 SEGMENTS_PER_TASK = 16
+# Tasks at once that suit an object store, whose requests wait, and tasks that decode on other nodes.
+OBJECT_STORAGE_TASKS = 8
+DECODE_TASKS = 4
 
 Block = tuple[BlockHeader, pa.Table]
 

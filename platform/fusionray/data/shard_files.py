@@ -98,7 +98,7 @@ class ShardFiles:
             except ShardCorrupt as error:
                 errors[self.names[number]] = str(error)
                 continue
-            return SegmentRows(table if len(unique) == len(rows) else table.take(places), errors)
+            return SegmentRows(table if np.array_equal(unique, rows) else table.take(places), errors)
         raise ShardCorrupt(next(iter(errors.values())))
 
 

@@ -24,7 +24,7 @@ from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
 from fusionray.data.prefetch import prefetched
-from fusionray.data.ray_data_reader import RayDataReader
+from fusionray.data.ray_data_reader import DECODE_TASKS, OBJECT_STORAGE_TASKS, RayDataReader
 from fusionray.data.shard_files import list_files
 from fusionray.data.shard_readers import CorruptionTracker, LocalReader
 from fusionray.data.stream import TrainingStream
@@ -47,9 +47,6 @@ from fusionray.types import Batch
 
 # Real rows per rank for the search of the batch size; the search repeats them to the size that it tries.
 SAMPLE_IMAGES = 4
-# Read tasks of a worker at once, where requests wait for an object store, and where tasks decode on other nodes.
-OBJECT_STORAGE_TASKS = 8
-DECODE_TASKS = 4
 
 
 def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
