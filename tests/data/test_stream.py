@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
 
 from fusionray.data import ray_data_reader
 from fusionray.data.decoding import CropDecoder
-from fusionray.data.order import DataOrder, DataPosition
+from fusionray.data.order import DataOrder, DataPosition, Segment, ShuffleWindow
 from fusionray.data.prefetch import prefetched
 from fusionray.data.ray_data_reader import RayDataReader
 from fusionray.data.shard_files import list_files, list_people
@@ -114,6 +116,27 @@ def test_a_stream_through_ray_data_resumes_with_the_batches_of_a_local_one(
     stream = open_stream(shards, copier, rank=1, num_ranks=2, step=7, reader=reader)
     assert_equal(take_pairs(stream, position, 700), take_pairs(local, position, 700))
     copier.close()
+
+
+def test_a_reader_may_plan_in_a_thread_of_its_own(
+    shards: tuple[str, Manifest], decoder: CropDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = take_pairs(open_stream(shards, decoder), DataPosition(), 300)
+    plan = DataOrder.windows
+
+    def plan_slowly(order: DataOrder, position: DataPosition, rank: int) -> Iterator[ShuffleWindow]:
+        for window in plan(order, position, rank):
+            time.sleep(0.002)
+            yield window
+
+    class ReaderInThread(LocalReader):
+        def read(self, segments: Iterable[Segment]) -> Iterator[pa.Table]:
+            with prefetched(lambda: super(ReaderInThread, self).read(segments), depth=3) as tables:
+                yield from tables
+
+    monkeypatch.setattr(DataOrder, "windows", plan_slowly)
+    stream = open_stream(shards, decoder, reader=ReaderInThread(list_files(*shards, "train")))
+    assert_equal(take_pairs(stream, DataPosition(), 300), expected)
 
 
 def test_every_picture_is_a_target_once_an_epoch_though_the_number_of_ranks_changes(

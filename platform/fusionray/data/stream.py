@@ -5,14 +5,15 @@ Rows travel encoded and are decoded in the process that uses them: decoded pixel
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice, tee
+from itertools import chain, islice
 from typing import Literal, TypeVar
 
 import numpy as np
 
 from fusionray.data.decoding import CropDecoder, decode_rows
-from fusionray.data.order import PAIRS, DataOrder, DataPosition, ShuffleWindow
+from fusionray.data.order import PAIRS, DataOrder, DataPosition, Segment, ShuffleWindow
 from fusionray.data.pairs import EncodedCrops, SampledPairs, crops_from_tables, draw_sources, rebatch
 from fusionray.data.prefetch import prefetched
 from fusionray.data.shard_readers import ShardReader
@@ -78,10 +79,18 @@ class TrainingStream:
 
     def load(self, position: DataPosition) -> Iterator[tuple[ShuffleWindow, EncodedCrops]]:
         """Read one window after another."""
-        planned, loaded = tee(self.order.windows(position, self.rank))
-        tables = self.reader.read(segment for window in planned for segment in window.segments)
-        for window in loaded:
-            yield window, crops_from_tables(islice(tables, len(window.segments)))
+        # The reader plans ahead, in a thread of its own if it likes; each window has at least one segment.
+        planned: deque[ShuffleWindow] = deque()
+
+        def plan_segments() -> Iterator[Segment]:
+            for window in self.order.windows(position, self.rank):
+                planned.append(window)
+                yield from window.segments
+
+        tables = self.reader.read(plan_segments())
+        for first in tables:
+            window = planned.popleft()
+            yield window, crops_from_tables(chain([first], islice(tables, len(window.segments) - 1)))
 
 
 def draw_each_row(window: ShuffleWindow, crops: EncodedCrops) -> SampledPairs:

@@ -106,7 +106,8 @@ def test_inputs_are_removed_when_the_job_has_ended(store: JobStore, start: Calla
     start(store, copy_target)
     job = make(store)
     wait_until_ended(store, job)
-    wait_for(lambda: not (store.jobs / job / "source").exists())
+    # What goes last.
+    wait_for(lambda: not (store.jobs / job / "secrets").exists())
     left = sorted(path.relative_to(store.jobs / job).as_posix() for path in (store.jobs / job).rglob("*"))
     assert left == ["job.json", "lease-000001", "outcome", "outcome/ended.json", "outcome/result.zip"]
     modes = {path.stat().st_mode & 0o777 for path in store.jobs.parent.rglob("*") if path.is_file()}
