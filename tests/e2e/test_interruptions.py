@@ -13,6 +13,7 @@ from fusionray.checkpoint.info import read_info
 from fusionray.checkpoint.reader import load_tensors
 from fusionray.data.shards import read_manifest
 from fusionray.hardware.processes import find_processes
+from fusionray.training.faults.preemption import EXIT_STATUS
 from tests.faults.driver import CONTROLLER, WORKER, meanwhile
 from tests.support.tiny_shards import flip_a_bit
 from tests.support.workspace import IMAGES, TINY, FusionRun, Workspace
@@ -31,7 +32,10 @@ def kill(title: str) -> None:
 def interrupted(prepared: Workspace) -> FusionRun:
     """A run that SIGTERM stopped; the same command has then finished it, in spite of two kills."""
     run = prepared.fusion_run("interrupted")
-    run.train_until_sigterm()
+    status, printed = run.train_until_sigterm()
+    assert status == EXIT_STATUS
+    assert "stopped after SIGTERM" in printed
+    assert 0 < run.checkpoints()[-1] < IMAGES
 
     def kill_both() -> None:
         for title in (WORKER, CONTROLLER):

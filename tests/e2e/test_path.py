@@ -1,4 +1,4 @@
-"""The whole path by its own commands: prepare, train, stop, resume, export, fuse, serve."""
+"""The whole path by its own commands: prepare, train, export, fuse, serve. Stops: test_interruptions.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -18,61 +17,42 @@ from PIL import Image
 from fusionray.cli import main
 from fusionray.data import synthetic
 from fusionray.safety.provenance import read_provenance
-from fusionray.training.faults.preemption import EXIT_STATUS
 from tests.support.workspace import IMAGES, FusionRun, Workspace
 
 STOP_SECONDS = 60
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """A fusion run that SIGTERM ended and the same command finished; what was seen when it ended."""
-
-    run: FusionRun
-    status: int
-    printed: str
-    checkpoints: list[int]
-
-
 @pytest.fixture(scope="module")
-def resumed(prepared: Workspace) -> Resumed:
+def trained(prepared: Workspace) -> FusionRun:
     run = prepared.fusion_run()
-    status, printed = run.train_until_sigterm()
-    found = run.checkpoints()
     assert run.train() == 0
-    return Resumed(run, status, printed, found)
+    return run
 
 
-def test_sigterm_ends_a_run_with_a_checkpoint(resumed: Resumed) -> None:
-    assert resumed.status == EXIT_STATUS
-    assert "stopped after SIGTERM" in resumed.printed
-    assert 0 < resumed.checkpoints[-1] < IMAGES
+def test_the_last_checkpoint_has_seen_all_images(trained: FusionRun) -> None:
+    assert trained.checkpoints()[-1] == IMAGES
 
 
-def test_the_same_command_resumes_the_run(resumed: Resumed) -> None:
-    assert resumed.run.checkpoints()[-1] == IMAGES
-
-
-def test_last_preview_is_in_mlflow(resumed: Resumed) -> None:
-    client, run_id = resumed.run.find_in_mlflow()
+def test_last_preview_is_in_mlflow(trained: FusionRun) -> None:
+    client, run_id = trained.find_in_mlflow()
     names = {artifact.path for artifact in client.list_artifacts(run_id)}
     assert "preview.png" in names
-    with Image.open(client.download_artifacts(run_id, "preview.png", str(resumed.run.output))) as preview:
+    with Image.open(client.download_artifacts(run_id, "preview.png", str(trained.output))) as preview:
         assert preview.width % 64 == 0
         assert preview.height % 64 == 0
 
 
-def test_finished_run_has_nothing_left_to_do(resumed: Resumed, capfd: pytest.CaptureFixture[str]) -> None:
-    before = resumed.run.checkpoints()
-    assert resumed.run.train() == 0
+def test_finished_run_has_nothing_left_to_do(trained: FusionRun, capfd: pytest.CaptureFixture[str]) -> None:
+    before = trained.checkpoints()
+    assert trained.train() == 0
     assert "nothing to do" in capfd.readouterr().err
-    assert resumed.run.checkpoints() == before
+    assert trained.checkpoints() == before
 
 
 @pytest.fixture(scope="module")
-def bundle(prepared: Workspace, resumed: Resumed) -> Path:
+def bundle(prepared: Workspace, trained: FusionRun) -> Path:
     """The exported bundle."""
-    assert main(["export", str(resumed.run.folder), "--output", str(prepared.folder / "bundle")]) == 0
+    assert main(["export", str(trained.folder), "--output", str(prepared.folder / "bundle")]) == 0
     return prepared.folder / "bundle"
 
 
@@ -177,9 +157,9 @@ def test_bad_input_gets_one_clear_line(
 
 
 def test_run_of_the_same_name_with_another_setting_is_refused(
-    resumed: Resumed, capfd: pytest.CaptureFixture[str]
+    trained: FusionRun, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    line = refusal(capfd, *resumed.run.command("recipe.weights.identity=9"))
+    line = refusal(capfd, *trained.command("recipe.weights.identity=9"))
     assert re.search(r"recipe\.weights\.identity \([\d.]+ before, 9\.0 now\)", line)
 
 

@@ -1,7 +1,8 @@
-"""Parallel tests, `pytest -n 2`: all tests that start a Ray are one lane, each other file is a lane of its own.
+"""Parallel tests, `pytest -n 2`: all tests with the Ray of the session are one lane, each other file is its own.
 
-Two Rays at once would compete for cores and ports, and the fixtures of a file are made once. pytest-xdist assigns whole
-lanes to its processes, first the one with Ray: it takes longest. `--dist loadgroup` ignores marks under pytest 9.2.
+The fixtures of a file are made once. pytest-xdist assigns whole lanes to its processes, first the one with Ray: it
+takes longest. Tests that start a Ray of their own are one more lane, the last: it fills the process beside, and no two
+of them run at once. `--dist loadgroup` ignores marks under pytest 9.2.
 """
 
 from __future__ import annotations
@@ -17,15 +18,23 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 RAY_LANE = "ray"
+OWN_RAY_LANE = "own ray"
 FILE_KEY = "lanes_file"
 FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 def name_lane(item: pytest.Item) -> str:
     """Name the lane of a test: the tests of a lane run one after the other."""
-    if "ray_session" in item.fixturenames or item.get_closest_marker("starts_ray"):  # type: ignore[attr-defined]
+    if item.get_closest_marker("starts_ray"):
+        return OWN_RAY_LANE
+    if "ray_session" in item.fixturenames:  # type: ignore[attr-defined]
         return RAY_LANE
     return item.nodeid.partition("::")[0]
+
+
+def place_lane(lane: str) -> int:
+    """Return the place of a lane among all: the longest one comes first."""
+    return {RAY_LANE: 0, OWN_RAY_LANE: 2}.get(lane, 1)
 
 
 class LaneScheduling(LoadScopeScheduling):
@@ -64,8 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     lanes = {item.nodeid: name_lane(item) for item in items}
     sizes = Counter(lanes.values())
-    # The lane with Ray is the longest; of the others, those with most tests come first.
-    items.sort(key=lambda item: (lanes[item.nodeid] != RAY_LANE, -sizes[lanes[item.nodeid]]))
+    # Of the lanes without Ray, those with most tests come first.
+    items.sort(key=lambda item: (place_lane(lanes[item.nodeid]), -sizes[lanes[item.nodeid]]))
     # All processes collect the same tests; a file that is replaced is always whole.
     file = Path(config.workerinput[FILE_KEY])
     part = file.with_suffix(f".{config.workerinput['workerid']}")
@@ -78,11 +87,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if FOLDER not in config.stash or not find_file(config).exists():
         return
     lanes = json.loads(find_file(config).read_text())
-    seconds: dict[bool, float] = defaultdict(float)
+    seconds: dict[int, float] = defaultdict(float)
     for report in (each for reports in terminalreporter.stats.values() for each in reports):
         if isinstance(report, pytest.TestReport):
-            seconds[lanes[report.nodeid] == RAY_LANE] += report.duration
-    terminalreporter.line(f"tests with Ray: {seconds[True]:.0f} s, all others: {seconds[False]:.0f} s")
+            seconds[place_lane(lanes[report.nodeid])] += report.duration
+    terminalreporter.line(
+        f"tests with the Ray of the session: {seconds[0]:.0f} s, with their own: {seconds[2]:.0f} s, without: "
+        f"{seconds[1]:.0f} s"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -28,7 +28,7 @@ SUITE = """
 """
 
 
-def test_one_lane_has_all_tests_with_a_ray_and_files_stay_together(pytester: pytest.Pytester) -> None:
+def test_tests_with_a_ray_are_lanes_and_files_stay_together(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_one=SUITE, test_two=SUITE)
     result = pytester.inline_run("-p", "tests.support.lanes", "-n", "2", "--strict-markers")
     passed, _, failed = result.listoutcomes()
@@ -36,6 +36,7 @@ def test_one_lane_has_all_tests_with_a_ray_and_files_stay_together(pytester: pyt
     lanes: dict[str, set[object]] = {}
     for report in passed:
         file, _, name = report.nodeid.partition("::")
-        kind = file if name.startswith("test_without") else "ray"
+        kind = file if name.startswith("test_without") else name.partition("[")[0]
         lanes.setdefault(kind, set()).add(dict(report.user_properties)["process"])
-    assert {kind: len(processes) for kind, processes in lanes.items()} == {"ray": 1, "test_one.py": 1, "test_two.py": 1}
+    kinds = ("test_of_the_session", "test_of_its_own", "test_one.py", "test_two.py")
+    assert {kind: len(processes) for kind, processes in lanes.items()} == dict.fromkeys(kinds, 1)
