@@ -1,14 +1,17 @@
-"""Run an iterator ahead of its consumer, in a thread."""
+"""Run an iterator, or calls, ahead of their consumer, in threads."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 
 class PrefetchedItems(Iterator[ItemT], Generic[ItemT]):
@@ -73,3 +76,18 @@ def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[Pref
         items.stopped.set()
         items.free_slots.release()
         thread.join(timeout=5)
+
+
+def map_ahead(function: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, at_once: int) -> Generator[ResultT]:
+    """Yield `function(item)` in the order of the items, while threads compute the next `at_once` of them."""
+    pool = ThreadPoolExecutor(at_once, "ahead")
+    pending: deque[Future[ResultT]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) > at_once:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

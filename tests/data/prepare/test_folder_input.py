@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from pathlib import Path
 
 import fsspec
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from fusionray.data.prepare.folder_input import FolderInput
+from fusionray.data.prepare.folder_input import REMOTE_READS, FolderInput
 from fusionray.data.prepare.picture_input import DecodedPicture, DroppedPicture
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import ImageLimits, encode_image
@@ -78,6 +79,14 @@ def test_a_folder_of_pgm_files_is_read(tmp_path: Path) -> None:
     for result in results:
         assert isinstance(result, DecodedPicture), result
         assert np.array_equal(result.image, np.repeat(grey[..., None], 3, axis=2))
+
+
+def test_files_are_listed_in_the_order_of_their_paths(tmp_path: Path) -> None:
+    # In ASCII, "-" and "." sort before the slash and "0" behind it.
+    fill(tmp_path, "a/2.png", "a/1/z.png", "a-b/1.png", "a.png", "a0/1.png", "a/1-2.png", "b/1.png")
+    sources = [entry.source for entry in folder(tmp_path).list_entries().entries]
+    assert sources == sorted(sources)
+    assert len(sources) == 7
 
 
 def test_loops_pipes_and_broken_links_are_listed_and_do_not_hang(tmp_path: Path) -> None:
@@ -165,3 +174,25 @@ def test_an_object_store_is_listed_and_read_like_a_disk(monkeypatch: pytest.Monk
     assert [entry.identity for entry in entries] == ["ann", "bob"]
     assert [type(result) for result in source.read(entries)] == [DecodedPicture, DecodedPicture]
     memory.rm("/bucket", recursive=True)
+
+
+def test_files_of_an_object_store_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = fsspec.filesystem("memory")
+    together = threading.Barrier(REMOTE_READS)
+
+    class SlowStore(fs.FSSpecHandler):
+        def open_input_stream(self, path: str) -> object:
+            # Breaks, unless as many files are opened before the first one is read.
+            together.wait(timeout=30)
+            return super().open_input_stream(path)
+
+    for number in range(REMOTE_READS):
+        memory.pipe(f"/bucket/faces/ann/{number:02d}.png", PICTURE)
+    store = fs.PyFileSystem(SlowStore(memory))
+    monkeypatch.setattr(storage, "open_filesystem", lambda location: (store, "bucket/faces"))
+    source = FolderInput("memory://bucket/faces", ImageLimits())
+    entries = source.list_entries().entries
+    read = list(source.read(entries))
+    memory.rm("/bucket", recursive=True)
+    assert [type(result) for result in read] == [DecodedPicture] * REMOTE_READS
+    assert [result.entry for result in read if isinstance(result, DecodedPicture)] == list(entries)

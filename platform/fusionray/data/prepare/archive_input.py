@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
+from fusionray.data.prepare.picture_entries import PictureEntries, PictureEntry
 from fusionray.data.prepare.picture_input import (
     DecodedPicture,
     DroppedPicture,
     InputListing,
-    PictureEntry,
     as_dropped,
     identity_from_path,
     is_unsafe_path,
@@ -65,7 +65,6 @@ class ArchiveInput:
         Raises:
             InputMissing: the archive is damaged, or larger than the limits allow.
         """
-        entries: list[PictureEntry] = []
         dropped: list[DroppedPicture] = []
         members: list[tuple[str, int, int]] = []
         unpacked_bytes = 0
@@ -87,9 +86,11 @@ class ArchiveInput:
                 f"{self._location}: the archive is damaged ({error}); download or create it again"
             ) from error
         skip = wrapper_length([name.removeprefix("./") for name, _, _ in members])
-        for name, size_bytes, offset in members:
-            path = name.removeprefix("./")[skip:]
-            entries.append(PictureEntry(identity_from_path(path), printable(path), name, size_bytes, offset))
+        entries = PictureEntries(
+            PictureEntry(identity_from_path(path), printable(path), name, size_bytes, offset)
+            for name, size_bytes, offset in members
+            for path in (name.removeprefix("./")[skip:],)
+        )
         return InputListing(entries, dropped)
 
     def read(self, entries: Sequence[PictureEntry]) -> Iterator[DecodedPicture | DroppedPicture]:

@@ -11,18 +11,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fusionray.data.prepare.picture_entries import PictureEntries, PictureEntry
 from fusionray.errors import ImageRejected, InputMissing
 from fusionray.faces.face import FloatMap, Image, Points
-
-
-class PictureEntry(NamedTuple):
-    """One picture of an input. `identity` and `source` (its path) are printable; only the input reads `locator`."""
-
-    identity: str
-    source: str
-    locator: str
-    size_bytes: int = 0
-    offset: int = 0
 
 
 class DroppedPicture(NamedTuple):
@@ -59,7 +50,7 @@ class DecodedPicture:
 class InputListing:
     """The content of an input: the pictures to read, and the files that were dropped without reading them."""
 
-    entries: list[PictureEntry]
+    entries: PictureEntries
     dropped: list[DroppedPicture]
 
 

@@ -52,7 +52,7 @@ def prepare(config: PrepareConfig) -> Manifest:
     entries = listing.entries
     if config.task == "pictures":
         # Each picture is its own group: pictures of a folder may be in different splits.
-        entries = [entry._replace(identity=entry.source) for entry in entries]
+        entries = entries.with_own_identities()
     planned_shards = plan_shards(
         entries,
         seed=config.seed,
@@ -65,7 +65,7 @@ def prepare(config: PrepareConfig) -> Manifest:
     if done and missing:
         _print_line(f"prepare: {len(done)} of {len(planned_shards)} shards were made before; making the others")
     _make_shards(
-        PrepareContext(config, picture_input, detector, fingerprint),
+        PrepareContext(config, picture_input, entries, detector, fingerprint),
         missing,
         num_done=_count_pictures(planned_shards) - _count_pictures(missing),
     )
@@ -174,7 +174,7 @@ def _write_results(
 
 
 def _count_pictures(planned_shards: list[PlannedShard]) -> int:
-    return sum(len(planned.entries) for planned in planned_shards)
+    return sum(len(planned.rows) for planned in planned_shards)
 
 
 def _summarize(manifest: Manifest) -> str:

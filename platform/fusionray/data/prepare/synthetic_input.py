@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fusionray.data.prepare.picture_input import DecodedPicture, DroppedPicture, GroundTruth, InputListing, PictureEntry
+from fusionray.data.prepare.picture_entries import PictureEntries, PictureEntry
+from fusionray.data.prepare.picture_input import DecodedPicture, DroppedPicture, GroundTruth, InputListing
 from fusionray.errors import ConfigInvalid
 
 SCHEME = "synthetic://"
@@ -40,11 +41,11 @@ class SyntheticInput:
         """List all pictures, person by person."""
         people = (f"person-{person:06d}" for person in range(self._people))
         return InputListing(
-            [
+            PictureEntries(
                 PictureEntry(name, f"{name}/{number:05d}", str(number))
                 for name in people
                 for number in range(self._images)
-            ],
+            ),
             [],
         )
 

@@ -13,6 +13,7 @@ import numpy as np
 from fusionray.config import Section
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.crop import FaceCropper, PictureCropper, RowBuilder
+from fusionray.data.prepare.picture_entries import PictureEntries
 from fusionray.data.prepare.picture_input import DroppedPicture, PictureInput, as_dropped
 from fusionray.data.prepare.plan import PlannedShard
 from fusionray.data.shards import GROUP_COLUMNS, ShardInfo, write_shard
@@ -44,6 +45,7 @@ class PrepareContext:
 
     config: PrepareConfig
     input: PictureInput
+    entries: PictureEntries
     detector: Detector | None
     fingerprint: str
 
@@ -87,7 +89,7 @@ class ShardWorker:
         dropped: list[DroppedPicture] = []
         num_several_faces = 0
         num_read = num_reported = 0
-        for item in context.input.read(planned.entries):
+        for item in context.input.read(context.entries.take(planned.rows)):
             num_read += 1
             if isinstance(item, DroppedPicture):
                 dropped.append(item)
