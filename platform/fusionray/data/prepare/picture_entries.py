@@ -15,6 +15,17 @@ from fusionray.data.order import RowIndices
 CHUNK_ENTRIES = 16_384
 
 
+SCHEMA = pa.schema(
+    [
+        ("identity", pa.large_string()),
+        ("source", pa.large_string()),
+        ("locator", pa.large_binary()),
+        ("size_bytes", pa.int64()),
+        ("offset", pa.int64()),
+    ]
+)
+
+
 class PictureEntry(NamedTuple):
     """One picture of an input. `identity` and `source` (its path) are printable; only the input reads `locator`."""
 
@@ -38,15 +49,11 @@ class PictureEntries(Sequence[PictureEntry]):
                 None if locator == source else locator.encode("utf-8", "surrogateescape")
                 for locator, source in zip(locators, sources, strict=True)
             ]
-            columns = [
-                pa.array(identities, pa.large_string()),
-                pa.array(sources, pa.large_string()),
-                pa.array(differing, pa.large_binary()),
-                pa.array(sizes, pa.int64()),
-                pa.array(offsets, pa.int64()),
-            ]
-            chunks.append(pa.record_batch(columns, names=PictureEntry._fields))
-        self._set(pa.Table.from_batches(chunks) if chunks else EMPTY)
+            columns = (identities, sources, differing, sizes, offsets)
+            chunks.append(
+                pa.record_batch([pa.array(*column) for column in zip(columns, SCHEMA.types, strict=True)], SCHEMA)
+            )
+        self._set(pa.Table.from_batches(chunks, SCHEMA))
 
     def _set(self, table: pa.Table) -> None:
         encoded = table.column("identity").dictionary_encode().combine_chunks()
@@ -90,14 +97,3 @@ class PictureEntries(Sequence[PictureEntry]):
         alone = PictureEntries()
         alone._set(self._table.add_column(0, "identity", self._table.column("source")))
         return alone
-
-
-EMPTY = pa.schema(
-    [
-        ("identity", pa.large_string()),
-        ("source", pa.large_string()),
-        ("locator", pa.large_binary()),
-        ("size_bytes", pa.int64()),
-        ("offset", pa.int64()),
-    ]
-).empty_table()
