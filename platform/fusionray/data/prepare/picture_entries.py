@@ -1,4 +1,4 @@
-"""The pictures of an input, as columns: a million file names as Python objects would take five times the memory."""
+"""The pictures of an input, as columns: a million file names as Python objects would take three times the memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PictureEntry(NamedTuple):
 
 
 class PictureEntries(Sequence[PictureEntry]):
-    """Entries in their order, some 100 bytes each; `identities`: the people, in the order of their first picture."""
+    """Entries in their order, some 150 bytes each; `identities`: the people, in the order of their first picture."""
 
     def __init__(self, entries: Iterable[PictureEntry] = ()) -> None:
         remaining = iter(entries)
