@@ -43,8 +43,8 @@ START_SECONDS = 120.0
 TASK_BYTES = 8 * 2**20
 # The same for tasks that decode: bytes of pixels.
 DECODED_TASK_BYTES = 32 * 2**20
-# Tasks of one data set: a new one costs a process, so it should come seldom.
-TASKS_PER_DATASET = 256
+# Tasks of one data set, 8 GiB: the process of a new one takes four seconds of a core, so it should come seldom.
+TASKS_PER_DATASET = 1024
 SEGMENTS_PER_TASK = 16
 # Tasks at once that suit an object store, whose requests wait, and tasks that decode on other nodes.
 OBJECT_STORAGE_TASKS = 8
