@@ -112,6 +112,7 @@ def create_states(optimizer: torch.optim.Optimizer) -> None:
     also if this rank owns none of them.
     """
     groups, states = optimizer.param_groups, local(optimizer).state
+    missing = [parameter for group in groups for parameter in group["params"] if parameter not in states]
     rates = [(group["lr"], group["weight_decay"]) for group in groups]
     gradients = [[parameter.grad for parameter in group["params"]] for group in groups]
     for group in groups:
@@ -123,3 +124,7 @@ def create_states(optimizer: torch.optim.Optimizer) -> None:
         group["lr"], group["weight_decay"] = rate, decay
         for parameter, gradient in zip(group["params"], kept, strict=True):
             parameter.grad = gradient
+    for parameter in missing:
+        # As before any step: Adam divides by what its moments miss so far, by the number of steps.
+        if "step" in states.get(parameter, {}):
+            states[parameter]["step"].zero_()
