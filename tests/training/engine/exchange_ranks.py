@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusionray.recipes.recipe import Losses, Phase, PhaseInput
+from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
 from fusionray.training.config import EngineConfig, ParallelConfig
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.gradient_average import average
+from fusionray.training.engine.muon import MatrixDivision
+from fusionray.training.engine.optimizers import build_optimizer
 from tests.support.tiny_fusion import build_config, build_pairs, build_recipe
 from tests.support.toy_recipe import CompilableRecipe, Numbers, ToyRecipe, draw_numbers
 
@@ -20,6 +22,7 @@ NUM_RANKS = 2
 CPU = torch.device("cpu")
 # What rank r sends is this times r + 1.
 GRADIENTS = {"tiny": 3e-9, "usual": 2e-6, "large": 5e6, "zero": 0.0}
+MUON = OptimizerConfig(kind="muon", base_lr=0.01, muon_rate=2.0, betas=(0.5, 0.99), momentum=0.9, weight_decay=0.01)
 
 
 def exchange(rank: int) -> dict[str, Any]:
@@ -30,6 +33,7 @@ def exchange(rank: int) -> dict[str, Any]:
         "overlapped_fp16": train_on_tiny_gradients(rank, ParallelConfig(compression="fp16", overlap=True)),
         "overlapped": train_on_tiny_gradients(rank, ParallelConfig(overlap=True)),
         "powersgd": {lag: train_over_a_bad_step(rank, lag) for lag in (0, 1)},
+        "muon": step_matrices(MatrixDivision(rank, NUM_RANKS)),
         "bad_muon": train_muon_over_a_bad_step(rank),
         "graphs": count_layers_of_graphs(rank),
         "adam_steps": count_steps_before_a_dry_pass(rank),
@@ -77,6 +81,24 @@ def values_of(engine: Engine) -> dict[str, Tensor]:
         for name, network in engine.networks.items()
         for key, value in network.state_dict().items()
     }
+
+
+def step_matrices(division: MatrixDivision | None) -> dict[str, Tensor]:
+    """Step convolutions of three shapes, of which one is by far the most expensive, and a bias."""
+    torch.manual_seed(0)
+    network = nn.ModuleList([nn.Conv2d(16, 40, 3), nn.Conv2d(24, 16, 1), nn.Conv2d(24, 16, 1), nn.Conv2d(8, 8, 1)])
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = build_optimizer(network, MUON, division=division)
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in network.parameters():
+            parameter.grad = torch.empty_like(parameter).copy_(torch.randn(parameter.shape, generator=generator))
+        optimizer.step()
+    momenta = {
+        f"momentum.{name}": optimizer.state[parameter].get("momentum", torch.zeros(()))
+        for name, parameter in network.named_parameters()
+    }
+    return {**network.state_dict(), **momenta}
 
 
 def train_muon_over_a_bad_step(rank: int) -> dict[str, Any]:

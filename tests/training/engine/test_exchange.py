@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from tests.training.engine.exchange_ranks import GRADIENTS, NUM_RANKS, exchange
+from fusionray.training.engine.muon import cost, divide
+from tests.training.engine.exchange_ranks import GRADIENTS, NUM_RANKS, exchange, step_matrices
 from tests.training.engine.process_group import run_group
 
 
@@ -43,10 +45,29 @@ def test_powersgd_goes_on_after_a_step_that_is_not_finite(ranks: list[dict[str, 
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
+def test_divided_orthogonal_steps_are_those_of_one_rank(ranks: list[dict[str, Any]]) -> None:
+    alone = step_matrices(None)
+    torch.testing.assert_close(ranks[0]["muon"], alone, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ranks[0]["muon"], ranks[1]["muon"], rtol=0, atol=0)
+
+
 def test_ranks_leave_out_the_same_divided_step(ranks: list[dict[str, Any]]) -> None:
     first, second = (rank["bad_muon"] for rank in ranks)
     assert first["skipped"] == second["skipped"] == [False, True, False]
     torch.testing.assert_close(first["parameters"], second["parameters"], rtol=0, atol=0)
+
+
+def test_matrices_are_divided_by_what_they_cost() -> None:
+    shapes = [(64, 64), (32, 288), (64, 576), (48, 432), (8, 16), (96, 96)]
+    matrices = [nn.Parameter(torch.empty(shape)) for shape in shapes]
+    for num_parts in (1, 2, 3, 8):
+        parts = divide(matrices, num_parts)
+        assert sorted(id(matrix) for part in parts for matrix in part) == sorted(map(id, matrices))
+        costs = [sum(map(cost, part)) for part in parts]
+        # No part is more expensive than the cheapest one by more than one matrix.
+        assert max(costs) - min(costs) <= max(map(cost, matrices))
+    assert max(map(cost, matrices)) / sum(map(cost, matrices)) < 0.5
+    assert max(sum(map(cost, part)) for part in divide(matrices, 2)) < 0.6 * sum(map(cost, matrices))
 
 
 def test_networks_are_compiled_in_the_pieces_of_the_exchange(ranks: list[dict[str, Any]]) -> None:

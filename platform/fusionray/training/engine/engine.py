@@ -19,6 +19,7 @@ from fusionray.training.config import EngineConfig
 from fusionray.training.engine.batch_partition import BatchPartition, fewest_images
 from fusionray.training.engine.memory import memory_limit
 from fusionray.training.engine.microbatching import MicroBatch, cut
+from fusionray.training.engine.muon import MatrixDivision
 from fusionray.training.engine.network_setup import place_networks, wrap_networks
 from fusionray.training.engine.nonfinite_steps import NonfiniteSteps
 from fusionray.training.engine.optimizers import build_optimizer, create_states, step_if
@@ -78,12 +79,14 @@ class Engine:
         self.wrapped = wrap_networks(
             recipe, self.networks, self.ema_networks, config=config, chosen=self.chosen, device=device
         )
+        division = MatrixDivision(self.rank, self.num_ranks, partial(self.step_timer.part, "communication"))
         self.optimizers = {
             name: build_optimizer(
                 network,
                 recipe.optimizers[name],
                 dtype=self.precision.dtype,
                 sharded=self.chosen.strategy == "zero",
+                division=division,
             )
             for name, network in self.networks.items()
         }
