@@ -77,6 +77,28 @@ def fit_second(step: PhaseInput[Numbers]) -> Losses:
     return Losses(loss, {"second": loss, "fitted": step.shared["fitted"]})
 
 
+class CompilableNetwork(nn.Sequential):
+    """The same layers with a forward pass of their own: torch compiles no forward pass that is part of torch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = layer(x)
+        return x
+
+
+class CompilableRecipe(ToyRecipe):
+    """The toy recipe with networks of three layers that `engine.compile` compiles."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.networks = {
+            name: CompilableNetwork(
+                nn.Linear(3, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
+            )
+            for name in self.networks
+        }
+
+
 # What an engine of the recipe below is built with.
 HUNGRY: dict[str, Any] = {"total_images": 1600, "device": torch.device("cpu")}
 

@@ -58,9 +58,10 @@ class BareLoop:
     def step(self, batch: PairBatch) -> dict[str, Tensor]:
         """Take one step; return the parts of the losses."""
         for name, optimizer in self.optimizers.items():
-            peak = scale_lr(self.recipe.optimizers[name].base_lr, self.batch)
+            schedule = self.config.schedule
+            peak = scale_lr(self.recipe.optimizers[name].base_lr, self.batch, schedule.linear_images)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(self.config.schedule, peak, self.images_seen, self.total_images)
+                group["lr"] = learning_rate(schedule, peak, self.images_seen, self.total_images)
         seed_part(self.seed, self.images_seen, 0, "prepare")
         with torch.no_grad():
             prepared = self.recipe.prepare(batch.to(self.device))

@@ -46,7 +46,7 @@ class PlainRecipe:
         self.optimizers = {
             name: torch.optim.AdamW(
                 network.parameters(),
-                lr=scale_lr(recipe.optimizers[name].base_lr, self.batch),
+                lr=scale_lr(recipe.optimizers[name].base_lr, self.batch, like.config.schedule.linear_images),
                 betas=recipe.optimizers[name].betas,
                 weight_decay=recipe.optimizers[name].weight_decay,
             )

@@ -31,7 +31,7 @@ def measure_scaling(bench: TrainBenchConfig, device: torch.device, pace: Pace, t
     if len(os.sched_getaffinity(0)) < NUM_RANKS:
         reason = "two workers with a core each need two cores"
         return Findings(missing=dict.fromkeys(("scaling_2", "ceiling_2", "communication_share"), reason))
-    setup = build_setup(bench, bench.engine_preset, CPU)
+    setup = build_setup(bench, bench.engine_preset, CPU, own_optimizers=True)
     with TemporaryDirectory(prefix="fusionray-scaling-") as folder:
         spawn(run_rank, args=(setup, bench.scaling_batch, pace, folder), nprocs=NUM_RANKS)  # type: ignore[no-untyped-call]
         found: dict[str, Any] = json.loads((Path(folder) / "found.json").read_text())

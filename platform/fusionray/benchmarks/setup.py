@@ -46,7 +46,7 @@ class TrainBenchConfig(Section):
     train: dict[str, Any] = Field(
         {},
         description="Changes of the presets: train.KEY=VALUE, with the keys of `fusionray train --settings`. Every "
-        "candidate steps with adamw.",
+        "candidate steps with adamw, but those of the scaling measurement as their preset says.",
     )
     keys: tuple[str, ...] = Field((), description="Keys of the table to measure; empty: all of them.")
     rounds: int = Field(5, ge=1, description="Rounds of interleaved measurement; medians are reported.")
@@ -108,8 +108,12 @@ class BenchSetup:
         return [batch.pin() for batch in batches] if self.device.type == "cuda" else batches
 
 
-def build_setup(bench: TrainBenchConfig, preset: str, device: torch.device, **changes: Any) -> BenchSetup:
+def build_setup(
+    bench: TrainBenchConfig, preset: str, device: torch.device, *, own_optimizers: bool = False, **changes: Any
+) -> BenchSetup:
     """Build the setup of a preset, changed by the benchmark's settings, then by those of a part (sections by name).
+
+    `own_optimizers`: those of the preset, where no plain loop is compared with; otherwise adamw.
 
     Raises: ConfigInvalid, also for a preset that is not a face fusion.
     """
@@ -118,6 +122,8 @@ def build_setup(bench: TrainBenchConfig, preset: str, device: torch.device, **ch
     config = validate(TrainConfig, tree, f"preset {preset} with the changes under `train`")
     if config.recipe.name != "face_fusion":
         raise ConfigInvalid(f"preset {preset}: is not a face fusion; choose another preset to measure")
+    if own_optimizers:
+        return BenchSetup(config, device)
     # The plain loops to compare with only have AdamW.
     plain = {
         name: getattr(config.recipe, name).model_copy(update={"kind": "adamw"})

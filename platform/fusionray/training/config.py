@@ -92,7 +92,9 @@ class ParallelConfig(Section):
         "parameters; auto: by model size.",
     )
     compression: Literal["none", "fp16", "bf16", "powersgd"] = Field(
-        "none", description="Compression of the gradients that workers exchange."
+        "none",
+        description="Compression of the gradients that workers exchange: bf16 keeps their range, fp16 more digits for "
+        "one more message, powersgd a matrix of low rank.",
     )
     powersgd_rank: int = Field(4, ge=1, description="Rank of the PowerSGD approximation.")
     overlap: Literal["auto"] | bool = Field(

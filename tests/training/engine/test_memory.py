@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from functools import partialmethod
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.memory import even_chunks, is_out_of_memory, largest_batch, memory_limit, resident_bytes
 from fusionray.training.engine.microbatching import MicroBatch, cut, recut
 from tests.support.child_python import run_python
-from tests.support.toy_recipe import HUNGRY, HungryRecipe, ToyRecipe, draw_numbers
+from tests.support.toy_recipe import HUNGRY, CompilableRecipe, HungryRecipe, ToyRecipe, draw_numbers
 from tests.training.engine.limited_memory import BATCH, NUM_STEPS, train
 
 MIB = 2**20
@@ -51,6 +52,30 @@ def test_a_share_that_fits_is_computed_at_once() -> None:
     assert engine.batch_size == 4
 
 
+# torch's compiler asks all inputs for their gradients, of which torch warns.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_the_search_compiles_nothing_and_all_networks_are_compiled_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[int] = []
+
+    def record(graph: torch.fx.GraphModule, inputs: object) -> object:
+        compiled.append(len(graph.graph.nodes))
+        return graph.forward
+
+    monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend=record))
+    config = EngineConfig(global_batch=24, batch_size="auto", precision="fp32", compile=True)
+    engine = Engine(CompilableRecipe(), config, **HUNGRY)
+    fit_batch(engine, draw_numbers(2))
+    assert compiled == []
+    # More sizes than torch compiles one function for by itself.
+    for size in (24, 12, 8, 6, 4, 3, 2):
+        engine.batch_partition.set_batch_size(size)
+        before = len(compiled)
+        engine.num_steps = 0  # all phases are due
+        engine.step(draw_numbers(24))
+        # One graph with gradients of the weights, one with those of the input alone; the networks share them.
+        assert len(compiled) == before + 2, size
+
+
 def test_an_automatic_global_batch_fills_the_memory_and_scales_the_rate() -> None:
     engine = build(global_batch="auto")
     engine.memory_bytes = resident_bytes() + 700 * MIB
@@ -68,6 +93,13 @@ def test_a_single_image_that_does_not_fit_is_an_error_that_names_remedies() -> N
         TrainingFailed, match=r"1 image\(s\) at a time do not fit .*engine\.activation_checkpointing=true"
     ):
         fit_batch(engine, draw_numbers(2))
+
+
+def test_a_static_graph_is_not_cut_when_memory_runs_out() -> None:
+    engine = build(global_batch=8, parallel={"static_graph": True})
+    engine.batch_partition.num_ranks = 2
+    with pytest.raises(TrainingFailed, match=r"static_graph=true does not support less; .* engine.batch_size=4"):
+        engine.batch_partition.retry("prepare", draw_numbers(4), run_out)
 
 
 def test_memory_that_runs_out_with_one_image_ends_the_training() -> None:
@@ -106,6 +138,8 @@ def run_out(step: object) -> Losses:
 
 def test_other_errors_are_no_lack_of_memory() -> None:
     assert is_out_of_memory(MemoryError())
+    for library, call in (("CUBLAS", "cublasCreate(handle)"), ("CUDNN", "cudnnCreate(handle)")):
+        assert is_out_of_memory(RuntimeError(f"CUDA error: {library}_STATUS_ALLOC_FAILED when calling `{call}`"))
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(
         RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
@@ -142,6 +176,13 @@ def test_the_limit_is_what_is_given_or_a_share_of_what_is_free() -> None:
     assert memory_limit(cpu, 0.9, 2.0, 1) == int(2 * 2**30 * 0.9)
     alone, shared = memory_limit(cpu, 0.9, None, 1), memory_limit(cpu, 0.9, None, 4)
     assert 0 < shared < alone
+
+
+def test_the_limit_of_a_gpu_leaves_what_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of 80 GiB, this process's tensors hold 10, and others, contexts and communicators 30.
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (40 * 2**30, 80 * 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 10 * 2**30)
+    assert memory_limit(torch.device("cuda"), 0.9, None, 1) == int(50 * 2**30 * 0.9)
 
 
 @pytest.mark.parametrize(

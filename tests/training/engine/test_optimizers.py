@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from fusionray.recipes.recipe import OptimizerConfig
-from fusionray.training.engine.optimizers import build_optimizer
+from fusionray.training.engine.optimizers import build_optimizer, create_states
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
+def test_states_that_are_created_ahead_change_no_step(kind: str) -> None:
+    settings = OptimizerConfig(kind=kind, betas=(0.5, 0.99), weight_decay=0.1)
+    weights = []
+    for ahead in (False, True):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))
+        optimizer = build_optimizer(network, settings)
+        if ahead:
+            create_states(optimizer)
+        for _ in range(2):
+            for parameter in network.parameters():
+                parameter.grad = torch.randn(parameter.shape)
+            optimizer.step()
+        weights.append(network.state_dict())
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=0)
 
 
 def test_weights_decay_and_gains_and_biases_do_not() -> None:

@@ -62,6 +62,9 @@ EXCLUSIVE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"strategy": "fsdp", "compression": "powersgd"}, {}, r"compression=powersgd does not support sharded parameters"),
     ({"compression": "powersgd", "overlap": False}, {}, r"powersgd needs engine\.parallel\.overlap=true"),
     ({"static_graph": True, "overlap": True}, {"batch_size": 4}, r"static_graph=true needs .* no engine\.batch_size"),
+    ({"static_graph": True, "overlap": True}, {"global_batch": "auto"}, r"a number as engine\.global_batch"),
+    ({"strategy": "fsdp", "compression": "fp16"}, {}, r"compression=fp16 scales gradients .* use bf16, or zero"),
+    ({"overlap": True, "bucket_megabytes": 0.5}, {}, r"bucket_megabytes must be at least 1 with engine\.compile"),
     ({"static_graph": True, "overlap": False}, {}, r"static_graph=true needs engine\.parallel\.overlap=true"),
     ({"static_graph": True}, {}, r"static_graph=true needs engine\.parallel\.overlap=true"),
 ]

@@ -3,8 +3,12 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
+from fusionray.training.config import EngineConfig
+from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.schedule import ScheduleConfig, ema_decay, learning_rate, scale_lr
+from tests.support.toy_recipe import ToyRecipe
 
 WARM = ScheduleConfig(warmup_images=1000, warmup_factor=0.1, final_lr=1e-6)
 
@@ -36,6 +40,20 @@ def test_the_curve_is_the_same_for_every_batch_size() -> None:
 def test_the_rate_scales_with_the_batch() -> None:
     assert scale_lr(1e-4, 32) == pytest.approx(1e-4)
     assert scale_lr(1e-4, 128) == pytest.approx(4e-4)
+
+
+def test_beyond_the_linear_range_the_rate_grows_with_the_square_root_of_the_batch() -> None:
+    assert scale_lr(1e-4, 512) == pytest.approx(16e-4)
+    assert scale_lr(1e-4, 2048) == pytest.approx(32e-4)
+    assert scale_lr(1e-4, 512, linear_images=128) == pytest.approx(8e-4)
+
+
+def test_the_engine_takes_the_linear_range_from_its_schedule() -> None:
+    schedule = ScheduleConfig(linear_images=32)
+    engine = Engine(
+        ToyRecipe(), EngineConfig(global_batch=128, schedule=schedule), total_images=256, device=torch.device("cpu")
+    )
+    assert engine.set_learning_rates()["first"] == pytest.approx(0.1 * 2)
 
 
 def test_without_warm_up_the_run_begins_at_the_peak() -> None:

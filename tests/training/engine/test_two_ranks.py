@@ -85,6 +85,7 @@ def test_dry_passes_leave_no_trace_in_running_statistics(ranks: list[dict[str, A
 TOLERANCES = {
     "overlapped": 1e-4,
     "zero": 1e-5,
+    "zero_overlapped": 1e-4,
     "fsdp": 1e-4,
     "fp16": 5e-3,
     "bf16": 2e-2,
@@ -180,14 +181,15 @@ def test_a_norm_that_overflows_lowers_the_loss_scale_of_sharded_optimisers(ranks
     assert [rank["overflown"] for rank in ranks] == [[4096.0, 2048.0]] * 2
 
 
+@pytest.mark.parametrize("moment", ["after", "during"])
 def test_memory_that_runs_out_on_one_rank_halves_its_batch_without_a_lost_step(
-    ranks: list[dict[str, Any]],
+    ranks: list[dict[str, Any]], moment: str
 ) -> None:
     note = "out of memory in 'fit_second' with 8 images at once: continuing with 4; the global batch is unchanged"
-    assert [rank["exhausted"]["batch_size"] for rank in ranks] == [8, 4]
-    assert [rank["exhausted"]["notes"] for rank in ranks] == [[], [note]]
+    assert [rank["exhausted"][moment]["batch_size"] for rank in ranks] == [8, 4]
+    assert [rank["exhausted"][moment]["notes"] for rank in ranks] == [[], [note]]
     for rank in ranks:
-        found = rank["exhausted"]
+        found = rank["exhausted"][moment]
         for wanted, losses in found["reports"]:
             assert losses == pytest.approx(wanted, rel=1e-5)
         torch.testing.assert_close(found["found"], found["wanted"], rtol=1e-5, atol=1e-6)

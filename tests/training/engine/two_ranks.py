@@ -36,6 +36,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     # A rank so low that networks as small as these are compressed at all.
     "powersgd": {"strategy": "ddp", "compression": "powersgd", "powersgd_rank": 4},
     "zero": {"strategy": "zero"},
+    "zero_overlapped": {"strategy": "zero", "overlap": True},
     "fsdp": {"strategy": "fsdp", "shard_from_parameters": 0},
     "fsdp_bf16": {"strategy": "fsdp", "shard_from_parameters": 0, "compression": "bf16"},
 }
@@ -69,7 +70,7 @@ def train(rank: int) -> dict[str, Any]:
         "muon": {name: train_with(rank, ParallelConfig(strategy=name), "muon") for name in ("ddp", "zero")},
         "auto": find_batch(rank),
         "found_again": find_batch_in_mid_run(rank),
-        "exhausted": run_out_of_memory(rank),
+        "exhausted": {moment: run_out_of_memory(rank, moment == "during") for moment in ("after", "during")},
         "overflown": overflow_a_norm(rank),
         "agrees_in_the_default_group": build_engine().host_group is dist.group.WORLD,
     }
@@ -211,10 +212,10 @@ def find_batch_in_mid_run(rank: int) -> dict[str, Any]:
     return {"before": before, "after": state_tensors(engine)}
 
 
-def run_out_of_memory(rank: int) -> dict[str, Any]:
+def run_out_of_memory(rank: int, overlap: bool) -> dict[str, Any]:
     """One rank runs out of memory in mid-run: both go on with half, and learn what they would have learned."""
     engine = build_engine()
-    spoiled = build_engine()
+    spoiled = build_engine(parallel=ParallelConfig(overlap=overlap))
     watch = spoiled.recipe.phases[1]
 
     def fail_once(step: Any) -> Losses:

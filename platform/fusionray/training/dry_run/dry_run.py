@@ -100,7 +100,8 @@ def dry_run(config: TrainConfig, log_line: Callable[[str], None] = print) -> Dry
         plan = make_plan(config, footprint, device)
         for line in describe_plan(config, plan):
             log_line(line)
-        log_line(describe_rates(recipe.optimizers, plan.global_batch))
+        linear_images = config.engine.schedule.linear_images
+        log_line(describe_rates(recipe.optimizers, plan.global_batch, linear_images))
         losses, seconds = take_step(config, recipe, batch, profile, device)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

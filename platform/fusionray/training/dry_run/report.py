@@ -46,10 +46,11 @@ def describe_plan(config: TrainConfig, plan: MemoryPlan) -> list[str]:
     ]
 
 
-def describe_rates(optimizers: Mapping[str, OptimizerConfig], global_batch: int) -> str:
-    """Describe the peak learning rates after linear scaling."""
+def describe_rates(optimizers: Mapping[str, OptimizerConfig], global_batch: int, linear_images: int) -> str:
+    """Describe the peak learning rates after scaling to the global batch."""
     rates = ", ".join(
-        f"{name} {scale_lr(optimizer.base_lr, global_batch):.3g}" for name, optimizer in optimizers.items()
+        f"{name} {scale_lr(optimizer.base_lr, global_batch, linear_images):.3g}"
+        for name, optimizer in optimizers.items()
     )
     return f"peak learning rates at {global_batch} images a step: {rates}"
 

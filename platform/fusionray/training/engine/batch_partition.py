@@ -108,6 +108,12 @@ class BatchPartition:
                 "engine.activation_checkpointing=true, use engine.parallel.strategy=fsdp with more workers, or use a "
                 "smaller preset"
             ) from failure
+        if self.config.parallel.static_graph and self.num_ranks > 1:
+            # Micro-batches need passes without exchange, which the wrapper would count.
+            raise TrainingFailed(
+                f"out of memory in '{name}' with {former} images at once, and engine.parallel.static_graph=true does "
+                f"not support less; set it to false, and engine.batch_size={former // 2}"
+            ) from failure
         self.set_batch_size(max(self.fewest, former // 2))
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

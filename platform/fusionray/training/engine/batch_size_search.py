@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -60,7 +62,8 @@ def try_batch(engine: Engine, sample: Batch, images: int) -> float:
     before = RunningStatistics(engine.networks.values())
     former, engine.batch_partition.batch_size = engine.batch_size, images
     try:
-        need = peak_bytes(engine.device, lambda: compute_once(engine, local_batch)) / engine.memory_bytes
+        with isolated(engine):
+            need = peak_bytes(engine.device, lambda: compute_once(engine, local_batch)) / engine.memory_bytes
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -77,6 +80,21 @@ def try_batch(engine: Engine, sample: Batch, images: int) -> float:
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=engine.host_group)
         need = float(largest)
     return need
+
+
+@contextlib.contextmanager
+def isolated(engine: Engine) -> Iterator[None]:
+    """Compute without other ranks, which would wait for one whose memory runs out, and without compiling.
+
+    torch.compile would build graphs for every size that is tried, and leaves a function eager for ever after too many.
+    Eager passes keep at least the activations that compiled ones keep, so what fits here fits there.
+    """
+    with contextlib.ExitStack() as stack:
+        for wrapped in engine.wrapped.values():
+            stack.enter_context(wrapped.isolated())
+        if engine.chosen.compile:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
 
 
 def compute_once(engine: Engine, local_batch: Batch) -> None:

@@ -19,9 +19,10 @@ from fusionray.training.config import EngineConfig
 from fusionray.training.engine.batch_partition import BatchPartition, fewest_images
 from fusionray.training.engine.memory import memory_limit
 from fusionray.training.engine.microbatching import MicroBatch, cut
+from fusionray.training.engine.muon import MatrixDivision
 from fusionray.training.engine.network_setup import place_networks, wrap_networks
 from fusionray.training.engine.nonfinite_steps import NonfiniteSteps
-from fusionray.training.engine.optimizers import build_optimizer, step_if
+from fusionray.training.engine.optimizers import build_optimizer, create_states, step_if
 from fusionray.training.engine.precision import Precision
 from fusionray.training.engine.resolve import check_optimizers, resolve
 from fusionray.training.engine.rng import seed_part
@@ -30,9 +31,6 @@ from fusionray.training.engine.schedule import ema_decay, learning_rate, scale_l
 from fusionray.training.engine.step_report import StepReport
 from fusionray.training.timing.step_timer import StepTimer
 from fusionray.types import Batch
-
-# Dry passes of a phase at one batch size before gradients are exchanged; the second one includes optimiser states.
-DRY_PASSES = 2
 
 
 class Engine:
@@ -64,6 +62,7 @@ class Engine:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.num_ranks = dist.get_world_size() if dist.is_initialized() else 1
         self.host_group = find_host_group()
+        start_communicator(device)
         self.memory_bytes = memory_limit(device, config.memory_share, config.memory_gib, num_local)
         self.chosen = resolve(
             config,
@@ -71,7 +70,7 @@ class Engine:
             device,
             num_parameters=sum(count_parameters(network) for network in recipe.networks.values()),
             num_ranks=self.num_ranks,
-            memory_bytes=self.memory_bytes,
+            memory_bytes=smallest(self.memory_bytes, self.host_group),
         )
         check_optimizers({name: settings.kind for name, settings in recipe.optimizers.items()}, self.chosen)
         self.precision = Precision(self.chosen.precision, device)
@@ -80,12 +79,14 @@ class Engine:
         self.wrapped = wrap_networks(
             recipe, self.networks, self.ema_networks, config=config, chosen=self.chosen, device=device
         )
+        division = MatrixDivision(self.rank, self.num_ranks, partial(self.step_timer.part, "communication"))
         self.optimizers = {
             name: build_optimizer(
                 network,
                 recipe.optimizers[name],
                 dtype=self.precision.dtype,
                 sharded=self.chosen.strategy == "zero",
+                division=division,
             )
             for name, network in self.networks.items()
         }
@@ -99,7 +100,12 @@ class Engine:
             num_ranks=self.num_ranks,
             fewest=fewest_images(self.networks.values()),
         )
-        self.dry_passes: dict[tuple[str, int], int] = {}
+        # (phase, batch size) of the dry passes that were made.
+        self.dry_passes: set[tuple[str, int]] = set()
+        if any(wrapped.needs_dry_pass for wrapped in self.wrapped.values()):
+            # A dry pass shows whether the memory suffices, so all that a step needs must be there.
+            for optimizer in self.optimizers.values():
+                create_states(optimizer)
 
     @property
     def global_batch(self) -> int:
@@ -173,13 +179,11 @@ class Engine:
     ) -> tuple[list[MicroBatch], dict[str, Tensor]]:
         """Compute a phase's gradients, averaged over ranks, in its network; return micro-batches and mean losses."""
         wrapped = self.wrapped[phase.trains]
-        if wrapped.needs_dry_pass:
-            # A rank that runs out of memory during the exchange blocks the others: first run passes without exchange.
-            while self.dry_passes.get((phase.name, self.batch_size), 0) < DRY_PASSES:
-                micros, _ = self.batch_partition.retry(phase.name, micros, partial(self.accumulate, phase))
-                key = (phase.name, self.batch_size)
-                self.dry_passes[key] = self.dry_passes.get(key, 0) + 1
-                self.statistics.restore()
+        if wrapped.needs_dry_pass and (phase.name, self.batch_size) not in self.dry_passes:
+            # A rank that runs out of memory during the exchange blocks the others: first run a pass without exchange.
+            micros, _ = self.batch_partition.retry(phase.name, micros, partial(self.accumulate, phase))
+            self.dry_passes.add((phase.name, self.batch_size))
+            self.statistics.restore()
         accumulate = partial(self.accumulate, phase, exchanging=wrapped.overlaps)
         result = self.batch_partition.retry(phase.name, micros, accumulate, together=wrapped.overlaps)
         if not wrapped.overlaps:
@@ -200,7 +204,9 @@ class Engine:
         for index, micro in enumerate(micros):
             now = exchanging and index == len(micros) - 1
             wrapped.overlapped_span = self.step_timer.overlapped_span if now else None
-            networks = {**self.networks, phase.trains: wrapped.module if now else wrapped.network}
+            # The wrapper in any case: inside its forward pass networks are compiled in pieces, so that the exchange of
+            # gradients can begin before the last of them is computed.
+            networks = {**self.networks, phase.trains: wrapped.module}
             # The forward pass must be inside: there the wrapper decides whether to synchronise.
             with contextlib.nullcontext() if now else wrapped.accumulating():
                 with self.step_timer.part("forward"), self.precision.autocast(), self.eager(phase):
@@ -250,8 +256,9 @@ class Engine:
         """Set every optimiser's rate from the images seen."""
         rates = {}
         for name, optimizer in self.optimizers.items():
-            peak = scale_lr(self.recipe.optimizers[name].base_lr, self.global_batch)
-            rates[name] = learning_rate(self.config.schedule, peak, self.images_seen, self.total_images)
+            schedule = self.config.schedule
+            peak = scale_lr(self.recipe.optimizers[name].base_lr, self.global_batch, schedule.linear_images)
+            rates[name] = learning_rate(schedule, peak, self.images_seen, self.total_images)
             for group in optimizer.param_groups:
                 group["lr"] = rates[name]
         return rates
@@ -314,6 +321,20 @@ class Engine:
             "channels_last": self.chosen.channels_last,
             "compile": self.chosen.compile,
         }
+
+
+def start_communicator(device: torch.device) -> None:
+    """Let NCCL take its part of a GPU's memory now: it does so in the first exchange."""
+    if device.type == "cuda" and dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(torch.zeros(1, device=device))
+
+
+def smallest(value: int, group: dist.ProcessGroup | None) -> int:
+    """Return the smallest value of all ranks, which must make the same choices by it."""
+    agreed = torch.tensor(value)
+    if group is not None:
+        dist.all_reduce(agreed, dist.ReduceOp.MIN, group=group)
+    return int(agreed)
 
 
 def find_host_group() -> dist.ProcessGroup | None:

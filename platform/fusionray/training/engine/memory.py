@@ -10,21 +10,34 @@ from pathlib import Path
 import torch
 
 CGROUP = Path("/sys/fs/cgroup")
-# Messages of the CPU and oneDNN allocators; CUDA has an exception type for it.
-CPU_MESSAGES = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "could not create a memory")
+# Messages of the CPU and oneDNN allocators, and of cuBLAS, cuDNN and their like (CUBLAS_STATUS_ALLOC_FAILED), which
+# allocate beside torch; torch's own allocator for CUDA has an exception type.
+MESSAGES = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+    "could not create a memory",
+    "_STATUS_ALLOC_FAILED",
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error is an out-of-memory error."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(message in str(error) for message in CPU_MESSAGES)
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in MESSAGES)
 
 
 def memory_limit(device: torch.device, share: float, gib: float | None, num_local: int) -> int:
-    """Return the bytes that this process may use: `share` of its device, or of the memory given or free on a CPU."""
+    """Return the bytes that this process may use: `share` of what it holds and what is free, or of `gib` on a CPU.
+
+    On a GPU, what other processes hold does not count, nor do this one's context and communicators, which torch's
+    allocator cannot use: communicate once before this is called.
+    """
     if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory * share)
+        free, _ = torch.cuda.mem_get_info(device)
+        return int((torch.cuda.memory_reserved(device) + free) * share)
     if gib is not None:
         return int(gib * 2**30 * share)
     return int((resident_bytes() + free_bytes() / num_local) * share)

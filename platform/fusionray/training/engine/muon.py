@@ -11,11 +11,14 @@ Shape suffixes: K matrices of one shape, O output channels, I what each of them 
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from fusionray.training.engine.eager_optimizers import EagerAdamW
@@ -40,18 +43,41 @@ def is_matrix(parameter: Tensor) -> bool:
     return parameter.ndim > 2 and min(parameter.shape[0], parameter[0].numel()) >= LEAST_SIDE
 
 
+@dataclass(frozen=True)
+class MatrixDivision:
+    """How ranks with equal gradients divide the orthogonal steps: each computes those of its matrices, and all get all.
+
+    `waiting`: times the wait for the others.
+    """
+
+    rank: int = 0
+    num_ranks: int = 1
+    waiting: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+
+
 class Muon(EagerAdamW):
     """Step groups of parameters whose `orthogonal` is true as matrices, all others by AdamW.
 
     `momentum` is that of the matrices, and `rate` their learning rate over that of the others; `dtype` is what they
-    are multiplied in: the few digits of bfloat16 suffice.
+    are multiplied in: the few digits of bfloat16 suffice. With a `division`, all ranks must call `step`, with gradients
+    that are equal bit for bit; every rank keeps all states.
     """
 
-    def __init__(self, groups: Any, *, momentum: float, rate: float, dtype: torch.dtype, **adamw: Any) -> None:
+    def __init__(
+        self,
+        groups: Any,
+        *,
+        momentum: float,
+        rate: float,
+        dtype: torch.dtype,
+        division: MatrixDivision | None = None,
+        **adamw: Any,
+    ) -> None:
         super().__init__(groups, **adamw)
         self.momentum = momentum
         self.rate = rate
         self.dtype = dtype
+        self.division = division or MatrixDivision()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -60,38 +86,108 @@ class Muon(EagerAdamW):
         if found is not None and bool(found):
             return
         groups = self.param_groups
+        matrices = [group for group in groups if group[ORTHOGONAL]]
+        finish = self.start_directions([p for group in matrices for p in group["params"] if p.grad is not None])
         self.param_groups = [group for group in groups if not group[ORTHOGONAL]]
         try:
             super().step(closure)
         finally:
             self.param_groups = groups
-        for group in groups:
-            if group[ORTHOGONAL]:
-                self.step_matrices(group)
+        directions = finish()
+        for group in matrices:
+            self.step_matrices(group, directions)
 
-    def step_matrices(self, group: dict[str, Any]) -> None:
-        """Step the matrices of a group, those of one shape together."""
-        alike: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+    def step_matrices(self, group: dict[str, Any], directions: Mapping[Tensor, Tensor]) -> None:
+        """Step the matrices of a group along their directions [O,I]."""
+        rate = group["lr"] * self.rate
         for parameter in group["params"]:
-            if parameter.grad is not None:
-                alike[parameter.shape[0], parameter[0].numel()].append(parameter)
-        for shape, parameters in alike.items():
-            wanted_KOI = torch.stack([self.look_ahead(parameter) for parameter in parameters])
-            rate = group["lr"] * self.rate
-            length = rate * STEP_RMS * max(shape) ** 0.5
-            for parameter, step_OI in zip(parameters, orthogonalize(wanted_KOI, self.dtype), strict=True):
-                if group["weight_decay"]:
-                    parameter.mul_(1 - rate * group["weight_decay"])
-                as_rows(parameter, like=parameter).sub_(step_OI, alpha=length)
+            if parameter not in directions:
+                continue
+            if group["weight_decay"]:
+                parameter.mul_(1 - rate * group["weight_decay"])
+            direction_OI = directions[parameter]
+            length = rate * STEP_RMS * max(direction_OI.shape) ** 0.5
+            as_rows(parameter, like=parameter).sub_(direction_OI, alpha=length)
 
-    def look_ahead(self, parameter: Tensor) -> Tensor:
-        """Take the gradient into the parameter's momentum, and give Nesterov's look ahead of it, [O,I]."""
-        assert parameter.grad is not None
+    def start_directions(self, matrices: Sequence[Tensor]) -> Callable[[], dict[Tensor, Tensor]]:
+        """Take all gradients into the momenta, and orthogonalise this rank's part of the matrices.
+
+        Returns a function that gives the directions [O,I] of all; until it is called, those of other ranks are on
+        their way.
+        """
+        for parameter in matrices:
+            self.update_momentum(parameter)
+        rank, num_ranks = self.division.rank, self.division.num_ranks
+        if num_ranks == 1 or not matrices:
+            directions = self.find_directions(matrices)
+            return lambda: directions
+        parts = divide(matrices, num_ranks)
+        own = self.find_directions(parts[rank])
+        sizes = [sum(parameter.numel() for parameter in part) for part in parts]
+        # All ranks send as much: some more than they have.
+        sent = torch.zeros(max(sizes), dtype=self.dtype, device=matrices[0].device)
+        if own:
+            torch.cat([own[parameter].flatten() for parameter in parts[rank]], out=sent[: sizes[rank]])
+        received = sent.new_empty(num_ranks * len(sent))
+        work = dist.all_gather_single(received, sent, async_op=True)
+        assert work is not None
+
+        def finish() -> dict[Tensor, Tensor]:
+            with self.division.waiting():
+                work.wait()
+            found: dict[Tensor, Tensor] = {}
+            for part, values in zip(parts, received.view(num_ranks, -1), strict=True):
+                lengths = [parameter.numel() for parameter in part]
+                for parameter, direction in zip(part, values[: sum(lengths)].split(lengths), strict=True):
+                    found[parameter] = direction.view(parameter.shape[0], -1)
+            return found
+
+        return finish
+
+    def find_directions(self, matrices: Iterable[Tensor]) -> dict[Tensor, Tensor]:
+        """Orthogonalise matrices, those of one shape together."""
+        alike: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+        for parameter in matrices:
+            alike[parameter.shape[0], parameter[0].numel()].append(parameter)
+        directions: dict[Tensor, Tensor] = {}
+        for parameters in alike.values():
+            wanted_KOI = torch.stack([self.look_ahead(parameter) for parameter in parameters])
+            directions.update(zip(parameters, orthogonalize(wanted_KOI, self.dtype), strict=True))
+        return directions
+
+    def update_momentum(self, parameter: Tensor) -> None:
+        """Take the gradient into the parameter's momentum."""
         state = self.state[parameter]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
-        gradient, momentum = (as_rows(tensor, like=parameter) for tensor in (parameter.grad, state["momentum"]))
-        return gradient.lerp(momentum.lerp_(gradient, 1 - self.momentum), self.momentum)
+        state["momentum"].lerp_(parameter.grad, 1 - self.momentum)
+
+    def look_ahead(self, parameter: Tensor) -> Tensor:
+        """Give Nesterov's look ahead of the momentum, [O,I]."""
+        assert parameter.grad is not None
+        momentum = self.state[parameter]["momentum"]
+        gradient_OI, momentum_OI = (as_rows(tensor, like=parameter) for tensor in (parameter.grad, momentum))
+        return gradient_OI.lerp(momentum_OI, self.momentum)
+
+
+def divide(matrices: Iterable[Tensor], num_parts: int) -> list[list[Tensor]]:
+    """Divide matrices into parts that cost about the same: the most expensive first, each to the cheapest part.
+
+    The same on every rank, since it depends on the order and the shapes alone.
+    """
+    costs = [0] * num_parts
+    parts: list[list[Tensor]] = [[] for _ in range(num_parts)]
+    for parameter in sorted(matrices, key=cost, reverse=True):
+        cheapest = costs.index(min(costs))
+        parts[cheapest].append(parameter)
+        costs[cheapest] += cost(parameter)
+    return parts
+
+
+def cost(parameter: Tensor) -> int:
+    """Return the multiplications of a round for a matrix: its Gram matrix, the square of that, and a product."""
+    narrow, wide = sorted((parameter.shape[0], parameter[0].numel()))
+    return narrow * narrow * (2 * wide + narrow)
 
 
 def as_rows(filters: Tensor, like: Tensor) -> Tensor:

@@ -15,11 +15,20 @@ from fusionray.training.config import EngineConfig
 from fusionray.training.engine.parallel import SingleRank, wrap_network
 from fusionray.training.engine.resolve import ResolvedEngine
 
+# Graphs of a network before torch.compile leaves it eager for ever: for each batch size one with gradients of the
+# weights, one with those of the input alone and one with none. Torch's own limit of 8 ends at the third size.
+MAX_GRAPHS = 64
+
 
 def place_networks(
     recipe: Recipe[Any], *, config: EngineConfig, chosen: ResolvedEngine, device: torch.device
 ) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
     """Move all modules of a recipe to a device; return the networks to train and the EMA networks, by name."""
+    if chosen.compile:
+        # A second of imports, which other runs save.
+        from torch._dynamo import config as compiler
+
+        compiler.recompile_limit = MAX_GRAPHS
 
     def place(module: nn.Module) -> nn.Module:
         # The memory format in which the device computes convolutions fastest.

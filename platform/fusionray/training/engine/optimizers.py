@@ -11,16 +11,21 @@ from torch import Tensor, nn
 
 from fusionray.recipes.recipe import OptimizerConfig
 from fusionray.training.engine.eager_optimizers import EagerAdamW, EagerSGD
-from fusionray.training.engine.muon import ORTHOGONAL, Muon, is_matrix
+from fusionray.training.engine.muon import ORTHOGONAL, MatrixDivision, Muon, is_matrix
 
 
 def build_optimizer(
-    network: nn.Module, config: OptimizerConfig, *, dtype: torch.dtype = torch.float32, sharded: bool = False
+    network: nn.Module,
+    config: OptimizerConfig,
+    *,
+    dtype: torch.dtype = torch.float32,
+    sharded: bool = False,
+    division: MatrixDivision | None = None,
 ) -> torch.optim.Optimizer:
     """Build an optimiser; gains, biases and norms are not decayed.
 
-    `dtype` is what matrices are multiplied in where a kind multiplies any. `sharded`: each rank keeps a part of the
-    state.
+    `dtype` is what matrices are multiplied in where a kind multiplies any, and `division` how ranks divide that.
+    `sharded`: each rank keeps a part of the state, and steps the parameters of that part.
     """
     groups = group_parameters(network, config)
     if config.kind == "sgd":
@@ -33,6 +38,7 @@ def build_optimizer(
         if config.kind == "muon":
             kind = Muon
             settings |= {"momentum": config.momentum, "rate": config.muon_rate, "dtype": dtype}
+            settings["division"] = None if sharded else division
     if sharded:
         return build_sharded(groups, kind, settings)
     optimizer: torch.optim.Optimizer = kind(groups, **settings)
@@ -112,6 +118,7 @@ def create_states(optimizer: torch.optim.Optimizer) -> None:
     also if this rank owns none of them.
     """
     groups, states = optimizer.param_groups, local(optimizer).state
+    missing = [parameter for group in groups for parameter in group["params"] if parameter not in states]
     rates = [(group["lr"], group["weight_decay"]) for group in groups]
     gradients = [[parameter.grad for parameter in group["params"]] for group in groups]
     for group in groups:
@@ -123,3 +130,7 @@ def create_states(optimizer: torch.optim.Optimizer) -> None:
         group["lr"], group["weight_decay"] = rate, decay
         for parameter, gradient in zip(group["params"], kept, strict=True):
             parameter.grad = gradient
+    for parameter in missing:
+        # As before any step: Adam divides by what its moments miss so far, by the number of steps.
+        if "step" in states.get(parameter, {}):
+            states[parameter]["step"].zero_()

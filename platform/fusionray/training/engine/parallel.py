@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fusionray.checkpoint.sharding import full_tensor
 from fusionray.nets.blocks import ActivationCheckpointedBlock, count_parameters
 from fusionray.training.config import ParallelConfig
+from fusionray.training.engine.gradient_average import average, average_bucket
 from fusionray.training.engine.precision import REDUCED_DTYPES
 
 StrategyName = Literal["ddp", "zero", "fsdp"]
@@ -66,11 +67,15 @@ class SingleRank:
         """Accumulate the gradients of a forward and backward pass without exchanging them."""
         return contextlib.nullcontext()
 
+    def isolated(self) -> contextlib.AbstractContextManager[Any]:
+        """Compute without any message to another rank: this one may fail alone. The gradients count for nothing."""
+        return contextlib.nullcontext()
+
     def exchange(self) -> None:
         """Average the accumulated gradients over all ranks."""
 
     def reset(self) -> None:
-        """Clear the error feedback of a compressed exchange after non-finite gradients."""
+        """Clear what a compressed exchange keeps from step to step, after non-finite gradients."""
 
     def gathered(self, network: nn.Module) -> nn.Module:
         """Return `network` with unsharded parameters, for use by one rank alone; all ranks must call it."""
@@ -120,6 +125,9 @@ class DDP(SingleRank):
             bucket_cap_mb=config.bucket_megabytes,
             gradient_as_bucket_view=True,
             static_graph=static,
+            # Each rank keeps its own running statistics, and checkpoints hold those of rank 0: a forward pass without
+            # exchange sends nothing.
+            forward_sync_buffers=False,
         )
         self.module = self.wrapper
         self.powersgd: Any = None
@@ -160,9 +168,41 @@ class DDP(SingleRank):
     def accumulating(self) -> contextlib.AbstractContextManager[Any]:
         return self.wrapper.no_sync()
 
+    @contextlib.contextmanager
+    def isolated(self) -> Any:
+        # The wrapper's forward pass sends its buckets' new order to all ranks once, after the first exchange.
+        self.module = self.network
+        try:
+            yield
+        finally:
+            self.module = self.wrapper
+
     def reset(self) -> None:
         if self.powersgd is not None:
-            self.powersgd.error_dict.clear()
+            # P and Q as well: each exchange starts from those of the one before, so that NaN would stay in them.
+            for kept in (self.powersgd.error_dict, self.powersgd.p_memory_dict, self.powersgd.q_memory_dict):
+                kept.clear()
+
+
+class AllGather:
+    """FSDP's all-gather of parameters, or while `is_local` a stand-in for it that sends nothing."""
+
+    is_local = False
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        if not self.is_local:
+            work: dist.Work | None = dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
+            return work
+        for part in output_tensor.chunk(group.size()):
+            # This rank's shard for every other one's, which are as large. FSDP has put it into its place already.
+            if part.data_ptr() != input_tensor.data_ptr():
+                part.copy_(input_tensor)
+        return None
 
 
 class FSDP(SingleRank):
@@ -175,7 +215,7 @@ class FSDP(SingleRank):
     ) -> None:
         # A second of imports, which the other strategies save.
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         super().__init__(network)
         # On the meta device: a real copy on every rank would cost the memory that sharding saves.
@@ -193,6 +233,14 @@ class FSDP(SingleRank):
                     if isinstance(unit, ActivationCheckpointedBlock):
                         shard(unit)
                 shard(module)
+        self.gather: Any = AllGather()
+        self.units: list[Any] = [module for module in network.modules() if isinstance(module, FSDPModule)]
+        for unit in self.units:
+            unit.set_custom_all_gather(self.gather)
+        # Now, while all parameters require gradients: torch would look in the first forward pass, in which another
+        # network may be in training, and then refuse compressed gradients.
+        sharded: Any = network
+        sharded._get_fsdp_state()._lazy_init()
 
     @contextlib.contextmanager
     def accumulating(self) -> Any:
@@ -203,6 +251,24 @@ class FSDP(SingleRank):
         finally:
             sharded.set_requires_gradient_sync(True)
 
+    @contextlib.contextmanager
+    def isolated(self) -> Any:
+        sharded: Any = self.network
+        self.gather.is_local = True
+        try:
+            yield
+        finally:
+            self.gather.is_local = False
+            # Out of memory in the middle of a pass, or not: the next pass starts as the first one did.
+            sharded.reset_iter_state()
+            for unit in self.units:
+                for group in unit._get_fsdp_state()._fsdp_param_groups:
+                    for parameter in group.fsdp_params:
+                        # Gradients of passes without exchange; torch has no public way to drop them.
+                        parameter.unsharded_accumulated_grad = None
+                        if hasattr(parameter, "_unsharded_param"):
+                            parameter._unsharded_param.grad = None
+
     @torch.no_grad()
     def gathered(self, network: nn.Module) -> nn.Module:
         plain = copy.deepcopy(self.shape).requires_grad_(False)
@@ -211,36 +277,6 @@ class FSDP(SingleRank):
         for value, shard in zip(mine, [*network.parameters(), *network.buffers()], strict=True):
             value.copy_(full_tensor(shard))
         return plain.eval()
-
-
-def average_bucket(dtype: torch.dtype, bucket: Any) -> torch.futures.Future[Tensor]:
-    """Average a bucket over all ranks, sent as `dtype`; torch's own bf16 hook refuses gloo."""
-    buffer: Tensor = bucket.buffer()
-    sent = prepare_to_send(buffer, dtype)
-    work = dist.all_reduce(sent, async_op=True)
-    assert work is not None
-
-    def restore(future: torch.futures.Future[Any]) -> Tensor:
-        del future
-        if sent is not buffer:
-            buffer.copy_(sent)
-        return buffer
-
-    future: torch.futures.Future[Any] = work.get_future()
-    return future.then(restore)
-
-
-def average(values: Tensor, wire: torch.dtype) -> None:
-    """Average a tensor over all ranks in place, sent as `wire`."""
-    sent = prepare_to_send(values, wire)
-    dist.all_reduce(sent)
-    if sent is not values:
-        values.copy_(sent)
-
-
-def prepare_to_send(values: Tensor, wire: torch.dtype) -> Tensor:
-    """Divide before casting: a sum over many ranks would leave the range of fp16."""
-    return values.div_(dist.get_world_size()).to(wire)
 
 
 def wrap_network(

@@ -87,11 +87,24 @@ def check_combination(config: EngineConfig, chosen: ResolvedEngine) -> None:
         raise ValueError(
             "engine.parallel.compression=powersgd does not support sharded parameters (fsdp); use bf16, or zero"
         )
+    if chosen.strategy == "fsdp" and parallel.compression == "fp16":
+        raise ValueError(
+            "engine.parallel.compression=fp16 scales gradients by their largest one, which sharded parameters (fsdp) "
+            "do not support; use bf16, or zero"
+        )
     if parallel.compression == "powersgd" and not chosen.overlap:
         raise ValueError("engine.parallel.compression=powersgd needs engine.parallel.overlap=true, or auto")
-    if parallel.static_graph and not (chosen.overlap and config.batch_size is None):
-        # The wrapper also counts gradients of passes without exchange, and would silently exchange too early.
+    if chosen.compile and chosen.overlap and parallel.bucket_megabytes < 1:
         raise ValueError(
-            "engine.parallel.static_graph=true needs engine.parallel.overlap=true and no engine.batch_size: "
-            "a static graph does not support gradient accumulation"
+            "engine.parallel.bucket_megabytes must be at least 1 with engine.compile: torch compiles a network in "
+            "pieces as large as its buckets, and the first one has 1 MiB"
+        )
+    if parallel.static_graph and not (
+        chosen.overlap and config.batch_size is None and isinstance(config.global_batch, int)
+    ):
+        # The wrapper also counts gradients of passes without exchange, such as those of the batch-size search, and
+        # would silently exchange too early.
+        raise ValueError(
+            "engine.parallel.static_graph=true needs engine.parallel.overlap=true, no engine.batch_size, and a number "
+            "as engine.global_batch: a static graph does not support passes without exchange"
         )

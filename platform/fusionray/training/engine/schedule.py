@@ -10,9 +10,11 @@ import math
 
 from pydantic import Field
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 
 REFERENCE_BATCH = 32
+# No preset has a larger batch.
+LINEAR_IMAGES = 512
 
 
 class ScheduleConfig(Section):
@@ -23,11 +25,22 @@ class ScheduleConfig(Section):
     )
     warmup_factor: float = Field(0.1, gt=0, le=1, description="Share of the learning rate at the first image.")
     final_lr: float = Field(1e-6, ge=0, description="Learning rate at the last image.")
+    linear_images: int = Field(
+        LINEAR_IMAGES,
+        ge=REFERENCE_BATCH,
+        description="Largest global batch in proportion to which the learning rate grows; beyond, it grows with the "
+        "square root of the batch.",
+        json_schema_extra=in_unit("images"),
+    )
 
 
-def scale_lr(base_lr: float, global_batch: int) -> float:
-    """Apply the linear rule: lr = base_lr x global_batch / 32."""
-    return base_lr * global_batch / REFERENCE_BATCH
+def scale_lr(base_lr: float, global_batch: int, linear_images: int = LINEAR_IMAGES) -> float:
+    """Return base_lr x global_batch / 32, and beyond `linear_images` by the square root of what the batch is larger.
+
+    Source: Goyal et al. 2017 for the linear rule; Malladi et al. 2022 for the square root, which is Adam's own rule and
+    the more careful one for any optimiser.
+    """
+    return base_lr * math.sqrt(global_batch * min(global_batch, linear_images)) / REFERENCE_BATCH
 
 
 def learning_rate(config: ScheduleConfig, peak_lr: float, images_seen: int, total_images: int) -> float:
