@@ -44,7 +44,13 @@ class ProgressLogger:
         self.logged = False
         self.tracker = RunTracker(task.tracking_uri, task.tracking_run, once=True) if engine.rank == 0 else None
         self.validation = Validation(
-            task.config, task.manifest, decoder, engine.device, progress.log, dependencies=task.dependencies
+            task.config,
+            task.manifest,
+            decoder,
+            engine.device,
+            progress.log,
+            dependencies=task.dependencies,
+            group=engine.host_group,
         )
 
     def log_line(self, line: str) -> None:
@@ -105,13 +111,13 @@ class ProgressLogger:
         tracker.log(self.engine.images_seen, {**extra, **found})
 
     def evaluate(self, *, final: bool) -> None:
-        """Validate on held-out people and draw a preview on rank 0; all ranks must call it to gather the networks."""
+        """Validate on held-out people, who are shared by the ranks, and draw a preview; all ranks must call it."""
         with self.engine.step_timer.paused():
             networks = self.engine.inference_networks()
+            found, picture = self.validation.evaluate(self.engine.recipe, networks)
             if self.tracker is None:
                 return
             images = self.engine.images_seen
-            found, picture = self.validation.evaluate(self.engine.recipe, networks)
             self.metrics |= found
             self.progress.report(images, found)
             self.tracker.log(images, found)
