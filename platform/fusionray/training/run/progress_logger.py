@@ -12,6 +12,7 @@ from fusionray.data.shard_readers import CorruptionTracker
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.tracking.runs import RunTracker
 from fusionray.training.engine.engine import Engine
+from fusionray.training.engine.state import agree_on_statistics
 from fusionray.training.engine.step_report import StepReport
 from fusionray.training.run.task import WorkerTask
 from fusionray.training.run.validation import Validation
@@ -113,6 +114,7 @@ class ProgressLogger:
     def evaluate(self, *, final: bool) -> None:
         """Validate on held-out people, who are shared by the ranks, and draw a preview; all ranks must call it."""
         with self.engine.step_timer.paused():
+            agree_on_statistics(self.engine)
             networks = self.engine.inference_networks()
             found, picture = self.validation.evaluate(self.engine.recipe, networks)
             if self.tracker is None:

@@ -60,8 +60,6 @@ class Validation:
         held_out = self.held_out
         if held_out is None:
             return {}, None
-        if self.num_ranks > 1:
-            share_buffers(networks)
         draws = held_out.draw(self.config.family.num_roles, self.config.run.seed)
         columns = self.share(held_out, draws, partial(recipe.measure, networks))
         validator = self.validator
@@ -126,10 +124,3 @@ class Validation:
         """Load the evaluators, at the first validation."""
         assert self.held_out is not None
         return self.config.family.build_validator(self.config, self.dependencies, self.held_out, self.device)
-
-
-def share_buffers(networks: Mapping[str, nn.Module]) -> None:
-    """Give all ranks the buffers of rank 0: each has running statistics of its own, and those of rank 0 are saved."""
-    for network in networks.values():
-        for value in network.buffers():
-            dist.broadcast(value.detach(), src=0)
