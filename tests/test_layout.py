@@ -131,7 +131,7 @@ FORBIDDEN = {
     ],
     **{
         f"tuning/{name}.py": ["ray", "mlflow"]
-        for name in ("charts", "config", "importance", "plan", "records", "report", "sampler", "space")
+        for name in ("charts", "config", "importance", "plan", "population", "records", "report", "sampler", "space")
     },
     "export": [*TOP, *(f"fusionray.{room}" for room in ("training", "tuning", "evaluation"))],
     "client": [

@@ -42,7 +42,7 @@ def test_the_plain_recipe_asks_for_the_same_as_the_engine(tmp_path: Path) -> Non
         not torch.equal(before[key], value) for key, value in plain.recipe.networks["generator"].state_dict().items()
     )
     # What its generator step leaves in the discriminator must not be learned: the second step would tell.
-    engine.precision.set_float32_matmul_precision()
+    engine.precision.apply_to_process()
     assert all(parameter.grad is None for parameter in plain.recipe.networks["discriminator"].parameters())
     plain.step(second)
 

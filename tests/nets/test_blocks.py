@@ -40,6 +40,35 @@ def test_demodulation_keeps_the_variance_whatever_the_style() -> None:
     torch.testing.assert_close(spread, torch.ones(4), rtol=0.1, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1, 300, 3000])
+def test_a_large_style_silences_no_channel_in_half_precision(dtype: torch.dtype, size: float) -> None:
+    # 300 squared is more than float16 holds.
+    torch.manual_seed(0)
+    layer = ModulatedConv(32, 16, style_length=8)
+    x, style = torch.randn(2, 32, 8, 8) * 10, torch.randn(2, 8) * size
+    with torch.no_grad():
+        torch.nn.init.zeros_(layer.to_bias.weight)
+        exact = layer(x, style)
+        with torch.autocast("cpu", dtype=dtype):
+            reduced = layer(x, style)
+    assert reduced.dtype == dtype
+    error = (reduced.float() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
+    assert error < (0.01 if dtype is torch.bfloat16 else 0.001)
+
+
+def test_demodulation_is_float32_under_autocast() -> None:
+    torch.manual_seed(0)
+    layer = ModulatedConv(32, 16, style_length=8)
+    style = torch.randn(2, 8)
+    exact_scale, exact_norm = layer.modulation(style)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scale, norm = layer.modulation(style)
+    # The products are what counts: a large style is divided, and its demodulation multiplied.
+    products = scale[:, None] * norm[:, :, None]
+    torch.testing.assert_close(products, exact_scale[:, None] * exact_norm[:, :, None], rtol=1e-5, atol=1e-6)
+
+
 def test_an_encoder_block_halves_the_sides() -> None:
     assert EncoderBlock(8, 12)(torch.randn(2, 8, 16, 10)).shape == (2, 12, 8, 5)
 

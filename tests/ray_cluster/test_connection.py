@@ -9,6 +9,7 @@ import pytest
 import ray
 
 from fusionray.errors import ClusterUnavailable
+from fusionray.ray_cluster import connection
 from fusionray.ray_cluster.connection import decide_use_gpu, is_connected, require_cpus, wait_for_cpus
 from fusionray.training.config import WorkersConfig
 from tests.support.child_python import run_python
@@ -64,6 +65,23 @@ def test_workers_get_gpus_only_if_the_cluster_has_enough() -> None:
     assert not decide_use_gpu(WorkersConfig(device="cpu"))
     with pytest.raises(ClusterUnavailable, match=rf"needs {gpus + 1} GPUs, but the cluster has {gpus};"):
         decide_use_gpu(too_many.model_copy(update={"device": "cuda"}))
+
+
+def test_workers_that_compute_on_cpus_for_want_of_gpus_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connection, "count_gpus", lambda: 2.0)
+    assert decide_use_gpu(WorkersConfig(num_workers=2))
+    assert not decide_use_gpu(WorkersConfig(num_workers=4, device="cpu"))
+    assert capsys.readouterr().err == ""
+    assert not decide_use_gpu(WorkersConfig(num_workers=4))
+    assert capsys.readouterr().err == (
+        "4 workers need a GPU each, and the cluster has 2: they compute on CPUs; set workers.num_workers=2 to use the "
+        "GPUs\n"
+    )
+    monkeypatch.setattr(connection, "count_gpus", lambda: 0.0)
+    assert not decide_use_gpu(WorkersConfig(num_workers=4))
+    assert capsys.readouterr().err == ""
 
 
 REFUSED = """

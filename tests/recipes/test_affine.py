@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from fusionray.data.synthetic import render_true_fusion
 from fusionray.recipes.affine import (
     build_colours,
     build_grid,
@@ -18,6 +21,10 @@ from fusionray.recipes.affine import (
     unit_to_signed,
     warp_affine,
 )
+from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
+from fusionray.recipes.augmentation import Augmentation, AugmentationConfig
+from fusionray.recipes.identity_perturbation import IdentityPerturbation, IdentityPerturbationConfig
+from tests.support.tiny_fusion import build_pairs
 
 
 def test_the_grid_is_torch_s_own() -> None:
@@ -46,6 +53,39 @@ def test_autocast_moves_no_pixel_and_blurs_no_colour(dtype: torch.dtype) -> None
         composed = compose_views(view, view)
     assert torch.equal(cast, exact)
     assert torch.equal(composed, compose_views(view, view))
+
+
+class MatrixProducts(TorchDispatchMode):
+    """Lists the matrix products that are computed, which a GPU may compute in TF32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        if name in ("mm", "bmm", "addmm", "baddbmm", "addbmm", "matmul", "linear"):
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_position_goes_through_a_matrix_product() -> None:
+    pairs = build_pairs(2)
+    image = torch.rand(2, 3, 64, 64)
+    with MatrixProducts() as products:
+        ArcFaceCrop(crop_to_arcface_affine("arcface_128"))(image, jitter_views(image))
+        render_true_fusion(pairs)
+        Augmentation(AugmentationConfig(brightness=0, contrast=0, saturation=0, hue=0))(image)
+        IdentityPerturbation(IdentityPerturbationConfig()).warp(image, image[:, :1])
+    assert products.found == []
+
+
+def test_one_view_after_another_is_their_product() -> None:
+    torch.manual_seed(0)
+    outer, inner = torch.randn(3, 2, 3), torch.randn(3, 2, 3)
+    last = torch.tensor([0.0, 0.0, 1.0]).expand(3, 1, 3)
+    product = torch.cat([outer, last], dim=1) @ torch.cat([inner, last], dim=1)
+    torch.testing.assert_close(compose_views(outer, inner), product[:, :2])
 
 
 @pytest.mark.parametrize(("flip", "quarters"), [(1.0, 1), (1.0, 2), (-1.0, 0), (-1.0, 3)])

@@ -90,7 +90,7 @@ def test_a_small_reader_learns_the_yaw_of_people_it_never_saw() -> None:
     # In degrees, by the reader alone: it brings the standard along.
     guessed_N = (column(wanted, "yaw") - column(wanted, "yaw").mean()).abs()
     assert error_N.mean() < 0.5 * guessed_N.mean()
-    found = recipe.evaluate(recipe.networks, list(cut(unseen, 50)))
+    found = recipe.summarise(recipe.measure(recipe.networks, unseen))
     pose_error = (readings - wanted)[:, : len(POSE)].abs().mean()
     assert found["validation_pose_error"] == pytest.approx(float(pose_error), rel=1e-4)
 
@@ -152,7 +152,7 @@ def test_pictures_are_blurred_and_recoloured_a_little_but_neither_mirrored_nor_t
 
 def test_it_is_evaluated_on_held_out_people_and_has_no_preview() -> None:
     recipe = build_recipe()
-    assert recipe.evaluate(recipe.networks, []) == {}
-    found = recipe.evaluate(recipe.networks, [draw_faces(4)])
+    assert recipe.summarise({}) == {}
+    found = recipe.summarise(recipe.measure(recipe.networks, draw_faces(4)))
     assert set(found) == {"validation_pose_error", "validation_expression_error", "validation_light_error"}
     assert recipe.preview(recipe.networks, draw_faces(2)) is None

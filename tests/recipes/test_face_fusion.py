@@ -260,12 +260,12 @@ def test_evaluation_reports_the_fused_face_s_place_between_source_and_target() -
     recipe = build_recipe(build_config(augmentation=STILL))
     with torch.no_grad():
         recipe.networks["generator"].generator.head.bias[3] = -200
-    metrics = recipe.evaluate(recipe.networks, [build_pairs(2, seed=1, same=0), build_pairs(1, seed=2, same=0)])
+    metrics = recipe.summarise(recipe.measure(recipe.networks, build_pairs(3, seed=1, same=0)))
     # An unchanged target is nearer to itself, and as far from the truth as it was.
     assert metrics["validation_nearer_to_source"] == 0
     assert metrics["validation_mask_mean"] == 0
     assert metrics["validation_l1_to_truth"] > 0
-    assert recipe.evaluate(recipe.networks, []) == {}
+    assert recipe.summarise({}) == {}
 
 
 def test_the_preview_shows_a_row_for_each_pair() -> None:

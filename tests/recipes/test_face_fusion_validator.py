@@ -31,11 +31,13 @@ class World:
         self.evaluator, self.reader = find_checkpoint(str(folder / "evaluator")), str(folder / "reader")
         self.decoder = CropDecoder(SIZE, threads=1)
 
-    def open_validator(self) -> PairValidator:
-        held_out = HeldOutCrops(
+        self.held_out = HeldOutCrops(
             self.config.data.shards, self.manifest, 512, self.decoder, self.config.family.collate, with_regions=False
         )
-        return PairValidator(self.config, EvaluatorPaths(self.evaluator, self.reader, None, False), held_out, CPU)
+
+    def open_validator(self) -> PairValidator:
+        evaluators = EvaluatorPaths(self.evaluator, self.reader, None, False)
+        return PairValidator(self.config, evaluators, self.held_out, CPU)
 
     def validate(self, *, with_evaluator: bool = True) -> dict[str, float]:
         recipe = build_recipe(seed=3)
@@ -83,7 +85,10 @@ def test_without_an_evaluator_only_the_recipe_has_metrics(world: World) -> None:
 
 def test_the_metrics_of_the_evaluator_replace_those_of_the_recipe(world: World) -> None:
     recipe = build_recipe(seed=3)
-    alone = world.open_validator().validate(recipe, {"generator": recipe.networks["generator"].eval()})
+    validator = world.open_validator()
+    batches = list(world.held_out.batches(validator.draws, len(validator.draws)))
+    columns = validator.measure(recipe, {"generator": recipe.networks["generator"].eval()}, batches[0])
+    alone = validator.summarise(columns)
     assert world.validate()["validation_nearer_to_source"] == alone["validation_nearer_to_source"]
 
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from fusionray.nets.discriminator import DiscriminatorOutput
+from fusionray.nets.discriminator import Discriminator, DiscriminatorConfig, DiscriminatorOutput
 from fusionray.recipes.losses import (
     ArcFaceHead,
     adversarial_discriminator_loss,
@@ -69,28 +69,61 @@ def test_arc_margin_keeps_its_precision_under_autocast() -> None:
     torch.testing.assert_close(cast, exact)
 
 
-def test_the_penalty_of_a_linear_discriminator_is_its_squared_weight() -> None:
-    # D(x) = mean over patches of <w, x>: its gradient is w, whatever the picture and however many patches.
+def test_the_penalty_of_one_linear_logit_is_its_squared_weight() -> None:
+    # D(x) = <w, x>: its gradient is w, whatever the picture.
     torch.manual_seed(0)
     weight = torch.randn(3, 4, 4)
-    for patches in (1, 9):
-        image = torch.randn(5, 3, 4, 4, requires_grad=True)
-        score = (image * weight).sum(dim=(1, 2, 3))
-        logits = score[:, None, None, None].expand(5, 1, 1, patches)
-        penalty = gradient_penalty(build_output(logits), image)
-        assert float(penalty.detach()) == pytest.approx(float(weight.square().sum()), rel=1e-5)
+    image = torch.randn(5, 3, 4, 4, requires_grad=True)
+    score = (image * weight).sum(dim=(1, 2, 3))
+    penalty = gradient_penalty(build_output(score[:, None, None, None]), image)
+    assert float(penalty.detach()) == pytest.approx(float(weight.square().sum()), rel=1e-5)
 
 
-def test_the_penalty_adds_the_gradients_of_all_scales_and_can_be_learned_from() -> None:
+def test_the_penalty_of_separate_patches_is_the_mean_of_their_squared_weights() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(3, 4, 4)
+    image = torch.randn(5, 3, 4, 4, requires_grad=True)
+    logits = F.avg_pool2d(image * weight, 2).sum(dim=1, keepdim=True) * 4  # four patches of 2 x 2 pixels
+    penalty = gradient_penalty(build_output(logits), image)
+    assert float(penalty.detach()) == pytest.approx(float(weight.square().sum()) / 4, rel=1e-5)
+
+
+@pytest.mark.parametrize(("size", "layers", "scales"), [(64, 3, 2), (128, 4, 2), (256, 4, 3)])
+def test_the_penalty_pulls_as_that_of_one_logit(size: int, layers: int, scales: int) -> None:
+    # The shapes of tiny-64, fast-128 and base-256, at small widths. One logit at a time is the reference: gamma is
+    # published for a discriminator of one logit.
+    torch.manual_seed(0)
+    network = Discriminator(DiscriminatorConfig(channels=(16,) * layers, scales=scales))
+    image = F.interpolate(torch.randn(1, 3, size // 8, size // 8), size=size, mode="bilinear").requires_grad_(True)
+    output = network(image)
+    means = []
+    for logits in output.logits:
+        some = logits.flatten()[:: max(1, logits.numel() // 8)]  # a sample of the patches of a scale
+        gradients = [torch.autograd.grad(logit, image, create_graph=True)[0] for logit in some.unbind()]
+        means.append(torch.stack([gradient.square().sum() for gradient in gradients]).mean())
+    weights = [parameter for parameter in network.parameters() if parameter.ndim > 1]
+
+    def pull(penalty: Tensor) -> float:
+        gradients = torch.autograd.grad(penalty, weights, retain_graph=True, allow_unused=True)
+        return float(nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not None]))
+
+    expected, found = torch.stack(means).mean(), gradient_penalty(output, image)
+    assert 0.5 < float((found / expected).detach()) < 2
+    # The weights that overlapping patches share are pulled by more than one of them; the mean logit alone pulled with
+    # a tenth.
+    assert 0.5 < pull(found) / pull(expected) < 4
+
+
+def test_the_penalty_can_be_learned_from() -> None:
     weight = torch.tensor(3.0, requires_grad=True)
     image = torch.randn(2, 3, 4, 4, requires_grad=True)
     logits = weight * image.mean(dim=(1, 2, 3))[:, None, None, None]
-    penalty = gradient_penalty(build_output(logits, logits), image)
-    # d/dx (2 w mean x) = 2 w / 48 in 48 places
-    assert float(penalty.detach()) == pytest.approx((2 * 3.0) ** 2 / 48, rel=1e-5)
+    penalty = gradient_penalty(build_output(logits), image)
+    # d/dx (w mean x) = w / 48 in 48 places
+    assert float(penalty.detach()) == pytest.approx(3.0**2 / 48, rel=1e-5)
     penalty.backward()
     assert weight.grad is not None
-    assert float(weight.grad) == pytest.approx(8 * 3.0 / 48, rel=1e-5)
+    assert float(weight.grad) == pytest.approx(2 * 3.0 / 48, rel=1e-5)
 
 
 def test_the_loss_of_a_guessing_discriminator_is_ln_4() -> None:

@@ -3,12 +3,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fusionray.storage import atomic_files
+from fusionray.storage import filesystem as storage
 from fusionray.storage.atomic_files import create_file, remove_tree, replace_file, replace_private_file, sync_folder
+
+
+def write_piece(location: str, data: bytes) -> None:
+    with storage.open_output(location) as file:
+        file.write(data)
 
 
 def make_folders(root: Path) -> tuple[Path, Path]:
@@ -75,3 +82,23 @@ def test_a_replaced_file_has_the_new_content_and_mode(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileExistsError):
         create_file(path, b"other")
+
+
+@pytest.mark.parametrize("write", [storage.write_atomic, write_piece], ids=["atomic", "stream"])
+def test_new_folders_survive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], None]
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    write(str(tmp_path / "run" / "checkpoint" / "info.json"), b"{}")
+    # A name survives once the folder that holds it is synced: that of `run`, of `checkpoint`, and of the file.
+    assert {str(tmp_path), str(tmp_path / "run"), str(tmp_path / "run" / "checkpoint")} <= set(synced)
+    synced.clear()
+    write(str(tmp_path / "run" / "checkpoint" / "more.json"), b"{}")
+    assert str(tmp_path) not in synced

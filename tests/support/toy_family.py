@@ -5,7 +5,7 @@ No faces, no people, no alignment. What it is for is the platform: nothing outsi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -109,14 +109,15 @@ class ColourTransferRecipe:
         return torch.stack([to_uint8(each) for each in (source, target, networks["painter"](source, target))], dim=1)
 
     @torch.no_grad()
-    def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[PicturePairs]) -> dict[str, float]:
+    def measure(self, networks: Mapping[str, nn.Module], batch: PicturePairs) -> dict[str, Tensor]:
         """Measure the distance to the exact transfer."""
-        errors = []
-        for batch in batches:
-            source, target = to_float(batch.source), to_float(batch.target)
-            error = networks["painter"](source, target) - transfer_colours(source, target)
-            errors.append(error.abs().mean(dim=(1, 2, 3)))
-        return {"validation_colour_error": float(torch.cat(errors).mean())} if errors else {}
+        source, target = to_float(batch.source), to_float(batch.target)
+        error = networks["painter"](source, target) - transfer_colours(source, target)
+        return {"colour_error": error.abs().mean(dim=(1, 2, 3))}
+
+    def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
+        """Average the distances."""
+        return {f"validation_{name}": float(column.mean()) for name, column in columns.items()}
 
 
 class ColourTransferFamily(RecipeFamily[ColourTransferConfig]):

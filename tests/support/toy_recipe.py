@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,10 @@ class ToyRecipe:
     def preview(self, networks: Mapping[str, nn.Module], batch: Numbers) -> Tensor | None:
         return None
 
-    def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[Numbers]) -> dict[str, float]:
+    def measure(self, networks: Mapping[str, nn.Module], batch: Numbers) -> dict[str, Tensor]:
+        return {}
+
+    def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
         return {}
 
 

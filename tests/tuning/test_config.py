@@ -11,8 +11,9 @@ from fusionray.training.config import TrainConfig, WorkersConfig
 from fusionray.training.engine.schedule import scale_lr
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.driver import resolve_train, store_or_compare
-from fusionray.tuning.plan import configure_trial, milestone, share_cores
-from fusionray.tuning.space import check_space
+from fusionray.tuning.plan import configure_trial, describe_gpu_shortage, milestone, share_cores
+from fusionray.tuning.population import check_population
+from fusionray.tuning.space import Range, check_space
 from tests.support.child_python import ROOT
 from tests.tuning.tiny_search import BATCH, RATE, build_plan, build_search
 
@@ -98,6 +99,43 @@ def test_the_searches_of_the_repository_are_valid() -> None:
     assert config.metric.startswith("validation_")
     assert train.budget.images % train.budget.validate_every_images == 0
     assert isinstance(train, TrainConfig)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("recipe.encoder.channels", {"choice": [[8, 8, 8, 8], [8, 8, 8, 16]]}),
+        ("recipe.optimizer.kind", {"choice": ["adamw", "sgd"]}),
+    ],
+)
+def test_a_population_takes_no_setting_that_changes_the_checkpoint(
+    tmp_path: Path, key: str, values: dict[str, Any]
+) -> None:
+    config = build_search(tmp_path)
+    train = resolve_train(config)
+    check_population(config.space, train)
+    with pytest.raises(ConfigInvalid, match=rf"space: {key}=.* changes the tensors .* remove {key} from") as caught:
+        check_population({**config.space, key: Range.model_validate(values)}, train)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_trials", "gpus", "fitting"),
+    [
+        ({}, 4, 0, None),
+        ({}, 4, 4, None),
+        ({}, 4, 3, 3),
+        ({"num_workers": 2}, 4, 5, 2),
+        ({"num_workers": 8}, 4, 4, None),
+        ({"num_workers": 8, "min_workers": 2}, 4, 4, 2),
+        ({"device": "cpu"}, 4, 3, None),
+    ],
+)
+def test_trials_that_wait_for_gpus_are_told(
+    changes: dict[str, Any], num_trials: int, gpus: int, fitting: int | None
+) -> None:
+    line = describe_gpu_shortage(WorkersConfig(**changes), num_trials, gpus)
+    assert line is None if fitting is None else line is not None and f": {fitting} train at a time" in line
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def measure_plain(bench: TrainBenchConfig, device: torch.device, pace: Pace, tic
     plain, plain_amp = (PlainRecipe(setup.build_recipe(), engine, amp=amp) for amp in (False, True))
 
     def step_ours() -> None:
-        engine.precision.set_float32_matmul_precision()  # global to the process
+        engine.precision.apply_to_process()  # global to the process
         ours()
 
     seconds = interleave(

@@ -49,7 +49,7 @@ def feed_steps(engine: Engine, setup: BenchSetup) -> Callable[[], object]:
     feed = DevicePrefetcher(itertools.cycle(setup.draw_batches(engine.local_batch_images)), engine.device)
 
     def step() -> None:
-        engine.precision.set_float32_matmul_precision()  # global to the process
+        engine.precision.apply_to_process()  # global to the process
         engine.step(next(feed))
         engine.step_timer.end_step(engine.local_batch_images)
 

@@ -36,7 +36,7 @@ class HeldOutCrops:
         with_regions: bool,
         split: Split = "validation",
     ) -> None:
-        table = read_split(folder, manifest, split).slice(0, count)
+        table = read_split(folder, manifest, split, limit=count)
         if not with_regions and REGION_COLUMN in table.column_names:
             table = table.drop_columns([REGION_COLUMN])
         self.crops = crops_from_tables([table])

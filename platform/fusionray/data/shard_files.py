@@ -136,20 +136,25 @@ def list_files(folder: str, manifest: Manifest, split: Split, *, with_regions: b
     )
 
 
-def read_split(folder: str, manifest: Manifest, split: Split, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a whole split into memory, in a fixed order, without Ray.
+def read_split(
+    folder: str, manifest: Manifest, split: Split, columns: Sequence[str] | None = None, limit: int | None = None
+) -> pa.Table:
+    """Read a split into memory, in a fixed order, without Ray: all of it, or the files of its first `limit` rows.
 
     Raises: ShardCorrupt if the split is empty.
     """
     filesystem, root = storage.open_filesystem(folder)
-    tables = [
-        pq.read_table(f"{root}/{file}", filesystem=filesystem, columns=list(columns) if columns else None)
-        for file in manifest.files(split)
-    ]
+    tables: list[pa.Table] = []
+    for file in manifest.files(split):
+        if limit is not None and sum(map(len, tables)) >= limit:
+            break
+        tables.append(
+            pq.read_table(f"{root}/{file}", filesystem=filesystem, columns=list(columns) if columns else None)
+        )
     if not tables:
         raise ShardCorrupt(f"{folder}: the {split} split is empty; prepare with more people or another fraction")
     # Older files may lack a column: its values are null for their rows.
-    return pa.concat_tables(tables, promote_options="default")
+    return pa.concat_tables(tables, promote_options="default").slice(0, limit)
 
 
 def list_people(folder: str, manifest: Manifest, split: Split) -> list[str]:

@@ -101,14 +101,34 @@ class ModulatedConv(nn.Module):
         nn.init.zeros_(self.to_bias.bias)
 
     def forward(self, x_NCHW: Tensor, style_NS: Tensor) -> Tensor:
-        scale_NC = self.to_scale(style_NS)
-        power_OC = self.weight.square().sum(dim=(2, 3))
-        # Demodulate in float32: in half precision the sum of squares can overflow.
-        norm_NO = torch.rsqrt(F.linear(scale_NC.float().square(), power_OC.float()) + 1e-6)
-        out = F.conv2d(x_NCHW * scale_NC[:, :, None, None], self.weight, padding=1)
+        scale_NC, norm_NO = self.modulation(style_NS)
+        out = F.conv2d(x_NCHW * scale_NC[:, :, None, None].to(x_NCHW.dtype), self.weight, padding=1)
         bias_NO = self.to_bias(style_NS)
         modulated: Tensor = out * norm_NO[:, :, None, None].to(out.dtype) + bias_NO[:, :, None, None].to(out.dtype)
         return modulated
+
+    def modulation(self, style_NS: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the factors of the input channels [N,C] and of the output channels [N,O], float32 under autocast too.
+
+        Under autocast a style whose largest factor is above 1 is divided by it, and its demodulation multiplied: in
+        half precision, products of large factors and features, or the sum of their squares, would overflow.
+
+        Source: StyleGAN2-ADA (Karras et al. 2020a), appendix D.1 divides styles in half precision likewise.
+        """
+        device = style_NS.device.type
+        # The meta device has no autocast to ask about.
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            scale_NC = self.to_scale(style_NS)
+            return scale_NC, self.demodulation(scale_NC)
+        with torch.autocast(device, enabled=False):
+            scale_NC = self.to_scale(style_NS.float())
+            scale_NC = scale_NC / scale_NC.abs().amax(dim=1, keepdim=True).clamp_min(1)
+            return scale_NC, self.demodulation(scale_NC)
+
+    def demodulation(self, scale_NC: Tensor) -> Tensor:
+        """Return 1 / |W s| for each output channel, [N,O]."""
+        power_OC = self.weight.square().sum(dim=(2, 3))
+        return torch.rsqrt(F.linear(scale_NC.square(), power_OC) + 1e-6)
 
 
 class EncoderBlock(ActivationCheckpointedBlock):

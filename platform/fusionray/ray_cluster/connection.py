@@ -206,15 +206,29 @@ def require_cpus(num_workers: int, cpus_per_worker: float, *, setting: str = "wo
 def decide_use_gpu(workers: WorkerCounts) -> bool:
     """Return whether each worker gets a GPU. Counts all GPUs of the cluster, free or not.
 
+    Tells if there are GPUs, but not enough of them.
+
     Raises: ClusterUnavailable if `workers.device` is cuda and there are not enough GPUs.
     """
-    import ray
-
-    require_cluster()
-    gpus = float(ray.cluster_resources().get("GPU", 0.0))
+    gpus = count_gpus()
     needed = workers.min_workers or workers.num_workers
     if workers.device == "cuda" and gpus < needed:
         raise ClusterUnavailable(
             f"workers.device=cuda needs {needed} GPUs, but the cluster has {gpus:g}; use fewer workers, or auto"
         )
+    if workers.device == "auto" and 0 < gpus < needed:
+        print(
+            f"{needed} workers need a GPU each, and the cluster has {gpus:g}: they compute on CPUs; set "
+            f"workers.num_workers={int(gpus)} to use the GPUs",
+            file=sys.stderr,
+            flush=True,
+        )
     return workers.device != "cpu" and gpus >= needed
+
+
+def count_gpus() -> float:
+    """Count the GPUs of the cluster, free or not."""
+    import ray
+
+    require_cluster()
+    return float(ray.cluster_resources().get("GPU", 0.0))

@@ -1,7 +1,8 @@
 """Affine maps of positions and of colours, one for each row of a batch; augmentations and face crops use them.
 
 A *view* [N,2,3] is an affine map of positions from the result to the picture. All functions compute in float32 also
-under autocast: in bfloat16 a grid of 112 positions would be off by up to a quarter of a pixel.
+under autocast: in bfloat16 a grid of 112 positions would be off by up to a quarter of a pixel. Positions are computed
+without matrix products, for which a GPU may take TF32: its ten bits are off by a tenth of a pixel.
 
 Shape suffixes: N rows, C channels, H rows of pixels, W columns, S side; views [N,2,3], colour matrices [N,3,3].
 """
@@ -53,10 +54,8 @@ def unit_to_signed(view_N23: Tensor) -> Tensor:
 
 def compose_views(outer_N23: Tensor, inner_N23: Tensor) -> Tensor:
     """Apply `inner` first, then `outer`."""
-    with torch.autocast(outer_N23.device.type, enabled=False):
-        linear = outer_N23[:, :, :2] @ inner_N23[:, :, :2]
-        offset = outer_N23[:, :, :2] @ inner_N23[:, :, 2:] + outer_N23[:, :, 2:]
-    return torch.cat([linear, offset], dim=2)
+    product_N23 = (outer_N23[:, :, :2, None] * inner_N23[:, None]).sum(dim=2)
+    return torch.cat([product_N23[:, :, :2], product_N23[:, :, 2:] + outer_N23[:, :, 2:]], dim=2)
 
 
 def jitter_views(like_NCHW: Tensor) -> Tensor:

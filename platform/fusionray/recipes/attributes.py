@@ -8,7 +8,7 @@ Shape suffixes: N batch, M population, K readings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from fusionray.config import in_unit
 from fusionray.data import synthetic
 from fusionray.metrics.attribute_reader import (
-    GROUPS,
     READINGS,
     AttributeReader,
     AttributeReaderConfig,
@@ -107,14 +106,13 @@ class AttributesRecipe(SingleFaceRecipe):
         return Losses(loss_NK.mean(), parts)
 
     @torch.no_grad()
-    def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[FaceBatch]) -> dict[str, float]:
-        """Return mean absolute errors on held-out people: pose in degrees, the others in population deviations."""
+    def measure(self, networks: Mapping[str, nn.Module], batch: FaceBatch) -> dict[str, Tensor]:
+        """Measure absolute errors [N] by group: pose in degrees, the others in population deviations."""
         reader = networks["reader"]
         assert isinstance(reader, AttributeReader)
-        errors: dict[str, list[Tensor]] = {group: [] for group in GROUPS}
-        for batch in batches:
-            assert batch.attributes is not None
-            measured = reader.measure_errors(reader(self.faces.crop(batch.image)), reader.select(batch.attributes))
-            for group, error_N in measured.items():
-                errors[group].append(error_N)
-        return {f"validation_{group}_error": float(torch.cat(parts).mean()) for group, parts in errors.items() if parts}
+        assert batch.attributes is not None
+        return reader.measure_errors(reader(self.faces.crop(batch.image)), reader.select(batch.attributes))
+
+    def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the mean error of each group."""
+        return {f"validation_{group}_error": float(error_N.mean()) for group, error_N in columns.items()}

@@ -8,7 +8,7 @@ Shape suffixes: N batch, C channels, H rows, W columns, E embedding length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -234,31 +234,25 @@ class FaceFusionRecipe:
         return torch.stack([to_uint8(column) for column in columns], dim=1)
 
     @torch.no_grad()
-    def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[PairBatch]) -> dict[str, float]:
-        """Measure held-out people with the supervising encoder; its scores are therefore not independent."""
-        to_source, to_target, to_truth, mask = [], [], [], []
-        for batch in batches:
-            source, target = to_float(batch.source), to_float(batch.target)
-            fused = self.fuse(networks, source, target)
-            embed = self.frozen["identity"]
-            face_crop = self.frozen["face_crop"]
-            fused_NE, source_NE, target_NE = (embed(face_crop(image)) for image in (fused.output, source, target))
-            to_source.append((fused_NE * source_NE).sum(dim=1))
-            to_target.append((fused_NE * target_NE).sum(dim=1))
-            mask.append(fused.mask.mean(dim=(1, 2, 3)))
-            if batch.truth is not None:
-                to_truth.append((fused.output - render_true_fusion(batch)[0]).abs().mean(dim=(1, 2, 3)))
-        if not to_source:
-            return {}
-        source_cosine, target_cosine = torch.cat(to_source), torch.cat(to_target)
-        metrics = {
-            "validation_identity_cosine": float(source_cosine.mean()),
-            "validation_nearer_to_source": float((source_cosine > target_cosine).float().mean()),
-            "validation_mask_mean": float(torch.cat(mask).mean()),
+    def measure(self, networks: Mapping[str, nn.Module], batch: PairBatch) -> dict[str, Tensor]:
+        """Measure pairs of held-out people, [N] each; the scores of the supervising encoder are not independent."""
+        source, target = to_float(batch.source), to_float(batch.target)
+        fused = self.fuse(networks, source, target)
+        embed, face_crop = self.frozen["identity"], self.frozen["face_crop"]
+        fused_NE, source_NE, target_NE = (embed(face_crop(image)) for image in (fused.output, source, target))
+        to_source, to_target = (fused_NE * source_NE).sum(dim=1), (fused_NE * target_NE).sum(dim=1)
+        columns = {
+            "identity_cosine": to_source,
+            "nearer_to_source": (to_source > to_target).float(),
+            "mask_mean": fused.mask.mean(dim=(1, 2, 3)),
         }
-        if to_truth:
-            metrics["validation_l1_to_truth"] = float(torch.cat(to_truth).mean())
-        return metrics
+        if batch.truth is not None:
+            columns["l1_to_truth"] = (fused.output - render_true_fusion(batch)[0]).abs().mean(dim=(1, 2, 3))
+        return columns
+
+    def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the mean of each column, as `validation_<name>`."""
+        return {f"validation_{name}": float(column.mean()) for name, column in columns.items()}
 
 
 def embed_source(step: PhaseInput[FusionInput]) -> Tensor:

@@ -41,7 +41,9 @@ class FusionLossWeights(Section):
     mask: Weight = Field(
         1.0, description="Mask loss: cross-entropy of mask and face region; keeps the mask from collapsing to 0."
     )
-    gradient_penalty: Weight = Field(1.0, description="R1 gradient penalty on real pictures.")
+    gradient_penalty: Weight = Field(
+        0.05, description="R1 gradient penalty on real pictures: gamma, as published for one logit a picture."
+    )
 
 
 class FaceFusionConfig(RecipeConfig):

@@ -56,7 +56,7 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
         return {key: location for key, location in named.items() if location is not None}
 
     def load_dependency(self, key: str, checkpoint: str) -> EncoderState | str:
-        """Load the supervising encoder; return only the path of an evaluator, since only rank 0 loads it.
+        """Load the supervising encoder; of an evaluator, which ranks load at their first validation, return the path.
 
         Raises: CheckpointMissing.
         """

@@ -17,6 +17,7 @@ from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.family import HeldOutRows, TrainSettings
+from fusionray.types import PairBatch
 
 # Gallery pictures of each person, as in `fusionray evaluate`.
 GALLERY_IMAGES = 4
@@ -41,13 +42,15 @@ class RecipeFusionModel:
 
 
 class PairValidator:
-    """Measure a recipe on a fixed list of held-out pairs; the constructor computes the gallery templates."""
+    """Measure a recipe on a fixed list of held-out pairs; the constructor computes the gallery templates.
+
+    `draws`: the pairs, int64 [M,2].
+    """
 
     def __init__(
         self, config: TrainSettings, evaluators: EvaluatorPaths, held_out: HeldOutRows, device: torch.device
     ) -> None:
         data = config.data
-        self.held_out = held_out
         names = np.array(held_out.groups)
         plan = plan_pairs(
             names.tolist(),
@@ -56,7 +59,7 @@ class PairValidator:
             gallery_images=GALLERY_IMAGES,
             seed=config.run.seed,
         )
-        self.pairs = plan.pairs
+        self.draws = plan.pairs
         self.source_N = names[plan.pairs[:, 0]]
         face_crop = ArcFaceCrop(crop_to_arcface_affine(data.template)).to(device)
         self.metrics = FusionMetrics(
@@ -66,9 +69,15 @@ class PairValidator:
         embedded = join(self.metrics.embed_crops(part) for part in torch.split(gallery, BATCH_SIZE))
         self.templates = build_templates(embedded["embedding"], names[plan.gallery])
 
-    def validate(self, recipe: FaceFusionRecipe, networks: Mapping[str, nn.Module]) -> dict[str, float]:
-        """Fuse the pairs and return metrics named `validation_<key>`, with the keys of an evaluation."""
-        model = RecipeFusionModel(recipe, networks)
-        columns = join(self.metrics.compute(model, batch) for batch in self.held_out.batches(self.pairs, BATCH_SIZE))
-        values = summarise(score_pairs(columns, self.templates, self.source_N), self.source_N).values
+    def measure(
+        self, recipe: FaceFusionRecipe, networks: Mapping[str, nn.Module], batch: PairBatch
+    ) -> dict[str, Tensor]:
+        """Fuse a batch and return the columns of `FusionMetrics`."""
+        measured = self.metrics.compute(RecipeFusionModel(recipe, networks), batch)
+        return {name: torch.from_numpy(column) for name, column in measured.items()}
+
+    def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return metrics named `validation_<key>`, with the keys of an evaluation."""
+        measured = {name: column.numpy() for name, column in columns.items()}
+        values = summarise(score_pairs(measured, self.templates, self.source_N), self.source_N).values
         return {f"validation_{key}": value for key, value in values.items()}

@@ -119,10 +119,17 @@ class HeldOutRows(Protocol):
 
 
 class Validator(Protocol):
-    """An independent validation of a recipe while it trains."""
+    """An independent validation of a recipe while it trains; as `Recipe.measure` and `summarise`, on its own draws."""
 
-    def validate(self, recipe: Any, networks: Mapping[str, nn.Module]) -> dict[str, float]:
-        """Return metrics by name, measured on held-out rows."""
+    @property
+    def draws(self) -> NDArray[np.int64]:
+        """Return the draws [M,R] to measure."""
+
+    def measure(self, recipe: Any, networks: Mapping[str, nn.Module], batch: Any) -> dict[str, Tensor]:
+        """Measure a batch of draws: columns by name, each with one entry for each draw."""
+
+    def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return metrics by name from the columns of all draws, on the CPU."""
 
 
 # Draws `count` random rows of each input of a graph, float32, without a trained model.
@@ -260,7 +267,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         """Batch decoded rows: one `DecodedRows` for each of `num_roles` (source first), all of one length."""
 
     def describe_shortage(self, num_rows: int, num_groups: int) -> str:
-        """Return the requirement of `Recipe.evaluate` that held-out rows miss, such as "at least two people"; or "".
+        """Return the requirement of a validation that held-out rows miss, such as "at least two people"; or "".
 
         `num_groups`: people, or in shards of pictures the pictures that rows are cut from.
         """

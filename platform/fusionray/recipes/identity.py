@@ -6,7 +6,7 @@ Shape suffixes: N batch, C channels, H rows, W columns, E embedding length, K pe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -123,17 +123,17 @@ class IdentityRecipe(SingleFaceRecipe):
         return Losses(loss, parts)
 
     @torch.no_grad()
-    def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[FaceBatch]) -> dict[str, float]:
-        """Return face verification metrics on held-out people: accuracy, area under the ROC curve, TAR at FAR 0.01."""
+    def measure(self, networks: Mapping[str, nn.Module], batch: FaceBatch) -> dict[str, Tensor]:
+        """Embed held-out faces: `embedding` [N,E], `label` [N]."""
         encoder = networks["classifier"].encoder
         assert isinstance(encoder, IdentityEncoder)
-        embeddings, labels = [], []
-        for batch in batches:
-            embeddings.append(encoder(self.faces.crop(batch.image)))
-            labels.append(batch.label)
-        if not embeddings:
+        return {"embedding": encoder(self.faces.crop(batch.image)), "label": batch.label}
+
+    def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return face verification metrics: accuracy, area under the ROC curve, TAR at FAR 0.01."""
+        if not columns:
             return {}
-        result = verify(torch.cat(embeddings).cpu().numpy(), torch.cat(labels).cpu().numpy())
+        result = verify(columns["embedding"].numpy(), columns["label"].numpy())
         return {
             "verification_accuracy": result.accuracy,
             "verification_auc": result.auc,

@@ -29,15 +29,25 @@ def adversarial_discriminator_loss(real: DiscriminatorOutput, fake: Discriminato
 
 
 def gradient_penalty(real: DiscriminatorOutput, image_NCHW: Tensor) -> Tensor:
-    """R1: squared gradient of the *mean* patch logit with respect to the real picture, averaged over the batch.
+    """R1: squared gradient of a logit with respect to the real picture, averaged over logits and batch; scalar.
 
-    With summed logits, the penalty would grow with the number of patches and suppress the discriminator.
+    Gamma is published for one logit a picture. Here each of the M logits of a picture is such a discriminator, of a
+    patch at one of S scales with P logits each (M = sum of P). The adversarial loss averages over scales and patches,
+    and so must the penalty: it is mean_S m, where m is the mean of |g|^2 over the patches of a scale and g the gradient
+    of one logit. One backward pass, through the mean logit D, gives that mean if gradients of different logits are
+    orthogonal and m = c P, since both m and P fall by 4 from one scale to the next:
 
-    Source: Mescheder et al. 2018, section 4.1.
+        |grad D|^2 = sum_S m / (S^2 P) = c / S        mean_S m = sum_S c P / S = c M / S = M |grad D|^2
+
+    Without the factor M the penalty vanishes as patches become many; where overlapping patches agree it is stronger.
+
+    Source: Mescheder et al. 2018, section 4.1. LaMa (Suvorov et al. 2021, configs/training/lama-fourier.yaml) penalises
+    its 361 patches at 256 px alike: 0.001 |sum g|^2 = 130 |grad D|^2; StyleGAN3's gamma of 2 is 361 |grad D|^2 here.
     """
-    score = torch.stack([logits.float().mean(dim=(1, 2, 3)).sum() for logits in real.logits]).sum()
+    score = torch.stack([logits.float().mean(dim=(1, 2, 3)).sum() for logits in real.logits]).mean()
     (gradient,) = torch.autograd.grad(score, image_NCHW, create_graph=True)
-    return gradient.float().square().sum(dim=(1, 2, 3)).mean()
+    num_logits = sum(logits[0].numel() for logits in real.logits)
+    return gradient.float().square().sum(dim=(1, 2, 3)).mean() * num_logits
 
 
 def identity_loss(fused_NE: Tensor, source_NE: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -133,8 +133,11 @@ class Recipe(Protocol[BatchT]):
     def preview(self, networks: Mapping[str, nn.Module], batch: BatchT) -> Tensor | None:
         """Return example pictures uint8 [R,C,3,S,S] (rows, columns), or None if the model makes no pictures."""
 
-    def evaluate(self, networks: Mapping[str, nn.Module], batches: Iterable[BatchT]) -> dict[str, float]:
-        """Return metrics by name, measured on held-out batches."""
+    def measure(self, networks: Mapping[str, nn.Module], batch: BatchT) -> dict[str, Tensor]:
+        """Measure a held-out batch: columns by name, each with one entry for each row of the batch."""
+
+    def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return metrics by name from the columns of all held-out batches, on the CPU; ranks share the batches."""
 
 
 def tile(grid: Tensor) -> NDArray[np.uint8]:

@@ -21,9 +21,23 @@ ABANDONED_SECONDS = 3600.0
 NO_FOLDER_SYNC_ERRORS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 
 
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder with `mode`, reduced by the umask, and its missing parents, unless it exists.
+
+    On return the new folders survive a power cut: the parent of each is fsynced.
+
+    Raises: OSError.
+    """
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(mode, exist_ok=True)
+    sync_folder(folder.parent)
+
+
 def make_private_folder(folder: Path) -> Path:
     """Make a folder that only its owner may enter; if it exists, restrict its mode."""
-    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    make_folder(folder, FOLDER_MODE)
     if folder.stat().st_mode & 0o077:
         folder.chmod(FOLDER_MODE)
     return folder

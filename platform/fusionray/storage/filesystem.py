@@ -13,7 +13,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from fusionray.storage.atomic_files import replace_file, sync_folder
+from fusionray.storage.atomic_files import make_folder, replace_file, sync_folder
 
 OUTPUT_BUFFER_BYTES = 1 << 20
 
@@ -82,8 +82,11 @@ def open_output(location: str) -> Iterator[Any]:
     """
     filesystem, path = open_filesystem(location)
     folder = os.path.dirname(path)
-    filesystem.create_dir(folder, recursive=True)
     local = isinstance(filesystem, fs.LocalFileSystem)
+    if local:
+        make_folder(Path(folder))
+    else:
+        filesystem.create_dir(folder, recursive=True)
     try:
         with open(path, "wb", buffering=OUTPUT_BUFFER_BYTES) if local else filesystem.open_output_stream(path) as file:
             yield file
@@ -108,7 +111,7 @@ def write_atomic(location: str, data: bytes) -> None:
         with open_output(location) as stream:
             stream.write(data)
         return
-    filesystem.create_dir(os.path.dirname(path), recursive=True)
+    make_folder(Path(path).parent)
     replace_file(Path(path), data)
 
 

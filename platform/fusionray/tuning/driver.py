@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -19,11 +20,12 @@ import ray.tune
 from ray.exceptions import RayError
 from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneError, Tuner
 from ray.tune import TuneConfig as RayTuneConfig
+from tqdm import tqdm
 
 from fusionray.config import merge_trees, read_preset, replace_setting, validate
 from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid, RunStopped, TrainingFailed
-from fusionray.ray_cluster.connection import require_cluster
+from fusionray.ray_cluster.connection import count_gpus, require_cluster
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.storage import filesystem as storage
 from fusionray.tracking.runs import open_run
@@ -33,7 +35,8 @@ from fusionray.training.run.resume_guard import CHANGEABLE, first_difference, wi
 from fusionray.training.train import ensure_trained, resolve_output, resolve_shards
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.monitor import SearchMonitor, stop_on_signals
-from fusionray.tuning.plan import TRIALS_FOLDER, SearchPlan, search_folder, share_cores
+from fusionray.tuning.plan import TRIALS_FOLDER, SearchPlan, describe_gpu_shortage, search_folder, share_cores
+from fusionray.tuning.population import check_population
 from fusionray.tuning.records import DONE_STATUSES, SearchRecords
 from fusionray.tuning.result import SearchResult, conclude
 from fusionray.tuning.search import TrialSearcher, build_scheduler
@@ -85,9 +88,14 @@ def open_search(config: TuneConfig) -> SearchPlan:
     config = config.model_copy(update={"output": resolve_location(config.output)})
     train = resolve_train(config)
     check_space(config.space, train)
+    if config.search == "pbt":
+        check_population(config.space, train)
     folder = search_folder(config)
     store_or_compare(folder, config, train)
     train = prepare_trials(config, train, folder)
+    shortage = describe_gpu_shortage(train.workers, config.max_concurrent_trials, count_gpus())
+    if shortage:
+        tqdm.write(f"tune {config.name}: {shortage}", file=sys.stderr)
     uri = tracking_uri(train.tracking.uri, config.output)
     experiment = train.tracking.experiment
     # Before any trial: processes that open a new SQLite store at once fail in its migrations.

@@ -58,6 +58,21 @@ def share_cores(workers: WorkersConfig, num_trials: int, cores: int, nodes: int)
     return workers.model_copy(update={"threads": max(1, cores // workers_per_node), "bind": False})
 
 
+def describe_gpu_shortage(workers: WorkersConfig, num_trials: int, gpus: float) -> str | None:
+    """Say in one line that not all trials can train at once on the cluster's GPUs; None if they can, or need none.
+
+    Trials themselves claim no GPU: their workers do, one each, and wait for them.
+    """
+    needed = workers.min_workers or workers.num_workers
+    fitting = int(gpus // needed)
+    if workers.device == "cpu" or not 0 < fitting < num_trials:
+        return None
+    return (
+        f"{num_trials} trials at once, of {needed} GPUs each, are more than the cluster's {gpus:g} GPUs: {fitting} "
+        "train at a time, and the others wait for them; lower max_concurrent_trials or train.workers.num_workers"
+    )
+
+
 def milestone(images: int, interval: int) -> int:
     """Round the images of a report down to a multiple of the interval.
 

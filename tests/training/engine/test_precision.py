@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import get_args
 
 import pytest
@@ -17,6 +18,27 @@ def test_autocast_computes_matrix_products_in_the_dtype(name: PrecisionName) -> 
     with precision.autocast():
         product = torch.ones(2, 2) @ torch.ones(2, 2)
     assert precision.dtype == product.dtype == DTYPES[name]
+
+
+@pytest.fixture
+def process_settings() -> Iterator[None]:
+    cudnn, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    before = cudnn.allow_tf32, cudnn.benchmark
+    yield
+    cudnn.allow_tf32, cudnn.benchmark = before
+    torch.set_float32_matmul_precision(products)
+
+
+@pytest.mark.usefixtures("process_settings")
+@pytest.mark.parametrize(("device", "measures"), [("cuda", torch.version.hip is None), ("cpu", False)])
+@pytest.mark.parametrize("name", get_args(PrecisionName))
+def test_only_fp32_forbids_tf32_and_cudnn_chooses_by_time_on_gpus(
+    name: PrecisionName, device: str, measures: bool
+) -> None:
+    Precision(name, torch.device(device)).apply_to_process()
+    assert torch.backends.cudnn.allow_tf32 == (name != "fp32")
+    assert torch.get_float32_matmul_precision() == ("highest" if name == "fp32" else "high")
+    assert torch.backends.cudnn.benchmark == measures
 
 
 def test_a_saved_scaler_continues_with_its_scale_and_growth() -> None:

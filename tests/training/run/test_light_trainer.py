@@ -16,13 +16,26 @@ from ray.util.placement_group import placement_group_table
 
 from fusionray.hardware.processes import add_descendants, list_processes
 from fusionray.training.faults.leftover_workers import end_leftover_workers
-from fusionray.training.run.light_trainer import LightTrainer, ProcessGroupConfig
+from fusionray.training.run.light_trainer import LightTrainer, ProcessGroupConfig, choose_interface
 from tests.support.waiting import wait_for
 
 
 def test_the_internals_were_read_in_this_version_of_ray() -> None:
     # After an upgrade: compare light_trainer.py with the two files of Ray that it names, then raise this.
     assert ray.__version__.startswith("2.60.")
+
+
+def test_gloo_takes_the_interface_of_the_node_unless_the_user_chose_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Set first, so that it is taken away at the end.
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    del os.environ["GLOO_SOCKET_IFNAME"]
+    choose_interface("192.0.2.1")
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
+    choose_interface("127.0.0.1")
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    choose_interface("127.0.0.1")
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
 
 
 @pytest.mark.usefixtures("ray_session")

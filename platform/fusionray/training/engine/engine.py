@@ -74,7 +74,7 @@ class Engine:
         )
         check_optimizers({name: settings.kind for name, settings in recipe.optimizers.items()}, self.chosen)
         self.precision = Precision(self.chosen.precision, device)
-        self.precision.set_float32_matmul_precision()
+        self.precision.apply_to_process()
         self.networks, self.ema_networks = place_networks(recipe, config=config, chosen=self.chosen, device=device)
         self.wrapped = wrap_networks(
             recipe, self.networks, self.ema_networks, config=config, chosen=self.chosen, device=device

@@ -31,13 +31,16 @@ class Precision:
         dtype = REDUCED_DTYPES.get(self.name)
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
-    def set_float32_matmul_precision(self) -> None:
-        """Allow TF32 in float32 matrix multiplications and convolutions, unless the precision is fp32.
+    def apply_to_process(self) -> None:
+        """Apply the settings that are global to the process.
 
-        This also applies to operations that autocast leaves in float32. The setting is global to the process.
+        TF32 is allowed in float32 matrix multiplications and convolutions unless the precision is fp32; this also
+        applies to operations that autocast leaves in float32. On NVIDIA GPUs, cuDNN measures which algorithm is fastest
+        for each convolution: the sizes of a run do not change. MIOpen would search for minutes.
         """
         torch.set_float32_matmul_precision("highest" if self.name == "fp32" else "high")
         torch.backends.cudnn.allow_tf32 = self.name != "fp32"
+        torch.backends.cudnn.benchmark = self.device.type == "cuda" and torch.version.hip is None
 
     def build_scaler(self) -> torch.amp.GradScaler:
         """Build the loss scaler of one phase; it is disabled unless the precision is fp16.

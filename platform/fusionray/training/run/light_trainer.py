@@ -26,6 +26,7 @@ from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from fusionray.environment import is_private_cluster
+from fusionray.hardware.network import find_interface
 from fusionray.storage import filesystem as storage
 from fusionray.training.faults.leftover_workers import RecordWorkers
 
@@ -149,9 +150,22 @@ def join_group(backend: str, *, world_rank: int, world_size: int, host: str, por
     if "nccl" in backend and "TORCH_NCCL_BLOCKING_WAIT" not in os.environ:
         # A collective that times out ends the process instead of blocking for ever.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if context.get_local_world_size() < world_size:
+        choose_interface(ray.util.get_node_ip_address())
     dist.init_process_group(
         backend, rank=world_rank, world_size=world_size, timeout=timedelta(seconds=COLLECTIVE_SECONDS)
     )
+
+
+def choose_interface(address: str) -> None:
+    """Let gloo use the interface that has the node's address, unless the user chose one; runs in a worker.
+
+    Otherwise gloo uses the address that the host's name resolves to. On many systems it is 127.0.1.1, which other nodes
+    cannot reach. NCCL looks for an interface itself, and may use several.
+    """
+    interface = find_interface(address)
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
 def leave_group() -> None:

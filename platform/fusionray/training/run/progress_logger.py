@@ -12,6 +12,7 @@ from fusionray.data.shard_readers import CorruptionTracker
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.tracking.runs import RunTracker
 from fusionray.training.engine.engine import Engine
+from fusionray.training.engine.state import agree_on_statistics
 from fusionray.training.engine.step_report import StepReport
 from fusionray.training.run.task import WorkerTask
 from fusionray.training.run.validation import Validation
@@ -44,7 +45,13 @@ class ProgressLogger:
         self.logged = False
         self.tracker = RunTracker(task.tracking_uri, task.tracking_run, once=True) if engine.rank == 0 else None
         self.validation = Validation(
-            task.config, task.manifest, decoder, engine.device, progress.log, dependencies=task.dependencies
+            task.config,
+            task.manifest,
+            decoder,
+            engine.device,
+            progress.log,
+            dependencies=task.dependencies,
+            group=engine.host_group,
         )
 
     def log_line(self, line: str) -> None:
@@ -105,13 +112,14 @@ class ProgressLogger:
         tracker.log(self.engine.images_seen, {**extra, **found})
 
     def evaluate(self, *, final: bool) -> None:
-        """Validate on held-out people and draw a preview on rank 0; all ranks must call it to gather the networks."""
+        """Validate on held-out people, who are shared by the ranks, and draw a preview; all ranks must call it."""
         with self.engine.step_timer.paused():
+            agree_on_statistics(self.engine)
             networks = self.engine.inference_networks()
+            found, picture = self.validation.evaluate(self.engine.recipe, networks)
             if self.tracker is None:
                 return
             images = self.engine.images_seen
-            found, picture = self.validation.evaluate(self.engine.recipe, networks)
             self.metrics |= found
             self.progress.report(images, found)
             self.tracker.log(images, found)

@@ -77,7 +77,8 @@ def build_pose(attributes: ParameterColumns) -> Pose:
 
 def compose(outer: Tensor, inner: Tensor) -> Tensor:
     """Return the affine map that applies `inner` first, then `outer`."""
-    linear = outer[:, :, :2] @ inner
+    # Not a matrix product, for which a GPU may take TF32: positions would be off by a tenth of a pixel.
+    linear = (outer[:, :, :2, None] * inner[:, None]).sum(dim=2)
     return torch.cat((linear[:, :, :2], linear[:, :, 2:] + outer[:, :, 2:]), dim=2)
 
 
