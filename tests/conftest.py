@@ -46,9 +46,7 @@ def proxy_log() -> Iterator[socket.socket]:
 @pytest.fixture(scope="session")
 def ray_session(proxy_log: socket.socket) -> Iterator[None]:
     """A Ray of this test session alone, in a folder of its own."""
-    import ray
-
-    from fusionray.ray_cluster.connection import start_local
+    from fusionray.ray_cluster.connection import disconnect, start_local
 
     # The path of a socket in it may have 107 characters: pytest's own folders are too deep.
     with tempfile.TemporaryDirectory(prefix="fr-ray-", ignore_cleanup_errors=True) as folder:
@@ -58,7 +56,7 @@ def ray_session(proxy_log: socket.socket) -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()
+            disconnect()
             del os.environ["RAY_TMPDIR"], os.environ["RAY_SERVE_HAPROXY_LOG_TARGET"]
 
 

@@ -87,7 +87,7 @@ RECIPES_VARIABLE = "FUSIONRAY_RECIPES"
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Set to 1 in processes that will train, so that they import the modules of training before they get work.
 WORKER_VARIABLE = "FUSIONRAY_WORKER"
-# Set to 1 in all processes of a cluster that a command of ours started for itself, on one node, and stops at its end.
+# Set to its id in all processes of a cluster that a command of ours started for itself, on one node, and stops again.
 PRIVATE_CLUSTER_VARIABLE = "FUSIONRAY_PRIVATE_CLUSTER"
 # Address on which HAProxy listens, if not on that of Ray Serve. In a private cluster Ray Serve, its replicas and its
 # fallback proxy stay on loopback, whatever address the service has.
@@ -156,7 +156,7 @@ def cluster_address(address: str | None) -> str | None:
 
 def is_private_cluster() -> bool:
     """Return whether this process belongs to a cluster of one node that ends with the command that started it."""
-    return os.environ.get(PRIVATE_CLUSTER_VARIABLE) == "1"
+    return PRIVATE_CLUSTER_VARIABLE in os.environ
 
 
 def read_http_host() -> str | None:

@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import ray
 
 from fusionray.errors import ClusterUnavailable
+from fusionray.hardware.processes import find_processes
 from fusionray.ray_cluster import connection
 from fusionray.ray_cluster.connection import decide_use_gpu, is_connected, require_cpus, wait_for_cpus
 from fusionray.training.config import WorkersConfig
@@ -97,6 +99,31 @@ try:
 except ClusterUnavailable as error:
     print(error)
 """
+
+
+STUCK = """
+import subprocess, sys, time
+import ray
+from fusionray.environment import apply_defaults
+from fusionray.ray_cluster.connection import cluster, require_cluster
+
+@ray.remote
+def leave_behind(name):
+    # A process that does not end with the worker: as one that hangs in its exit handlers.
+    command = [sys.executable, "-c", "import time; time.sleep(600)", "ray::" + name]
+    return subprocess.Popen(command, start_new_session=True).pid
+
+apply_defaults()
+with cluster():
+    require_cluster()
+    print(ray.get(leave_behind.remote(sys.argv[1])))
+"""
+
+
+@pytest.mark.starts_ray
+def test_a_worker_that_hangs_at_the_end_of_its_cluster_is_ended(tmp_path: Path) -> None:
+    assert int(run_python("-c", STUCK, str(tmp_path)))
+    assert find_processes(f"ray::{tmp_path}") == []
 
 
 def test_a_block_that_needs_no_ray_starts_none() -> None:

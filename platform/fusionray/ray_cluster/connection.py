@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,11 +25,15 @@ from fusionray.environment import (
     passed_on,
 )
 from fusionray.errors import ClusterUnavailable
+from fusionray.hardware.processes import find_processes
 
 # Ray counts logical CPUs: two more than the machine has let data tasks run at the same time as one worker per core.
 SPARE_CPUS = 2
 FALLBACK_PORT_VARIABLE = "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"
 POLL_SECONDS = 0.2
+# Workers of a cluster that has ended have this long to end, too.
+END_SECONDS = 5.0
+WORKER_TITLE = "ray::"
 # A wait for CPUs that takes longer is told.
 QUIET_SECONDS = 5.0
 
@@ -78,14 +83,11 @@ def cluster(address: str | None = None, http_host: str | None = None) -> Iterato
     finally:
         _pending = None
         if is_connected():
-            import ray
-
-            ray.shutdown()
+            disconnect()
         if _proxy_folder is not None:
             shutil.rmtree(_proxy_folder, ignore_errors=True)
             _proxy_folder = None
-        for name in (PRIVATE_CLUSTER_VARIABLE, HTTP_HOST_VARIABLE):
-            os.environ.pop(name, None)
+        os.environ.pop(HTTP_HOST_VARIABLE, None)
 
 
 def is_connected() -> bool:
@@ -139,7 +141,7 @@ def start_local(http_host: str | None = None) -> None:
     # Two clusters on a machine would share the fixed port of Ray Serve's own proxy, and answer each other's requests.
     os.environ[FALLBACK_PORT_VARIABLE] = str(find_free_port())
     # The processes of the cluster inherit them.
-    os.environ[PRIVATE_CLUSTER_VARIABLE] = "1"
+    os.environ[PRIVATE_CLUSTER_VARIABLE] = uuid.uuid4().hex
     if http_host:
         os.environ[HTTP_HOST_VARIABLE] = http_host
     cores = len(os.sched_getaffinity(0))
@@ -151,6 +153,22 @@ def start_local(http_host: str | None = None) -> None:
         logging_level=logging.WARNING,
         object_store_memory=choose_store_bytes(),
     )
+
+
+def disconnect() -> None:
+    """Leave the cluster; if this process started it, end it with all its workers."""
+    import ray
+
+    ray.shutdown()
+    own = os.environ.pop(PRIVATE_CLUSTER_VARIABLE, None)
+    deadline = time.monotonic() + END_SECONDS
+    while own and (workers := find_processes(WORKER_TITLE, variable=f"{PRIVATE_CLUSTER_VARIABLE}={own}")):
+        if time.monotonic() > deadline:
+            # Seen: a worker that waits for a lock of its own in its exit handlers, for ever.
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
 
 
 def find_free_port() -> int:
