@@ -1,19 +1,21 @@
-"""Soak: clients at capacity while replicas are killed, one after another."""
+"""Soak: clients come and go for minutes, so that replicas do, while replicas are killed, one after another."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from fusionray.benchmarks.findings import Findings
-from fusionray.benchmarks.serve.client_pool import run_clients
+from fusionray.benchmarks.serve.client_pool import ClientResults, run_clients
 from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.servers import Server, start_service
 from fusionray.errors import ServiceFailed
@@ -21,14 +23,17 @@ from fusionray.hardware.processes import PROC, find_processes
 
 # Name that Ray gives to the process of an ingress replica.
 REPLICA = "ray::ServeReplica:fusionray:Ingress"
-TWO_REPLICAS = {"ingress.num_replicas": 2}
+# Soon enough that replicas go before the clients come again.
+SCALING = {"ingress.min_replicas": 1, "ingress.max_replicas": 2, "ingress.downscale_delay_seconds": 10}
+# All clients for the first half of a wave, one of them for the second.
+WAVE_SECONDS = 120.0
 SAMPLE_SECONDS = 2.0
 # Growth compares the last fifth of the time with the second: memory fills in the first.
 FIFTHS = 5
 
 
 class ReplicaKiller:
-    """Kill a replica at intervals, and sample the memory of the whole service."""
+    """Kill a replica at intervals, if there is another one, and sample the memory and the number of replicas."""
 
     def __init__(self, server: Server, kill_seconds: float) -> None:
         self.server = server
@@ -36,6 +41,7 @@ class ReplicaKiller:
         self.random = random.Random(0)  # noqa: S311 - not a secret
         self.kills = 0
         self.memory: list[float] = []
+        self.replicas: list[int] = []
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.work, name="replica-killer")
 
@@ -52,17 +58,21 @@ class ReplicaKiller:
         next_kill = time.monotonic() + self.kill_seconds
         while not self.ended.wait(SAMPLE_SECONDS):
             self.memory.append(measure_memory(self.server.family()))
-            if time.monotonic() >= next_kill:
-                self.kill()
+            replicas = find_replicas(self.server)
+            self.replicas.append(len(replicas))
+            if time.monotonic() >= next_kill and len(replicas) > 1:
+                self.kill(replicas)
                 next_kill += self.kill_seconds
 
-    def kill(self) -> None:
-        """Kill one of the running replicas."""
-        replicas = find_replicas(self.server)
-        if replicas:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.random.choice(replicas), signal.SIGKILL)
-                self.kills += 1
+    def kill(self, replicas: list[int]) -> None:
+        """Kill one of the replicas."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.random.choice(replicas), signal.SIGKILL)
+            self.kills += 1
+
+    def count_changes(self) -> int:
+        """Count how often the number of replicas changed from one sample to the next."""
+        return sum(before != after for before, after in pairwise(self.replicas))
 
 
 def find_replicas(server: Server) -> list[int]:
@@ -90,27 +100,37 @@ def measure_soak(context: ServeBenchContext, tick: Callable[[], None]) -> Findin
     Raises: ServiceFailed if no replica was killed.
     """
     config = context.config
-    changes = {**TWO_REPLICAS, **config.service}
+    changes = {**SCALING, **config.service}
     with start_service("soak", context.bundle.folder, context.form, context.logs, changes) as server:
         context.check(server)
         with ReplicaKiller(server, config.kill_seconds) as killer:
-            results = run_clients(server, context.checker, config.soak_clients, 60 * config.soak_minutes)
+            waves = list(run_waves(server, context, 60 * config.soak_minutes))
     tick()
     if not killer.kills:
         raise ServiceFailed("the soak killed no replica; raise soak_minutes, or lower kill_seconds")
-    num_requests = len(results.requests)
+    num_requests, failed = sum(len(wave.requests) for wave in waves), sum(wave.failed for wave in waves)
     return Findings(
         values={
-            "soak_failed_share": [results.failed / num_requests],
-            "soak_wrong_answers": [float(results.wrong)],
+            "soak_failed_share": [failed / num_requests],
+            "soak_wrong_answers": [float(sum(wave.wrong for wave in waves))],
             "soak_memory_growth": [measure_growth(killer.memory)],
         },
         notes=[
-            f"soak: {config.soak_minutes:g} min, {config.soak_clients} clients, {killer.kills} replicas killed; "
-            f"{num_requests} requests, {results.failed} failed for good, {len(results.refused)} refused at first; "
+            f"soak: {config.soak_minutes:g} min, {config.soak_clients} clients and one in turn; replicas: "
+            f"{min(killer.replicas)} to {max(killer.replicas)}, {killer.count_changes()} changes of their number, "
+            f"{killer.kills} killed; {num_requests} requests, {failed} failed for good, "
+            f"{sum(len(wave.refused) for wave in waves)} refused at first; "
             f"memory {killer.memory[0]:.0f} MiB at the start, {killer.memory[-1]:.0f} at the end"
         ],
     )
+
+
+def run_waves(server: Server, context: ServeBenchContext, seconds: float) -> Iterator[ClientResults]:
+    """Run all clients and one of them in turn."""
+    until = time.monotonic() + seconds
+    clients = itertools.cycle((context.config.soak_clients, 1))
+    while (left := until - time.monotonic()) > 0:
+        yield run_clients(server, context.checker, next(clients), min(left, WAVE_SECONDS / 2))
 
 
 def measure_growth(memory: list[float]) -> float:
