@@ -130,7 +130,8 @@ def test_the_next_load_waits_until_a_server_is_idle(tmp_path: Path) -> None:
             while measure_cpu({process.pid}) < 0.1:
                 time.sleep(0.02)
             Server("busy", 0, Body(b"", ""), process, tmp_path / "log").settle()
-            assert measure_cpu({process.pid}) >= 2
+            # The kernel counts hundredths of a second, and rounds down.
+            assert measure_cpu({process.pid}) >= 1.95
         finally:
             process.kill()
     assert measure_cpu({process.pid}) == 0
