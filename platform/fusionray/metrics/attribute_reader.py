@@ -110,14 +110,19 @@ class AttributeReader(nn.Module):
         error_NK = (readings_NK - true_NK).abs()
         scaled_NK = error_NK / self.standard.deviation
         return {
-            group: (error_NK if group == "pose" else scaled_NK)[:, columns].mean(dim=1)
+            group: select_columns(error_NK if group == "pose" else scaled_NK, columns).mean(dim=1)
             for group, columns in group_columns(self.names).items()
         }
 
 
 def select_attributes(attributes_NA: Tensor, names: Sequence[str]) -> Tensor:
     """Select attributes by name: [N,K]."""
-    return attributes_NA[:, [synthetic.ATTRIBUTE_NAMES.index(name) for name in names]]
+    return select_columns(attributes_NA, [synthetic.ATTRIBUTE_NAMES.index(name) for name in names])
+
+
+def select_columns(values_NA: Tensor, columns: Sequence[int]) -> Tensor:
+    """Select columns by their numbers: [N,K]. To index a tensor on a GPU by a list, the host would wait for it."""
+    return torch.stack([values_NA[:, column] for column in columns], dim=1)
 
 
 def group_columns(names: Sequence[str]) -> dict[str, list[int]]:

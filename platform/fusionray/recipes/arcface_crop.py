@@ -31,12 +31,14 @@ class ArcFaceCrop(nn.Module):
     def __init__(self, view_23: Tensor) -> None:
         super().__init__()
         self.register_buffer("view", view_23.to(torch.float32), persistent=False)
+        # Sides of the crop for one of the face; a number of the host, which would wait for one of the device.
+        self.scale = float(self.view[:, :2].norm(dim=0).mean())
 
     def forward(self, image_NCHW: Tensor, jitter_N23: Tensor | None = None) -> Tensor:
         """Return [N,3,112,112] from [N,3,S,S]; `jitter_N23` moves the face within the result (see `jitter_views`)."""
         image = image_NCHW
         # Bilinear sampling reads four pixels, so a picture that is at least twice too large is shrunk first.
-        while image.shape[-1] * float(self.view[:, :2].norm(dim=0).mean()) >= 2 * IDENTITY_SIZE:
+        while image.shape[-1] * self.scale >= 2 * IDENTITY_SIZE:
             image = F.avg_pool2d(image, 2)
         view_N23 = self.view[None]
         if jitter_N23 is not None:

@@ -26,6 +26,7 @@ from fusionray.metrics.attribute_reader import (
     ParameterScaler,
     group_columns,
     select_attributes,
+    select_columns,
 )
 from fusionray.nets.identity import IdentityEncoderConfig
 from fusionray.recipes.arcface_crop import ArcFaceCrop
@@ -102,7 +103,7 @@ class AttributesRecipe(SingleFaceRecipe):
         """Smooth L1 between standardised readings and true attributes; every attribute has equal weight."""
         readings_NK = self.standard(step.networks["reader"](step.batch.face))
         loss_NK = F.smooth_l1_loss(readings_NK, step.batch.attributes, reduction="none")
-        parts = {group: loss_NK[:, columns].mean() for group, columns in group_columns(READINGS).items()}
+        parts = {group: select_columns(loss_NK, columns).mean() for group, columns in group_columns(READINGS).items()}
         return Losses(loss_NK.mean(), parts)
 
     @torch.no_grad()

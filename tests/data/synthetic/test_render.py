@@ -11,9 +11,12 @@ from fusionray.data.synthetic import (
     project_landmarks,
     render,
     render_with_region,
+    renderer,
     sample_attributes,
     sample_identities,
 )
+from fusionray.data.synthetic.graphics import device, pixel_window
+from fusionray.data.synthetic.layers import background
 
 
 def similarity_view(angle: float, zoom: float, centre: tuple[float, float]) -> torch.Tensor:
@@ -120,3 +123,14 @@ def _column(name: str) -> int:
     from fusionray.data.synthetic import ATTRIBUTE_NAMES
 
     return ATTRIBUTE_NAMES.index(name)
+
+
+def test_layers_drawn_whole_as_on_a_gpu_give_the_same_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    people, attributes = sample_identities(48, seed=3), sample_attributes(48, seed=4)
+    pictures, regions = render_with_region(people, attributes, 128)
+    for module in (device, renderer, background, pixel_window):
+        monkeypatch.setattr(module, "host_decides", lambda _: False)
+    whole, whole_regions = render_with_region(people, attributes, 128)
+    # Positions are sums in another order: a tenth of a grey level at the most.
+    torch.testing.assert_close(whole, pictures, rtol=0, atol=4e-4)
+    torch.testing.assert_close(whole_regions, regions, rtol=0, atol=4e-4)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fusionray.recipes.recipe import OptimizerConfig
-from fusionray.training.engine.muon import STEP_RMS, orthogonalize
+from fusionray.training.engine.muon import STEP_RMS, Muon, orthogonalize
 from fusionray.training.engine.optimizers import (
     build_optimizer,
     count_states,
@@ -140,3 +140,27 @@ def test_states_are_counted_as_they_are_kept() -> None:
 
 def name_states(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return optimizer_tensors(optimizer, {parameter: name for name, parameter in network.named_parameters()})
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0])
+def test_a_gpu_decides_itself_whether_matrices_are_stepped(bad: float) -> None:
+    """As on a GPU, where the host does not ask: all is computed, and nothing changes if a gradient is not finite."""
+    steps = []
+    for asked in (True, False):
+        network = build_network()
+        optimizer = build_optimizer(network, SETTINGS)
+        assert isinstance(optimizer, Muon)
+        give_gradients(network, seed=1)
+        optimizer.step()
+        give_gradients(network, seed=2)
+        if bad:
+            network[0].weight.grad[0] = torch.nan  # type: ignore[index]
+        flag = torch.tensor(bad)
+        matrices = [parameter for parameter in network.parameters() if "momentum" in optimizer.state[parameter]]
+        if not (asked and bad):
+            with torch.no_grad():
+                directions = optimizer.start_directions(matrices, None if asked else flag)()
+                for group in optimizer.param_groups:
+                    optimizer.step_matrices(group, directions, None if asked else flag)
+        steps.append([*matrices, *(optimizer.state[parameter]["momentum"] for parameter in matrices)])
+    torch.testing.assert_close(steps[1], steps[0], rtol=0, atol=0)

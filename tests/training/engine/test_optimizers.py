@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fusionray.recipes.recipe import OptimizerConfig
-from fusionray.training.engine.optimizers import build_optimizer, create_states
+from fusionray.training.engine.optimizers import build_optimizer, create_states, step_if
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
@@ -40,3 +40,23 @@ def test_weights_decay_and_gains_and_biases_do_not() -> None:
     optimizer.step()
     assert (network["linear"].weight.abs() < before.abs()).all()
     assert torch.equal(network["norm"].weight, torch.ones(2))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
+def test_a_first_step_that_is_skipped_leaves_no_trace(kind: str) -> None:
+    weights = []
+    for skipped in (True, False):
+        torch.manual_seed(0)
+        network = nn.Conv2d(8, 8, 3)
+        optimizer = build_optimizer(network, OptimizerConfig(kind=kind, betas=(0.5, 0.99), momentum=0.9))
+        scaler = torch.amp.GradScaler("cpu", enabled=False)
+        if skipped:
+            for parameter in network.parameters():
+                parameter.grad = torch.full_like(parameter, torch.nan)
+            step_if(optimizer, scaler, torch.tensor(1.0))
+        for value in (0.5, -0.25):
+            for parameter in network.parameters():
+                parameter.grad = torch.full_like(parameter, value) + parameter.detach()
+            step_if(optimizer, scaler, torch.tensor(0.0))
+        weights.append(network.state_dict())
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)

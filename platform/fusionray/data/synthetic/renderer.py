@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import host_decides
 from fusionray.data.synthetic.parameters.definitions import ATTRIBUTE_NAMES, IDENTITY_NAMES, ParameterColumns
 from fusionray.data.synthetic.scene import Scene
 from fusionray.data.synthetic.shapes.hairstyles import hair_drawing_cost
@@ -15,6 +16,8 @@ from fusionray.data.synthetic.shapes.person import build_person_model, check_row
 
 # Small enough that the planes of a chunk stay in the processor's cache.
 _CHUNK_PIXELS = 16 * 128 * 128
+# Enough to keep a GPU busy; the planes of a chunk take about a gibibyte there.
+_GPU_CHUNK_PIXELS = 16 * 512 * 512
 
 
 def render(identity: Tensor, attributes: Tensor, size: int, view: Tensor | None = None) -> Tensor:
@@ -50,6 +53,8 @@ def render_with_region(
     regions = pictures.new_empty((count, 1, size, size))
     # A layer is drawn for all rows of a chunk if one of them needs it, so chunks of small pictures are limited too.
     rows_per_chunk = max(1, min(64, _CHUNK_PIXELS // size**2))
+    if not host_decides(identity.device):
+        rows_per_chunk = max(1, _GPU_CHUNK_PIXELS // size**2)
     _retain_freed_memory(identity.device)
     order = _order_by_cost(identity, attributes)
     model = build_person_model(identity[order], attributes[order])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fusionray.data.synthetic.graphics.canvas import Canvas
+from fusionray.data.synthetic.graphics.device import constant_like, is_needed
 from fusionray.data.synthetic.graphics.geometry import compose, edge_coverage, is_above, length, smoothstep
 from fusionray.data.synthetic.graphics.pixel_window import PixelWindow, whole_output
 from fusionray.data.synthetic.layers.background import draw_background
@@ -58,7 +59,7 @@ class Scene:
             draw_background(person.attributes, self._backdrop.u, self._backdrop.v, self._backdrop.edge_width)
         )
         hair_window = self._whole.part("hair")
-        hair = draw_hair(person, hair_window) if bool((person.hair.density > 0).any()) else None
+        hair = draw_hair(person, hair_window) if is_needed(person.hair.density > 0) else None
         if hair is not None:
             self._paint_far_hair(hair_window, hair)
         self._paint_body()
@@ -67,7 +68,7 @@ class Scene:
         self._paint_ear(1.0)
         if hair is not None:
             self._paint_near_hair(hair_window, hair)
-        if bool((person.attributes["glasses"] > 0.5).any()):
+        if is_needed(person.attributes["glasses"] > 0.5):
             self._paint_glasses()
         # A soft shoulder keeps highlights from clipping; the square root turns linear light into display values.
         display = self._colour.div_((0.10 * self._colour).add_(1.0)).mul_(1.08).clamp_(0.0, 1.0).sqrt_()
@@ -75,7 +76,7 @@ class Scene:
 
     def _paint_far_hair(self, window: PixelWindow, hair: HairLayers) -> None:
         window.write(self._colour, window.read(self._colour).lerp_(hair.far_colour, hair.far_alpha[:, None]))
-        if not bool((self.person.hair.knot > 0).any()):
+        if not is_needed(self.person.hair.knot > 0):
             return
         window = self._whole.part("knot")
         knot = draw_knot(self.person, window)
@@ -112,7 +113,7 @@ class Scene:
 
     def _paint_features(self, canvas: Canvas, outline: Tensor) -> None:
         identity = self.person.identity
-        if bool((identity["moustache"] + identity["beard"] > 0).any()):
+        if is_needed(identity["moustache"] + identity["beard"] > 0):
             self._paint_part(canvas, "jaw", paint_beard)
         self._paint_part(canvas, "eyes", paint_eyes)
         self._paint_part(canvas, "brows", paint_brows)
@@ -153,5 +154,5 @@ class Scene:
 
 
 def _whole_picture(like: Tensor) -> Tensor:
-    eye = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=like.dtype, device=like.device)
+    eye = constant_like(((1.0, 0.0, 0.0), (0.0, 1.0, 0.0)), like)
     return eye.expand(like.shape[0], 2, 3)

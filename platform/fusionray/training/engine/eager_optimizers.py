@@ -36,3 +36,16 @@ class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
 
 class EagerSGD(EagerOptimizer, torch.optim.SGD):
     """Stochastic gradient descent, with momentum if it is set."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Step, as torch does.
+
+        Momenta begin as zeros. Torch's fused kernel writes the first ones itself, and if that step is skipped, they
+        stay whatever was in their memory.
+        """
+        for group in self.param_groups:
+            for parameter in group["params"] if group["momentum"] else ():
+                if parameter.grad is not None and "momentum_buffer" not in self.state[parameter]:
+                    self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        super().step(closure)

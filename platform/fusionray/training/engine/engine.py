@@ -156,7 +156,7 @@ class Engine:
             self.update_ema()
         losses = self.mean_over_ranks(losses)
         self.recipe.adapt(losses, self.global_batch)
-        report = StepReport(losses, norms, rates)
+        report = StepReport(losses, norms, rates, self.step_timer.clock)
         self.nonfinite_steps.add(report)
         # On a GPU, the next step is queued before the host reads the report of this one.
         self.settle(lag=1 if self.device.type == "cuda" else 0)

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fusionray.training.engine.eager_optimizers import EagerAdamW
+from fusionray.training.engine.nonfinite_steps import keep_if
 
 # Of an odd quintic that brings singular values of [0,1] near 1, the smaller the more rounds it takes (Jordan et al.).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -81,13 +82,18 @@ class Muon(EagerAdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Step, unless `found_inf` was set to something true, as for torch's fused optimisers."""
-        found: Tensor | None = getattr(self, "found_inf", None)
-        if found is not None and bool(found):
-            return
+        """Step, unless `found_inf` was set to something true, as for torch's fused optimisers.
+
+        A GPU decides that itself: there, momenta and matrices are computed in any case, and stay what they are.
+        """
+        bad: Tensor | None = getattr(self, "found_inf", None)
+        if bad is not None and bad.device.type == "cpu":
+            if bool(bad):
+                return
+            bad = None
         groups = self.param_groups
         matrices = [group for group in groups if group[ORTHOGONAL]]
-        finish = self.start_directions([p for group in matrices for p in group["params"] if p.grad is not None])
+        finish = self.start_directions([p for group in matrices for p in group["params"] if p.grad is not None], bad)
         self.param_groups = [group for group in groups if not group[ORTHOGONAL]]
         try:
             super().step(closure)
@@ -95,39 +101,47 @@ class Muon(EagerAdamW):
             self.param_groups = groups
         directions = finish()
         for group in matrices:
-            self.step_matrices(group, directions)
+            self.step_matrices(group, directions, bad)
 
-    def step_matrices(self, group: dict[str, Any], directions: Mapping[Tensor, Tensor]) -> None:
-        """Step the matrices of a group along their directions [O,I]."""
+    def step_matrices(self, group: dict[str, Any], directions: Mapping[Tensor, Tensor], bad: Tensor | None) -> None:
+        """Step the matrices of a group along their directions [O,I]; not if `bad` is 1."""
         rate = group["lr"] * self.rate
-        for parameter in group["params"]:
-            if parameter not in directions:
-                continue
-            if group["weight_decay"]:
-                parameter.mul_(1 - rate * group["weight_decay"])
-            direction_OI = directions[parameter]
-            length = rate * STEP_RMS * max(direction_OI.shape) ** 0.5
-            as_rows(parameter, like=parameter).sub_(direction_OI, alpha=length)
+        stepped = [parameter for parameter in group["params"] if parameter in directions]
+        if not stepped:
+            return
+        if group["weight_decay"]:
+            shrunk = rate * group["weight_decay"]
+            torch._foreach_mul_(stepped, 1 - shrunk if bad is None else 1 - shrunk * (1 - bad))
+        if bad is not None:
+            torch._foreach_mul_([directions[parameter] for parameter in stepped], 1 - bad)
+        alike: dict[int, list[Tensor]] = defaultdict(list)
+        for parameter in stepped:
+            alike[max(directions[parameter].shape)].append(parameter)
+        for longest, parameters in alike.items():
+            rows = [as_rows(parameter, like=parameter) for parameter in parameters]
+            length = rate * STEP_RMS * longest**0.5
+            torch._foreach_sub_(rows, [directions[parameter] for parameter in parameters], alpha=length)
 
-    def start_directions(self, matrices: Sequence[Tensor]) -> Callable[[], dict[Tensor, Tensor]]:
-        """Take all gradients into the momenta, and orthogonalise this rank's part of the matrices.
+    def start_directions(
+        self, matrices: Sequence[Tensor], bad: Tensor | None = None
+    ) -> Callable[[], dict[Tensor, Tensor]]:
+        """Take all gradients into the momenta, not if `bad` is 1, and orthogonalise this rank's part of the matrices.
 
         Returns a function that gives the directions [O,I] of all; until it is called, those of other ranks are on
         their way.
         """
-        for parameter in matrices:
-            self.update_momentum(parameter)
+        wanted = self.update_momenta(matrices, bad)
         rank, num_ranks = self.division.rank, self.division.num_ranks
         if num_ranks == 1 or not matrices:
-            directions = self.find_directions(matrices)
+            directions = self.find_directions(matrices, wanted)
             return lambda: directions
         parts = divide(matrices, num_ranks)
-        own = self.find_directions(parts[rank])
+        own = self.find_directions(parts[rank], wanted)
         sizes = [sum(parameter.numel() for parameter in part) for part in parts]
         # All ranks send as much: some more than they have.
         sent = torch.zeros(max(sizes), dtype=self.dtype, device=matrices[0].device)
         if own:
-            torch.cat([own[parameter].flatten() for parameter in parts[rank]], out=sent[: sizes[rank]])
+            sent[: sizes[rank]] = torch.cat([own[parameter].flatten() for parameter in parts[rank]])
         received = sent.new_empty(num_ranks * len(sent))
         work = dist.all_gather_single(received, sent, async_op=True)
         assert work is not None
@@ -136,7 +150,7 @@ class Muon(EagerAdamW):
             with self.division.waiting():
                 work.wait()
             found: dict[Tensor, Tensor] = {}
-            for part, values in zip(parts, received.view(num_ranks, -1), strict=True):
+            for part, values in zip(parts, received.view(num_ranks, -1).to(matrices[0].dtype), strict=True):
                 lengths = [parameter.numel() for parameter in part]
                 for parameter, direction in zip(part, values[: sum(lengths)].split(lengths), strict=True):
                     found[parameter] = direction.view(parameter.shape[0], -1)
@@ -144,30 +158,32 @@ class Muon(EagerAdamW):
 
         return finish
 
-    def find_directions(self, matrices: Iterable[Tensor]) -> dict[Tensor, Tensor]:
-        """Orthogonalise matrices, those of one shape together."""
-        alike: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+    def find_directions(self, matrices: Iterable[Tensor], wanted: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """Orthogonalise what is `wanted` for matrices, those of one shape together: [O,I], of their dtype."""
+        alike: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for parameter in matrices:
-            alike[parameter.shape[0], parameter[0].numel()].append(parameter)
+            alike[wanted[parameter].shape].append(parameter)
         directions: dict[Tensor, Tensor] = {}
         for parameters in alike.values():
-            wanted_KOI = torch.stack([self.look_ahead(parameter) for parameter in parameters])
-            directions.update(zip(parameters, orthogonalize(wanted_KOI, self.dtype), strict=True))
+            wanted_KOI = torch.stack([wanted[parameter] for parameter in parameters])
+            # Of one dtype with the matrices: else torch steps them one by one.
+            near_KOI = orthogonalize(wanted_KOI, self.dtype).to(parameters[0].dtype)
+            directions.update(zip(parameters, near_KOI, strict=True))
         return directions
 
-    def update_momentum(self, parameter: Tensor) -> None:
-        """Take the gradient into the parameter's momentum."""
-        state = self.state[parameter]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(parameter)
-        state["momentum"].lerp_(parameter.grad, 1 - self.momentum)
-
-    def look_ahead(self, parameter: Tensor) -> Tensor:
-        """Give Nesterov's look ahead of the momentum, [O,I]."""
-        assert parameter.grad is not None
-        momentum = self.state[parameter]["momentum"]
-        gradient_OI, momentum_OI = (as_rows(tensor, like=parameter) for tensor in (parameter.grad, momentum))
-        return gradient_OI.lerp(momentum_OI, self.momentum)
+    def update_momenta(self, matrices: Sequence[Tensor], bad: Tensor | None) -> dict[Tensor, Tensor]:
+        """Take gradients into the momenta, not if `bad` is 1; return Nesterov's look ahead of them, [O,I]."""
+        if not matrices:
+            return {}
+        for parameter in matrices:
+            if "momentum" not in self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+        momenta = [as_rows(self.state[parameter]["momentum"], like=parameter) for parameter in matrices]
+        gradients = [as_rows(parameter.grad, like=parameter) for parameter in matrices]  # type: ignore[arg-type]
+        if bad is not None:
+            gradients = keep_if(bad, momenta, gradients)
+        torch._foreach_lerp_(momenta, gradients, 1 - self.momentum)
+        return dict(zip(matrices, torch._foreach_lerp(gradients, momenta, self.momentum), strict=True))
 
 
 def divide(matrices: Iterable[Tensor], num_parts: int) -> list[list[Tensor]]:

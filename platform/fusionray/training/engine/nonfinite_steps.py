@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
 
 from fusionray.errors import TrainingFailed
 from fusionray.training.engine.step_report import StepReport
@@ -39,3 +43,14 @@ class NonfiniteSteps:
                     f"{images_seen} images; lower base_lr, set engine.precision=fp32, or check the data for damage"
                 )
         return self.total > before
+
+
+def keep_if(bad: Tensor, before: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of the tensors `before` where the scalar `bad` is not 0, else of those `after`, of the same shapes.
+
+    All have one dtype. On a GPU the host does not wait to know `bad`, and few kernels do it, however many tensors.
+    """
+    flat_before, flat_after = (torch.cat([tensor.flatten() for tensor in tensors]) for tensors in (before, after))
+    kept = torch.where(bad.bool(), flat_before, flat_after)
+    parts = torch.split(kept, [tensor.numel() for tensor in after])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, after, strict=True)]

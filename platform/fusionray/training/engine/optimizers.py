@@ -28,12 +28,12 @@ def build_optimizer(
     `sharded`: each rank keeps a part of the state, and steps the parameters of that part.
     """
     groups = group_parameters(network, config)
+    # Fused: one pass over memory, and the kernel can skip a step without the host.
     if config.kind == "sgd":
         kind: Any = EagerSGD
-        settings: dict[str, Any] = {"lr": config.base_lr, "momentum": config.momentum}
+        settings: dict[str, Any] = {"lr": config.base_lr, "momentum": config.momentum, "fused": True}
     else:
         kind = EagerAdamW
-        # Fused: one pass over memory, and the kernel can skip a step without the host.
         settings = {"lr": config.base_lr, "betas": config.betas, "fused": True}
         if config.kind == "muon":
             kind = Muon
@@ -83,16 +83,12 @@ def local(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def step_if(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, bad: Tensor) -> None:
-    """Step unless `bad` (0 or 1, on the device) is set; with a fused kernel the host does not wait for it."""
+    """Step unless `bad` (0 or 1, on the device) is set; the host does not wait to know."""
     inner: Any = local(optimizer)
     if scaler.is_enabled():
         # The norm may overflow although every gradient is finite; a skipped step must lower the loss scale too.
         for found in scaler._found_inf_per_device(optimizer).values():
             found.copy_(bad)
-    if not inner.param_groups[0].get("fused"):
-        if not bool(bad):
-            optimizer.step()
-        return
     inner.grad_scale, inner.found_inf = None, bad
     try:
         optimizer.step()

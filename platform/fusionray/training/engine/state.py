@@ -50,8 +50,12 @@ def agree_on_statistics(engine: Engine) -> None:
     """Copy rank 0's running statistics to all ranks, since each rank has seen other images."""
     if engine.num_ranks == 1:
         return
-    for buffer in engine.statistics.buffers:
-        dist.broadcast(buffer, src=0)
+    for buffers in engine.statistics.buffers:
+        # One message for those of one dtype.
+        sent = torch.cat([buffer.flatten() for buffer in buffers])
+        dist.broadcast(sent, src=0)
+        parts = torch.split(sent, [buffer.numel() for buffer in buffers])
+        torch._foreach_copy_(buffers, [part.view(buffer.shape) for part, buffer in zip(parts, buffers, strict=True)])
     for name, ema_network in engine.ema_networks.items():
         copy_statistics(engine.networks[name], to=ema_network)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import constant_like
 from fusionray.data.synthetic.graphics.geometry import Pose, Vector, dot, normalise
 from fusionray.data.synthetic.parameters.definitions import ParameterColumns
 
@@ -74,7 +75,7 @@ def light_skin(normal: Vector, light: Light, openness: Tensor) -> Tensor:
 
     `openness` [N, H, W] in [0, 1] scales the ambient light and about half of the direct light.
     """
-    wrap = torch.tensor(_SKIN_WRAP, dtype=openness.dtype, device=openness.device).view(1, 3, 1, 1)
+    wrap = constant_like(_SKIN_WRAP, openness).view(1, 3, 1, 1)
     # light * (facing + wrap) / (1 + wrap); factors that a row has in common are computed once per row.
     slope = light.direct / (1.0 + wrap)
     received = (dot(normal, light.toward)[:, None] * slope).add_(slope * wrap).clamp_(min=0.0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import constant_like
+
 _SKIN = (
     (0.29, 0.195, 0.155),
     (0.43, 0.295, 0.22),
@@ -36,7 +38,7 @@ _HAIR = (
 
 def blend_stops(stops: tuple[tuple[float, float, float], ...], position: Tensor) -> Tensor:
     """Interpolate linearly along equidistant display colours; position [N, 1, 1] in [0, 1] -> linear [N, 3, 1, 1]."""
-    table_KC = torch.tensor(stops, dtype=position.dtype, device=position.device)
+    table_KC = constant_like(stops, position)
     order_K = torch.arange(len(stops), dtype=position.dtype, device=position.device)
     weight_NK = (1.0 - (position[:, 0] * (len(stops) - 1) - order_K).abs()).clamp(min=0.0)
     return to_linear((weight_NK[:, :, None] * table_KC).sum(dim=1)[:, :, None, None])
@@ -54,7 +56,7 @@ def stack_rgb(red: Tensor, green: Tensor, blue: Tensor) -> Tensor:
 
 def constant(like: Tensor, red: float, green: float, blue: float) -> Tensor:
     """Return one display colour as linear light [1, 3, 1, 1] on the device of `like`."""
-    return to_linear(torch.tensor([red, green, blue], dtype=like.dtype, device=like.device)).view(1, 3, 1, 1)
+    return to_linear(constant_like((red, green, blue), like)).view(1, 3, 1, 1)
 
 
 def skin_colour(tone: Tensor, warmth: Tensor) -> Tensor:
@@ -80,7 +82,7 @@ def hair_colour(tone: Tensor, warmth: Tensor, grey: Tensor) -> Tensor:
 
 def lip_colour(skin: Tensor, paint: Tensor) -> Tensor:
     """Return the colour of lips: redder than the skin; `paint` in [0, 1] blends in a saturated red."""
-    natural = skin * torch.tensor([0.80, 0.42, 0.42], dtype=skin.dtype, device=skin.device).view(1, 3, 1, 1)
+    natural = skin * constant_like((0.80, 0.42, 0.42), skin).view(1, 3, 1, 1)
     natural = natural + constant(skin, 0.16, 0.04, 0.05)
     bright = constant(skin, 0.78, 0.10, 0.16)
     return torch.lerp(natural, bright, (0.85 * (paint - 0.35).clamp(min=0.0) / 0.65)[:, None])
@@ -91,7 +93,7 @@ def hue_colour(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
 
     Source: the closed form f(n) = v - v s max(0, min(k, 4 - k, 1)), k = (n + 6 h) mod 6, n = 5, 3, 1.
     """
-    offset = torch.tensor([5.0, 3.0, 1.0], dtype=hue.dtype, device=hue.device).view(1, 3, 1, 1)
+    offset = constant_like((5.0, 3.0, 1.0), hue).view(1, 3, 1, 1)
     k = torch.remainder(offset + 6.0 * hue[:, None], 6.0)
     value = value[:, None]
     return to_linear(value - value * saturation[:, None] * torch.minimum(k, 4.0 - k).clamp(0.0, 1.0))

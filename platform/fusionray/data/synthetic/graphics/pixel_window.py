@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import host_decides
 from fusionray.data.synthetic.graphics.geometry import invert
 
 
@@ -18,7 +19,7 @@ class OutputGrid:
     """The whole output: its size, the affine map from output to screen, and the width of soft edges.
 
     By the name of an ellipse, `extent` holds the pixels that the largest row needs along x and y, and `middle` the
-    centre of each row in pixels.
+    centre of each row in pixels; both are empty on a GPU.
     """
 
     size: int
@@ -40,9 +41,10 @@ class PixelWindow:
         self.output, self.edge_width = output, output.edge_width
         self.place, self.width, self.height = place, width, height
         a, b, c, d, e, f = output.forward
-        first = torch.tensor(place, dtype=output.grid.dtype, device=output.grid.device) / output.size
-        x = output.grid[:width] + first[:, 0, None, None]
-        y = output.grid[:height, None] + first[:, 1, None, None]
+        x, y = output.grid[:width], output.grid[:height, None]
+        if any(corner != (0, 0) for corner in place):
+            first = torch.tensor(place, dtype=output.grid.dtype, device=output.grid.device) / output.size
+            x, y = x + first[:, 0, None, None], y + first[:, 1, None, None]
         self.u = a * x + (b * y + c)
         self.v = d * x + (e * y + f)
         self._cuts: list[tuple[int, int]] | None = None
@@ -51,8 +53,11 @@ class PixelWindow:
     def part(self, name: str) -> PixelWindow:
         """Return the part of this window around a named ellipse, in the size that the largest row needs.
 
-        The window of a row may be larger than its ellipse: layers must be transparent outside the ellipse.
+        The window of a row may be larger than its ellipse, on a GPU as large as this one: layers must be transparent
+        outside the ellipse.
         """
+        if not host_decides(self.u.device):
+            return self
         width, height = (
             min(have, need) for have, need in zip((self.width, self.height), self.output.extent[name], strict=True)
         )
@@ -70,6 +75,8 @@ class PixelWindow:
 
         Only for the window of the whole output.
         """
+        if not host_decides(self.u.device):
+            return self
         a, b, c, d, e, f = self.output.forward
         by_x, by_y = direction_u * a + direction_v * d, direction_u * b + direction_v * e
         rest = direction_u * c + direction_v * f + by_x.clamp(min=0.0) + 1.5 * self.edge_width
@@ -119,7 +126,9 @@ def whole_output(output_to_screen: Tensor, softness: Tensor, size: int, ellipses
     determinant = (forward[0] * forward[4] - forward[1] * forward[3]).abs()
     edge_width = (determinant / size**2 + softness * softness).sqrt()
     grid = (torch.arange(size, dtype=edge_width.dtype, device=edge_width.device) + 0.5) / size
-    extent, middle = _measure(output_to_screen, edge_width, size, ellipses) if ellipses else ({}, {})
+    extent, middle = (
+        _measure(output_to_screen, edge_width, size, ellipses) if ellipses and host_decides(grid.device) else ({}, {})
+    )
     output = OutputGrid(size, forward, edge_width, grid, extent, middle)
     return PixelWindow(output, [(0, 0)] * edge_width.shape[0], size, size)
 
@@ -127,7 +136,7 @@ def whole_output(output_to_screen: Tensor, softness: Tensor, size: int, ellipses
 def _measure(
     output_to_screen: Tensor, edge_width: Tensor, size: int, ellipses: dict[str, Tensor]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, list[tuple[float, float]]]]:
-    """Return `extent` and `middle` of OutputGrid; all ellipses at once, so that a GPU synchronizes only once."""
+    """Return `extent` and `middle` of OutputGrid; all ellipses at once."""
     stacked_NK4 = torch.stack(list(ellipses.values()), dim=1)
     backward = invert(output_to_screen)
     linear = backward[:, None, :, :2]

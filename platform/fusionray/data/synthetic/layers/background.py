@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import host_decides
 from fusionray.data.synthetic.graphics.geometry import edge_coverage, smoothstep
 from fusionray.data.synthetic.graphics.palette import hue_colour
 from fusionray.data.synthetic.parameters.definitions import BACKGROUND_STYLES, ParameterColumns
@@ -76,15 +77,25 @@ _PATTERNS: dict[str, Pattern] = {
 }  # fmt: skip
 
 
+def _draw_patterns(code_N: Tensor, x: Tensor, y: Tensor, phase: Tensor, edge_width: Tensor) -> Tensor:
+    """Draw the pattern of each row [N, H, W]."""
+    field = torch.empty_like(x)
+    for index, style in enumerate(BACKGROUND_STYLES):
+        if not host_decides(x.device):
+            drawn = _PATTERNS[style](x, y, phase, edge_width)
+            field = torch.where((code_N == index)[:, None, None], drawn, field)
+            continue
+        rows = (code_N == index).nonzero()[:, 0]
+        if rows.numel():
+            field[rows] = _PATTERNS[style](x[rows], y[rows], phase[rows], edge_width[rows])
+    return field
+
+
 def draw_background(attributes: ParameterColumns, x: Tensor, y: Tensor, edge_width: Tensor) -> Tensor:
     """Draw the background [N, 3, H, W] at picture coordinates x, y; `edge_width` [N, 1, 1] in the same units."""
     phase = attributes["background_phase"]
     code = attributes["background_style"][:, 0, 0].round().clamp(0, len(BACKGROUND_STYLES) - 1).to(torch.int64)
-    field = torch.empty_like(x)
-    for index, style in enumerate(BACKGROUND_STYLES):
-        rows = (code == index).nonzero()[:, 0]
-        if rows.numel():
-            field[rows] = _PATTERNS[style](x[rows], y[rows], phase[rows], edge_width[rows])
+    field = _draw_patterns(code, x, y, phase, edge_width)
     hue, saturation = attributes["background_hue"], 0.75 * attributes["background_saturation"]
     value = 0.08 + 0.84 * attributes["background_value"]
     first = hue_colour(hue, saturation, value)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import constant_like
 from fusionray.data.synthetic.graphics.geometry import along_ray, edge_coverage, length, line_coverage, smoothstep
 from fusionray.data.synthetic.graphics.palette import constant, hue_colour
 from fusionray.data.synthetic.graphics.pixel_window import PixelWindow
@@ -71,7 +72,7 @@ def paint_glasses(colour: Tensor, person: PersonModel, window: PixelWindow, dept
 
 def _build_glasses(person: PersonModel) -> GlassesShape:
     head, code = person.head, person.attributes["glasses"].round().clamp(0, len(GLASSES_KINDS) - 1)
-    table = torch.tensor([_KINDS[kind] for kind in GLASSES_KINDS], dtype=code.dtype, device=code.device)
+    table = constant_like(tuple(_KINDS[kind] for kind in GLASSES_KINDS), code)
     half_x, half_y, corner, rim, dark, below = table[code[:, 0, 0].to(torch.int64)].t()[:, :, None, None].unbind(0)
     plane_z = head.depth_at(head.eye_x, head.eye_y) + 0.17
     worn = (code > 0).to(code.dtype)

@@ -5,9 +5,12 @@ Legend: colours [N, 3, H, W] display values; row scalars [N, 1, 1].
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import is_needed
 from fusionray.data.synthetic.graphics.pixel_window import PixelWindow
 from fusionray.data.synthetic.parameters.definitions import ParameterColumns
 
@@ -19,7 +22,7 @@ _STRONGEST = 0.06
 def add_grain(display: Tensor, attributes: ParameterColumns, picture: PixelWindow) -> Tensor:
     """Add the grain of each row, in place: one value per cell of a 256 x 256 grid, weaker in smaller outputs."""
     amount = attributes["noise"]
-    if not bool((amount > 0).any()):
+    if not is_needed(amount > 0):
         return display
     # The average of k x k cells in one pixel has 1 / k of the grain.
     strength = _STRONGEST * amount * (1.0 / (_CELLS * picture.edge_width)).clamp(max=1.0)
@@ -29,6 +32,7 @@ def add_grain(display: Tensor, attributes: ParameterColumns, picture: PixelWindo
     return display.add_(grain.mul_(strength)[:, None]).clamp_(0.0, 1.0)
 
 
+@lru_cache(maxsize=8)
 def _hash_tile(device: torch.device) -> Tensor:
     """Return a hash of the numbers 0 .. 128 * 128 - 1 in [-1, 1]; integer arithmetic gives the same on every device."""
     state = torch.arange(_TILE**2, dtype=torch.int64, device=device) * 0x9E3779B1 + 0x7F4A7C15

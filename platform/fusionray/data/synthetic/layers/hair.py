@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import is_needed
 from fusionray.data.synthetic.graphics.geometry import (
     Pose,
     Vector,
@@ -92,7 +93,7 @@ def _strands(lon: Tensor, y: Tensor, window: PixelWindow, hair: HairShape) -> Te
 
 def _curls(curl: Tensor, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     """Return a field of lumps over the shell, in about [-1, 1]: waves with other waves in their phase."""
-    if not bool((curl > 0).any()):
+    if not is_needed(curl > 0):
         return torch.zeros_like(x)
     bend = torch.sin(7.0 * x - 11.0 * y).mul_(1.3).add_(torch.sin(13.0 * y + 9.0 * z))
     large = torch.sin((17.0 * x + 5.0 * y).add_(bend)).mul_(torch.sin((15.0 * y - 4.0 * x).sub_(bend)))

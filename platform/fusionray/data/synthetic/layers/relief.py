@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import is_needed
 from fusionray.data.synthetic.graphics.geometry import Vector, bump, ridge
 from fusionray.data.synthetic.shapes.person import PersonModel
 
@@ -33,7 +34,7 @@ class Relief:
             hill.addcmul_(self.y, of_y).clamp_(min=0.0)
             self.slope_x.addcmul_((self.x - x).mul_(steep_x), hill)
             self.slope_y.addcmul_((self.y - y).mul_(steep_y), hill)
-            if bool((shade > 0).any()):
+            if is_needed(shade > 0):
                 self.occlude(hill.square_().mul_(shade))
 
     def cut_groove(self, depth: Tensor, distance: Tensor, half_width: float, fade: Tensor) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fusionray.data.synthetic.graphics.canvas import Canvas
+from fusionray.data.synthetic.graphics.device import is_needed
 from fusionray.data.synthetic.graphics.geometry import Vector, bump, edge_coverage, length, normalise, smoothstep
 from fusionray.data.synthetic.graphics.light import light_skin, specular_skin
 from fusionray.data.synthetic.graphics.palette import constant
@@ -77,7 +78,7 @@ def _mark_skin(person: PersonModel, point: Vector, window: PixelWindow, albedo: 
     Freckles are the peaks of crossed waves; their phase differs by person.
     """
     identity, edge_width = person.identity, window.edge_width
-    if not bool((identity["freckles"] + identity["mole_size"] > 0).any()):
+    if not is_needed(identity["freckles"] + identity["mole_size"] > 0):
         return
     x, y = point[0], point[1]
     phase = 7.0 * identity["mole_x"] + 3.0 * identity["mole_y"]

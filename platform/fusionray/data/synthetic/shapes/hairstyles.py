@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import constant_like
 from fusionray.data.synthetic.graphics.geometry import Vector, length
 from fusionray.data.synthetic.graphics.palette import hair_colour
 from fusionray.data.synthetic.parameters.definitions import HAIR_STYLES, ParameterColumns
@@ -39,7 +40,7 @@ _STYLES: dict[str, tuple[float, ...]] = {
 
 def _style(attributes: ParameterColumns) -> dict[str, Tensor]:
     code = attributes["hair_style"].round().clamp(0, len(HAIR_STYLES) - 1).to(torch.int64)[:, 0, 0]
-    table = torch.tensor([_STYLES[name] for name in HAIR_STYLES], device=code.device)[code]
+    table = constant_like(tuple(_STYLES[name] for name in HAIR_STYLES), attributes["hair_style"])[code]
     return dict(zip(_STYLE_COLUMNS, table.t().contiguous()[:, :, None, None].unbind(0), strict=True))
 
 
@@ -99,7 +100,7 @@ def build_hair(attributes: ParameterColumns, head: HeadShape) -> HairShape:
 
 def _widest(head: HeadShape) -> Tensor:
     """Return the largest ratio, under the hair, of the width of the skull to that of its ellipsoid."""
-    heights = torch.tensor([-0.2, -0.4, -0.6, -0.8], dtype=head.crown.dtype, device=head.crown.device)
+    heights = constant_like((-0.2, -0.4, -0.6, -0.8), head.crown)
     return head.width_at(heights).amax(dim=2, keepdim=True).clamp(min=1.0)
 
 

@@ -6,10 +6,13 @@ Head frame: crown at y = -1, chin near y = +1, face towards +z. Legend: planes [
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fusionray.data.synthetic.graphics.device import constant_like
 from fusionray.data.synthetic.graphics.geometry import Pose, Vector, along_ray, intersect_ellipsoid, is_above
 from fusionray.data.synthetic.graphics.pixel_window import PixelWindow
 from fusionray.data.synthetic.parameters.definitions import ParameterColumns
@@ -63,6 +66,13 @@ class HeadShape:
         return self.half_depth * (1.0 - side * side - (y / half_height) ** 2).clamp(min=0.02).sqrt()
 
 
+@lru_cache(maxsize=1)
+def _solve_profile() -> tuple[tuple[float, ...], ...]:
+    """Return the matrix [5, 5] that turns the widths at `_PROFILE_HEIGHTS` into coefficients of the profile."""
+    powers = np.vander(_PROFILE_HEIGHTS, 5, increasing=True)
+    return tuple(tuple(float(value) for value in row) for row in np.linalg.inv(powers).T)
+
+
 def build_head(identity: ParameterColumns, attributes: ParameterColumns) -> HeadShape:
     """Build the shape of the head; an open mouth lengthens it."""
     long, open_ = identity["face_length"], attributes["mouth_open"]
@@ -77,9 +87,7 @@ def build_head(identity: ParameterColumns, attributes: ParameterColumns) -> Head
         ),
         dim=1,
     )[:, :, 0]
-    powers = torch.tensor([[height**order for order in range(5)] for height in _PROFILE_HEIGHTS], dtype=torch.float64)
-    solver = torch.linalg.inv(powers).T.to(dtype=widths.dtype, device=widths.device)
-    coefficients = (widths[:, :, None] * solver).sum(dim=1)
+    coefficients = (widths[:, :, None] * constant_like(_solve_profile(), widths)).sum(dim=1)
     return HeadShape(
         half_width=half_width,
         crown=1.0 - 0.02 * long,
