@@ -110,6 +110,7 @@ def test_the_evaluation_is_logged_once_to_the_tracker(world: Path, result: Evalu
     assert {entry.path for entry in client.list_artifacts(run.info.run_id)} >= {"report.html", "pairs.csv"}
 
 
+@pytest.mark.slow(seconds=38)
 def test_a_second_call_gives_the_same_figures_on_another_number_of_workers(world: Path, result: EvaluateResult) -> None:
     again = evaluate(configure(world, output=str(world / "again"), workers={"num_workers": 1}, batch_size=5))
     for key, figure in result.figures.figures.items():

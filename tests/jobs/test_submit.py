@@ -219,6 +219,7 @@ def test_submitted_job_exports_a_bundle(head: dict[str, str], tmp_path: Path) ->
     assert (bundle / "bundle.json").is_file()
 
 
+@pytest.mark.slow(seconds=25)
 def test_job_without_the_token_is_turned_away(head: dict[str, str], tmp_path: Path) -> None:
     stranger = {**head, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     refused = submit(stranger, "python", "jobs/train.py", "--config", "jobs/presets/demo.yaml")

@@ -112,6 +112,7 @@ def test_a_dry_run_takes_a_step_without_faces(shards: Path, tmp_path: Path) -> N
     assert any("painter" in line for line in said)
 
 
+@pytest.mark.slow(seconds=20)
 def test_it_learns_from_pictures_and_says_how_to_rebuild_it(trained: tuple[TrainConfig, TrainResult]) -> None:
     config, result = trained
     info, run = read_info(result.checkpoint), result.run_folder
@@ -187,6 +188,7 @@ def bundle(trained: tuple[TrainConfig, TrainResult]) -> Bundle:
     return export(ExportConfig(checkpoint=run, output=f"{run}-bundle", precisions=("fp32", "fp16")))
 
 
+@pytest.mark.slow(seconds=3)
 def test_it_is_exported_through_the_parity_gate(bundle: Bundle) -> None:
     described = bundle.description
     assert (described.task, described.size, described.inputs) == ("colour_transfer", SIZE, ("source", "target"))
@@ -195,6 +197,7 @@ def test_it_is_exported_through_the_parity_gate(bundle: Bundle) -> None:
     assert described.variants["fp16"].measured_on == "held-out crops of its shards"
 
 
+@pytest.mark.slow(seconds=15)
 def test_it_is_evaluated_as_a_run_and_as_a_bundle(
     shards: Path, trained: tuple[TrainConfig, TrainResult], bundle: Bundle, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def build_finished(folder: Path) -> TuneConfig:
     )
 
 
+@pytest.mark.slow(seconds=46)
 def test_trials_are_nested_in_the_run_of_the_search(finished: SearchResult) -> None:
     client = make_client(f"sqlite:///{Path(finished.folder).parent}/mlflow.db")
     (experiment,) = client.search_experiments(filter_string="name = 'fusionray'")
@@ -63,6 +64,7 @@ def test_trials_are_nested_in_the_run_of_the_search(finished: SearchResult) -> N
     assert "validation_l1_to_truth" in children[0].data.metrics
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_preset_of_the_best_trial_is_valid_and_its_bundle_registered(finished: SearchResult) -> None:
     config = load_config(TrainConfig, file=finished.preset)
     assert config.recipe.generator_optimizer.base_lr == finished.best.settings[GENERATOR_RATE]  # type: ignore[union-attr]
@@ -71,6 +73,7 @@ def test_the_preset_of_the_best_trial_is_valid_and_its_bundle_registered(finishe
     assert bundle.description.lineage.config["run"]["name"] == finished.best.name
 
 
+@pytest.mark.slow(seconds=4)
 def test_the_same_call_again_trains_nothing(finished: SearchResult) -> None:
     records = SearchRecords(finished.folder)
     before = [records.attempts(record.name) for record in records.trials()]

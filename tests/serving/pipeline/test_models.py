@@ -57,6 +57,7 @@ def test_a_service_that_is_not_reached_is_not_left_behind(
     assert APP_NAME not in serve.status().applications
 
 
+@pytest.mark.slow(seconds=20)
 def test_an_alias_that_moves_and_is_moved_back_answers_without_a_failed_request(port: int, tmp_path: Path) -> None:
     uri = tracking_uri(None, str(tmp_path))
     run_id = open_run(uri, "faces", "served", {})
@@ -74,6 +75,7 @@ def test_an_alias_that_moves_and_is_moved_back_answers_without_a_failed_request(
     assert {status for status, _ in load.answers} == {200}
 
 
+@pytest.mark.slow(seconds=16)
 def test_a_new_configuration_is_deployed_without_a_failed_request(port: int, tmp_path: Path) -> None:
     old, new = write_variant(tmp_path / "old", 0), write_variant(tmp_path / "new", 1)
     run(ServeConfig(models=(ModelConfig(bundle=str(old.folder)),)), port=port, blocking=False)
