@@ -53,7 +53,7 @@ def build_finished(folder: Path) -> TuneConfig:
     )
 
 
-@pytest.mark.slow(seconds=46)
+@pytest.mark.slow(seconds=60)
 def test_trials_are_nested_in_the_run_of_the_search(finished: SearchResult) -> None:
     client = make_client(f"sqlite:///{Path(finished.folder).parent}/mlflow.db")
     (experiment,) = client.search_experiments(filter_string="name = 'fusionray'")
