@@ -57,7 +57,7 @@ def test_a_short_run_finds_every_figure_that_needs_no_competitor(tmp_path: Path)
 @needs_generator
 def test_a_soak_kills_replicas_and_checks_every_answer(tmp_path: Path) -> None:
     # Too short for replicas to come with the clients.
-    two = {"ingress.num_replicas": 2}
+    two = {"ingress.min_replicas": 2}
     config = build_config(tmp_path, parts=("soak",), soak_clients=2, soak_minutes=0.2, kill_seconds=5, service=two)
     figures = bench.bench_serve(config).figures
     assert figures.not_measured == {}
