@@ -80,8 +80,13 @@ def test_the_fewest_clients_that_nearly_reach_the_best_rate_saturate() -> None:
 
 
 def test_growth_leaves_the_first_fifth_out() -> None:
-    assert measure_growth([10.0] * 2 + [100.0] * 6 + [110.0] * 2) == 1.1
-    assert measure_growth([5.0]) == 1.0
+    assert measure_growth([10.0] * 2 + [100.0] * 6 + [110.0] * 2, [1] * 10) == 1.1
+    assert measure_growth([5.0], [1]) == 1.0
+
+
+def test_growth_compares_as_many_replicas() -> None:
+    memory = [10.0] * 3 + [100.0, 100.0, 200.0] + [1.0] * 6 + [210.0, 210.0, 105.0]
+    assert measure_growth(memory, [1] * 3 + [1, 1, 2] + [1] * 6 + [2, 2, 1]) == 1.05
 
 
 def test_the_best_setup_of_a_competitor_counts_in_rate_and_in_latency_each() -> None:

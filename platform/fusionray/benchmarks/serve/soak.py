@@ -10,6 +10,7 @@ import signal
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -113,7 +114,7 @@ def measure_soak(context: ServeBenchContext, tick: Callable[[], None]) -> Findin
         values={
             "soak_failed_share": [failed / num_requests],
             "soak_wrong_answers": [float(sum(wave.wrong for wave in waves))],
-            "soak_memory_growth": [measure_growth(killer.memory)],
+            "soak_memory_growth": [measure_growth(killer.memory, killer.replicas)],
         },
         notes=[
             f"soak: {config.soak_minutes:g} min, {config.soak_clients} clients and one in turn; replicas: "
@@ -133,7 +134,18 @@ def run_waves(server: Server, context: ServeBenchContext, seconds: float) -> Ite
         yield run_clients(server, context.checker, next(clients), min(left, WAVE_SECONDS / 2))
 
 
-def measure_growth(memory: list[float]) -> float:
-    """Return the memory of the last fifth of the samples over that of the second."""
+def measure_growth(memory: list[float], replicas: list[int]) -> float:
+    """Return the memory of the last fifth of the samples over that of the second, with as many replicas in both.
+
+    Of the numbers of replicas that both have, the one with the most samples counts; if they have none in common, all.
+    """
     length = max(1, len(memory) // FIFTHS)
-    return statistics.median(memory[-length:]) / statistics.median(memory[length : 2 * length] or memory[:1])
+    samples = list(zip(memory, replicas, strict=False))
+    early, late = samples[length : 2 * length] or samples[:1], samples[-length:]
+    counts = [Counter(number for _, number in part) for part in (early, late)]
+    both = counts[0] & counts[1]
+    alike = max(both, key=lambda number: both[number], default=None)
+    first, last = (
+        statistics.median(used for used, number in part if alike is None or number == alike) for part in (early, late)
+    )
+    return last / first
