@@ -52,12 +52,13 @@ def take_steps(case: dict[str, Any], watch: Any) -> dict[str, Any]:
 
     from fusionray.hardware.profiles import match_nvidia
     from fusionray.training.engine.engine import Engine
+    from fusionray.training.timing.clocks import HostClock
 
     recipe, batch, config = build(case)
     device = torch.device("cuda", 0)
     with (
         # Their events and figures are of a real device.
-        mock.patch("fusionray.training.timing.step_timer.StreamClock", HostClockOfDevice),
+        mock.patch("fusionray.training.timing.step_timer.StreamClock", return_value=HostClock()),
         mock.patch("fusionray.training.engine.engine.memory_limit", return_value=GPU_BYTES),
     ):
         engine = Engine(recipe, config, total_images=10**6, device=device, profile=match_nvidia(9, 0))
@@ -96,18 +97,6 @@ def build(case: dict[str, Any]) -> tuple[Any, Any, Any]:
             batch = replace(batch, traits=people)
         engine = config.engine.model_copy(update={"global_batch": count, "batch_size": None, "compile": False})
     return recipe, batch, engine
-
-
-class HostClockOfDevice:
-    """Stands in for the clock of a GPU's stream: moments of the host."""
-
-    def __init__(self, device: Any) -> None:
-        from fusionray.training.timing.clocks import HostClock
-
-        self.clock = HostClock()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.clock, name)
 
 
 if __name__ == "__main__":

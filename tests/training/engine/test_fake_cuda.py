@@ -22,9 +22,8 @@ ADAPTIVE = "recipe.adaptive_augmentation.target_real_sign=0.6"
 DISGUISE = "recipe.identity_perturbation={}"
 
 
-def case(name: str, preset: str, *overrides: str, batch: int = 4) -> dict[str, Any]:
+def case(preset: str, *overrides: str, batch: int = 4) -> dict[str, Any]:
     return {
-        "name": name,
         "preset": preset,
         "overrides": list(overrides),
         "batch": batch,
@@ -34,23 +33,23 @@ def case(name: str, preset: str, *overrides: str, batch: int = 4) -> dict[str, A
 
 # Name of the case -> most kernels of a usual step. Counts do not depend on the machine; room for small changes.
 QUICK = {
-    "tiny-64": (case("tiny-64", "tiny-64"), 7400),
-    "fp16": (case("fp16", "tiny-64", UNPAIRED, ADAPTIVE, DISGUISE, "engine.precision=fp16"), 3500),
-    "identity-small": (case("identity-small", "identity-small"), 600),
-    "attributes-small": (case("attributes-small", "attributes-small"), 400),
+    "tiny-64": (case("tiny-64"), 7400),
+    "fp16": (case("tiny-64", UNPAIRED, ADAPTIVE, DISGUISE, "engine.precision=fp16"), 3500),
+    "identity-small": (case("identity-small"), 600),
+    "attributes-small": (case("attributes-small"), 400),
 }
 SLOW = {
-    "fast-128": (case("fast-128", "fast-128", batch=32), 8900),
-    "fast-128 unpaired": (case("fast-128 unpaired", "fast-128", UNPAIRED, batch=32), 4500),
-    "base-256": (case("base-256", "base-256"), 10200),
-    "large-512": (case("large-512", "large-512"), 9900),
-    "identity-64": (case("identity-64", "identity-64"), 600),
-    "identity-r50": (case("identity-r50", "identity-r50"), 950),
-    "identity-evaluator": (case("identity-evaluator", "identity-evaluator"), 650),
-    "identity-evaluator-64": (case("identity-evaluator-64", "identity-evaluator-64"), 650),
-    "fp32": (case("fp32", "tiny-64", UNPAIRED, "engine.precision=fp32"), 2300),
-    "adamw ada": (case("adamw ada", "tiny-64", "recipe.generator_optimizer.kind=adamw", ADAPTIVE), 7400),
-    "sgd": (case("sgd", "tiny-64", UNPAIRED, "recipe.generator_optimizer.kind=sgd"), 2300),
+    "fast-128": (case("fast-128", batch=32), 8900),
+    "fast-128 unpaired": (case("fast-128", UNPAIRED, batch=32), 4500),
+    "base-256": (case("base-256"), 10200),
+    "large-512": (case("large-512"), 9900),
+    "identity-64": (case("identity-64"), 600),
+    "identity-r50": (case("identity-r50"), 950),
+    "identity-evaluator": (case("identity-evaluator"), 650),
+    "identity-evaluator-64": (case("identity-evaluator-64"), 650),
+    "fp32": (case("tiny-64", UNPAIRED, "engine.precision=fp32"), 2300),
+    "adamw ada": (case("tiny-64", "recipe.generator_optimizer.kind=adamw", ADAPTIVE), 7400),
+    "sgd": (case("tiny-64", UNPAIRED, "recipe.generator_optimizer.kind=sgd"), 2300),
 }
 
 
@@ -72,7 +71,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def take_steps(library: Path, folder: Path, chosen: dict[str, Any]) -> dict[str, Any]:
     """Take the steps of all cases, in a process in which torch knows the device."""
     cases = folder / "cases.jsonl"
-    cases.write_text("".join(json.dumps(description) + "\n" for description, _ in chosen.values()))
+    cases.write_text("".join(json.dumps({"name": name, **described}) + "\n" for name, (described, _) in chosen.items()))
     answers = run_python("-W", "ignore", "-m", "tests.support.fake_cuda.steps", str(library), str(cases))
     return {answer["name"]: answer for answer in map(json.loads, answers.splitlines())}
 
@@ -80,6 +79,41 @@ def take_steps(library: Path, folder: Path, chosen: dict[str, Any]) -> dict[str,
 @pytest.fixture(scope="module")
 def quick(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return take_steps(library, tmp_path_factory.mktemp("quick"), QUICK)
+
+
+# A line each: what the host does with a tensor of the GPU, and whether it waits.
+ASKS = {
+    "value.sum().item()": True,
+    "bool((value > 0).any())": True,
+    "value.tolist()": True,
+    "value.cpu()": True,
+    "(value > 0).nonzero()": True,
+    "value[:, [0, 1]]": True,
+    "torch.tensor([1.0, 2.0], device=value.device)": True,
+    "value.to('cpu', non_blocking=True)": False,
+    "(value * 2).relu_()": False,
+}
+PROGRAM = """
+import sys
+from tests.support.fake_cuda.tensors import fake_cuda, install
+install(sys.argv[1])
+import torch
+with fake_cuda() as watch:
+    value = torch.ones(3, 4, device="cuda:0")
+    for line in sys.argv[2:]:
+        watch.start()
+        eval(line)
+        print(sum(watch.waits.values()) > 0)
+    try:
+        value + torch.ones(3, 4)
+    except RuntimeError:
+        print("refused")
+"""
+
+
+def test_what_the_host_waits_for_is_seen_and_devices_do_not_mix(library: Path) -> None:
+    printed = run_python("-W", "ignore", "-c", PROGRAM, str(library), *ASKS).split()
+    assert printed == [*map(str, ASKS.values()), "refused"]
 
 
 @pytest.mark.parametrize("name", QUICK)

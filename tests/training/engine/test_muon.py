@@ -148,7 +148,7 @@ def test_a_gpu_decides_itself_whether_matrices_are_stepped(bad: float) -> None:
     steps = []
     for asked in (True, False):
         network = build_network()
-        optimizer = build_optimizer(network, SETTINGS)
+        optimizer = build_optimizer(network, SETTINGS.model_copy(update={"weight_decay": 0.1}))
         assert isinstance(optimizer, Muon)
         give_gradients(network, seed=1)
         optimizer.step()
@@ -163,4 +163,4 @@ def test_a_gpu_decides_itself_whether_matrices_are_stepped(bad: float) -> None:
                 for group in optimizer.param_groups:
                     optimizer.step_matrices(group, directions, None if asked else flag)
         steps.append([*matrices, *(optimizer.state[parameter]["momentum"] for parameter in matrices)])
-    torch.testing.assert_close(steps[1], steps[0], rtol=0, atol=0)
+    torch.testing.assert_close(steps[1], steps[0], rtol=1e-6 * (1 - bad), atol=0)

@@ -104,6 +104,12 @@ def test_every_strategy_trains_the_same_model_to_the_same_loss(ranks: list[dict[
     torch.testing.assert_close(found[0]["generator"], found[1]["generator"], rtol=0, atol=0)
 
 
+def test_sgd_steps_parameters_that_are_sharded(ranks: list[dict[str, Any]]) -> None:
+    whole, sharded = (ranks[0]["sgd"][name] for name in ("ddp", "fsdp"))
+    for step, losses in enumerate(whole["losses"]):
+        assert sharded["losses"][step] == pytest.approx(losses, rel=TOLERANCES["fsdp"], abs=1e-5), step
+
+
 def test_matrices_are_stepped_alike_by_the_rank_that_keeps_their_momentum(ranks: list[dict[str, Any]]) -> None:
     whole, divided = ([rank["muon"][name] for rank in ranks] for name in ("ddp", "zero"))
     assert divided[0]["losses"] == divided[1]["losses"]

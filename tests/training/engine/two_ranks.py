@@ -67,6 +67,7 @@ def train(rank: int) -> dict[str, Any]:
         "identity": train_identity(rank, ParallelConfig()),
         "identity_overlapped": train_identity(rank, ParallelConfig(overlap=True)),
         "strategies": {name: train_with(rank, ParallelConfig(**chosen)) for name, chosen in STRATEGIES.items()},
+        "sgd": {name: train_with(rank, ParallelConfig(**STRATEGIES[name]), "sgd") for name in ("ddp", "fsdp")},
         "muon": {name: train_with(rank, ParallelConfig(strategy=name), "muon") for name in ("ddp", "zero")},
         "auto": find_batch(rank),
         "found_again": find_batch_in_mid_run(rank),

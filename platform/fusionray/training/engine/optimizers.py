@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fusionray.checkpoint.sharding import is_sharded
 from fusionray.recipes.recipe import OptimizerConfig
 from fusionray.training.engine.eager_optimizers import EagerAdamW, EagerSGD
 from fusionray.training.engine.muon import ORTHOGONAL, MatrixDivision, Muon, is_matrix
@@ -31,7 +32,9 @@ def build_optimizer(
     # Fused: one pass over memory, and the kernel can skip a step without the host.
     if config.kind == "sgd":
         kind: Any = EagerSGD
-        settings: dict[str, Any] = {"lr": config.base_lr, "momentum": config.momentum, "fused": True}
+        # torch has no fused kernel of it for parameters that FSDP shards.
+        fused = not any(is_sharded(parameter) for parameter in network.parameters())
+        settings: dict[str, Any] = {"lr": config.base_lr, "momentum": config.momentum, "fused": fused}
     else:
         kind = EagerAdamW
         settings = {"lr": config.base_lr, "betas": config.betas, "fused": True}
@@ -83,12 +86,16 @@ def local(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def step_if(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, bad: Tensor) -> None:
-    """Step unless `bad` (0 or 1, on the device) is set; the host does not wait to know."""
+    """Step unless `bad` (0 or 1, on the device) is set; with a fused kernel the host does not wait to know."""
     inner: Any = local(optimizer)
     if scaler.is_enabled():
         # The norm may overflow although every gradient is finite; a skipped step must lower the loss scale too.
         for found in scaler._found_inf_per_device(optimizer).values():
             found.copy_(bad)
+    if not inner.param_groups[0].get("fused"):
+        if not bool(bad):
+            optimizer.step()
+        return
     inner.grad_scale, inner.found_inf = None, bad
     try:
         optimizer.step()

@@ -44,7 +44,7 @@ class StepReport:
     @cached_property
     def losses(self) -> dict[str, float]:
         """Loss parts by name."""
-        return dict(zip(self.loss_names, self.values, strict=False))
+        return dict(zip(self.loss_names, self.values[: len(self.loss_names)], strict=True))
 
     @cached_property
     def grad_norms(self) -> dict[str, float]:
