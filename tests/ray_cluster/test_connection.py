@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import ray
 from fusionray.errors import ClusterUnavailable
 from fusionray.hardware.processes import find_processes
 from fusionray.ray_cluster import connection
-from fusionray.ray_cluster.connection import decide_use_gpu, is_connected, require_cpus, wait_for_cpus
+from fusionray.ray_cluster.connection import decide_use_gpu, find_free_port, is_connected, require_cpus, wait_for_cpus
 from fusionray.training.config import WorkersConfig
 from tests.support.child_python import run_python
 
@@ -133,3 +134,19 @@ def test_a_block_that_needs_no_ray_starts_none() -> None:
 def test_a_thread_that_imports_ray_has_not_connected_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     assert not is_connected()
+
+
+def test_a_free_port_is_none_that_the_kernel_gives_to_connections() -> None:
+    first_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(19999 < find_free_port() < min(first_of_kernel, 32768) for _ in range(20))
+
+
+def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        taken = listener.getsockname()[1]
+        monkeypatch.setattr(connection, "FREE_PORTS", (taken, taken + 1))
+        with pytest.raises(ClusterUnavailable, match=f"from {taken} to {taken + 1}"):
+            find_free_port()
+    assert find_free_port() == taken

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -30,6 +31,8 @@ from fusionray.hardware.processes import find_processes
 # Ray counts logical CPUs: two more than the machine has let data tasks run at the same time as one worker per core.
 SPARE_CPUS = 2
 FALLBACK_PORT_VARIABLE = "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"
+# Above the ports of Ray's workers (10002 to 19999), below those that Linux gives to connections (from 32768).
+FREE_PORTS = (20000, 32000)
 POLL_SECONDS = 0.2
 # Workers of a cluster that has ended have this long to end, too.
 END_SECONDS = 5.0
@@ -172,11 +175,19 @@ def disconnect() -> None:
 
 
 def find_free_port() -> int:
-    """Find a TCP port of loopback on which nothing listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Find a TCP port of loopback on which nothing listens, and which the kernel gives to no connection meanwhile.
+
+    What binds it may take seconds to start. A port of the kernel's own range would be gone by then, now and then: Ray's
+    processes connect to each other all the time.
+    """
+    first, last = FREE_PORTS
+    for port in (first + secrets.randbelow(last - first) for _ in range(100)):
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise ClusterUnavailable(
+        f"no free port of 127.0.0.1 among a hundred from {first} to {last}; end what listens there"
+    )
 
 
 def choose_store_bytes() -> int:
