@@ -50,6 +50,7 @@ from tests.support.wire import HOST, Answer, Crowd, Talk, read_answers, talk
 
 SOURCE, TARGET = encode(draw_person(1, 160)), encode(draw_person(2, 160))
 GOOD = fuse_form(SOURCE, TARGET)
+FORM_TYPE = "multipart/form-data"
 HEADERS = {"Content-Type": FORM.decode()}
 ALLOWED = {200, 201, 202, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 422, 503}
 # Only where jobs and identities are taken: each client may have some jobs that are not finished, and stores are finite.
@@ -406,7 +407,7 @@ def test_the_openapi_document_holds(stranger: Stranger) -> None:
             # Where nothing is asked, nothing can be answered wrongly.
             with contextlib.suppress(Unsatisfiable):
                 statuses += ask_examples(operation, GenerationMode.NEGATIVE, session)
-            if operation.path in ("/v1/fuse", "/v1/models"):
+            if operation.path in ("/v1/batches", "/v1/fuse", "/v1/models"):
                 assert 200 in statuses
 
 
@@ -425,7 +426,22 @@ def ask_examples(operation: APIOperation, mode: GenerationMode, session: Session
         suppress_health_check=list(HealthCheck),
     )
     def ask(case: Case) -> None:
+        if mode is GenerationMode.POSITIVE:
+            make_servable(case)
         statuses.append(case.call_and_validate(session=session, checks=checks).status_code)
 
     ask()
     return statuses
+
+
+def make_servable(case: Case) -> None:
+    """Let a request that the document allows reach the model: by the one name that is served, its pictures as files."""
+    form = case.operation.get_body_for_media_type(FORM_TYPE)
+    for fields in (case.query, case.body):
+        if isinstance(fields, dict) and "model" in fields:
+            fields["model"] = "default"
+    if form is not None and isinstance(case.body, dict):
+        for name, value in case.body.items():
+            # One picture is drawn for a whole field; schemathesis would send it as text where the field takes several.
+            if isinstance(value, bytes) and form.form_properties.get(name, {}).get("type") == "array":
+                case.body[name] = [value]
