@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fusionray.benchmarks.object_storage import serve_folder
-from fusionray.data.order import Segment
 from fusionray.data.ray_data_reader import RayDataReader
+from fusionray.data.segments import Segment
 from fusionray.data.shard_files import list_files
 from fusionray.data.shard_readers import LocalReader
 from fusionray.errors import ShardCorrupt

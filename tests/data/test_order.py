@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import time
-from itertools import islice, pairwise
+from itertools import islice
 
 import numpy as np
 import pytest
 
-from fusionray.data.order import SEGMENT_ROWS, DataOrder, DataPosition, EpochPartition, ShuffleWindow, window_edges
+from fusionray.data import segments
+from fusionray.data.order import DataOrder, DataPosition, EpochPartition, ShuffleWindow, window_edges
+from fusionray.data.segments import SEGMENT_ROWS, divide_files
 from fusionray.errors import ShardMismatch
 
 FILES = (30, 7, 41, 22, 1, 39)
@@ -14,8 +16,19 @@ NUM_ROWS = sum(FILES)
 Row = tuple[int, int]
 
 
-def order(num_ranks: int = 1, window_rows: int = 16, seed: int = 5, files: tuple[int, ...] = FILES) -> DataOrder:
-    return DataOrder(files, seed, num_ranks, window_rows)
+@pytest.fixture(params=[1, 3])
+def stride(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Divide the small files as larger ones are, into runs of rows or into rows that alternate."""
+    monkeypatch.setattr(segments, "SEGMENT_ROWS", 8)
+    monkeypatch.setattr(segments, "FEWEST_ROWS", 4)
+    assert isinstance(request.param, int)
+    return request.param
+
+
+def order(
+    num_ranks: int = 1, window_rows: int = 16, seed: int = 5, files: tuple[int, ...] = FILES, stride: int = 1
+) -> DataOrder:
+    return DataOrder(files, seed, num_ranks, window_rows, stride)
 
 
 def rows_of(window: ShuffleWindow) -> list[Row]:
@@ -34,8 +47,8 @@ def drawn(data: DataOrder, position: DataPosition, rank: int, count: int) -> lis
     raise AssertionError("the windows ended")
 
 
-def test_one_rank_draws_every_row_once_an_epoch_and_in_another_order_the_next() -> None:
-    rows = drawn(order(), DataPosition(), 0, 2 * NUM_ROWS)
+def test_one_rank_draws_every_row_once_an_epoch_and_in_another_order_the_next(stride: int) -> None:
+    rows = drawn(order(stride=stride), DataPosition(), 0, 2 * NUM_ROWS)
     first, second = rows[:NUM_ROWS], rows[NUM_ROWS:]
     everything = [(file, row) for file, count in enumerate(FILES) for row in range(count)]
     assert sorted(first) == sorted(second) == everything
@@ -51,8 +64,8 @@ def test_ranks_share_an_epoch_and_leave_less_than_a_row_each(num_ranks: int) -> 
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
-def test_a_later_position_continues_the_same_order(num_ranks: int) -> None:
-    data = order(num_ranks)
+def test_a_later_position_continues_the_same_order(num_ranks: int, stride: int) -> None:
+    data = order(num_ranks, stride=stride)
     for rank in range(num_ranks):
         whole = drawn(data, DataPosition(), rank, 400)
         position = DataPosition()
@@ -106,12 +119,12 @@ def test_a_position_survives_json() -> None:
     ],
 )
 def test_every_row_is_drawn_once_though_ranks_or_windows_change_within_an_epoch(
-    plan: list[tuple[int, int, int]],
+    plan: list[tuple[int, int, int]], stride: int
 ) -> None:
     position = DataPosition()
     seen: list[Row] = []
     for num_ranks, window_rows, steps in plan:
-        data = order(num_ranks, window_rows)
+        data = order(num_ranks, window_rows, stride=stride)
         epoch, partitions, rows_per_rank = data.open_partition(position)
         assert epoch == 0
         count = min(steps, rows_per_rank * num_ranks - partitions[-1].total)
@@ -159,15 +172,44 @@ def test_the_last_rows_of_an_epoch_are_read_with_others_for_pairs() -> None:
     assert rows[window.order[0]] in left
 
 
-def test_rows_are_read_in_the_order_of_the_files_and_in_pieces() -> None:
-    data = order(1, 4096, files=(3000, 900, 2000))
-    windows = list(islice(data.windows(DataPosition(), 0), 2))
-    segments = [segment for window in windows for segment in window.segments]
-    assert max(len(segment.rows) for segment in segments) <= SEGMENT_ROWS
-    files = [segment.file for segment in segments]
-    assert len([1 for left, right in pairwise(files) if left != right]) == 2
-    for segment in segments:
-        assert (np.diff(segment.rows) == 1).all()
+@pytest.mark.parametrize("stride", [1, 2, 8])
+@pytest.mark.parametrize("files", [(1,), (0, 3, 511, 512, 513), (100, 767, 768, 5000, 8192, 9001)])
+def test_segments_hold_every_row_of_the_files_once(files: tuple[int, ...], stride: int) -> None:
+    table = divide_files(np.asarray(files), stride)
+    rows = [
+        (int(file), int(row))
+        for file, first, step, count in zip(*table, strict=True)
+        for row in first + step * np.arange(count)
+    ]
+    assert sorted(rows) == [(file, row) for file, count in enumerate(files) for row in range(count)]
+    assert table.length.max() < SEGMENT_ROWS * 1.5
+    assert table.step.max() <= stride
+
+
+def test_windows_for_pairs_read_runs_of_rows_from_all_files() -> None:
+    data = order(1, 4096, files=(10_000,) * 10)
+    window = next(data.windows(DataPosition(), 0))
+    assert all((np.diff(segment.rows) == 1).all() for segment in window.segments)
+    # 23 windows, 8 segments of 512 rows each; the first and the last one may be cut.
+    assert len(window.segments) in (8, 9, 10)
+    assert len({segment.file for segment in window.segments}) > 3
+
+
+@pytest.mark.parametrize("file_rows", [512, 10_000])
+def test_windows_of_single_pictures_show_several_times_as_many_people(file_rows: int) -> None:
+    """Files of 10 or 200 people with 50 pictures each; a window of 8,192 rows of 200,000."""
+    files = (file_rows,) * (204_800 // file_rows)
+    people, appearances = {}, {}
+    for stride in (1, 8):
+        windows = list(islice(order(1, 8192, files=files, stride=stride).windows(DataPosition(), 0), 25))
+        seen = [{(segment.file, int(row) // 50) for segment in w.segments for row in segment.rows} for w in windows]
+        people[stride] = np.mean([len(window) for window in seen])
+        appearances[stride] = sum(len(window) for window in seen) / len(set().union(*seen))
+    assert people[1] < 250
+    assert people[8] > 4 * people[1]
+    # A person is drawn throughout the epoch.
+    assert appearances[1] < 1.5
+    assert appearances[8] > 5
 
 
 def test_seeds_and_epochs_differ() -> None:

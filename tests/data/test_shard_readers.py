@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fusionray.data.order import Segment
 from fusionray.data.ray_data_reader import SEGMENTS_PER_TASK, RayDataReader
-from fusionray.data.segment_source import divide_segments
+from fusionray.data.segment_source import SegmentPart, divide_segments
+from fusionray.data.segments import Segment
 from fusionray.data.shard_files import ShardFiles, list_files, list_people, read_rows, read_split
 from fusionray.data.shard_readers import CorruptionTracker, LocalReader, ShardReader
 from fusionray.data.shards import Manifest
@@ -51,13 +51,14 @@ def test_readers_yield_the_segments_in_their_order(
     shards: tuple[str, Manifest], kind: type[LocalReader | RayDataReader]
 ) -> None:
     reader: ShardReader = kind(list_files(*shards, "train"))
-    asked = [segment(3, 0, 1, 2), segment(0, 5), segment(7, 2, 9, 15), segment(3, 3)]
+    asked = [segment(3, 0, 1, 2), segment(0, 5), segment(7, 2, 9, 15), segment(3, 3), segment(2, 1, 4, 7, 10)]
     names = [table.column("identity").to_pylist() for table in reader.read(asked)]
     assert names == [
         [name_person(3)] * 3,
         [name_person(0)],
         [name_person(7), name_person(15), name_person(15)],
         [name_person(3)],
+        [name_person(2), name_person(2), name_person(2), name_person(10)],
     ]
 
 
@@ -159,6 +160,13 @@ def test_a_segment_that_tasks_share_has_the_rows_of_the_whole_one(tmp_path: Path
     assert [sum(part.end - part.start for part in task) for task in tasks] == [5, 5, 5, 2]
     parts = [files.read_with_fallback(part.segment(), 1, part.start, part.end).table for task in tasks for part in task]
     assert pa.concat_tables(parts).equals(pa.concat_tables(LocalReader(files, CorruptionTracker(1)).read(asked)))
+
+
+@pytest.mark.parametrize(("rows", "listed"), [([4], 0), ([4, 5, 6], 0), ([1, 9, 17, 25], 0), ([1, 9, 17, 24], 4)])
+def test_a_part_lists_the_rows_of_its_segment_only_if_their_distances_differ(rows: list[int], listed: int) -> None:
+    part = SegmentPart.of(segment(2, *rows), 0, 1)
+    assert (0 if part.rows is None else len(part.rows)) == listed
+    assert part.segment().rows.tolist() == rows
 
 
 @pytest.mark.parametrize("max_damaged_files", [0, 1])

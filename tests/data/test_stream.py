@@ -13,9 +13,10 @@ import torch
 
 from fusionray.data import ray_data_reader
 from fusionray.data.decoding import CropDecoder
-from fusionray.data.order import DataOrder, DataPosition, Segment, ShuffleWindow
+from fusionray.data.order import DataOrder, DataPosition, ShuffleWindow
 from fusionray.data.prefetch import prefetched
 from fusionray.data.ray_data_reader import RayDataReader
+from fusionray.data.segments import Segment
 from fusionray.data.shard_files import list_files, list_people
 from fusionray.data.shard_readers import LocalReader
 from fusionray.data.shards import Manifest

@@ -16,8 +16,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from fusionray.benchmarks.interleaving import Pace
-from fusionray.data.order import DataOrder, DataPosition, Segment
+from fusionray.data.order import DataOrder, DataPosition
 from fusionray.data.ray_data_reader import OBJECT_STORAGE_TASKS, RayDataReader
+from fusionray.data.segments import Segment
 from fusionray.data.shard_files import ShardFiles, list_files
 from fusionray.data.shard_readers import LocalReader
 from fusionray.data.shards import read_manifest

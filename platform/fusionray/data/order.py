@@ -1,6 +1,8 @@
 """The order in which a run trains on the rows of a split: a pure function of seed and position, equal on all ranks.
 
-An epoch permutes the files and keeps the order of rows within a file, so that the pictures of a person stay together.
+An epoch permutes segments of the files and keeps the order of rows within a segment. Where pairs are drawn, a segment
+is a run of rows, so that the pictures of a person stay together. Where single pictures are drawn, the rows of a segment
+are a stride apart, so that the pictures of a person, which are neighbours in a file, are spread over the epoch.
 A partition divides the remaining rows of the epoch into contiguous parts of equal length, one for each rank. A rank
 reads its part in windows and shuffles the rows of each window. If the number of ranks changes within an epoch, a new
 partition divides the rows that no rank has drawn yet, so that each row is drawn once an epoch.
@@ -12,21 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fusionray.config import Section
+from fusionray.data.segments import RowIndices, Segment, SegmentTable, divide_files
 from fusionray.errors import ShardMismatch
 
-RowIndices = NDArray[np.int64]
-
 # Purposes of random numbers; each has its own stream.
-FILES, WINDOW, PAIRS = 0, 1, 2
-# Most rows of one segment: enough to amortise a request, few enough to hold several in memory.
-SEGMENT_ROWS = 512
+SEGMENTS, WINDOW, PAIRS = 0, 1, 2
+# Stride where single pictures are drawn: the people of a window are then several times as many.
+SINGLE_STRIDE = 8
 
 
 class EpochPartition(Section):
@@ -58,14 +59,6 @@ class DataPosition(Section):
 
 
 @dataclass(frozen=True, eq=False)
-class Segment:
-    """Rows to read from one file: `rows` int64, ascending, numbered within the file."""
-
-    file: int
-    rows: RowIndices
-
-
-@dataclass(frozen=True, eq=False)
 class ShuffleWindow:
     """Rows that are read together and shuffled.
 
@@ -88,7 +81,8 @@ class ShuffleWindow:
 class DataOrder:
     """The order of a split for a number of ranks.
 
-    `file_rows` counts the rows of each file; a window holds at most `window_rows` rows.
+    `file_rows` counts the rows of each file; a window holds at most `window_rows` rows. Rows of a segment are up to
+    `stride` rows apart: a reader reads each file `stride` times an epoch.
 
     Raises: ShardMismatch if there are fewer rows than ranks.
     """
@@ -97,6 +91,7 @@ class DataOrder:
     seed: int
     num_ranks: int
     window_rows: int
+    stride: int = 1
 
     def __post_init__(self) -> None:
         if self.num_rows < self.num_ranks:
@@ -109,6 +104,11 @@ class DataOrder:
     def num_rows(self) -> int:
         """Count the rows of an epoch."""
         return sum(self.file_rows)
+
+    @cached_property
+    def segments(self) -> SegmentTable:
+        """Divide the files into segments, in the order of the files."""
+        return divide_files(np.asarray(self.file_rows, np.int64), self.stride)
 
     def advance(self, position: DataPosition, rows: int) -> DataPosition:
         """Return the position after all ranks together have drawn `rows` more rows; it may be in a later epoch.
@@ -169,7 +169,7 @@ class DataOrder:
             read = np.union1d(rows, nearest_other_rows(rows, self.num_rows, wanted - len(rows)))
             order = np.searchsorted(read, rows)[order]
             rows = read
-        return ShuffleWindow(key, tuple(self.split_by_file(key[1], rows)), order, skip)
+        return ShuffleWindow(key, tuple(self.split_into_segments(key[1], rows)), order, skip)
 
     def list_undrawn(self, epoch: int, partitions: Sequence[EpochPartition]) -> RowIndices:
         """List the rows, ascending, of an epoch that remain after some partitions."""
@@ -189,17 +189,18 @@ class DataOrder:
             rows = np.concatenate([*left, rows[partition.num_ranks * rows_per_rank :]])
         return rows
 
-    def split_by_file(self, epoch: int, rows: RowIndices) -> Iterator[Segment]:
-        """Yield the segments, file by file, that hold the given ascending rows of an epoch."""
-        files = np.random.default_rng([self.seed, epoch, FILES]).permutation(len(self.file_rows))
-        starts = np.concatenate([[0], np.cumsum(np.asarray(self.file_rows, np.int64)[files])])
+    def split_into_segments(self, epoch: int, rows: RowIndices) -> Iterator[Segment]:
+        """Yield the segments, or parts of them, that hold the given ascending rows of an epoch."""
+        table = self.segments
+        permuted = np.random.default_rng([self.seed, epoch, SEGMENTS]).permutation(len(table.length))
+        starts = np.concatenate([[0], np.cumsum(table.length[permuted])])
         places = np.searchsorted(starts, rows, side="right") - 1
-        # A segment ends with its file, or at SEGMENT_ROWS.
         bounds = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(rows)]
-        for first, last in pairwise(bounds):
-            for begin in range(first, last, SEGMENT_ROWS):
-                place = int(places[begin])
-                yield Segment(int(files[place]), rows[begin : min(begin + SEGMENT_ROWS, last)] - starts[place])
+        for begin, end in pairwise(bounds):
+            place = int(places[begin])
+            segment = permuted[place]
+            inside = table.first[segment] + table.step[segment] * (rows[begin:end] - starts[place])
+            yield Segment(int(table.file[segment]), inside)
 
 
 def window_edges(num_rows: int, window_rows: int) -> list[int]:

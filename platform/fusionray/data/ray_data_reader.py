@@ -21,7 +21,6 @@ import ray.data
 import ray.exceptions
 from ray.data import ExecutionOptions
 
-from fusionray.data.order import Segment
 from fusionray.data.prefetch import PrefetchedItems, prefetched
 from fusionray.data.ray_data_internals import READER_ENVIRONMENT, RestWhileFull, kill_coordinator, split_dataset
 from fusionray.data.segment_source import (
@@ -33,6 +32,7 @@ from fusionray.data.segment_source import (
     divide_segments,
     read_header,
 )
+from fusionray.data.segments import Segment
 from fusionray.data.shard_files import SegmentRows, ShardFiles
 from fusionray.data.shard_readers import CorruptionTracker, LocalReader
 from fusionray.errors import DataTimeout, ShardCorrupt

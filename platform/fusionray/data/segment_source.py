@@ -22,8 +22,8 @@ from ray.data.datasource import ReadTask
 from ray.util import get_node_ip_address
 
 from fusionray.data.crop_decoding import allocate_scratch_image, decode_crop, decode_region
-from fusionray.data.order import Segment
 from fusionray.data.pairs import EncodedCrop
+from fusionray.data.segments import Segment
 from fusionray.data.shard_files import ShardFiles
 from fusionray.data.shards import GROUP_COLUMNS, REGION_COLUMN
 from fusionray.errors import ShardCorrupt
@@ -49,12 +49,13 @@ class BlockHeader(NamedTuple):
 
 
 class SegmentPart(NamedTuple):
-    """Rows `start` to `end` - 1 of a segment, which is stored as `file`, its first row, and all rows if some are left
-    out between them.
+    """Rows `start` to `end` - 1 of a segment, which is stored as `file`, its first row, the distance of two rows, and
+    all rows if their distances differ.
     """
 
     file: int
     first: int
+    step: int
     length: int
     rows: NDArray[np.int64] | None
     start: int
@@ -64,12 +65,13 @@ class SegmentPart(NamedTuple):
     def of(cls, segment: Segment, start: int, end: int) -> SegmentPart:
         """Take a part of a segment, whose rows ascend."""
         first, length = int(segment.rows[0]), len(segment.rows)
-        whole = int(segment.rows[-1]) - first + 1 == length
-        return cls(segment.file, first, length, None if whole else segment.rows, start, end)
+        step = int(segment.rows[1]) - first if length > 1 else 1
+        regular = np.array_equal(segment.rows, first + step * np.arange(length))
+        return cls(segment.file, first, step, length, None if regular else segment.rows, start, end)
 
     def segment(self) -> Segment:
         """Return the whole segment."""
-        return Segment(self.file, np.arange(self.first, self.first + self.length) if self.rows is None else self.rows)
+        return Segment(self.file, self.first + self.step * np.arange(self.length) if self.rows is None else self.rows)
 
 
 @dataclass(frozen=True)

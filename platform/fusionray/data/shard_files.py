@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from fusionray.data.order import Segment
 from fusionray.data.pairs import TRUTH_COLUMNS
+from fusionray.data.segments import Segment
 from fusionray.data.shards import GROUP_COLUMNS, REGION_COLUMN, Manifest, Split
 from fusionray.errors import ShardCorrupt
 from fusionray.shard_task import ShardTask

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from fusionray.data.order import Segment
+from fusionray.data.segments import Segment
 from fusionray.data.shard_files import SegmentRows, ShardFiles
 from fusionray.errors import ShardCorrupt
 

@@ -13,9 +13,10 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from fusionray.data.decoding import CropDecoder, decode_rows
-from fusionray.data.order import PAIRS, DataOrder, DataPosition, Segment, ShuffleWindow
+from fusionray.data.order import PAIRS, DataOrder, DataPosition, ShuffleWindow
 from fusionray.data.pairs import EncodedCrops, SampledPairs, crops_from_tables, draw_sources, rebatch
 from fusionray.data.prefetch import prefetched
+from fusionray.data.segments import Segment
 from fusionray.data.shard_readers import ShardReader
 from fusionray.types import Batch, DecodedRows
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusionray.data.order import Segment
 from fusionray.data.pairs import EncodedCrops, SampledPairs, crops_from_tables
+from fusionray.data.segments import Segment
 from fusionray.data.shard_files import list_files, read_split
 from fusionray.data.shards import Manifest, Split
 from fusionray.errors import ShardMismatch

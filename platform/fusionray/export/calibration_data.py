@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fusionray.checkpoint.models import StoredData
 from fusionray.data.decoding import CropDecoder
-from fusionray.data.order import Segment
 from fusionray.data.pairs import crops_from_tables
+from fusionray.data.segments import Segment
 from fusionray.data.shard_files import list_files
 from fusionray.data.shards import MANIFEST_NAME, Manifest, Split, read_manifest
 from fusionray.errors import ConfigInvalid, ShardMismatch

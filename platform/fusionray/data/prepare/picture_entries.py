@@ -9,7 +9,7 @@ from typing import NamedTuple, overload
 import numpy as np
 import pyarrow as pa
 
-from fusionray.data.order import RowIndices
+from fusionray.data.segments import RowIndices
 
 # Entries that exist as Python objects at the same time.
 CHUNK_ENTRIES = 16_384

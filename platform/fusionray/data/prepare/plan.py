@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.data.order import RowIndices
 from fusionray.data.prepare.picture_entries import PictureEntries
+from fusionray.data.segments import RowIndices
 from fusionray.data.shards import SPLITS, Split
 
 # An evaluation compares at least two people. With fewer than ten, none are held out for the test by default.

@@ -22,7 +22,7 @@ from fusionray.checkpoint.models import start_from
 from fusionray.checkpoint.reader import agree_newest, load_into
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.data.decoding import CropDecoder
-from fusionray.data.order import DataOrder, DataPosition
+from fusionray.data.order import SINGLE_STRIDE, DataOrder, DataPosition
 from fusionray.data.prefetch import prefetched
 from fusionray.data.ray_data_reader import DECODE_TASKS, OBJECT_STORAGE_TASKS, RayDataReader
 from fusionray.data.shard_files import list_files
@@ -154,7 +154,13 @@ class Worker:
         decoded = config.data.decode == "nodes"
         # Held-out crops are decoded here in any case.
         self.train_decoder = CropDecoder(config.data.size, threads=1, decoded=True) if decoded else self.decoder
-        self.order = DataOrder(reader.files.rows, config.run.seed, engine.num_ranks, config.data.shuffle_buffer_rows)
+        self.order = DataOrder(
+            reader.files.rows,
+            config.run.seed,
+            engine.num_ranks,
+            config.data.shuffle_buffer_rows,
+            stride=SINGLE_STRIDE if config.family.num_roles == 1 else 1,
+        )
         self.logger = ProgressLogger(task, engine, self.decoder, reader.corruption, progress)
         self.writer = CheckpointWriter(
             task.run_folder,
