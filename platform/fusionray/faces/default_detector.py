@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from fusionray.faces.blazeface import FULL_RANGE, SHORT_RANGE, BlazeFace, Candidates
 from fusionray.faces.face import Face, Image, group_by_face, largest_face
-from fusionray.faces.facemesh import MARGIN, FaceMesh, LocatedFace, RotatedSquare
+from fusionray.faces.facemesh import MARGIN, MESH_FILE, FaceMesh, LocatedFace, RotatedSquare
 from fusionray.faces.pyramid import Pyramid
 from fusionray.faces.tflite import locate_mediapipe_models
 
 _FILES = (
     "face_detection/face_detection_short_range.tflite",
     "face_detection/face_detection_full_range_sparse.tflite",
-    "face_landmark/face_landmark.tflite",
+    MESH_FILE,
 )
 _OVERLAP = 0.3
 _MIN_CONFIDENCE = 0.2

@@ -20,6 +20,7 @@ from fusionray.faces.face import Matrix, Points
 from fusionray.faces.pyramid import Pyramid
 from fusionray.faces.tflite import TfliteModel
 
+MESH_FILE = "face_landmark/face_landmark.tflite"
 INPUT_SIZE = 192
 MARGIN = 1.5
 """The model was trained on squares 1.5 times as wide as the face (MediaPipe, face_landmark module)."""
@@ -114,12 +115,16 @@ def square_around(mesh: NDArray[np.float32], roll: float) -> RotatedSquare:
 
     Source: MediaPipe, modules/face_landmark, face_landmark_landmarks_to_roi.
     """
-    points = five_points(mesh)
+    return square_around_outline(mesh, five_points(mesh), roll)
+
+
+def square_around_outline(outline: NDArray[np.float32], points: Points, roll: float = 0.0) -> RotatedSquare:
+    """Frame a face by its outline [K, 2] and its five points, which have `roll` if its eyes coincide."""
     across = points[1] - points[0]
     if float(across @ across) > 0:
         roll = math.atan2(float(across[1]), float(across[0]))
     turn = np.array([[math.cos(roll), math.sin(roll)], [-math.sin(roll), math.cos(roll)]])
-    upright = mesh @ turn.T
+    upright = outline @ turn.T
     low, high = upright.min(0), upright.max(0)
     return RotatedSquare(((low + high) / 2) @ turn, MARGIN * max(1.0, float((high - low).max())), roll)
 

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.align import Template
-from fusionray.faces.facemesh import FaceMesh, RotatedSquare
+from fusionray.faces.facemesh import MESH_FILE, FaceMesh, RotatedSquare
 from fusionray.faces.pyramid import Pyramid
 from fusionray.faces.tflite import locate_mediapipe_models
 
-MESH_FILE = "face_landmark/face_landmark.tflite"
 # Below this confidence there is no face (MediaPipe, face_landmark: min_tracking_confidence).
 MIN_CONFIDENCE = 0.5
 # Side of the square that the mesh gets, which must frame the face as in its training. Of 3 to 5.5 eye distances this
