@@ -73,5 +73,7 @@ def start_competitor(competitor: Competitor, workers: int, context: ServeBenchCo
         place = ["--host", HOST, "--port", str(port)]
         command = [python, "-m", "bentoml", "serve", f"{MODULES}.{competitor.module}:{competitor.service}", *place]
     variables = {**SILENCE, VARIABLE: settings.dump(), "BENTOML_HOME": str(context.logs / "bentoml")}
+    if config.competitor_code:
+        variables["PYTHONPATH"] = str(Path(config.competitor_code).expanduser().absolute())
     with start(name, command, context.form, port, context.logs, environment=variables) as server:
         yield server

@@ -33,6 +33,11 @@ class ServeBenchConfig(Section):
         ".venv-competitors",
         description="Environment of the other servers; `make bench-competitors` creates it.",
     )
+    competitor_code: str | None = Field(
+        None,
+        description="Folder of the packages that the other servers run, platform/ of another checkout: what they reach "
+        "with its face code. null: the same code as the service.",
+    )
     competitor_workers: tuple[int, ...] = Field(
         (1, 2),
         min_length=1,
