@@ -2,19 +2,23 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import ray
 
+from fusionray.environment import PRIVATE_CLUSTER_VARIABLE
 from fusionray.errors import ClusterUnavailable
 from fusionray.hardware.processes import find_processes
 from fusionray.ray_cluster import connection
 from fusionray.ray_cluster.connection import decide_use_gpu, find_free_port, is_connected, require_cpus, wait_for_cpus
 from fusionray.training.config import WorkersConfig
+from tests.faults.driver import wait_until
 from tests.support.child_python import run_python
 
 
@@ -89,6 +93,7 @@ def test_workers_that_compute_on_cpus_for_want_of_gpus_are_told(
 
 REFUSED = """
 import sys
+from fusionray.environment import PRIVATE_CLUSTER_VARIABLE
 from fusionray.errors import ClusterUnavailable
 from fusionray.ray_cluster.connection import cluster, require_cluster
 
@@ -125,6 +130,31 @@ with cluster():
 def test_a_worker_that_hangs_at_the_end_of_its_cluster_is_ended(tmp_path: Path) -> None:
     assert int(run_python("-c", STUCK, str(tmp_path)))
     assert find_processes(f"ray::{tmp_path}") == []
+
+
+ELSEWHERE = """
+import sys
+from fusionray.ray_cluster.connection import cluster, require_cluster
+
+with cluster(sys.argv[1]):
+    require_cluster()
+"""
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_command_on_another_cluster_leaves_the_private_one_of_its_parent_alone() -> None:
+    """As a process of a private cluster runs it: it inherits the variable, and would wait, and then kill."""
+    address = ray.get_runtime_context().gcs_address
+    own = {PRIVATE_CLUSTER_VARIABLE: "of-the-parent"}
+    command = [sys.executable, "-c", "import time; time.sleep(600)", "ray::Bystander"]
+    with subprocess.Popen(command, env={**os.environ, **own}) as bystander:
+        try:
+            found = partial(find_processes, "ray::Bystander", variable=f"{PRIVATE_CLUSTER_VARIABLE}=of-the-parent")
+            wait_until("the start of the bystander", lambda: bool(found()))
+            run_python("-c", ELSEWHERE, address, **own)
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
 
 
 def test_a_block_that_needs_no_ray_starts_none() -> None:

@@ -121,6 +121,9 @@ def require_cluster() -> None:
 def connect(address: str) -> None:
     import ray
 
+    # A command that a process of a private cluster runs inherits what is true of that one, and would end its workers.
+    for name in (PRIVATE_CLUSTER_VARIABLE, HTTP_HOST_VARIABLE):
+        os.environ.pop(name, None)
     try:
         ray.init(
             address=address,
