@@ -7,7 +7,7 @@ came since the last search is followed backwards through the frames between.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,6 +33,10 @@ FARTHEST = 1.0
 CUT_SIDE, CUT_DIFFERENCE = 32, 36.0
 
 
+# Computes the identity of a face of a picture, float32 [E] of unit length.
+Embed = Callable[[Image, Face], NDArray[np.float32]]
+
+
 class Follower(Protocol):
     """Finds a face of the frame before again; see `faces.following.FaceFollower`."""
 
@@ -43,15 +47,17 @@ class Follower(Protocol):
 
 @dataclass(eq=False)
 class OpenTrack:
-    """A track that may go on. `confirmed`: how many of its faces came before, or with, the last search that saw it;
-    `misses`: searches since then.
+    """A track that may go on. `confirmed`: how many of its faces came before, or with, the last of the `sightings`, the
+    searches that saw it; `misses`: searches since then. `identities` [E] each: some of its faces, to know the person.
     """
 
     frames: list[int] = field(default_factory=list)
     faces: list[Face] = field(default_factory=list)
     confirmed: int = 0
+    sightings: int = 0
     misses: int = 0
     is_lost: bool = False
+    identities: list[NDArray[np.float32]] = field(default_factory=list)
 
     def add(self, frame: int, face: Face) -> None:
         """Add the face of a frame."""
@@ -61,12 +67,17 @@ class OpenTrack:
 
     def confirm(self) -> None:
         """Note that a search saw the newest face."""
-        self.confirmed, self.misses = len(self.faces), 0
+        self.confirmed, self.misses, self.sightings = len(self.faces), 0, self.sightings + 1
+
+    @property
+    def wants_identity(self) -> bool:
+        """Tell whether to embed the newest face: one, two, four, eight ... searches saw it, which spreads over time."""
+        return not self.misses and self.sightings & (self.sightings - 1) == 0
 
     def close(self) -> Track:
         """Return the track; what searches did not see at its end was no face."""
         kept = self.confirmed if self.misses else len(self.faces)
-        return Track.of(self.frames[:kept], self.faces[:kept])
+        return Track.of(self.frames[:kept], self.faces[:kept], self.identities)
 
 
 class CutFinder:
@@ -86,12 +97,21 @@ class CutFinder:
 class FaceTracker:
     """Takes the frames of a video in their order, and gives tracks.
 
-    Without a `follower`, every frame is searched: only faces of the default detector can be followed.
+    Without a `follower`, every frame is searched: only faces of the default detector can be followed. Without `embed`,
+    tracks have no identities.
     """
 
-    def __init__(self, detector: Detector, follower: Follower | None, *, search_every: int = SEARCH_EVERY) -> None:
+    def __init__(
+        self,
+        detector: Detector,
+        follower: Follower | None,
+        *,
+        embed: Embed | None = None,
+        search_every: int = SEARCH_EVERY,
+    ) -> None:
         self.detector = detector
         self.follower = follower
+        self.embed = embed
         self.search_every = search_every if follower is not None else 1
         self.cuts = CutFinder()
         self.open: list[OpenTrack] = []
@@ -166,7 +186,11 @@ class FaceTracker:
         for face in found:
             before = self.follow_backwards(face)
             first = self.frame - len(before)
-            self.open.append(OpenTrack([*range(first, self.frame + 1)], [*before, face], confirmed=len(before) + 1))
+            self.open.append(OpenTrack([*range(first, self.frame + 1)], [*before, face]))
+            self.open[-1].confirm()
+        for track in self.open:
+            if self.embed is not None and track.frames[-1] == self.frame and track.wants_identity:
+                track.identities.append(self.embed(image, track.faces[-1]))
 
     def follow_backwards(self, face: Face) -> list[Face]:
         """Follow a new face through the frames since the last search, the newest first; return it in their order."""

@@ -23,25 +23,28 @@ class Track:
     """One face through consecutive frames of a video, without a cut.
 
     `frames` int64 [T]: numbers of frames, ascending; `landmarks` float32 [T,5,2] and `boxes` float32 [T,4] as those of
-    a `Face`; `found` bool [T]: false where a gap was filled.
+    a `Face`; `found` bool [T]: false where a gap was filled; `identity` float32 [E] of unit length, if it is known.
     """
 
     frames: NDArray[np.int64]
     landmarks: NDArray[np.float32]
     boxes: NDArray[np.float32]
     found: NDArray[np.bool_]
+    identity: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.frames)
 
     @classmethod
-    def of(cls, frames: Sequence[int], faces: Sequence[Face]) -> Track:
-        """Make a track of at least one face that was found, and the frames in which it was."""
+    def of(cls, frames: Sequence[int], faces: Sequence[Face], identities: Sequence[NDArray[np.float32]] = ()) -> Track:
+        """Make a track of at least one face that was found, of the frames in which it was, and identities of some."""
+        mean = np.sum(identities, axis=0) if identities else None
         return cls(
             np.asarray(frames, np.int64),
             np.stack([face.landmarks for face in faces]),
             np.stack([face.box for face in faces]),
             np.ones(len(frames), bool),
+            None if mean is None else (mean / max(1e-12, float(np.linalg.norm(mean)))).astype(np.float32),
         )
 
 
@@ -63,11 +66,12 @@ def fill(track: Track) -> Track:
     after = np.clip(np.searchsorted(track.frames, frames), 1, len(track) - 1)
     before = after - 1
     share = (frames - track.frames[before]) / (track.frames[after] - track.frames[before])
-    return Track(
-        frames,
-        mix(track.landmarks[before], track.landmarks[after], share[:, None, None]),
-        mix(track.boxes[before], track.boxes[after], share[:, None]),
-        np.isin(frames, track.frames) & np.interp(frames, track.frames, track.found).astype(bool),
+    return replace(
+        track,
+        frames=frames,
+        landmarks=mix(track.landmarks[before], track.landmarks[after], share[:, None, None]),
+        boxes=mix(track.boxes[before], track.boxes[after], share[:, None]),
+        found=np.isin(frames, track.frames) & np.interp(frames, track.frames, track.found).astype(bool),
     )
 
 
@@ -101,4 +105,10 @@ def smooth(track: Track, reach: int = REACH) -> Track:
 
 def select(track: Track, part: slice) -> Track:
     """Return some of the frames of a track."""
-    return Track(track.frames[part], track.landmarks[part], track.boxes[part], track.found[part])
+    return replace(
+        track,
+        frames=track.frames[part],
+        landmarks=track.landmarks[part],
+        boxes=track.boxes[part],
+        found=track.found[part],
+    )
