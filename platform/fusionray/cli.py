@@ -17,6 +17,7 @@ from fusionray.commands.parser import Parser
 from fusionray.commands.pictures import add_fuse, add_verify
 from fusionray.commands.service import add_keys, add_serve
 from fusionray.commands.settings import parse_settings, wants_settings
+from fusionray.commands.videos import add_fuse_video
 from fusionray.environment import apply_defaults
 from fusionray.errors import FusionRayError, RunStopped
 from fusionray.spelling import suggest
@@ -34,6 +35,7 @@ VERBS = (
     add_serve,
     add_keys,
     add_fuse,
+    add_fuse_video,
     add_verify,
     add_audit,
     add_bench,

@@ -32,6 +32,10 @@ class NoFaceFound(ImageRejected):
         return type(self), (str(self),)
 
 
+class VideoRejected(FusionRayError):
+    """A video cannot be read, or cannot be written as asked."""
+
+
 class DetectorUnavailable(FusionRayError):
     """The requested face detector cannot be loaded."""
 
