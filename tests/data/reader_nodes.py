@@ -28,6 +28,8 @@ from fusionray.reporting.style import CHARTS, COLOURS  # noqa: E402
 from tests.faults.three_nodes import LocalNodes  # noqa: E402
 
 SAMPLE_SECONDS = 1.0
+# Blocks of pixels take 32 MB each: in the small store of the tests, readers would wait for one another.
+STORE_BYTES = 2**30
 TICKS = os.sysconf("SC_CLK_TCK")
 PAPER = "svg .paper { fill: var(--paper); }"
 # Prints `samples`: seconds since 1970, and the rows so far by the address of the node that read, or decoded, them.
@@ -87,7 +89,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=25.0, help="of each way")
     options = parser.parse_args()
     usages = {}
-    with LocalNodes(namespaces=True) as nodes:
+    with LocalNodes(namespaces=True, store_bytes=STORE_BYTES) as nodes:
         for mode in ("worker", "nodes"):
             usages[mode] = watch(nodes, str(options.shards.resolve()), mode, options.seconds)
     options.picture.write_text(draw(usages))

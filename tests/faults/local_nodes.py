@@ -65,10 +65,12 @@ class LocalNodes:
         cpus: int = 2,
         namespaces: bool = False,
         environment: Mapping[str, str] | None = None,
+        store_bytes: int = STORE_BYTES,
     ) -> None:
         """Describe the nodes; nothing starts before the `with`.
 
-        `cpus` are logical CPUs of each node; `environment` reaches every node and all of its workers.
+        `cpus` are logical CPUs of each node, `store_bytes` its object store; `environment` reaches every node and all
+        of its workers.
 
         Raises: ValueError if there is no node.
         """
@@ -78,6 +80,7 @@ class LocalNodes:
         self.cpus = cpus
         self.namespaces = namespaces
         self.extra = dict(environment or {})
+        self.store_bytes = store_bytes
         self.nodes: list[Node] = []
         self.cut_off: set[int] = set()
         self.seen: set[str] = set()
@@ -207,7 +210,7 @@ class LocalNodes:
         ]  # fmt: skip
         return [
             str(Path(sys.executable).parent / "ray"), "start", "--block", *role,
-            f"--node-ip-address={ip}", f"--num-cpus={self.cpus}", f"--object-store-memory={STORE_BYTES}",
+            f"--node-ip-address={ip}", f"--num-cpus={self.cpus}", f"--object-store-memory={self.store_bytes}",
             f"--temp-dir={self.folder / str(index) / 'ray'}", f"--dashboard-agent-listen-port={agent_port}",
             # Any free port: by default every raylet counts from 10002, so raylets of one machine would collide.
             "--min-worker-port=0", "--max-worker-port=0",
