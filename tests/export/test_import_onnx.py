@@ -17,6 +17,7 @@ from fusionray.export.import_onnx import import_model
 from fusionray.export.onnx_graphs import read_imported_model
 from fusionray.export.published_layouts import list_layouts
 from fusionray.faces.align import fit_similarity, load_template
+from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
@@ -206,6 +207,21 @@ def test_a_swapper_with_a_source_picture_fuses_pictures(tmp_path: Path) -> None:
     assert person.shape == bundle.source_shape
     assert np.array_equal(fuser.fuse(source, target).image, fuser.fuse_source(person, target).image)
     assert not np.array_equal(fuser.fuse(source, target).image, target)
+    assert not fuser.preprocessor.compares_faces
+
+
+@pytest.mark.filterwarnings("ignore:outputs are signed with a generated TEST KEY:RuntimeWarning")
+def test_a_swapper_that_compares_no_faces_changes_all_faces_of_a_video_or_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swapper = build_swapper([1, 3, 112, 112], [1, 3, 256, 256])
+    bundle = import_bundle(tmp_path, swapper, "licence=x", "picture", like="blendswap_256")
+    (tmp_path / "a.png").write_bytes(encode_image(draw_person(1)))
+    video = [str(tmp_path / name) for name in ("a.png", "talk.mp4", "fused.mp4")]
+    assert main(["fuse-video", *video, "--bundle", str(bundle.folder)]) == 1
+    assert "compares no faces; use --faces all" in capsys.readouterr().err
+    assert main(["fuse-video", *video, "--bundle", str(bundle.folder), "--faces", "all"]) == 1
+    assert "talk.mp4: no such video file" in capsys.readouterr().err
 
 
 def test_a_kind_of_source_that_the_graph_contradicts_is_refused(tmp_path: Path) -> None:

@@ -95,9 +95,12 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     bundle.require_task(FACE_FUSION)
     signer = build_signer(settings)
     fuser = Fuser(bundle, build_detector("default"))
+    by_person = options.faces != "all" or options.who is not None
+    if by_person and not fuser.preprocessor.compares_faces:
+        raise ValueError(f"{bundle.description.name} takes pictures as sources and compares no faces; use --faces all")
     encoded = fuser.encode_source(source)
     with VideoReader(options.target) as reader, show_progress("find faces", reader) as bar:
-        tracks = find_tracks(reader, fuser, bar.update, with_identities=options.faces != "all" or bool(options.who))
+        tracks = find_tracks(reader, fuser, bar.update, with_identities=by_person)
     chosen = choose_tracks(tracks, fuser, options)
     plan = FramePlan.of(chosen, encoded)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -82,6 +82,11 @@ class FacePreprocessor:
         source: FloatArray = self.source_encoder.encode_crops(warp_crop(image, matrix, size)[None])[0]
         return source
 
+    @property
+    def compares_faces(self) -> bool:
+        """Tell whether the model has an identity encoder, by which faces can be compared."""
+        return isinstance(self.source_encoder, EmbeddingSourceEncoder)
+
     def embed_face(self, image: Image, face: Face) -> FloatArray:
         """Compute the identity of one face of a picture, float32 [E] of unit length, to compare it with others.
 
