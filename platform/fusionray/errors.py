@@ -33,7 +33,18 @@ class NoFaceFound(ImageRejected):
 
 
 class VideoRejected(FusionRayError):
-    """A video cannot be read, or cannot be written as asked."""
+    """A video cannot be read. `reason` is a short key by which services count."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[VideoRejected], tuple[str, str]]:
+        return type(self), (self.reason, str(self))
+
+
+class VideoNotWritten(FusionRayError):
+    """A video cannot be encoded, or its container cannot hold a stream; no file is left behind."""
 
 
 class DetectorUnavailable(FusionRayError):

@@ -12,8 +12,8 @@ from tqdm import tqdm
 from fusionray.benchmarks.cold_start import BAR, StartBenchConfig, bench_start, has_stepped, run_until
 from fusionray.benchmarks.findings import load_keys
 from fusionray.errors import TrainingFailed
-from fusionray.evaluation.report.figures import Figures
 from fusionray.hardware.processes import find_processes
+from fusionray.reporting.figures import Figures
 
 # A child that outlives its parent, for longer than any of these tests.
 CHILD = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)', {mark!r}])\n"

@@ -7,7 +7,7 @@ import pytest
 
 from fusionray.benchmarks.findings import Findings, load_keys, write_text
 from fusionray.benchmarks.report import build_page
-from fusionray.evaluation.report.figures import Figures, MeasuredFigure, write_figures
+from fusionray.reporting.figures import Figures, MeasuredFigure, write_figures
 from tests.support.page_shape import check_page
 
 FOUND = Findings(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fusionray.benchmarks.recovery import RecoveryBenchConfig, bench_recovery
-from fusionray.evaluation.report.figures import Figures
+from fusionray.reporting.figures import Figures
 from tests.support.tiny_bench import build_bench
 
 

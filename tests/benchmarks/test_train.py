@@ -9,7 +9,7 @@ from fusionray.benchmarks.findings import load_keys
 from fusionray.benchmarks.train import bench_train
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid
-from fusionray.evaluation.report.figures import Figures
+from fusionray.reporting.figures import Figures
 from fusionray.reporting.page import PAGE_NAME, TEXT_NAME
 from tests.support.child_python import run_python
 from tests.support.tiny_bench import build_bench

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fusionray.evaluation.report.figures import MeasuredFigure
 from fusionray.evaluation.report.metric_table import Goal, MetricTable, load_table
 from fusionray.evaluation.report.missing_metrics import AvailableInputs, explain_missing_metrics
 from fusionray.metrics.confidence import Interval
+from fusionray.reporting.figures import MeasuredFigure
 
 EVERYTHING = AvailableInputs(synthetic=True, with_reader=True, with_features=False, landmarks_error="", num_clips=1)
 

@@ -10,9 +10,9 @@ import torch
 
 from fusionray.evaluation.report.documents import Report
 from fusionray.evaluation.report.examples import rank_pairs, show_examples
-from fusionray.evaluation.report.figures import Figures, MeasuredFigure
 from fusionray.evaluation.report.metric_table import load_table
 from fusionray.faces.decode import encode_image
+from fusionray.reporting.figures import Figures, MeasuredFigure
 from fusionray.tracking.runs import RunTracker, open_run
 from jobs.demo import report
 from tests.support.page_shape import check_page

@@ -19,8 +19,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fusionray.evaluation.report.figures import Figures
 from fusionray.hardware.processes import find_processes
+from fusionray.reporting.figures import Figures
 from fusionray.tuning.records import SearchRecords, repeated_images
 from tests.faults.driver import wait_until
 from tests.support.tiny_fusion import TINY_SOURCE, save_encoder

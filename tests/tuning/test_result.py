@@ -10,7 +10,7 @@ import pytest
 
 from fusionray.config import load_config
 from fusionray.errors import TrainingFailed
-from fusionray.evaluation.report.figures import Figures
+from fusionray.reporting.figures import Figures
 from fusionray.tracking.runs import open_run
 from fusionray.tracking.store import make_client
 from fusionray.training.config import TrainConfig

@@ -20,7 +20,7 @@ def walk(frames: NDArray[np.int64]) -> NDArray[np.float32]:
     """Move the points along a curve that no parabola follows for long: three slow turns of a head in 150 frames."""
     t = frames[:, None] / 25
     shift = np.stack([30 * np.sin(3 * t), 10 * np.cos(2 * t)], axis=2)
-    return (POINTS + shift).astype(np.float32)
+    return np.asarray(POINTS + shift, np.float32)
 
 
 def accelerations(landmarks: NDArray[np.float32]) -> float:

@@ -10,8 +10,8 @@ from importlib import resources
 import yaml
 
 from fusionray.config import Section
-from fusionray.evaluation.report.figures import Figures, MeasuredFigure
 from fusionray.evaluation.report.metric_table import Goal
+from fusionray.reporting.figures import Figures, MeasuredFigure
 from fusionray.reporting.parts import Chart
 
 

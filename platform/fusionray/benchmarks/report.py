@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusionray.benchmarks.findings import HEAD, BenchKey, Findings, describe_spread, list_rows
-from fusionray.evaluation.report.figures import Figures, MeasuredFigure
 from fusionray.reporting.charts import (
     MeasuredInterval,
     choose_strip_ends,
@@ -14,6 +13,7 @@ from fusionray.reporting.charts import (
     draw_stack,
     explain_marks,
 )
+from fusionray.reporting.figures import Figures, MeasuredFigure
 from fusionray.reporting.page import Page, PageSection, PageTable
 from fusionray.reporting.parts import Legend, StripRow, StripRows
 

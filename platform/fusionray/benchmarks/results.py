@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fusionray.benchmarks.findings import BenchKey, Findings, write_text
 from fusionray.benchmarks.report import build_page
-from fusionray.evaluation.report.figures import Figures, write_figures
+from fusionray.reporting.figures import Figures, write_figures
 from fusionray.reporting.page import save_page
 
 

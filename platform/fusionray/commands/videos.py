@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +17,10 @@ from fusionray.config import validate
 
 if TYPE_CHECKING:
     from fusionray.runtime.fuser import Fuser
+    from fusionray.video.encoders import EncoderSettings
+    from fusionray.video.run import FusedVideo
     from fusionray.video.tracks import Track
-
-# The containers that can be signed.
-MEDIA_TYPES = {".mp4": "video/mp4", ".mov": "video/quicktime"}
+    from fusionray.video.work import Advance, VideoTask, Workers
 
 
 def add_fuse_video(verbs: Verbs) -> None:
@@ -26,18 +29,25 @@ def add_fuse_video(verbs: Verbs) -> None:
         "fuse-video",
         "Put the face of a picture into a video.",
         arguments="SOURCE TARGET OUTPUT --bundle BUNDLE [options]",
-        details="Times of frames, sound, subtitles, chapters, rotation and colours stay as they are.",
+        details="Times of frames, sound, subtitles, chapters, rotation and colours stay as they are.\n"
+        "A repeated command goes on where an interrupted one was.",
         examples=[
             ("fusionray fuse-video a.jpg talk.mp4 fused.mp4 --bundle runs/mine/bundle", "whoever is seen most"),
             (
                 "fusionray fuse-video a.jpg talk.mp4 fused.mp4 --who b.jpg --bundle runs/mine/bundle",
                 "the person of b.jpg gets the face of a.jpg",
             ),
+            (
+                "fusionray fuse-video a.jpg talk.mp4 fused.mp4 --who b.jpg --identity c.jpg --who d.jpg "
+                "--bundle runs/mine/bundle",
+                "and the person of d.jpg that of c.jpg",
+            ),
         ],
     )
     parser.add_argument("source", metavar="SOURCE", help="picture of the identity")
     parser.add_argument("target", metavar="TARGET", help="video to change")
     parser.add_argument("output", metavar="OUTPUT", help="result: an .mp4 or .mov file")
+    parser.add_argument("--report", metavar="DIR", help="folder for report.html and figures.json (OUTPUT-report)")
     model = parser.add_argument_group("model")
     model.add_argument("--bundle", required=True, help="bundle folder, or models:/name@alias")
     model.add_argument("--tracking-uri", metavar="URI", help="MLflow store behind models:/ locations")
@@ -48,24 +58,53 @@ def add_fuse_video(verbs: Verbs) -> None:
         default="main",
         help="faces to change: those of the person in most frames (main), or all",
     )
-    faces.add_argument("--who", metavar="FILE", help="picture of a person: change the faces of whoever is most similar")
+    faces.add_argument(
+        "--who",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="picture of a person: change the faces of whoever is most similar; once for each identity",
+    )
+    faces.add_argument(
+        "--identity",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="picture of one more identity, for one more --who",
+    )
     faces.add_argument(
         "--who-similarity", type=float, metavar="COSINE", default=0.3, help="least similarity with it, -1 to 1 (0.3)"
     )
     encoding = parser.add_argument_group("encoding")
     encoding.add_argument("--encoder", default="libx264", help="FFmpeg's name of the encoder (libx264)")
+    encoding.add_argument("--quality", type=float, metavar="CRF", help="crf or cq of the encoder: lower is better")
+    encoding.add_argument("--preset", help="preset of the encoder, such as fast")
     encoding.add_argument(
         "--encoder-option",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="a setting of the encoder, such as crf=20; repeat it for more",
+        help="another setting of the encoder; repeat it for more",
     )
     output = parser.add_argument_group("provenance")
     output.add_argument(
         "--certificate", metavar="PEM", help="sign with this certificate and its chain; default: a test key"
     )
     output.add_argument("--key", metavar="PEM", help="private key of the certificate")
+    workers = parser.add_argument_group("work")
+    workers.add_argument(
+        "--segment-seconds",
+        type=float,
+        metavar="S",
+        default=10,
+        help="shortest part of the video that is worked on, and lost, as a whole (10)",
+    )
+    workers.add_argument(
+        "--workers", type=int, metavar="N", default=0, help="workers on a Ray cluster; 0: this process alone (0)"
+    )
+    workers.add_argument("--cpus-per-worker", type=float, metavar="N", default=1, help="CPUs of each worker (1)")
+    workers.add_argument("--gpus-per-worker", type=float, metavar="N", default=0, help="GPUs, or a share of one (0)")
+    workers.add_argument("--address", help="use this Ray cluster; default: start Ray on this machine")
     set_run(parser, run_fuse_video)
 
 
@@ -77,98 +116,138 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     from fusionray.safety.provenance import Provenance
     from fusionray.safety.signing import build_signer
     from fusionray.safety.signing_keys import SigningConfig
-    from fusionray.video.fusing import FramePlan, find_tracks, fuse_frames
-    from fusionray.video.reader import VideoReader
-    from fusionray.video.writer import VideoWriter
+    from fusionray.video.report import write_report
+    from fusionray.video.run import MEDIA_TYPES, VideoRun
+    from fusionray.video.work import VideoTask
 
-    output = Path(options.output)
-    media_type = MEDIA_TYPES.get(output.suffix.lower())
-    if media_type is None:
+    target, output = Path(options.target), Path(options.output)
+    if output.suffix.lower() not in MEDIA_TYPES:
         raise ValueError(f"{output}: the name of the result must end in .mp4 or .mov, which can be signed")
-    encoding: dict[str, Any] = {"encoder": options.encoder}
-    if options.encoder_option:
-        encoding["options"] = read_options(options.encoder_option)
-    source = read_picture(options.source)
+    pictures = [options.source, *options.identity]
+    if len(pictures) > 1 and len(options.who) != len(pictures):
+        raise ValueError(
+            f"{len(pictures)} identities need {len(pictures)} --who pictures, {len(options.who)} were given"
+        )
+    if options.segment_seconds <= 0:
+        raise ValueError(f"--segment-seconds {options.segment_seconds:g}: must be greater than 0")
+    if len(options.who) > len(pictures):
+        raise ValueError(f"--who was given {len(options.who)} times; each further one needs an --identity")
+    encoder = read_encoder(options)
+    images = [read_picture(picture) for picture in pictures]
     signing = {"certificate": options.certificate, "key": options.key}
     settings = validate(SigningConfig, signing, "--certificate, --key")
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
     signer = build_signer(settings)
     fuser = Fuser(bundle, build_detector("default"))
-    by_person = options.faces != "all" or options.who is not None
+    by_person = options.faces != "all" or bool(options.who)
     if by_person and not fuser.preprocessor.compares_faces:
         raise ValueError(f"{bundle.description.name} takes pictures as sources and compares no faces; use --faces all")
-    encoded = fuser.encode_source(source)
-    with VideoReader(options.target) as reader, show_progress("find faces", reader) as bar:
-        tracks = find_tracks(reader, fuser, bar.update, with_identities=by_person)
-    chosen = choose_tracks(tracks, fuser, options)
-    plan = FramePlan.of(chosen, encoded)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    unsigned = output.with_name(f".{output.stem}.unsigned{output.suffix}")
-    signed = output.with_name(f".{output.stem}.signed{output.suffix}")
-    try:
-        with (
-            VideoReader(options.target) as reader,
-            show_progress("fuse", reader) as bar,
-            VideoWriter(unsigned, reader, **encoding) as writer,
-        ):
-            fuse_frames(reader, writer, fuser, plan, bar.update)
-        with unsigned.open("rb") as film, signed.open("w+b") as result:
-            signer.sign_stream(film, result, media_type, Provenance(bundle.description.name, bundle_hash(bundle)))
-        signed.replace(output)
-    finally:
-        unsigned.unlink(missing_ok=True)
-        signed.unlink(missing_ok=True)
-    damaged = f"; {reader.num_damaged} damaged packets left out" if reader.num_damaged else ""
+    task = VideoTask(
+        target,
+        output.suffix,
+        options.bundle,
+        options.tracking_uri,
+        [fuser.encode_source(image) for image in images],
+        by_person,
+        encoder,
+    )
+    references = [read_picture(picture) for picture in options.who]
+    who = [hashlib.sha256(picture.tobytes()).hexdigest() for picture in references]
+    run = VideoRun(
+        task,
+        output,
+        lambda tracks: choose_sources_of(tracks, references, fuser, options),
+        {"faces": options.faces, "who": who, "who_similarity": options.who_similarity},
+        signer,
+        Provenance(bundle.description.name, bundle_hash(bundle)),
+        Fraction(options.segment_seconds).limit_denominator(1000),
+    )
+    with open_workers(task, fuser, options) as workers:
+        made = run.make(workers, show_progress)
+    report = Path(options.report) if options.report else output.with_name(f"{output.stem}-report")
+    write_report(report, made, target, output, signer=signer, provenance=run.provenance)
+    tell(made, output, bundle.description.name)
+
+
+def tell(made: FusedVideo, output: Path, model: str) -> None:
+    """Say in a line what was made."""
+    resumed = f", {made.num_resumed} of them by an earlier run" if made.num_resumed else ""
     print(
-        f"{output}: {plan.num_faces} faces in {len(plan.points)} frames fused with {bundle.description.name}{damaged}; "
-        "signed as AI-made"
+        f"{output}: {made.plan.num_faces} faces in {len(made.plan.faces)} of {made.num_frames} frames{resumed} fused "
+        f"with {model}; signed as AI-made"
     )
 
 
-def choose_tracks(tracks: Sequence[Track], fuser: Fuser, options: argparse.Namespace) -> list[Track]:
-    """Choose whose faces are changed.
+@contextlib.contextmanager
+def open_workers(task: VideoTask, fuser: Fuser, options: argparse.Namespace) -> Iterator[Workers]:
+    """Provide this process as a worker, or those of a cluster.
 
-    Raises: NoFaceFound, ImageRejected.
+    Raises: ClusterUnavailable.
     """
-    from fusionray.errors import ImageRejected, NoFaceFound
+    from fusionray.video.work import LocalWorkers, SegmentWorker
+
+    if not options.workers:
+        yield LocalWorkers(SegmentWorker(task, fuser))
+        return
+    from fusionray.ray_cluster.connection import cluster
+    from fusionray.video.distributed import ClusterWorkers
+
+    with cluster(options.address):
+        yield ClusterWorkers(task, number=options.workers, cpus=options.cpus_per_worker, gpus=options.gpus_per_worker)
+
+
+def choose_sources_of(
+    tracks: Sequence[Track], references: Sequence[Any], fuser: Fuser, options: argparse.Namespace
+) -> dict[int, int]:
+    """Choose whose faces are changed: the number of the source by that of the track.
+
+    Raises: ImageRejected.
+    """
+    from fusionray.errors import ImageRejected
     from fusionray.runtime.face_preprocessor import find_largest_face
     from fusionray.video.people import choose_sources, group_people
 
-    if not tracks:
-        raise NoFaceFound(f"{options.target}: no face found in the video; nothing was written")
-    if options.who is None and options.faces == "all":
-        return list(tracks)
+    if not references and options.faces == "all":
+        return dict.fromkeys(range(len(tracks)), 0)
     people = group_people(tracks)
-    if options.who is None:
-        return [tracks[number] for number in people[0].tracks]
-    reference = read_picture(options.who)
-    face = find_largest_face(fuser.preprocessor.detector, reference, "reference")
-    identity = fuser.preprocessor.embed_face(reference, face)
-    chosen = choose_sources(people, [identity], options.who_similarity)
-    if not chosen:
-        best = max(float(person.identity @ identity) for person in people)
-        raise ImageRejected(
-            "no_such_face",
-            f"{options.target}: nobody has a similarity of {options.who_similarity:g} with {options.who}; the best has "
-            f"{best:.2f}",
-        )
-    return [tracks[number] for number in sorted(chosen)]
+    if not references:
+        return dict.fromkeys(people[0].tracks, 0)
+    detector = fuser.preprocessor.detector
+    identities = [
+        fuser.preprocessor.embed_face(picture, find_largest_face(detector, picture, "reference"))
+        for picture in references
+    ]
+    chosen = choose_sources(people, identities, options.who_similarity)
+    for number, (identity, file) in enumerate(zip(identities, options.who, strict=True)):
+        if number not in chosen.values():
+            best = max(float(person.identity @ identity) for person in people)
+            raise ImageRejected(
+                "no_such_face",
+                f"{options.target}: nobody has a similarity of {options.who_similarity:g} with {file}, or more with it "
+                f"than with another; the best has {best:.2f}",
+            )
+    return chosen
 
 
-def show_progress(stage: str, reader: Any) -> Any:
+@contextlib.contextmanager
+def show_progress(stage: str, total: int, done: int) -> Iterator[Advance]:
     """Show a bar with frames/s and the time that is left."""
     from tqdm import tqdm
 
-    return tqdm(desc=stage, total=reader.description.num_frames or None, unit=" frames", file=sys.stderr)
+    with tqdm(desc=stage, total=total, initial=done, unit=" frames", file=sys.stderr) as bar:
+        yield bar.update
 
 
-def read_options(pairs: Sequence[str]) -> dict[str, str]:
-    """Read KEY=VALUE pairs.
+def read_encoder(options: argparse.Namespace) -> EncoderSettings:
+    """Read how the video is encoded.
 
     Raises: ValueError.
     """
-    for pair in pairs:
+    from fusionray.video.encoders import EncoderSettings
+
+    for pair in options.encoder_option:
         if "=" not in pair:
-            raise ValueError(f"--encoder-option {pair}: write KEY=VALUE, such as crf=20")
-    return dict((pair.split("=", 1)) for pair in pairs)
+            raise ValueError(f"--encoder-option {pair}: write KEY=VALUE, such as tune=film")
+    pairs = dict(pair.split("=", 1) for pair in options.encoder_option)
+    return EncoderSettings(options.encoder, options.quality, options.preset, pairs)

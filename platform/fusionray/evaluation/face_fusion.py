@@ -19,7 +19,6 @@ from fusionray.evaluation.dataset import EvalDataset, check_split, load_dataset
 from fusionray.evaluation.distributed import measure_items
 from fusionray.evaluation.fusion_model import ModelInfo, is_bundle, open_fusion_model, resolve_model
 from fusionray.evaluation.report.documents import write_text
-from fusionray.evaluation.report.figures import write_figures
 from fusionray.evaluation.report.metric_table import load_table
 from fusionray.evaluation.report.missing_metrics import AvailableInputs, explain_missing_metrics
 from fusionray.evaluation.report.output import EvalRun, write_output
@@ -32,6 +31,7 @@ from fusionray.metrics.fusion_metrics import FusionModel
 from fusionray.metrics.landmarks import CropLandmarks
 from fusionray.ray_cluster.connection import decide_use_gpu
 from fusionray.recipes.registry import find_family
+from fusionray.reporting.figures import write_figures
 from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import DataConfig, RunConfig, TrackingConfig, TrainConfig
 from fusionray.training.train import ensure_trained

@@ -29,7 +29,6 @@ from fusionray.evaluation.fusion_model import ModelInfo, resolve_model
 from fusionray.evaluation.picture_model import PictureModel, open_picture_model
 from fusionray.evaluation.report.documents import Report, write_report, write_text
 from fusionray.evaluation.report.examples import Ranking, show_examples
-from fusionray.evaluation.report.figures import FIGURES_NAME, write_figures
 from fusionray.evaluation.report.metric_table import PICTURES_TABLE, MetricTable, load_table
 from fusionray.evaluation.report.output import (
     PAIRS_NAME,
@@ -45,6 +44,7 @@ from fusionray.metrics.fusion_metrics import EIGHT_BITS_PSNR, MetricColumns, joi
 from fusionray.metrics.similarity import region_psnr, region_ssim
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.family import RecipeFamily
+from fusionray.reporting.figures import FIGURES_NAME, write_figures
 from fusionray.storage import filesystem as storage
 from fusionray.tracking.store import tracking_uri
 

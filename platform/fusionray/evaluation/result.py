@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusionray.evaluation.report.documents import Report
-from fusionray.evaluation.report.figures import Figures
+from fusionray.reporting.figures import Figures
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fusionray.evaluation.report.documents import Report, write_report
-from fusionray.evaluation.report.figures import Figures
 from fusionray.evaluation.report.metric_table import load_table
+from fusionray.reporting.figures import Figures
 from fusionray.reporting.page import PageSection, PageTable
 from fusionray.tuning.charts import draw_importance, draw_learning_curves, draw_parallel_coordinates
 from fusionray.tuning.importance import common_images

@@ -12,7 +12,7 @@ import yaml
 from fusionray.config import merge_trees
 from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import TrainingFailed
-from fusionray.evaluation.report.figures import FIGURES_NAME, Figures, MeasuredFigure, write_figures
+from fusionray.reporting.figures import FIGURES_NAME, Figures, MeasuredFigure, write_figures
 from fusionray.storage import filesystem as storage
 from fusionray.tracking.runs import RunTracker, close_run
 from fusionray.tuning.config import TuneConfig

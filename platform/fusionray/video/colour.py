@@ -1,112 +1,162 @@
-"""The colours of a video: from what its planes store to the RGB that face models take, and back.
+"""How the colours of a video are coded: tags, matrices and ranges, and the map between codes and sRGB.
 
-Values are float32. A stored value is that of a plane over its largest one, 0..1.
+Codes are the numbers in the planes (0 to 2^bits - 1), as float32 [H, W, 3]: Y, U, V, or R, G, B. The network sees uint8
+sRGB. Pictures of standard range are shown as they are: their R'G'B' values are taken as sRGB, as players do.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from functools import lru_cache
 
+import cv2
 import numpy as np
+from av import VideoFrame
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float32]
-MatrixName = Literal["bt601", "bt709", "bt2020"]
-Transfer = Literal["sdr", "pq", "hlg"]
+from fusionray.errors import VideoRejected
+from fusionray.faces.face import Image
+from fusionray.video.pixel_layout import PixelLayout, read_layout
+from fusionray.video.transfer import HdrTransfer, choose_hdr_transfer
 
-# Kr and Kb of Y' = Kr R' + (1 - Kr - Kb) G' + Kb B' (ITU-R BT.601, BT.709, BT.2020).
-WEIGHTS: dict[MatrixName, tuple[float, float]] = {
-    "bt601": (0.299, 0.114),
+Floats = NDArray[np.float32]
+
+# FFmpeg's names of its numbers (libavutil/pixfmt.h, as `ffprobe` prints them).
+PRIMARIES = {1: "bt709", 2: "unknown", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "film",
+             9: "bt2020", 10: "smpte428", 11: "smpte431", 12: "smpte432", 22: "ebu3213"}  # fmt: skip
+TRANSFERS = {1: "bt709", 2: "unknown", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "linear",
+             9: "log100", 10: "log316", 11: "iec61966-2-4", 12: "bt1361e", 13: "iec61966-2-1", 14: "bt2020-10",
+             15: "bt2020-12", 16: "smpte2084", 17: "smpte428", 18: "arib-std-b67"}  # fmt: skip
+MATRICES = {0: "gbr", 1: "bt709", 2: "unknown", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco",
+            9: "bt2020nc", 10: "bt2020c", 11: "smpte2085", 12: "chroma-derived-nc", 13: "chroma-derived-c",
+            14: "ictcp"}  # fmt: skip
+RANGES = {0: "unknown", 1: "tv", 2: "pc"}
+
+# The shares of red and blue in the luma. Source: ITU-R BT.601, BT.709, BT.2020, SMPTE 240M, FCC 73.682.
+_LUMA_SHARES = {
     "bt709": (0.2126, 0.0722),
-    "bt2020": (0.2627, 0.0593),
+    "fcc": (0.30, 0.11),
+    "bt470bg": (0.299, 0.114),
+    "smpte170m": (0.299, 0.114),
+    "smpte240m": (0.212, 0.087),
+    "bt2020nc": (0.2627, 0.0593),
 }
-# Linear BT.2020 to BT.709 (ITU-R BT.2087).
-TO_BT709 = np.array([[1.6605, -0.5876, -0.0728], [-0.1246, 1.1329, -0.0083], [-0.0182, -0.1006, 1.1187]], np.float32)
-# Luminance that is shown as white, in cd/m2 (ITU-R BT.2408); brighter highlights of HDR are white for a face model.
-REFERENCE_WHITE = 203.0
-# The largest luminance of PQ (SMPTE ST 2084), and that of a display for which HLG is mostly mastered.
-PQ_PEAK, HLG_PEAK = 10_000.0, 1000.0
-# Constants of the curves of PQ and HLG (ITU-R BT.2100).
-PQ_M1, PQ_M2, PQ_C1, PQ_C2, PQ_C3 = 2610 / 16384, 78.84375, 0.8359375, 18.8515625, 18.6875
-HLG_A, HLG_B, HLG_C = 0.17883277, 0.28466892, 0.55991073
-HLG_GAMMA = 1.2
+# Players take an untagged video of so many lines for HD.
+_HD_LINES = 720
 
 
-@dataclass(frozen=True)
-class ColourSpace:
-    """How the planes of a video encode colours: its matrix, its range, its transfer curve, its bits a value."""
+@dataclass(frozen=True, slots=True)
+class ColourTags:
+    """The colour tags of a video, by FFmpeg's names; "unknown" where it has none. `range` is "tv" or "pc" (full)."""
 
-    matrix: MatrixName = "bt709"
-    full_range: bool = False
-    transfer: Transfer = "sdr"
-    bits: int = 8
+    primaries: str = "unknown"
+    transfer: str = "unknown"
+    matrix: str = "unknown"
+    range: str = "unknown"
 
     @property
-    def largest(self) -> int:
-        """Return the largest value of a plane."""
-        return (1 << self.bits) - 1
-
-    @cached_property
-    def from_rgb(self) -> tuple[FloatArray, FloatArray]:
-        """Return matrix [3,3] and offset [3] from R'G'B' in 0..1 to stored Y'CbCr in 0..1."""
-        red, blue = WEIGHTS[self.matrix]
-        luma = np.array([red, 1 - red - blue, blue])
-        rows = np.stack([luma, (np.eye(3)[2] - luma) / (2 * (1 - blue)), (np.eye(3)[0] - luma) / (2 * (1 - red))])
-        step = 1 << (self.bits - 8)
-        scale, offset = np.array([1.0, 1.0, 1.0]), np.array([0.0, 128 * step, 128 * step]) / self.largest
-        if not self.full_range:
-            scale = np.array([219.0, 224.0, 224.0]) * step / self.largest
-            offset[0] = 16 * step / self.largest
-        return (rows * scale[:, None]).astype(np.float32), offset.astype(np.float32)
-
-    @cached_property
-    def to_rgb(self) -> tuple[FloatArray, FloatArray]:
-        """Return matrix [3,3] and offset [3] from stored Y'CbCr in 0..1 to R'G'B' in 0..1."""
-        matrix, offset = self.from_rgb
-        inverse = np.linalg.inv(matrix.astype(np.float64))
-        return inverse.astype(np.float32), (-inverse @ offset).astype(np.float32)
-
-    def show(self, signal: FloatArray) -> FloatArray:
-        """Map R'G'B' [...,3] of this transfer to what a face model knows: sRGB in 0..1."""
-        if self.transfer == "sdr":
-            return np.clip(signal, 0.0, 1.0)
-        light = self.to_light(np.clip(signal, 0.0, 1.0)) / np.float32(REFERENCE_WHITE)
-        return encode_srgb(np.clip(light @ TO_BT709.T, 0.0, 1.0))
-
-    def restore(self, shown: FloatArray) -> FloatArray:
-        """Map sRGB [...,3] in 0..1 back to R'G'B' of this transfer: the inverse of `show` for colours that it keeps."""
-        if self.transfer == "sdr":
-            return shown
-        light = decode_srgb(shown) @ np.linalg.inv(TO_BT709).T.astype(np.float32)
-        return self.to_signal(np.clip(light, 0.0, None) * np.float32(REFERENCE_WHITE))
-
-    def to_light(self, signal: FloatArray) -> FloatArray:
-        """Return the luminance of each channel, cd/m2, of a PQ or HLG signal in 0..1."""
-        if self.transfer == "pq":
-            power = signal ** (1 / PQ_M2)
-            light = np.maximum(power - PQ_C1, 0) / (PQ_C2 - PQ_C3 * power)
-            return np.asarray(PQ_PEAK * light ** (1 / PQ_M1), np.float32)
-        scene = np.where(signal <= 0.5, signal**2 / 3, (np.exp((signal - HLG_C) / HLG_A) + HLG_B) / 12)
-        # The system gamma of each channel alone: exact for greys, and invertible.
-        return np.asarray(HLG_PEAK * scene**HLG_GAMMA, np.float32)
-
-    def to_signal(self, light: FloatArray) -> FloatArray:
-        """Return the PQ or HLG signal in 0..1 of luminances of each channel, cd/m2: the inverse of `to_light`."""
-        if self.transfer == "pq":
-            power = np.clip(light / PQ_PEAK, 0, 1) ** PQ_M1
-            return np.asarray(((PQ_C1 + PQ_C2 * power) / (1 + PQ_C3 * power)) ** PQ_M2, np.float32)
-        scene = np.clip(light / HLG_PEAK, 0, 1) ** (1 / HLG_GAMMA)
-        bright = HLG_A * np.log(np.maximum(12 * scene - HLG_B, 1e-6)) + HLG_C
-        return np.asarray(np.where(scene <= 1 / 12, np.sqrt(3 * scene), bright), np.float32)
+    def numbers(self) -> tuple[int, int, int, int]:
+        """Return FFmpeg's numbers of primaries, transfer, matrix and range."""
+        tables = ((PRIMARIES, self.primaries), (TRANSFERS, self.transfer), (MATRICES, self.matrix))
+        primaries, transfer, matrix = (_number_of(table, name) for table, name in tables)
+        return primaries, transfer, matrix, _number_of(RANGES, self.range)
 
 
-def encode_srgb(light: FloatArray) -> FloatArray:
-    """Encode linear light in 0..1 as sRGB (IEC 61966-2-1)."""
-    return np.asarray(np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055), np.float32)
+def _number_of(table: dict[int, str], name: str) -> int:
+    return next(number for number, known in table.items() if known == name)
 
 
-def decode_srgb(value: FloatArray) -> FloatArray:
-    """Decode sRGB in 0..1 to linear light."""
-    return np.asarray(np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4), np.float32)
+def name_tags(primaries: int, transfer: int, matrix: int, color_range: int) -> ColourTags:
+    """Name FFmpeg's numbers; "unknown" for those that have no name."""
+    return ColourTags(
+        PRIMARIES.get(primaries, "unknown"),
+        TRANSFERS.get(transfer, "unknown"),
+        MATRICES.get(matrix, "unknown"),
+        RANGES.get(color_range, "unknown"),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class ColourMap:
+    """The map between codes and the sRGB that the network sees; see `map_of`.
+
+    `to_signal` [3, 4] maps codes to R'G'B' of 0 to 1, `to_codes` back. `hdr` is None for standard range.
+    """
+
+    layout: PixelLayout
+    to_signal: Floats
+    to_codes: Floats
+    hdr: HdrTransfer | None
+
+    def codes_to_rgb(self, codes: Floats) -> Image:
+        """Map codes to uint8 sRGB [H, W, 3]; what sRGB cannot show is clipped."""
+        if self.hdr is None:
+            return np.asarray(cv2.add(cv2.transform(codes, self.to_signal * 255), (0, 0, 0, 0), dtype=cv2.CV_8U))
+        return self.hdr.to_srgb(cv2.transform(codes, self.to_signal))
+
+    def rgb_to_codes(self, rgb: Image | Floats) -> Floats:
+        """Map sRGB, uint8 or float32 of 0 to 1, to codes that are neither rounded nor clipped."""
+        if self.hdr is not None:
+            return np.asarray(cv2.transform(self.hdr.from_srgb(rgb), self.to_codes), np.float32)
+        scale = 255 if rgb.dtype == np.uint8 else 1
+        matrix = (self.to_codes / np.array([scale, scale, scale, 1])).astype(np.float32)
+        return np.asarray(cv2.transform(rgb.astype(np.float32), matrix), np.float32)
+
+
+def map_of(frame: VideoFrame) -> ColourMap:
+    """Choose the colour map of a frame by its pixel format and its tags.
+
+    Without a tag, the matrix is BT.709 from 720 lines on and BT.601 below, the range is limited (full for "yuvj"), and
+    the transfer is that of standard range. Primaries of standard range are not converted.
+
+    Raises:
+        VideoRejected: with the reason "pixel_format" or "colour_matrix".
+    """
+    return _build_map(frame.format.name, frame.colorspace, frame.color_range, frame.color_trc, frame.height)
+
+
+@lru_cache(maxsize=32)
+def _build_map(pixel_format: str, matrix: int, color_range: int, transfer: int, height: int) -> ColourMap:
+    layout = read_layout(pixel_format)
+    full = layout.full_range or color_range == 2
+    if layout.is_rgb:
+        # RGB is full range unless it is tagged otherwise.
+        to_signal = _rgb_to_signal(layout.bits, color_range == 1)
+    else:
+        to_signal = _yuv_to_signal(layout.bits, full, _shares(matrix, height))
+    inverse = np.linalg.inv(np.vstack([to_signal, [0, 0, 0, 1]]))[:3]
+    hdr = choose_hdr_transfer(TRANSFERS.get(transfer, "unknown"))
+    return ColourMap(layout, to_signal.astype(np.float32), inverse.astype(np.float32), hdr)
+
+
+def _shares(matrix: int, height: int) -> tuple[float, float]:
+    name = MATRICES.get(matrix, "unknown")
+    if name in {"unknown", "gbr"}:
+        name = "bt709" if height >= _HD_LINES else "smpte170m"
+    if name not in _LUMA_SHARES:
+        raise VideoRejected("colour_matrix", f"the colour matrix {name} is not supported; convert the video to bt709")
+    return _LUMA_SHARES[name]
+
+
+def _yuv_to_signal(bits: int, full: bool, shares: tuple[float, float]) -> NDArray[np.float64]:
+    """Return [3, 4]: Y'CbCr codes to R'G'B' of 0 to 1. Source: ITU-R BT.601, BT.709 and BT.2020, quantisation."""
+    top = 2.0**bits - 1
+    step = 2.0 ** (bits - 8)
+    zero, luma_span, chroma_span = (0.0, top, top) if full else (16 * step, 219 * step, 224 * step)
+    red, blue = shares
+    green = 1 - red - blue
+    linear = np.array(
+        [
+            [1, 0, 2 * (1 - red)],
+            [1, -2 * (1 - blue) * blue / green, -2 * (1 - red) * red / green],
+            [1, 2 * (1 - blue), 0],
+        ]
+    ) / np.array([luma_span, chroma_span, chroma_span])
+    offset = np.array([zero, 128 * step, 128 * step])
+    return np.column_stack([linear, -linear @ offset])
+
+
+def _rgb_to_signal(bits: int, limited: bool) -> NDArray[np.float64]:
+    step = 2.0 ** (bits - 8)
+    zero, span = (16 * step, 219 * step) if limited else (0.0, 2.0**bits - 1)
+    return np.column_stack([np.eye(3) / span, np.full(3, -zero / span)])

@@ -1,4 +1,4 @@
-"""Fuse the faces of a video: one pass finds and follows them, a second one fuses, pastes and encodes.
+"""The second pass over a video: fuse the faces of a segment, paste them into its frames, and encode these.
 
 Between the passes, tracks are smoothed from both sides and gaps are filled, so that no frame flips back to the original
 face. Only points are kept of the first pass: memory does not grow with the frames.
@@ -7,115 +7,128 @@ face. Only points are kept of the first pass: memory does not grow with the fram
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
-from av.video.reformatter import VideoReformatter
+from av import VideoFrame
 from numpy.typing import NDArray
 
 from fusionray.data.prefetch import map_ahead
-from fusionray.faces.align import estimate_alignment, region_under, warp_crop
+from fusionray.faces.align import estimate_alignment, invert_affine, region_under, warp_crop
 from fusionray.faces.face import Image, Matrix, Points
-from fusionray.faces.following import FaceFollower
 from fusionray.faces.paste import paste_crop
 from fusionray.runtime.fuser import Fuser, edge_mask
 from fusionray.runtime.pixels import FloatArray
-from fusionray.video.colour import ColourSpace
-from fusionray.video.planes import Box, FramePlanes
+from fusionray.video.description import VideoDescription
+from fusionray.video.encoders import EncoderSettings
+from fusionray.video.finding import SEARCH_SIDE, Progress
+from fusionray.video.planes import blend_region, read_region
 from fusionray.video.reader import VideoReader
-from fusionray.video.tracking import LONGEST_LOSS, FaceTracker
+from fusionray.video.region import Box
+from fusionray.video.segments import Segment
+from fusionray.video.stages import StageSeconds
+from fusionray.video.tracking import LONGEST_LOSS
 from fusionray.video.tracks import Track, fill_gaps, smooth
-from fusionray.video.upright import turn_points, turn_upright
+from fusionray.video.upright import map_to_stored
 from fusionray.video.writer import VideoWriter
 
 # Frames that go through the generator together, and groups of them that wait or are computed at the same time.
 GROUP_FRAMES, GROUPS_AHEAD = 4, 2
 
-Progress = Callable[[], object]
+
+@dataclass(frozen=True, eq=False)
+class PlannedFace:
+    """A face to fuse: its five points, in pixels of the searched pictures, and the number of its source.
+
+    `found`: false where a gap was filled.
+    """
+
+    points: Points
+    source: int
+    found: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class FramePlan:
+    """The faces to fuse, by the number of the frame."""
+
+    faces: Mapping[int, list[PlannedFace]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tracks: Sequence[Track], sources: Mapping[int, int], longest_gap: int = LONGEST_LOSS) -> FramePlan:
+        """Fill the gaps of tracks, and smooth them. `sources`: the number of the source by that of the track."""
+        faces: dict[int, list[PlannedFace]] = defaultdict(list)
+        for number, source in sorted(sources.items()):
+            for part in map(smooth, fill_gaps(tracks[number], longest_gap)):
+                for frame, points, found in zip(part.frames.tolist(), part.landmarks, part.found.tolist(), strict=True):
+                    faces[frame].append(PlannedFace(points, source, found))
+        return cls(dict(faces))
+
+    def part(self, first: int, count: int) -> FramePlan:
+        """Return the plan of some frames, which count from the first of them."""
+        frames = (frame for frame in range(first, first + count) if frame in self.faces)
+        return FramePlan({frame - first: self.faces[frame] for frame in frames})
+
+    @property
+    def num_faces(self) -> int:
+        """Count the faces of all frames."""
+        return sum(map(len, self.faces.values()))
 
 
 @dataclass(frozen=True, eq=False)
 class FaceRegion:
     """A face of a frame: the box of its pixels, these pixels, and the map from them to the crop."""
 
-    planes: FramePlanes
+    frame: VideoFrame
     box: Box
     pixels: Image
     matrix: Matrix
+    source: int
 
 
-def find_tracks(reader: VideoReader, fuser: Fuser, progress: Progress, *, with_identities: bool) -> list[Track]:
-    """Find the faces of a whole video; points of the tracks are in pixels of the stored frame, before its rotation.
-
-    Raises: VideoRejected; ImageRejected if the model cannot tell identities apart.
-    """
-    description = reader.description
-    detector = fuser.preprocessor.detector
-    embed = fuser.preprocessor.embed_face if with_identities else None
-    tracker = FaceTracker(detector, FaceFollower(), embed=embed)
-    # One for the whole video: each reformatter keeps memory for every frame that it has seen.
-    reformatter = VideoReformatter()
-    for frame in reader.frames():
-        image = np.asarray(reformatter.reformat(frame, format="rgb24").to_ndarray(), np.uint8)
-        tracker.add(turn_upright(image, description.rotation))
-        progress()
-    size = (description.width, description.height)
-    return [turn_points(track, description.rotation, size) for track in tracker.finish()]
-
-
-@dataclass(frozen=True, eq=False)
-class FramePlan:
-    """Which faces of a video are fused: `points` of each, by the number of the frame, in pixels of the stored frame.
-
-    `source`: the encoded source, which all of them get.
-    """
-
-    points: dict[int, list[Points]]
-    source: FloatArray
-
-    @classmethod
-    def of(cls, tracks: Iterable[Track], source: FloatArray, longest_gap: int = LONGEST_LOSS) -> FramePlan:
-        """Fill the gaps of tracks, and smooth them."""
-        points: dict[int, list[Points]] = defaultdict(list)
-        for track in tracks:
-            for part in map(smooth, fill_gaps(track, longest_gap)):
-                for frame, landmarks in zip(part.frames.tolist(), part.landmarks, strict=True):
-                    points[frame].append(landmarks)
-        return cls(points, source)
-
-    @property
-    def num_faces(self) -> int:
-        """Count the faces of all frames."""
-        return sum(map(len, self.points.values()))
-
-
-def fuse_frames(reader: VideoReader, writer: VideoWriter, fuser: Fuser, plan: FramePlan, progress: Progress) -> None:
-    """Fuse the planned faces of a video, and write all of its frames in their order.
+def fuse_segment(
+    reader: VideoReader,
+    segment: Segment,
+    plan: FramePlan,
+    fuser: Fuser,
+    sources: Sequence[FloatArray],
+    *,
+    path: Path,
+    settings: EncoderSettings,
+    progress: Progress,
+) -> StageSeconds:
+    """Fuse the planned faces of a segment, and write all of its frames in their order to `path`, without sound.
 
     Frames are decoded, fused and encoded at the same time, each a few frames ahead of the next stage.
 
-    Raises: VideoRejected.
+    Returns: the seconds of each stage. Raises: VideoRejected, VideoNotWritten.
     """
-    space = reader.description.space
+    seconds = StageSeconds()
+    group_fuser = GroupFuser(reader.description, fuser, sources)
 
-    def work(group: list[tuple[av.VideoFrame, list[Points]]]) -> list[av.VideoFrame]:
-        fuse_group(group, space, fuser, plan.source)
+    def work(group: list[tuple[VideoFrame, list[PlannedFace]]]) -> list[VideoFrame]:
+        with seconds.measure("fuse"):
+            group_fuser.fuse(group)
         return [frame for frame, _ in group]
 
-    for frames in map_ahead(work, group_frames(reader, plan), at_once=GROUPS_AHEAD):
-        for frame in frames:
-            writer.write(frame)
-            progress()
+    frames = seconds.measure_each("decode", reader.read_frames(segment.start, segment.end))
+    with VideoWriter(path, reader.description, settings=settings) as writer:
+        for group in map_ahead(work, group_frames(frames, plan), at_once=GROUPS_AHEAD):
+            for frame in group:
+                with seconds.measure("encode"):
+                    writer.write(frame)
+                progress()
+    return seconds
 
 
-def group_frames(reader: VideoReader, plan: FramePlan) -> Iterator[list[tuple[av.VideoFrame, list[Points]]]]:
+def group_frames(frames: Iterator[VideoFrame], plan: FramePlan) -> Iterator[list[tuple[VideoFrame, list[PlannedFace]]]]:
     """Yield the frames with their faces, a few at a time."""
-    group: list[tuple[av.VideoFrame, list[Points]]] = []
-    for number, frame in enumerate(reader.frames()):
-        group.append((frame, plan.points.get(number, [])))
+    group: list[tuple[VideoFrame, list[PlannedFace]]] = []
+    for number, frame in enumerate(frames):
+        group.append((frame, plan.faces.get(number, [])))
         if len(group) == GROUP_FRAMES:
             yield group
             group = []
@@ -123,34 +136,46 @@ def group_frames(reader: VideoReader, plan: FramePlan) -> Iterator[list[tuple[av
         yield group
 
 
-def fuse_group(
-    group: Sequence[tuple[av.VideoFrame, list[Points]]], space: ColourSpace, fuser: Fuser, source: FloatArray
-) -> None:
-    """Fuse the faces of some frames in one batch, in place."""
-    size = fuser.preprocessor.size
-    regions = [
-        cut_region(FramePlanes.of(frame, space), estimate_alignment(points, fuser.preprocessor.template, size), size)
-        for frame, faces in group
-        for points in faces
-    ]
-    if not regions:
-        return
-    crops = np.stack([warp_crop(region.pixels, region.matrix, size) for region in regions])
-    fused = fuser.crop_fuser.fuse(np.repeat(source[None], len(crops), axis=0), crops)
-    masks: NDArray[Any] = fused.masks * edge_mask(fused.masks.shape[1])
-    for region, crop, mask in zip(regions, fused.crops, masks, strict=True):
-        pasted = region.pixels.copy()
-        paste_crop(pasted, np.ascontiguousarray(crop), mask, region.matrix)
-        region.planes.write(region.box, region.pixels, pasted)
+class GroupFuser:
+    """Fuses the faces of some frames of a video in one batch, in place. `sources`: encoded, by their numbers."""
 
+    def __init__(self, description: VideoDescription, fuser: Fuser, sources: Sequence[FloatArray]) -> None:
+        self.fuser = fuser
+        self.sources = sources
+        to_stored = map_to_stored(
+            description.width,
+            description.height,
+            SEARCH_SIDE,
+            orientation=description.orientation,
+            sample_aspect=description.sample_aspect,
+        )
+        self.from_stored = np.vstack([invert_affine(to_stored), [0, 0, 1]])
 
-def cut_region(planes: FramePlanes, matrix: Matrix, size: int) -> FaceRegion:
-    """Read the pixels under a crop; a face outside of the frame has none, and the nearest pixel stands for it."""
-    left, top, right, bottom = region_under(matrix, size, size, planes.luma)
-    width, height = planes.luma.shape[1], planes.luma.shape[0]
-    left, top = min(left, width - 1), min(top, height - 1)
-    # Chroma covers two pixels: a region begins with a whole sample.
-    box = (left - left % 2, top - top % 2, max(right, left + 1), max(bottom, top + 1))
-    inside = matrix.copy()
-    inside[:, 2] += matrix[:, :2] @ box[:2]
-    return FaceRegion(planes, box, planes.read(box), inside)
+    def fuse(self, group: Sequence[tuple[VideoFrame, list[PlannedFace]]]) -> None:
+        """Fuse the planned faces of frames."""
+        size = self.fuser.preprocessor.size
+        regions = [region for frame, faces in group for face in faces if (region := self.cut(frame, face)) is not None]
+        if not regions:
+            return
+        crops = np.stack([warp_crop(region.pixels, region.matrix, size) for region in regions])
+        fused = self.fuser.crop_fuser.fuse(np.stack([self.sources[region.source] for region in regions]), crops)
+        masks: NDArray[Any] = fused.masks * edge_mask(fused.masks.shape[1])
+        for region, crop, mask in zip(regions, fused.crops, masks, strict=True):
+            pasted = region.pixels.copy()
+            paste_crop(pasted, np.ascontiguousarray(crop), mask, region.matrix)
+            changed = (pasted != region.pixels).any(2).astype(np.float32)
+            blend_region(region.frame, region.box, pasted, changed)
+
+    def cut(self, frame: VideoFrame, face: PlannedFace) -> FaceRegion | None:
+        """Read the pixels under the crop of a face; None if it lies outside of the frame."""
+        size = self.fuser.preprocessor.size
+        to_crop = estimate_alignment(face.points, self.fuser.preprocessor.template, size)
+        # Stored pixels are turned, mirrored and stretched against those in which the points are.
+        matrix = np.asarray(to_crop @ self.from_stored)
+        left, top, right, bottom = region_under(matrix, size, size, np.empty((frame.height, frame.width), bool))
+        if left >= right or top >= bottom:
+            return None
+        box = (left, top, right - left, bottom - top)
+        inside = matrix.copy()
+        inside[:, 2] += matrix[:, :2] @ (left, top)
+        return FaceRegion(frame, box, read_region(frame, box), inside, face.source)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.video.tracks import Track
+from fusionray.video.tracks import Track, to_unit
 
 # Mean cosine from which the tracks of two groups show one person.
 SAME_PERSON = 0.45
@@ -76,8 +76,7 @@ def identity_of(track: Track) -> NDArray[np.float32]:
 def describe(numbers: Sequence[int], tracks: Sequence[Track]) -> Person:
     """Build a person of tracks; a long track counts more."""
     weighted = [len(tracks[number]) * identity_of(tracks[number]) for number in numbers]
-    identity = np.asarray(np.sum(weighted, axis=0), np.float32)
-    return Person(tuple(sorted(numbers)), (identity / max(1e-12, float(np.linalg.norm(identity)))).astype(np.float32))
+    return Person(tuple(sorted(numbers)), to_unit(np.sum(weighted, axis=0)))
 
 
 def choose_sources(people: Sequence[Person], references: Sequence[NDArray[np.float32]], least: float) -> dict[int, int]:

@@ -1,131 +1,131 @@
-"""Read a region of a frame's planes as RGB, and write what changed in it back; the rest keeps its bits.
+"""Read a region of a frame as sRGB, and blend a changed region back into the planes.
 
-What is written is a difference: what a face model changed in RGB, as a difference of the planes. Where nothing changed
-nothing is rounded, and colours that RGB of 8 bits cannot hold - more bits, highlights, what is outside of the gamut -
-stay in what is added to.
+A frame is never converted as a whole: only the samples of the region, and a rim of chroma, are touched.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import av
 import cv2
 import numpy as np
+from av import VideoFrame
 from numpy.typing import NDArray
 
-from fusionray.faces.face import Image
-from fusionray.video.colour import ColourSpace, FloatArray
+from fusionray.faces.face import FloatMap, Image
+from fusionray.video.colour import ColourMap, Floats, map_of
+from fusionray.video.pixel_layout import Samples, view_planes
+from fusionray.video.region import Box, Region, find_region
 
-PlaneArray = NDArray[Any]
-# Formats whose planes are edited where they are, with the bits of a value; frames of other formats are converted.
-PLANAR = {
-    **{f"yuv{layout}p": 8 for layout in ("420", "422", "444")},
-    **{f"yuvj{layout}p": 8 for layout in ("420", "422", "444")},
-    **{f"yuv{layout}p{bits}le": bits for layout in ("420", "422", "444") for bits in (10, 12)},
-}
-Box = tuple[int, int, int, int]
-"""Left, top, right, bottom (exclusive), in pixels of the stored frame."""
-# What a smoothed chroma sample reads beside the region, so that its edge is no edge of the picture.
-RIM = 4
+# A pixel that changes by so much (of 255) keeps nothing of what sRGB cannot show of it.
+_CHANGE_OF_CONTENT = 64.0
 
 
-@dataclass(frozen=True, eq=False)
-class FramePlanes:
-    """Luma [H,W] and two chroma planes of a frame, uint8 or uint16, which share the frame's memory.
+def read_region(frame: VideoFrame, box: Box) -> Image:
+    """Read a box of a frame as uint8 sRGB [height, width, 3], as stored: the display matrix is not applied.
 
-    `across` and `down`: luma pixels for one chroma pixel, 1 or 2. `space`: what the planes mean. Chroma lies at the
-    left luma pixel of two, and between the rows, as in nearly all videos (MPEG-2 and H.264).
+    HDR pictures are mapped around a reference white of 203 nits (`transfer`).
+
+    Raises:
+        ValueError: the box is empty or leaves the frame.
+        VideoRejected: with the reason "pixel_format" or "colour_matrix".
     """
-
-    luma: PlaneArray
-    chroma: tuple[PlaneArray, PlaneArray]
-    across: int
-    down: int
-    space: ColourSpace
-
-    @classmethod
-    def of(cls, frame: av.VideoFrame, space: ColourSpace) -> FramePlanes:
-        """See the planes of a writable frame of one of the PLANAR formats."""
-        kind: Any = np.uint8 if space.bits == 8 else np.dtype("<u2")
-        width, height = frame.width, frame.height
-        chroma = (frame.format.chroma_width(width), frame.format.chroma_height(height))
-
-        def view(number: int, columns: int, rows: int) -> PlaneArray:
-            plane = frame.planes[number]
-            lines: PlaneArray = np.frombuffer(memoryview(plane), kind).reshape(plane.height, -1)
-            return lines[:rows, :columns]
-
-        return cls(
-            view(0, width, height),
-            (view(1, *chroma), view(2, *chroma)),
-            1 if chroma[0] == width else 2,
-            1 if chroma[1] == height else 2,
-            space,
-        )
-
-    def read(self, box: Box) -> Image:
-        """Read a region as uint8 RGB [h,w,3], as a face model takes it; HDR is mapped around the reference white."""
-        signal = transform(self.stored(box), *self.space.to_rgb)
-        return np.asarray(np.rint(self.space.show(signal) * 255), np.uint8)
-
-    def stored(self, box: Box) -> FloatArray:
-        """Read a region as stored values over the largest one, [h,w,3], chroma enlarged to the size of luma."""
-        left, top, right, bottom = box
-        shape = (right - left, bottom - top)
-        planes = [self.luma[top:bottom, left:right].astype(np.float32)]
-        for plane in self.chroma:
-            # Chroma sample c lies at luma pixel across * c, and at down * c + (down - 1) / 2.
-            matrix = np.array([[1 / self.across, 0, 0], [0, 1 / self.down, (1 / self.down - 1) / 2]])
-            first = (max(0, left // self.across - 1), max(0, top // self.down - 1))
-            last = (right // self.across + 2, bottom // self.down + 2)
-            part = plane[first[1] : last[1], first[0] : last[0]].astype(np.float32)
-            matrix[:, 2] += matrix[:, :2] @ (left, top) - first
-            flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-            planes.append(np.asarray(cv2.warpAffine(part, matrix, shape, flags=flags, borderMode=cv2.BORDER_REPLICATE)))
-        return np.asarray(np.dstack(planes) / np.float32(self.space.largest), np.float32)
-
-    def write(self, box: Box, before: Image, after: Image) -> None:
-        """Add to the planes what changed in a region from `before`, as `read` gave it, to `after`, both uint8 RGB."""
-        changed = np.any(before != after, axis=2)
-        rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
-        if not len(rows):
-            return
-        # Whole chroma samples, and a rim in which nothing changed.
-        low = np.array([columns[0], rows[0]]) + box[:2] - RIM
-        high = np.array([columns[-1], rows[-1]]) + box[:2] + RIM + 1
-        low = np.maximum(low - low % 2, (box[0] + box[0] % 2, box[1] + box[1] % 2))
-        high = np.minimum(high + high % 2, box[2:])
-        part = np.s_[low[1] - box[1] : high[1] - box[1], low[0] - box[0] : high[0] - box[0]]
-        signals = [
-            self.space.restore(picture[part].astype(np.float32) / np.float32(255)) for picture in (before, after)
-        ]
-        difference = transform(signals[1] - signals[0], self.space.from_rgb[0], np.zeros(3, np.float32))
-        difference *= self.space.largest
-        left, top = int(low[0]), int(low[1])
-        self.add(self.luma, difference[..., 0], left, top)
-        for number, plane in enumerate(self.chroma, 1):
-            reduced = self.reduce(np.ascontiguousarray(difference[..., number]))
-            self.add(plane, reduced, left // self.across, top // self.down)
-
-    def reduce(self, plane: FloatArray) -> FloatArray:
-        """Reduce a plane [h,w] that begins at even pixels to the size of chroma, where its samples lie."""
-        if self.across == 2:
-            smooth = cv2.filter2D(plane, -1, np.array([[0.25, 0.5, 0.25]]), borderType=cv2.BORDER_REPLICATE)
-            plane = np.asarray(smooth, np.float32)[:, ::2]
-        if self.down == 2:
-            even = np.vstack([plane, plane[-1:]]) if len(plane) % 2 else plane
-            plane = np.asarray((even[::2] + even[1::2]) / 2, np.float32)
-        return plane
-
-    def add(self, plane: PlaneArray, difference: FloatArray, left: int, top: int) -> None:
-        """Add a difference to a part of a plane, rounded, within its values."""
-        part = plane[top : top + len(difference), left : left + difference.shape[1]]
-        step = difference[: part.shape[0], : part.shape[1]]
-        part[...] = np.clip(np.rint(part + step), 0, self.space.largest).astype(plane.dtype)
+    colours = map_of(frame)
+    region = find_region(box, frame, colours.layout)
+    codes = _read_codes(view_planes(frame, colours.layout), region, colours)
+    return np.ascontiguousarray(region.cut_box(colours.codes_to_rgb(codes)))
 
 
-def transform(pixels: FloatArray, matrix: FloatArray, offset: FloatArray) -> FloatArray:
-    """Apply a matrix [3,3] and an offset [3] to pixels [h,w,3]."""
-    return np.asarray(cv2.transform(pixels, np.column_stack([matrix, offset])), np.float32)
+def blend_region(frame: VideoFrame, box: Box, rgb: Image | Floats, mask: FloatMap) -> None:
+    """Blend a changed box into a frame, in place: `rgb` [height, width, 3] by the weights `mask` [height, width].
+
+    `rgb` is uint8, or float32 of 0 to 1; weights are 0 to 1. The blend happens in the codes of the planes: a code whose
+    pixels all have weight 0 keeps its bits, and alpha does. What sRGB cannot show of the old picture (fine steps, wide
+    colours, the highlights of HDR) is kept in full where `rgb` is what `read_region` gives, and the less the more it
+    differs, up to a quarter of the scale: an unchanged region keeps every bit, and a new face has no trace of the old.
+
+    Raises:
+        ValueError: the box is empty or leaves the frame, or the shapes differ from it.
+        VideoRejected: with the reason "pixel_format" or "colour_matrix".
+    """
+    colours = map_of(frame)
+    find_region(box, frame, colours.layout)
+    if rgb.shape != (box[3], box[2], 3) or mask.shape != (box[3], box[2]):
+        raise ValueError(f"rgb {rgb.shape} and mask {mask.shape} differ from the box of {box[2]} x {box[3]} pixels")
+    shown = _find_shown(mask)
+    if shown is None:
+        return
+    rows, columns = shown
+    inner = (box[0] + columns.start, box[1] + rows.start, columns.stop - columns.start, rows.stop - rows.start)
+    region = find_region(inner, frame, colours.layout)
+    # Frames that the decoder still needs for later ones are copied first.
+    frame.make_writable()
+    planes = view_planes(frame, colours.layout)
+    weight = region.surround(np.clip(mask[rows, columns], 0, 1), 0)
+    change = _map_change(planes, rgb[rows, columns], region, colours)
+    _write_codes(planes, region, colours.layout.bits, change, weight)
+
+
+def _find_shown(mask: FloatMap) -> tuple[slice, slice] | None:
+    """Find the rows and columns that have a weight; None if there are none."""
+    rows, columns = np.flatnonzero((mask > 0).any(1)), np.flatnonzero((mask > 0).any(0))
+    if not len(rows):
+        return None
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Change:
+    """Codes of a region by plane [h, w]: the new ones, and those that sRGB shows of the old picture; `kept` [h, w] is
+    the share of the rest of the old picture that stays."""
+
+    new: Sequence[Floats]
+    known: Sequence[Floats]
+    kept: Floats
+
+
+def _map_change(planes: list[Samples], rgb: Image | Floats, region: Region, colours: ColourMap) -> _Change:
+    before = colours.codes_to_rgb(_read_codes(planes, region, colours))
+    whole_scale = 1 if rgb.dtype == np.uint8 else 255
+    # Of the same kind as the new picture, which lies within it.
+    after: NDArray[Any] = before.copy() if rgb.dtype == np.uint8 else before * np.float32(1 / 255)
+    box, rgb = region.cut_box(after), np.ascontiguousarray(rgb, after.dtype)
+    red, green, blue = cv2.split(cv2.absdiff(box, rgb))
+    change = cv2.max(cv2.max(red, green), blue) * np.float32(whole_scale / _CHANGE_OF_CONTENT)
+    box[...] = rgb
+    kept = region.surround(np.maximum(1 - change, 0), 1)
+    return _Change(cv2.split(colours.rgb_to_codes(after)), cv2.split(colours.rgb_to_codes(before)), kept)
+
+
+def _read_codes(planes: list[Samples], region: Region, colours: ColourMap) -> Floats:
+    """Read the codes of a region, float32 [h, w, 3], chroma interpolated."""
+    luma = region.view_luma(planes[0]).astype(np.float32)
+    if colours.layout.is_grey:
+        neutral = np.full_like(luma, 1 << (colours.layout.bits - 1))
+        return np.dstack([luma, neutral, neutral])
+    chroma = [region.enlarge_chroma(region.view_chroma(plane)) for plane in planes[1:]]
+    return np.asarray(cv2.merge([luma, *chroma]))
+
+
+def _write_codes(planes: list[Samples], region: Region, bits: int, change: _Change, weight: Floats) -> None:
+    top = (1 << bits) - 1
+    _blend_plane(region.view_luma(planes[0]), change.new[0], change.known[0], change.kept, weight, top=top)
+    kept, weight = region.average_to_chroma(change.kept), region.average_to_chroma(weight)
+    for index, plane in enumerate(planes[1:], 1):
+        new, known = (region.reduce_to_chroma(codes[index]) for codes in (change.new, change.known))
+        _blend_plane(region.view_chroma(plane), new, known, kept, weight, top=top)
+
+
+def _blend_plane(plane: Samples, new: Floats, known: Floats, kept: Floats, weight: Floats, *, top: int) -> None:
+    """Write old + weight * (new - old + kept * (old - known)): exactly old for a weight of 0, or if nothing changed."""
+    old = plane.astype(np.float32)
+    change = cv2.subtract(old, known)
+    change *= kept
+    change += cv2.subtract(new, old)
+    change *= weight
+    change += old
+    # The sum with 0 rounds, and saturates at the ends of the type.
+    codes = cv2.add(change, 0, dtype=cv2.CV_8U if plane.dtype == np.uint8 else cv2.CV_16U)
+    plane[...] = codes if plane.dtype == np.uint8 else np.minimum(codes, top)

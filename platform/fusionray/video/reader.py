@@ -1,183 +1,177 @@
-"""Read a video: what it is, and its frames with the times at which they are shown."""
+"""Read the frames of a video in the order and at the times in which they are shown."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import av
-import av.error
-from av.video.reformatter import Colorspace
+from av import Packet, VideoFrame
+from av.container import InputContainer
+from av.video.stream import VideoStream
 
-from fusionray.errors import InputMissing, VideoRejected
-from fusionray.video.colour import ColourSpace, MatrixName, Transfer
-from fusionray.video.planes import PLANAR
+from fusionray.errors import VideoRejected
+from fusionray.video.animation import read_webp
+from fusionray.video.description import describe_video
+from fusionray.video.opening import VideoLimits, open_video
 
-# 8K, with room for upright phones; a header may state any size.
-MAX_PIXELS = 8192 * 8192
-# Packets in a row that cannot be decoded: a video that is damaged for longer is not worth going on.
-MOST_DAMAGED = 250
-# FFmpeg's numbers of matrices, transfers and ranges (libavutil/pixfmt.h).
-MATRICES: dict[int, MatrixName] = {1: "bt709", 4: "bt601", 5: "bt601", 6: "bt601", 9: "bt2020", 10: "bt2020"}
-TRANSFERS: dict[int, Transfer] = {16: "pq", 18: "hlg"}
-FULL_RANGE = 2
-# Players take a video without tags for BT.709 from this height on.
-HD_LINES = 720
-# What frames of other formats are converted to.
-CONVERTED_FORMAT = "yuv444p"
-
-
-@dataclass(frozen=True)
-class VideoDescription:
-    """A video stream: `width` and `height` as stored, before `rotation`, in degrees counter-clockwise.
-
-    `rate`: frames a second on average, None if unknown; `num_frames` by the header, 0 if unknown; `time_base`: seconds
-    of one unit of time; `sample_aspect`: width of a pixel over its height; `colour` numbers are FFmpeg's: primaries,
-    transfer, matrix, range.
-    """
-
-    width: int
-    height: int
-    pixel_format: str
-    time_base: Fraction
-    rate: Fraction | None
-    num_frames: int
-    rotation: int
-    sample_aspect: Fraction | None
-    colour: tuple[int, int, int, int]
-
-    @property
-    def space(self) -> ColourSpace:
-        """Return what the planes of its frames mean."""
-        _, transfer, matrix, color_range = self.colour
-        default: MatrixName = "bt709" if min(self.width, self.height) >= HD_LINES else "bt601"
-        converted = self.pixel_format not in PLANAR
-        return ColourSpace(
-            "bt709" if converted else MATRICES.get(matrix, default),
-            not converted and (color_range == FULL_RANGE or self.pixel_format.startswith("yuvj")),
-            TRANSFERS.get(transfer, "sdr"),
-            8 if converted else PLANAR[self.pixel_format],
-        )
-
-    @property
-    def frame_format(self) -> str:
-        """Return the pixel format in which frames are given."""
-        return self.pixel_format if self.pixel_format in PLANAR else CONVERTED_FORMAT
+# How far before a time a seek goes back, in seconds, until it finds a key frame that is shown before it.
+_SEEK_STEPS = (0, 1, 5, 30, 300)
+# These containers know only when frames are decoded. As many are shown as are decoded, so the earliest of these times
+# is when the next frame is shown.
+_WITHOUT_TIMES = {"avi"}
 
 
 class VideoReader:
-    """An open video; a context manager. Frames are read once, from the start.
+    """A video file. Each iteration opens it anew, so several may run at once; nothing stays open between them.
 
-    `num_damaged` counts the packets that could not be decoded so far.
+    `num_damaged` counts frames that were skipped, or decoded with faults, by all iterations so far. Interlaced frames
+    are given as they are stored: two fields in one picture, `frame.interlaced_frame` set.
 
-    Raises: InputMissing if there is no such file; VideoRejected if it is no video, or too large.
+    Raises:
+        InputMissing: there is no such file.
+        VideoRejected: see `describe_video`.
     """
 
-    def __init__(self, path: str | Path, *, max_pixels: int = MAX_PIXELS) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path, limits: VideoLimits | None = None) -> None:
+        self.path = path
+        self.limits = limits or VideoLimits()
+        self.description = describe_video(path, self.limits)
         self.num_damaged = 0
-        if not self.path.is_file():
-            raise InputMissing(f"{path}: no such video file; check the path")
-        try:
-            self.container = av.open(str(self.path))
-        except av.error.FFmpegError as error:
-            raise VideoRejected(f"{path}: is not a video that can be read ({error.strerror}); convert it") from None
-        try:
-            self.stream = self.choose_stream(max_pixels)
-            self.decoded = self.decode()
-            first = next(self.decoded, None)
-            if first is None:
-                raise VideoRejected(f"{path}: has no frame that can be decoded; the file is empty or damaged")
-            self.description = self.describe(first)
-            self.decoded = chain([first], self.decoded)
-        except BaseException:
-            self.container.close()
-            raise
 
-    def __enter__(self) -> VideoReader:
-        return self
+    def read_frames(self, start: Fraction | None = None, end: Fraction | None = None) -> Iterator[VideoFrame]:
+        """Yield the frames with start <= time < end (seconds, None: no bound), each time later than the one before.
 
-    def __exit__(self, *_: object) -> None:
-        self.container.close()
+        Times are exact: `frame_time`. Decoding starts at a key frame that is shown no later than `start`. Damaged
+        frames are skipped and counted. Frames may be edited in place: `planes.blend_region` copies what is shared.
 
-    def choose_stream(self, max_pixels: int) -> Any:
-        """Choose the first video stream that is no cover picture.
-
-        Raises: VideoRejected.
+        Raises:
+            VideoRejected: with the reason "damaged" after too many damaged frames, or "size_changed".
         """
-        pictures = av.stream.Disposition.attached_pic
-        streams = [stream for stream in self.container.streams.video if not stream.disposition & pictures]
-        if not streams:
-            raise VideoRejected(f"{self.path}: has no video stream; choose a file that shows something")
-        width, height = streams[0].codec_context.width, streams[0].codec_context.height
-        if not width * height:
-            raise VideoRejected(
-                f"{self.path}: FFmpeg cannot decode it (it finds no size); convert it, to .mp4 for example"
-            )
-        if width * height > max_pixels:
-            raise VideoRejected(
-                f"{self.path}: has frames of {width} x {height} pixels; {max_pixels} pixels are the limit"
-            )
-        streams[0].thread_type = "AUTO"
-        return streams[0]
-
-    def describe(self, first: av.VideoFrame) -> VideoDescription:
-        """Describe the stream: by its first frame, which knows more than the header does."""
-        context = self.stream.codec_context
-        # A frame without tags leaves what the stream says.
-        colour = (
-            int(context.color_primaries), int(context.color_trc), int(context.colorspace), int(context.color_range)
-        )  # fmt: skip
-        return VideoDescription(
-            first.width,
-            first.height,
-            first.format.name,
-            self.stream.time_base,
-            self.stream.average_rate or None,
-            self.stream.frames,
-            first.rotation % 360,
-            self.stream.sample_aspect_ratio or None,
-            colour,
-        )
-
-    def frames(self) -> Iterator[av.VideoFrame]:
-        """Yield the frames in the order in which they are shown, each writable, in `description.frame_format`.
-
-        Interlaced frames are given as they are stored, both fields in one. A packet that cannot be decoded is counted
-        and left out. Raises: VideoRejected if too many in a row cannot, or the size of the frames changes.
-        """
-        for frame in self.decoded:
-            if (frame.width, frame.height) != (self.description.width, self.description.height):
-                raise VideoRejected(
-                    f"{self.path}: its frames change to {frame.width} x {frame.height} pixels; "
-                    "cut it there, and use the parts"
-                )
-            yield self.make_editable(frame)
-
-    def make_editable(self, frame: av.VideoFrame) -> av.VideoFrame:
-        """Return the frame with planes of its own, which may be changed: the decoder needs its for later frames."""
-        if frame.format.name in PLANAR:
-            frame.make_writable()
-            return frame
-        return frame.reformat(format=CONVERTED_FORMAT, dst_colorspace=Colorspace.ITU709)
-
-    def decode(self) -> Iterator[av.VideoFrame]:
-        """Yield the frames that can be decoded."""
-        damaged = 0
-        for packet in self.container.demux(self.stream):
-            try:
-                frames = packet.decode()
-            except av.error.FFmpegError as error:
-                damaged += 1
-                self.num_damaged += 1
-                if damaged > MOST_DAMAGED:
-                    raise VideoRejected(
-                        f"{self.path}: {damaged} packets in a row cannot be decoded ({error.strerror}); repair it first"
-                    ) from None
+        last: Fraction | None = None
+        for frame in self._decode(start):
+            time = frame_time(frame)
+            if last is not None and time <= last:
+                self._count_damage("its times run backwards")
                 continue
-            damaged = 0 if frames else damaged
-            yield from frames
+            last = time
+            if end is not None and time >= end:
+                return
+            if start is None or time >= start:
+                yield frame
+
+    def list_packets(self) -> Iterator[tuple[Fraction | None, bool]]:
+        """Yield when each frame that is shown is, and whether it is a key frame, in the order of decoding; none is
+        decoded. The time is None in containers that do not know it, such as AVI.
+
+        Raises:
+            VideoRejected: with the reason "damaged" after too many damaged packets.
+        """
+        if self.description.container == "webp":
+            yield from ((frame_time(frame), False) for frame in read_webp(self.path, self.limits))
+            return
+        container, stream = open_video(self.path, self.limits)
+        with container:
+            for packet in self._read_packets(container, stream):
+                if packet.size and not packet.is_discard:
+                    yield None if packet.pts is None else packet.pts * packet.time_base, packet.is_keyframe
+
+    def _decode(self, start: Fraction | None) -> Iterator[VideoFrame]:
+        if self.description.container == "webp":
+            yield from read_webp(self.path, self.limits)
+            return
+        container, stream = self._open_at(start)
+        with container:
+            following: int | None = None
+            decoding_times: list[int] = []
+            for packet in self._read_packets(container, stream):
+                if packet.dts is not None and container.format.name in _WITHOUT_TIMES:
+                    heapq.heappush(decoding_times, packet.dts)
+                for frame in self._decode_packet(packet):
+                    if decoding_times:
+                        frame.pts = heapq.heappop(decoding_times)
+                    following = _set_time(frame, stream, following) + max(frame.duration, 1)
+                    self._check_frame(frame)
+                    yield frame
+
+    def _open_at(self, start: Fraction | None) -> tuple[InputContainer, VideoStream]:
+        """Open the file at a key frame that is shown no later than `start`: containers seek by the time of decoding."""
+        container, stream = open_video(self.path, self.limits)
+        if start is None:
+            return container, stream
+        for back in _SEEK_STEPS:
+            if self._seek(container, stream, start - back, start):
+                return container, stream
+        # Before the first key frame, or in a file without an index: read from its beginning.
+        container.close()
+        return open_video(self.path, self.limits)
+
+    def _seek(self, container: InputContainer, stream: VideoStream, place: Fraction, start: Fraction) -> bool:
+        assert stream.time_base is not None
+        try:
+            container.seek(int(place / stream.time_base), stream=stream)
+            first = next((packet for packet in self._read_packets(container, stream) if packet.is_keyframe), None)
+            container.seek(int(place / stream.time_base), stream=stream)
+        except av.FFmpegError:
+            return False
+        return first is not None and first.pts is not None and first.pts * first.time_base <= start
+
+    def _read_packets(self, container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
+        while True:
+            try:
+                yield from container.demux(stream)
+            except av.FFmpegError as error:
+                # The demuxer finds the next packet by itself.
+                self._count_damage(str(error.strerror))
+            else:
+                return
+
+    def _decode_packet(self, packet: Packet[VideoStream]) -> list[VideoFrame]:
+        try:
+            return packet.decode()
+        except av.FFmpegError as error:
+            self._count_damage(str(error.strerror))
+            return []
+
+    def _check_frame(self, frame: VideoFrame) -> None:
+        described = self.description
+        if (frame.width, frame.height, frame.format.name) != (
+            described.width,
+            described.height,
+            described.pixel_format,
+        ):
+            raise VideoRejected(
+                "size_changed",
+                f"{self.path}: at {float(frame_time(frame)):.3f} s its pictures change from {described.width} x "
+                f"{described.height} {described.pixel_format} to {frame.width} x {frame.height} {frame.format.name}; "
+                "cut it there",
+            )
+        if frame.is_corrupt:
+            self._count_damage("frames with faults")
+
+    def _count_damage(self, fault: str) -> None:
+        self.num_damaged += 1
+        if self.num_damaged > self.limits.max_damaged_frames:
+            raise VideoRejected(
+                "damaged",
+                f"{self.path}: more than {self.limits.max_damaged_frames} frames are damaged ({fault}); convert it, or "
+                "raise max_damaged_frames",
+            )
+
+
+def frame_time(frame: VideoFrame) -> Fraction:
+    """Return the time at which a frame is shown, in seconds, exactly."""
+    assert frame.pts is not None
+    assert frame.time_base is not None
+    return frame.pts * frame.time_base
+
+
+def _set_time(frame: VideoFrame, stream: VideoStream, following: int | None) -> int:
+    """Give a frame without a time of its own (raw streams) that of its packet, or of the end of the one before."""
+    if frame.time_base is None:
+        frame.time_base = stream.time_base
+    if frame.pts is None:
+        frame.pts = frame.dts if frame.dts is not None else following or 0
+    return frame.pts

@@ -28,7 +28,7 @@ LONGEST_LOSS = 12
 SAME_FACE = 0.3
 # A lost face is at most so many of its widths away from where it was.
 FARTHEST = 1.0
-# Side of the grey pictures that are compared to find cuts, and how different two of them are across a cut: the mean
+# Side of the summaries that are compared to find cuts, and how different two of them are across a cut: the mean
 # difference of their pixels, of 255. Camera flashes and pans stay below.
 CUT_SIDE, CUT_DIFFERENCE = 32, 36.0
 
@@ -80,18 +80,18 @@ class OpenTrack:
         return Track.of(self.frames[:kept], self.faces[:kept], self.identities)
 
 
-class CutFinder:
-    """Finds the frames that begin a new shot, from the frames in their order."""
+def summarise(image: Image) -> NDArray[np.int16]:
+    """Reduce a frame, uint8 RGB HWC, to the grey picture [32,32] by which cuts are found."""
+    # Some of the rows and columns are enough for a mean; all those of a large frame would cost milliseconds.
+    step = max(1, min(image.shape[:2]) // (8 * CUT_SIDE))
+    part = np.ascontiguousarray(image[::step, ::step])
+    small = cv2.resize(part, (CUT_SIDE, CUT_SIDE), interpolation=cv2.INTER_AREA)
+    return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.int16)
 
-    def __init__(self) -> None:
-        self.before: NDArray[np.int16] | None = None
 
-    def is_cut(self, image: Image) -> bool:
-        """Tell whether a frame, uint8 RGB HWC, begins a new shot; the first frame does."""
-        small = cv2.resize(image, (CUT_SIDE, CUT_SIDE), interpolation=cv2.INTER_AREA)
-        grey = np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.int16)
-        before, self.before = self.before, grey
-        return before is None or float(np.abs(grey - before).mean()) > CUT_DIFFERENCE
+def is_cut(before: NDArray[np.int16], after: NDArray[np.int16]) -> bool:
+    """Tell whether a frame begins a new shot, from the summary of the frame before it and its own."""
+    return float(np.abs(after - before).mean()) > CUT_DIFFERENCE
 
 
 class FaceTracker:
@@ -113,7 +113,9 @@ class FaceTracker:
         self.follower = follower
         self.embed = embed
         self.search_every = search_every if follower is not None else 1
-        self.cuts = CutFinder()
+        # Summaries of the first frame and of the newest one.
+        self.first: NDArray[np.int16] | None = None
+        self.last: NDArray[np.int16] | None = None
         self.open: list[OpenTrack] = []
         self.ended: list[Track] = []
         # The frames since the last search, or cut.
@@ -123,12 +125,14 @@ class FaceTracker:
 
     def add(self, image: Image) -> None:
         """Take the next frame, uint8 RGB HWC, which is kept for some frames."""
-        is_cut = self.cuts.is_cut(image)
-        if is_cut:
+        summary = summarise(image)
+        begins = self.last is None or is_cut(self.last, summary)
+        self.first, self.last = summary if self.first is None else self.first, summary
+        if begins:
             self.end(self.open)
             self.recent.clear()
         lost = self.follow(image)
-        if is_cut or lost or len(self.recent) + 1 >= self.search_every:
+        if begins or lost or len(self.recent) + 1 >= self.search_every:
             self.search(image)
             self.recent.clear()
         else:
@@ -138,7 +142,11 @@ class FaceTracker:
         self.frame += 1
 
     def finish(self) -> list[Track]:
-        """Return all tracks, in the order in which they begin."""
+        """Search the last frame, and return all tracks, in the order in which they begin."""
+        if self.recent:
+            self.frame -= 1
+            self.search(self.recent.pop())
+            self.frame += 1
         self.end(self.open)
         return sorted(self.ended, key=lambda track: int(track.frames[0]))
 
@@ -178,8 +186,8 @@ class FaceTracker:
                 track.misses += 1
         for track in sorted(self.open, key=lambda track: -track.frames[-1]):
             if track.frames[-1] < self.frame and found:
-                nearest = min(found, key=lambda face: distance(face, track.faces[-1]))
-                if distance(nearest, track.faces[-1]) < FARTHEST:
+                nearest = min(found, key=lambda face: distance_between(face.box, track.faces[-1].box))
+                if distance_between(nearest.box, track.faces[-1].box) < FARTHEST:
                     track.add(self.frame, nearest)
                     track.confirm()
                     found = [face for face in found if face is not nearest]
@@ -212,7 +220,7 @@ def share_of(face: Face, other: Face) -> float:
     return shared / max(1e-6, face.area + other.area - shared)
 
 
-def distance(face: Face, other: Face) -> float:
-    """Return how far the middles of two boxes are apart, in widths of the larger one."""
-    middles = face.box[:2] + face.box[2:] / 2 - other.box[:2] - other.box[2:] / 2
-    return float(np.linalg.norm(middles)) / float(max(face.box[2], other.box[2]))
+def distance_between(box: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """Return how far the middles of two boxes [4] are apart, in widths of the larger one."""
+    middles = box[:2] + box[2:] / 2 - other[:2] - other[2:] / 2
+    return float(np.linalg.norm(middles)) / float(max(box[2], other[2]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +45,26 @@ class Track:
             np.stack([face.landmarks for face in faces]),
             np.stack([face.box for face in faces]),
             np.ones(len(frames), bool),
-            None if mean is None else (mean / max(1e-12, float(np.linalg.norm(mean)))).astype(np.float32),
+            None if mean is None else to_unit(mean),
         )
+
+
+def join(before: Track, after: Track) -> Track:
+    """Join two tracks of one face; a long track counts more for the identity."""
+    known = [(len(track), track.identity) for track in (before, after) if track.identity is not None]
+    mean = np.sum([count * identity for count, identity in known], axis=0) if known else None
+    return Track(
+        np.concatenate([before.frames, after.frames]),
+        np.concatenate([before.landmarks, after.landmarks]),
+        np.concatenate([before.boxes, after.boxes]),
+        np.concatenate([before.found, after.found]),
+        None if mean is None else to_unit(mean),
+    )
+
+
+def to_unit(identity: NDArray[Any]) -> NDArray[np.float32]:
+    """Scale an identity [E] to unit length."""
+    return (identity / max(1e-12, float(np.linalg.norm(identity)))).astype(np.float32)
 
 
 def fill_gaps(track: Track, longest: int) -> list[Track]:

@@ -1,34 +1,69 @@
-"""Videos of phones are stored as the sensor lies, with the rotation by which players turn them."""
+"""Show a whole frame upright and small, for the search of faces."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
+from fractions import Fraction
 
+import cv2
 import numpy as np
+from av import VideoFrame
 
-from fusionray.faces.face import Image
-from fusionray.video.tracks import Track
-
-QUARTER = 90
-
-
-def turn_upright(image: Image, rotation: int) -> Image:
-    """Turn a picture by a rotation in degrees counter-clockwise, to the nearest quarter."""
-    return np.ascontiguousarray(np.rot90(image, round(rotation / QUARTER) % 4))
+from fusionray.faces.decode import turn_upright
+from fusionray.faces.face import Image, Matrix
+from fusionray.video.colour import map_of
+from fusionray.video.orientation import upright_to_stored
+from fusionray.video.pixel_layout import view_planes
 
 
-def turn_points(track: Track, rotation: int, size: tuple[int, int]) -> Track:
-    """Return a track of upright pictures in the pixels of the stored ones, which are `size` (width, height).
+@dataclass(frozen=True, eq=False, slots=True)
+class UprightPicture:
+    """A picture of a whole frame. `to_stored` [2, 3] maps its pixels to stored ones of the frame (centres at whole
+    numbers): it turns, mirrors, scales, and undoes the sample aspect."""
 
-    Boxes stay upright; their sides are exchanged at an odd number of quarters.
+    image: Image
+    to_stored: Matrix
+
+
+def read_upright(
+    frame: VideoFrame, longest_side: int, *, orientation: int = 1, sample_aspect: Fraction = Fraction(1)
+) -> UprightPicture:
+    """Read a whole frame as uint8 sRGB, upright, with square pixels and a longest side of at most `longest_side`.
+
+    Planes are reduced before colours are converted, so this costs little more than reading them once.
+
+    Raises:
+        VideoRejected: with the reason "pixel_format" or "colour_matrix".
     """
-    width, height = size
-    landmarks, boxes = track.landmarks, track.boxes
-    for quarter in range(round(rotation / QUARTER) % 4, 0, -1):
-        # The width of the picture before this quarter was made: a pixel (x, y) went to (y, width - 1 - x).
-        across = width if quarter % 2 else height
-        x, y = landmarks[..., 0], landmarks[..., 1]
-        landmarks = np.stack([across - 1 - y, x], axis=-1)
-        left, top, wide, high = boxes.T
-        boxes = np.stack([across - 1 - top - high, left, high, wide], axis=1)
-    return replace(track, landmarks=landmarks.astype(np.float32), boxes=boxes.astype(np.float32))
+    colours = map_of(frame)
+    size = _fit(frame.width, frame.height, longest_side, sample_aspect)
+    planes = [_resize(plane, size) for plane in view_planes(frame, colours.layout)]
+    if len(planes) == 1:
+        planes += [np.full_like(planes[0], 1 << (colours.layout.bits - 1))] * 2
+    image = turn_upright(colours.codes_to_rgb(np.asarray(cv2.merge(planes), np.float32)), orientation)
+    to_stored = map_to_stored(
+        frame.width, frame.height, longest_side, orientation=orientation, sample_aspect=sample_aspect
+    )
+    return UprightPicture(image, to_stored)
+
+
+def map_to_stored(
+    width: int, height: int, longest_side: int, *, orientation: int = 1, sample_aspect: Fraction = Fraction(1)
+) -> Matrix:
+    """Return the map [2, 3] from the upright picture of a stored frame of this size to the frame."""
+    size = _fit(width, height, longest_side, sample_aspect)
+    across, down = width / size[0], height / size[1]
+    to_full = np.array([[across, 0, across / 2 - 0.5], [0, down, down / 2 - 0.5]])
+    turned = np.vstack([upright_to_stored(orientation, *size), [0, 0, 1]])
+    return np.asarray(to_full @ turned)
+
+
+def _fit(width: int, height: int, longest_side: int, sample_aspect: Fraction) -> tuple[int, int]:
+    shown_width = width * float(sample_aspect)
+    scale = min(1.0, longest_side / max(shown_width, height))
+    return max(round(shown_width * scale), 1), max(round(height * scale), 1)
+
+
+def _resize(plane: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    smaller = plane.shape[0] >= size[1] and plane.shape[1] >= size[0]
+    return np.asarray(cv2.resize(plane, size, interpolation=cv2.INTER_AREA if smaller else cv2.INTER_LINEAR))

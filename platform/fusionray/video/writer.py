@@ -1,184 +1,161 @@
-"""Write the edited frames of a video; everything else of it is copied as it is."""
+"""Write an edited video: its frames encoded at their own times, everything else copied from the source."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
-import av
-import av.error
+from av import VideoFrame
+from av.codec.context import Flags
+from av.container import OutputContainer
+from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
+from av.video.stream import VideoStream
 
-from fusionray.errors import VideoRejected
-from fusionray.video.reader import VideoReader
+from fusionray.errors import VideoNotWritten
+from fusionray.video.colour import RANGES
+from fusionray.video.description import VideoDescription
+from fusionray.video.encoders import EncoderSettings, build_options, choose_colour, choose_pixel_format
+from fusionray.video.output_file import MOV_FORMATS, OutputFile
+from fusionray.video.pixel_layout import read_layout
+from fusionray.video.reader import frame_time
 
-# Names of metadata that the container writes itself.
-OWN_METADATA = frozenset({"encoder", "major_brand", "minor_version", "compatible_brands"})
-# Kinds of streams that are copied.
-COPIED = frozenset({"audio", "subtitle", "attachment"})
-# What streams and containers without an average rate are told; the times of frames say the truth.
-FALLBACK_RATE = Fraction(25)
-# Quality settings of encoders that look like their source at a moderate size.
-QUALITIES: dict[str, dict[str, str]] = {
-    "libx264": {"crf": "17", "preset": "medium"},
-    "libx265": {"crf": "19", "preset": "medium", "x265-params": "log-level=error"},
-    "libsvtav1": {"crf": "24", "preset": "6"},
-    "prores_ks": {"profile": "hq"},
-    "ffv1": {"level": "3"},
-    "h264_nvenc": {"cq": "19", "rc": "vbr"},
-    "hevc_nvenc": {"cq": "21", "rc": "vbr"},
-}
-
-
-@dataclass
-class CopiedStreams:
-    """The streams of a video beside its pictures, and their packets in the order in which they are stored."""
-
-    streams: dict[int, Any]
-    packets: Iterator[av.Packet[Any]]
-    waiting: list[av.Packet[Any]] = field(default_factory=list)
-
-    def until(self, seconds: float) -> Iterator[av.Packet[Any]]:
-        """Yield the packets that come before a time, each for its stream in the copy."""
-        while True:
-            packet = self.waiting.pop() if self.waiting else next(self.packets, None)
-            if packet is None:
-                return
-            if packet.dts is not None and float(packet.dts * packet.time_base) > seconds:
-                self.waiting.append(packet)
-                return
-            packet.stream = self.streams[packet.stream.index]
-            yield packet
+# For rate control only, where a video does not state its own; times are never derived from it.
+_RATE_GUESSED = Fraction(25)
+_FIELD_ORDERS = {"progressive": 1, "tt": 2, "bb": 3, "tb": 4, "bt": 5}
 
 
 class VideoWriter:
-    """Writes a video like the one that a reader reads, with its frames encoded anew; a context manager.
+    """Writes a video like `description` to `path`; the suffix chooses the container. Use it in a `with` block.
 
-    The times of frames are kept, whatever they are; rotation, shape of the pixels, tags of colour, sound, subtitles,
-    chapters and metadata are those of the source. `encoder`: a name of FFmpeg; `options`: its settings, by default for
-    a quality like that of the source. The file has its name only when it is complete; after an error there is none.
+    Frames keep their presentation times, as exactly as the container can hold them (MKV: milliseconds). All else comes
+    from `source`, see `OutputFile`; without it, the video is alone. Display matrix, sample aspect, colour tags and
+    field order are kept. HDR mastering and content light are kept by libx264, libx265 and libsvtav1, in the coded
+    video, and not in boxes of the container, which PyAV cannot write; nor can it tell the chroma location (`options`:
+    `chroma_sample_location`), stereo and spherical video.
 
-    Raises: VideoRejected if the encoder is not there, or the container of that name cannot hold a stream.
+    The file appears under its name when the block ends without an error.
+
+    Raises:
+        VideoNotWritten: no such encoder or container here, or it cannot keep the video.
+        InputMissing, VideoRejected: `source` cannot be read.
     """
 
     def __init__(
         self,
-        path: str | Path,
-        source: VideoReader,
+        path: Path,
+        description: VideoDescription,
+        source: Path | None = None,
+        settings: EncoderSettings | None = None,
         *,
-        encoder: str = "libx264",
-        options: dict[str, str] | None = None,
+        leave_out: Collection[str] = (),
     ) -> None:
-        self.path = Path(path)
-        self.source = source
-        self.encoder = encoder
-        self.unfinished = self.path.with_name(f".{self.path.stem}.{os.getpid()}{self.path.suffix}")
-        self.resources = contextlib.ExitStack()
-        self.resources.callback(self.unfinished.unlink, missing_ok=True)
-        with contextlib.ExitStack() as opening:
-            opening.push(self.resources)
-            with self.explained():
-                self.container = av.open(str(self.unfinished), "w")
-                self.resources.callback(self.container.close)
-                self.video = self.add_video(QUALITIES.get(encoder, {}) if options is None else options)
-                self.copied = self.add_others()
-                self.container.start_encoding()
-            opening.pop_all()
+        self.path = path
+        self.description = description
+        self.settings = settings or EncoderSettings()
+        self.pixel_format = choose_pixel_format(self.settings.encoder, description)
+        self.num_frames = 0
+        self._last_time: Fraction | None = None
+        self._reformatter = VideoReformatter()
+        self._file = OutputFile(path, description, source, encoder=self.settings.encoder, leave_out=leave_out)
+        try:
+            self._stream = self._file.start(self._add_video)
+        except BaseException:
+            self._file.discard()
+            raise
 
     def __enter__(self) -> VideoWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self.resources, self.explained():
-            if kind is None:
-                self.mux_pictures(self.video.encode())
-                self.container.mux(list(self.copied.until(float("inf"))))
-                self.container.close()
-                self.unfinished.replace(self.path)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._finish()
+        finally:
+            self._file.discard()
 
-    def write(self, frame: av.VideoFrame) -> None:
-        """Encode the next frame, with its own time.
+    def write(self, frame: VideoFrame) -> None:
+        """Encode the next frame, which is shown later than the one before. Do not change it afterwards.
 
-        Raises: VideoRejected.
+        Raises:
+            VideoNotWritten: encoding or writing failed.
+            ValueError: its time, size or pixel format does not follow the description.
         """
-        # The decoder's choice of key frames is not the encoder's.
-        frame.pict_type = av.video.frame.PictureType.NONE
-        with self.explained():
-            self.mux_pictures(self.video.encode(frame))
+        self._check_frame(frame)
+        with self._file.explain("cannot write"):
+            prepared = self._convert(frame)
+            # The encoder chooses its own key frames: the old ones would bind it.
+            prepared.pict_type = 0
+            self._file.mux(self._stream.encode(prepared))
+        self.num_frames += 1
 
-    def mux_pictures(self, packets: list[av.Packet[Any]]) -> None:
-        """Write packets of pictures, each after what else comes before it."""
-        for packet in packets:
-            if packet.dts is not None:
-                self.container.mux(list(self.copied.until(float(packet.dts * packet.time_base))))
-            self.container.mux(packet)
+    def discard(self) -> None:
+        """Remove what was written; `path` is as it was. Does nothing after the block."""
+        self._file.discard()
 
-    def add_video(self, options: dict[str, str]) -> Any:
-        """Add the stream of pictures."""
-        description = self.source.description
+    def _finish(self) -> None:
+        if not self.num_frames:
+            raise VideoNotWritten(f"{self.path}: no frame was written, so there is no video to keep")
+        with self._file.explain("cannot finish"):
+            self._file.mux(self._stream.encode(None))
+        self._file.close()
+
+    def _add_video(self, output: OutputContainer) -> VideoStream:
+        described, encoder = self.description, self.settings.encoder
+        options = build_options(self.settings, described, self.pixel_format)
+        rate = described.average_rate or _RATE_GUESSED
         try:
-            known = av.codec.Codec(self.encoder, "w")
-        except av.codec.codec.UnknownCodecError:
-            raise VideoRejected(f"{self.encoder}: FFmpeg has no such encoder here; use libx264") from None
-        formats = [each.name for each in known.video_formats or ()]
-        if formats and description.frame_format not in formats:
-            raise VideoRejected(
-                f"{self.encoder}: cannot encode {description.frame_format}; use one that can, such as libx264 or ffv1"
+            stream = output.add_stream(encoder, rate, options, time_base=described.time_base)
+        except ValueError as error:
+            raise VideoNotWritten(
+                f"{self.path}: {output.format.name} cannot hold video of {encoder}; use .mp4, .mov or .mkv, or "
+                "another encoder"
+            ) from error
+        assert isinstance(stream, VideoStream)
+        context = stream.codec_context
+        context.width, context.height, context.pix_fmt = described.width, described.height, self.pixel_format
+        context.sample_aspect_ratio = described.sample_aspect
+        colour = choose_colour(described, self.pixel_format)
+        context.color_primaries, context.color_trc, context.colorspace, context.color_range = colour.numbers
+        # The last frame keeps its duration.
+        context.flags |= Flags.frame_duration
+        if described.interlaced:
+            context.flags |= Flags.interlaced_dct | Flags.interlaced_me
+            context.field_order = _FIELD_ORDERS.get(described.field_order, 2)
+        if encoder in {"libx265", "hevc_nvenc"} and self.path.suffix.lower() in MOV_FORMATS:
+            # Apple's players show HEVC under this tag only.
+            context.codec_tag = "hvc1"
+        if described.display_matrix is not None:
+            stream.set_display_matrix(described.display_matrix)
+        return stream
+
+    def _check_frame(self, frame: VideoFrame) -> None:
+        described = self.description
+        if (frame.width, frame.height, frame.format.name) != (
+            described.width,
+            described.height,
+            described.pixel_format,
+        ):
+            raise ValueError(
+                f"frame: {frame.width} x {frame.height} {frame.format.name} differs from the video's "
+                f"{described.width} x {described.height} {described.pixel_format}"
             )
-        video: Any = self.container.add_stream(self.encoder, rate=description.rate or FALLBACK_RATE, options=options)
-        context = video.codec_context
-        context.width, context.height = description.width, description.height
-        context.pix_fmt = description.frame_format
-        context.time_base = description.time_base
-        primaries, transfer, matrix, color_range = description.colour
-        context.color_primaries, context.color_trc = primaries, transfer
-        context.colorspace, context.color_range = matrix, color_range
-        if description.sample_aspect:
-            context.sample_aspect_ratio = description.sample_aspect
-        if description.rotation:
-            video.set_display_rotation(description.rotation)
-        copy_metadata(self.source.stream, video)
-        return video
+        time = frame_time(frame)
+        if self._last_time is not None and time <= self._last_time:
+            raise ValueError(f"frame: its time {time} s is not after {self._last_time} s, the one before")
+        self._last_time = time
 
-    def add_others(self) -> CopiedStreams:
-        """Add the streams that are copied, with chapters and metadata of the file."""
-        container = self.resources.enter_context(av.open(str(self.source.path)))
-        copied: dict[int, Any] = {}
-        for stream in container.streams:
-            # Data, such as the track in which MP4 keeps chapters, mean nothing beside other pictures.
-            if stream.index == self.source.stream.index or stream.type not in COPIED:
-                continue
-            try:
-                copied[stream.index] = self.container.add_stream_from_template(stream)
-            except ValueError as error:
-                raise VideoRejected(
-                    f"{self.path}: a {self.path.suffix} file cannot hold the {stream.type} of {self.source.path} "
-                    f"({error}); choose the container of the source, or .mkv"
-                ) from None
-            copy_metadata(stream, copied[stream.index])
-        self.container.metadata.update(
-            {name: value for name, value in container.metadata.items() if name not in OWN_METADATA}
-        )
-        self.container.set_chapters(container.chapters())
-        chosen = [container.streams[index] for index in copied]
-        packets = (packet for packet in container.demux(chosen) if packet.dts is not None) if chosen else iter(())
-        return CopiedStreams(copied, packets)
-
-    @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """Turn an error of FFmpeg into one line."""
-        try:
-            yield
-        except (av.error.FFmpegError, OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise VideoRejected(f"{self.path}: cannot be written with {self.encoder} ({reason})") from None
-
-
-def copy_metadata(stream: Any, to: Any) -> None:
-    """Copy the language, the titles and the role of a stream."""
-    to.metadata.update({name: value for name, value in stream.metadata.items() if name not in OWN_METADATA})
-    to.disposition = stream.disposition
+    def _convert(self, frame: VideoFrame) -> VideoFrame:
+        """Convert a frame to the encoder's pixel format; its own range and matrix stay, RGB becomes limited BT.709."""
+        if self.pixel_format == frame.format.name:
+            return frame
+        if read_layout(frame.format.name).is_rgb:
+            return self._reformatter.reformat(
+                frame, format=self.pixel_format, dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG
+            )
+        colour = choose_colour(self.description, self.pixel_format)
+        full = next(number for number, name in RANGES.items() if name == colour.range)
+        return self._reformatter.reformat(frame, format=self.pixel_format, src_color_range=full, dst_color_range=full)

@@ -50,6 +50,19 @@ def test_a_checker_distinguishes_right_and_wrong_pictures() -> None:
     assert not checker.is_right(answer(encode_image(PIXELS), status=503))
 
 
+def test_an_answer_of_other_code_must_be_nearer_to_the_right_one_than_the_target() -> None:
+    target, right = np.full_like(PIXELS, 90), np.full_like(PIXELS, 90)
+    right[20:60, 20:60] = PIXELS[20:60, 20:60]
+    other = np.full_like(PIXELS, 90)
+    other[20:60, 20:60] = PIXELS[20:60, 21:61]
+    checker = Checker(right)
+    assert checker.is_near(answer(encode_image(other)), encode_image(target))
+    assert not checker.is_right(answer(encode_image(other)))
+    assert not checker.is_near(answer(encode_image(target)), encode_image(target))
+    assert not checker.is_near(answer(encode_image(other[:64])), encode_image(target))
+    assert not checker.is_near(answer(encode_image(other), status=503), encode_image(target))
+
+
 def test_a_form_is_read_back_by_another_parser() -> None:
     form = write_form({"source": b"\xff\xd8one", "target": b"\xff\xd8two"}, {"format": "jpeg"})
     message = message_from_bytes(f"Content-Type: {form.media_type}\r\n\r\n".encode() + form.data)

@@ -9,7 +9,7 @@ from fusionray.benchmarks.findings import load_keys
 from fusionray.benchmarks.serve import run as bench
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.errors import InputMissing
-from fusionray.evaluation.report.figures import Figures
+from fusionray.reporting.figures import Figures
 from tests.support.tiny_bundle import write_tiny_bundle
 
 needs_generator = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")

@@ -48,7 +48,7 @@ class ServeBenchConfig(Section):
     rounds: int = Field(3, ge=1, description="Rounds of interleaved loads; medians are reported.")
     load_seconds: float = Field(10.0, gt=0, description="Shortest duration of a load.")
     warm_up_seconds: float = Field(
-        15.0,
+        30.0,
         ge=0,
         description="Shortest warm-up before each load, which is not counted; more replicas start meanwhile.",
     )

@@ -138,10 +138,11 @@ def load_server(context: ServeBenchContext, server: Server, load: Load) -> LoadR
 
     Raises: ServiceFailed if it is wrong.
     """
+    other_code = context.config.competitor_code is not None and server.name not in (OURS, KEPT)
     try:
         with ThreadPoolExecutor(1, "load") as thread:
             result = thread.submit(apply_load, server.url, server.body, load)
-            context.check(server)
+            context.check(server, other_code=other_code)
             return result.result()
     finally:
         # Also after a failure, because the next server needs the cores.

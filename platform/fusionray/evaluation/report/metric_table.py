@@ -10,8 +10,8 @@ import yaml
 from pydantic import model_validator
 
 from fusionray.config import Section
-from fusionray.evaluation.report.figures import MeasuredFigure, above, at_least, at_most, within
 from fusionray.metrics.confidence import Interval
+from fusionray.reporting.figures import MeasuredFigure, above, at_least, at_most, within
 
 FUSION_TABLE, PICTURES_TABLE = "face_fusion.yaml", "pictures.yaml"
 

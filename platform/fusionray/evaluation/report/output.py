@@ -26,7 +26,6 @@ from fusionray.evaluation.fusion_model import ModelInfo
 from fusionray.evaluation.report.charts import draw_operating_curve
 from fusionray.evaluation.report.documents import Report, write_report
 from fusionray.evaluation.report.examples import rank_pairs, show_examples
-from fusionray.evaluation.report.figures import FIGURES_NAME, Figures
 from fusionray.evaluation.report.metric_table import MetricTable
 from fusionray.evaluation.report.summary import EvalSummary
 from fusionray.evaluation.report.training_curves import draw_training_curves
@@ -34,6 +33,7 @@ from fusionray.metrics.aggregate import Summary
 from fusionray.metrics.fusion_metrics import TRUTH_OVERSAMPLING, FusionModel
 from fusionray.metrics.pair_plan import RowIndices
 from fusionray.nets.pixels import to_uint8
+from fusionray.reporting.figures import FIGURES_NAME, Figures
 from fusionray.reporting.page import PageSection, PageTable
 from fusionray.storage import filesystem as storage
 from fusionray.tracking.runs import RunTracker, close_run, open_run

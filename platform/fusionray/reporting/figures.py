@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
-import torch
 from pydantic import Field
 
 from fusionray import __version__
 from fusionray.config import Section
+from fusionray.hardware.device import find_gpu
 from fusionray.storage import filesystem as storage
 
 FIGURES_NAME = "figures.json"
@@ -70,9 +71,10 @@ def above(value: float, others: Mapping[str, float], unit: str) -> MeasuredFigur
 
 def describe_machine() -> str:
     """Describe the machine, and the versions of Python and torch, in one line."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    gpu = find_gpu()
+    device = gpu.name if gpu else "no GPU"
     cores = len(os.sched_getaffinity(0))
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    versions = f"Python {platform.python_version()}, torch {version('torch')}"
     return f"{platform.machine()}, {cores} cores, {device}, {versions}"
 
 

@@ -1,0 +1,98 @@
+"""Segments on the nodes of a Ray cluster: each is found, fused and encoded where a worker is free."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusionray.errors import FusionRayError
+from fusionray.ray_cluster.actor_pool import ActorBatch, actor_pool, unpack
+from fusionray.ray_cluster.connection import require_cpus
+from fusionray.storage.atomic_files import replace_file
+from fusionray.video.finding import SegmentFaces
+from fusionray.video.fusing import FramePlan
+from fusionray.video.segments import Segment
+from fusionray.video.stages import StageSeconds
+from fusionray.video.work import Advance, SegmentWorker, VideoTask
+
+
+class SegmentActor:
+    """A Ray actor that works on segments, with video and model opened once; see `ray_cluster.actor_pool`."""
+
+    def __init__(self, task: VideoTask) -> None:
+        self.worker = SegmentWorker(task)
+
+    def __call__(self, batch: ActorBatch) -> Iterator[ActorBatch]:
+        """Work on segments; an answer is the segment and its faces, or its film and seconds, or a FusionRayError.
+
+        The error is a value: Ray would wrap one that is raised.
+        """
+        segment: Segment
+        plan: FramePlan | None
+        for segment, plan in unpack(batch):
+            try:
+                answer: Any = (segment, self.find(segment) if plan is None else self.fuse(segment, plan))
+            except FusionRayError as error:
+                answer = error
+            yield {"answer": np.array([pickle.dumps(answer)], dtype=object)}
+
+    def find(self, segment: Segment) -> SegmentFaces:
+        """Find the faces of a segment."""
+        return self.worker.find(segment, ignore)
+
+    def fuse(self, segment: Segment, plan: FramePlan) -> tuple[bytes, StageSeconds]:
+        """Return the film of a segment: where the result is made, other nodes may have no way to write."""
+        with tempfile.TemporaryDirectory(prefix="fusionray-video-") as folder:
+            film = Path(folder) / f"segment{self.worker.task.suffix}"
+            seconds = self.worker.fuse(segment, plan, film, ignore)
+            return film.read_bytes(), seconds
+
+
+class ClusterWorkers:
+    """Actors on the nodes of the connected cluster; a lost node costs the segments that it worked on.
+
+    Raises: ClusterUnavailable without a free CPU for each.
+    """
+
+    def __init__(self, task: VideoTask, *, number: int, cpus: float, gpus: float) -> None:
+        self.task = task
+        self.number, self.cpus, self.gpus = number, cpus, gpus
+        require_cpus(number, cpus)
+
+    def find(self, segments: Sequence[Segment], advance: Advance) -> Iterator[tuple[Segment, SegmentFaces]]:
+        """Find the faces of segments."""
+        for segment, faces in self.work([(segment, None) for segment in segments]):
+            advance(segment.num_frames)
+            yield segment, faces
+
+    def fuse(
+        self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
+    ) -> Iterator[StageSeconds]:
+        """Write the fused frames of segments."""
+        for segment, (film, seconds) in self.work(parts):
+            replace_file(path_of(segment), film)
+            advance(segment.num_frames)
+            yield seconds
+
+    def work(self, items: Sequence[tuple[Segment, FramePlan | None]]) -> Iterator[tuple[Segment, Any]]:
+        """Yield the answers of the actors."""
+        if not items:
+            return
+        with actor_pool(
+            SegmentActor, self.task, items, size=self.number, num_cpus=self.cpus, num_gpus=self.gpus
+        ) as answers:
+            for batch in answers:
+                for pickled in batch["answer"]:
+                    answer = pickle.loads(pickled)  # noqa: S301 - written by the workers of this run
+                    if isinstance(answer, FusionRayError):
+                        raise answer
+                    yield answer
+
+
+def ignore(_: int) -> None:
+    """Report no frames: those of a segment count when it is complete."""

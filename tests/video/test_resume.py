@@ -1,0 +1,107 @@
+"""A run that is killed goes on from what is finished, and its video is that of a run that nobody disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fusionray.cli import main
+from tests.support.child_python import ROOT
+from tests.video.films import film
+
+pytestmark = pytest.mark.filterwarnings("ignore:outputs are signed with a generated TEST KEY:RuntimeWarning")
+
+FRAMES = 40
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    return film(tmp_path / "talk.mp4", num_frames=FRAMES, key_frames=8)
+
+
+def command(source: str, target: str, output: Path, bundle: str) -> list[str]:
+    return ["fuse-video", source, target, str(output), "--bundle", bundle, "--segment-seconds", "0.3"]
+
+
+def kill_once(arguments: list[str], file: Path) -> None:
+    """Run a command, and kill it as soon as a file is there."""
+    path = os.pathsep.join((str(ROOT / "platform"), str(ROOT)))
+    environment = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen([sys.executable, "-m", "fusionray.cli", *arguments], env=environment) as process:
+        while not file.exists():
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+
+
+def film_hash(output: Path) -> str:
+    """Return the hash of the film before it was signed: a signature is another each time."""
+    text = (output.parent / f"{output.stem}-report" / "report.md").read_text()
+    found = re.search(r"[0-9a-f]{64}", text)
+    assert found
+    return found[0]
+
+
+def figure(output: Path, key: str) -> float:
+    figures = json.loads((output.parent / f"{output.stem}-report" / "figures.json").read_text())["figures"]
+    return float(figures[key]["value"])
+
+
+def test_a_run_that_is_killed_three_times_makes_the_same_video(
+    tmp_path: Path, target: str, source: str, bundle: str
+) -> None:
+    whole, killed = tmp_path / "whole.mp4", tmp_path / "killed.mp4"
+    assert main(command(source, target, whole, bundle)) == 0
+    assert (figure(whole, "segments"), figure(whole, "frames_resumed")) == (5, 0)
+    work = tmp_path / ".killed.mp4.work"
+    for name in ("faces-00001.npz", "segment-00000.mp4", "segment-00003.mp4"):
+        kill_once(command(source, target, killed, bundle), work / name)
+        assert not killed.exists()
+    newest = {path.name: path.stat().st_mtime_ns for path in work.glob("*-0000[01].*")}
+    assert len(newest) == 4
+    assert main(command(source, target, killed, bundle)) == 0
+    assert figure(killed, "frames_resumed") >= 32
+    assert film_hash(killed) == film_hash(whole)
+    assert not work.exists()
+
+
+def test_what_other_settings_made_is_not_used(tmp_path: Path, target: str, source: str, bundle: str) -> None:
+    output = tmp_path / "fused.mp4"
+    arguments = command(source, target, output, bundle)
+    work = tmp_path / ".fused.mp4.work"
+    kill_once(arguments, work / "segment-00001.mp4")
+    faces = {path.name: path.stat().st_mtime_ns for path in work.glob("faces-*")}
+    kill_once([*arguments, "--quality", "30"], work / "segment-00000.mp4")
+    # The faces do not depend on the encoder.
+    assert faces == {path.name: path.stat().st_mtime_ns for path in work.glob("faces-*")}
+    assert main([*arguments, "--quality", "30", "--faces", "all"]) == 0
+    assert figure(output, "frames_resumed") == 0
+
+
+def test_two_processes_do_not_make_one_video(
+    tmp_path: Path, target: str, source: str, bundle: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fusionray.video.workspace import claim
+
+    output = tmp_path / "fused.mp4"
+    with claim(output):
+        assert main(command(source, target, output, bundle)) == 1
+    assert "fused.mp4: another process makes it" in capsys.readouterr().err
+
+
+def test_a_damaged_manifest_is_begun_anew(tmp_path: Path, target: str, source: str, bundle: str) -> None:
+    output = tmp_path / "fused.mp4"
+    work = tmp_path / ".fused.mp4.work"
+    work.mkdir()
+    (work / "manifest.json").write_text("{")
+    (work / "faces-00000.npz").write_text("nothing")
+    assert main(command(source, target, output, bundle)) == 0
+    assert output.exists()
