@@ -25,6 +25,8 @@ OUTPUT = ROOT / "runs" / "demo"
 NUM_PAIRS = 200
 PICTURE_SIZE = 256
 HTTP_SECONDS = 60.0
+# Three seconds.
+FILM_SIZE, FILM_FRAMES = 512, 75
 
 
 def main() -> int:
@@ -43,7 +45,7 @@ def main() -> int:
 
 
 def run_stages(started: float) -> None:
-    """prepare -> identity encoder -> fusion -> export -> evaluate -> serve -> report."""
+    """prepare -> identity encoder -> fusion -> export -> evaluate -> film -> serve -> report."""
     from fusionray.export.export import ExportConfig, export
     from fusionray.training.config import TrainConfig
     from fusionray.training.train import train
@@ -65,6 +67,7 @@ def run_stages(started: float) -> None:
     evaluated = evaluate_bundle(config, bundle.folder)
     parity = bundle.description.parity
     assert parity is not None, "what was exported here was compared with torch"
+    fuse_film(str(bundle.folder))
     milliseconds = answer_over_http(str(bundle.folder))
     figures = write_demo_figures(
         evaluated,
@@ -110,6 +113,22 @@ def write_demo_figures(evaluated: Any, run: dict[str, tuple[float, str]]) -> Any
     figures |= {key: goal.check(figures[key], values) for key, goal in goals.items()}
     figures |= {key: MeasuredFigure(value=value, unit=unit) for key, (value, unit) in run.items()}
     return write_figures(OUTPUT, "demo", figures, evaluated.figures.not_measured)
+
+
+def fuse_film(bundle: str) -> None:
+    """Render a film of a person who speaks and turns, with sound, and fuse a picture of another one into it."""
+    from fusionray.cli import main as run_verb
+    from fusionray.evaluation.rendered_film import RenderedFilm
+    from fusionray.faces.decode import encode_image
+
+    film = RenderedFilm(width=FILM_SIZE, height=FILM_SIZE, num_frames=FILM_FRAMES)
+    with stage("render", 1, "film") as bar:
+        film.write(OUTPUT / "film.mp4")
+        (OUTPUT / "film-source.png").write_bytes(encode_image(film.draw_source()))
+        bar.update()
+    places = [str(OUTPUT / name) for name in ("film-source.png", "film.mp4", "fused.mp4")]
+    if run_verb(["fuse-video", *places, "--bundle", bundle, "--report", str(OUTPUT / "film")]) != 0:
+        raise ValueError("the film could not be fused; see the line above")
 
 
 def stage(title: str, total: int, unit: str) -> Any:
@@ -185,7 +204,9 @@ def report(folder: Path, evaluation: Any, figures: Any, fusion: Any) -> None:
         PageImage(name, f"{name} picture", (folder / f"{name}.png").read_bytes(), words)
         for name, words in shown.items()
     ]
+    strip = PageImage("film", "frames of the film before and after", (folder / "film" / "strip.png").read_bytes())
     later = (
+        PageSection("A film, before and after", [strip], "fused.mp4, with its sound; film/report.html has more."),
         PageSection("The answer over HTTP", answer, "Two people that the model never saw.", columns=True),
         PageSection("Losses over the images seen", draw_curves(losses), columns=True),
         *evaluation.later,
@@ -200,8 +221,8 @@ def tell(figures: Any) -> None:
     print(write_text(figures))
     print(
         f"""
-Made in {OUTPUT.relative_to(ROOT)}/: report.html, grid.png, fused.png, figures.json, bundle/, mlflow.db; and in
-evaluation/ the scores of every pair
+Made in {OUTPUT.relative_to(ROOT)}/: report.html, grid.png, fused.png, fused.mp4, figures.json, bundle/, mlflow.db;
+and in evaluation/ the scores of every pair
 
 Next, on your own pictures (FACES/<person>/<picture>):
   .venv/bin/fusionray prepare FACES runs/mine/shards

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fusionray.metrics.temporal import find_trackable, flicker, warp_by_flow, warp_error
+from fusionray.metrics.temporal import find_trackable, flicker, identity_jump, warp_by_flow, warp_error
 from tests.support.pictures import draw_person
 
 SIZE, FRAMES = 96, 6
@@ -111,3 +111,14 @@ def test_clips_that_cannot_be_compared_are_refused(measure: Callable[[Tensor, Te
         measure(clip[:1], clip[:1])
     with pytest.raises(ValueError, match="differ"):
         measure(clip, clip[:2])
+
+
+def test_a_person_who_stays_the_same_does_not_jump() -> None:
+    still = np.tile(np.eye(4, dtype=np.float32)[:1], (5, 1))
+    assert identity_jump(still) == 0
+    other = still.copy()
+    other[3] = np.eye(4, dtype=np.float32)[1]
+    # Two of four steps lead to someone else, and back.
+    assert identity_jump(other) == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="at least two frames"):
+        identity_jump(still[:1])

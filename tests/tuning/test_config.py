@@ -145,6 +145,7 @@ def test_trials_that_wait_for_gpus_are_told(
         ({}, 2, 1, 4),
         ({"num_workers": 2}, 2, 1, 2),
         ({}, 4, 2, 4),
+        ({}, 2, 0, 4),
         ({}, 20, 1, 1),
         ({"threads": 3}, 2, 1, 3),
     ],

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import av
 import cv2
 import numpy as np
 import pytest
+from PIL import Image as PillowImage
 
 from fusionray.cli import main
+from fusionray.faces.face import Image
 from fusionray.safety.verify import verify
 from fusionray.video.reader import VideoReader, frame_time
 from fusionray.video.upright import read_upright
 from tests.support.pictures import draw_person
-from tests.support.videos import read_packets
-from tests.video.films import FRAMES, SIDE, film
+from tests.support.videos import needs_ffprobe, probe, read_packets
+from tests.video.films import FRAMES, SIDE, film, show, to_frame
 
 pytestmark = pytest.mark.filterwarnings("ignore:outputs are signed with a generated TEST KEY:RuntimeWarning")
 
@@ -54,6 +59,27 @@ def test_the_face_of_every_frame_is_fused_and_nothing_else_changes(
     assert read_packets(output, "audio") == read_packets(Path(target), "audio")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fused-report", "fused.mp4", "talk.mp4"]
     assert verify(output.read_bytes()).ai_made
+
+
+# A BT.2020 film in PQ, 10 bits, of a phone that was held upright; and an untagged one.
+HDR: dict[str, Any] = {"pixel_format": "yuv420p10le", "tags": (9, 16, 9, 1), "rotation": 90}
+
+
+@needs_ffprobe
+@pytest.mark.parametrize("kind", [HDR, {}, {"pixel_format": "yuv444p", "tags": (1, 1, 1, 2), "rotation": 270}])
+def test_tags_and_times_survive(tmp_path: Path, bundle: str, source: str, kind: dict[str, Any]) -> None:
+    target, output = film(tmp_path / "talk.mp4", **kind), tmp_path / "fused.mp4"
+    assert main(["fuse-video", source, target, str(output), "--bundle", bundle, "--quality", "5"]) == 0
+    before, after = see(target), see(output)
+    assert all(0 < first < last for first, last in changed_columns(before, after))
+    kept = ("pix_fmt", "color_range", "color_space", "color_transfer", "color_primaries", "width", "height",
+            "nb_frames", "start_time", "duration", "side_data_list")  # fmt: skip
+    old, new = (probe(Path(path)) for path in (target, output))
+    for name in kept:
+        assert new["streams"][0].get(name) == old["streams"][0].get(name), name
+    # One frame is shown for longer than the others.
+    assert read_times(output) == read_times(target)
+    assert len({later - earlier for earlier, later in pairwise(read_times(output))}) == 2
 
 
 def test_only_the_person_of_a_reference_is_changed(
@@ -98,3 +124,70 @@ def test_what_cannot_be_done_is_one_line_and_leaves_no_file(
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fusionray fuse-video: ")]
     assert words in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.mp4", "talk.mp4", "text.mp4"]
+
+
+def write_pictures(path: Path) -> Path:
+    """Write an animation of three people who walk, as GIF or WebP."""
+    pictures = [PillowImage.fromarray(show(number)) for number in range(8)]
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=80, loop=0)
+    return path
+
+
+def write_odd(path: Path) -> Path:
+    """Write frames of 319 x 191 pixels, whose chroma is halved nevertheless."""
+    return write_frames(path, [show(number)[:191, :319] for number in range(6)], "ffv1")
+
+
+def write_single(path: Path) -> Path:
+    return write_frames(path, [show(0)], "libx264")
+
+
+def write_interlaced(path: Path) -> Path:
+    options = {"x264-params": "interlaced=1"}
+    return write_frames(path, [show(number) for number in range(6)], "libx264", options)
+
+
+def write_transparent(path: Path) -> Path:
+    return write_frames(path, [show(number) for number in range(6)], "prores_ks", pixel_format="yuva444p10le")
+
+
+def write_frames(
+    path: Path, frames: list[Image], encoder: str, options: dict[str, str] | None = None, pixel_format: str = "yuv420p"
+) -> Path:
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream(encoder, rate=25, options=options or {})
+        context = stream.codec_context
+        context.height, context.width = frames[0].shape[:2]
+        context.pix_fmt, context.time_base = pixel_format, Fraction(1, 1000)
+        for number, picture in enumerate(frames):
+            frame = to_frame(np.ascontiguousarray(picture), pixel_format, (2, 2, 2, 0))
+            frame.pts, frame.time_base = 40 * number, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "arguments", "count"),
+    [
+        ("a.gif", write_pictures, [], 8),
+        ("a.webp", write_pictures, [], 8),
+        ("a.mkv", write_odd, [], 6),
+        ("a.mp4", write_single, [], 1),
+        ("a.mov", write_interlaced, [], 6),
+        ("a.mov", write_transparent, ["--encoder", "prores_ks"], 6),
+        ("a.avi", write_interlaced, [], 6),
+        ("a.mkv", write_single, ["--mark", "--encoder", "libx265"], 1),
+    ],
+)
+def test_unusual_films_are_fused(
+    tmp_path: Path, bundle: str, source: str, *, name: str, make: Any, arguments: list[str], count: int
+) -> None:
+    target, output = make(tmp_path / name), tmp_path / "fused.mov"
+    assert main(["fuse-video", source, str(target), str(output), "--bundle", bundle, *arguments]) == 0
+    before, after = see(target), see(output)
+    assert len(after) == count
+    assert before.shape == after.shape
+    assert all(0 < first < last for first, last in changed_columns(before, after))
+    # Players take times from the container: GIF counts in hundredths of a second.
+    np.testing.assert_allclose(np.array(read_times(output), float), np.array(read_times(target), float))

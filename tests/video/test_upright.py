@@ -76,3 +76,12 @@ def test_a_spot_found_in_the_small_picture_lies_there_in_the_frame(orientation: 
 
 def test_a_small_frame_is_not_enlarged() -> None:
     assert read_upright(make_frame("yuv420p", 97, 63), 640).image.shape == (63, 97, 3)
+
+
+@pytest.mark.parametrize("pixel_format", ["yuv420p", "yuvj444p", "gray", "rgb24", "yuv420p10le"])
+def test_a_frame_looks_as_its_regions_do(pixel_format: str) -> None:
+    frame = make_frame(pixel_format, 96, 64)
+    seen = read_upright(frame, 96).image.astype(int)
+    exact = read_region(frame, (0, 0, 96, 64)).astype(int)
+    # Away from the edges, chroma is interpolated in two ways.
+    assert np.abs(seen - exact)[8:-8, 8:-8].max() <= 3

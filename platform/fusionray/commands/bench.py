@@ -1,4 +1,4 @@
-"""`fusionray bench start|faces|train|recovery|serve`: the parsers of the benchmarks, and the functions that run them.
+"""`fusionray bench start|faces|train|recovery|serve|video`: the parsers of the benchmarks, and what runs them.
 
 Each `add_...` registers a parser. Each `run_...` builds the configuration from the parsed options, runs one benchmark
 of `fusionray.benchmarks`, and prints its figures; the benchmark itself writes its report into `--output`.
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def add_bench(verbs: Verbs) -> None:
-    """Register `bench` and its five benchmarks as subcommands of `verbs`."""
+    """Register `bench` and its six benchmarks as subcommands of `verbs`."""
     parser = add_verb(
         verbs,
         "bench",
-        "Measure starts, faces, training, recovery and serving.",
-        arguments="{start,faces,train,recovery,serve} --output DIR ...",
+        "Measure starts, faces, training, recovery, serving and videos.",
+        arguments="{start,faces,train,recovery,serve,video} --output DIR ...",
         examples=[("fusionray bench train --output runs/bench", "compare the training engine with plain loops")],
     )
     benchmarks = parser.add_verbs("bench", metavar="BENCH", title="benchmarks")
@@ -31,6 +31,7 @@ def add_bench(verbs: Verbs) -> None:
     add_bench_train(benchmarks)
     add_bench_recovery(benchmarks)
     add_bench_serve(benchmarks)
+    add_bench_video(benchmarks)
 
 
 def add_bench_start(benchmarks: Verbs) -> None:
@@ -110,6 +111,25 @@ def add_bench_serve(benchmarks: Verbs) -> None:
     set_run(parser, run_bench_serve)
 
 
+def add_bench_video(benchmarks: Verbs) -> None:
+    """Register `bench video`: speed, memory and steadiness of fused films."""
+    parser = add_verb(
+        benchmarks,
+        "video",
+        "Measure how fast films are fused, against plain ways, and how steady they are.",
+        arguments="--output DIR [options] [KEY=VALUE ...]",
+        examples=[
+            (
+                "fusionray bench video --output runs/bench-video bundle=runs/mine/bundle 'clips=[talk.mp4]'",
+                "a rendered film and a recorded one",
+            )
+        ],
+    )
+    add_output_options(parser)
+    add_settings(parser, cluster=False)
+    set_run(parser, run_bench_video)
+
+
 def add_output_options(parser: Parser) -> None:
     """Add `--output DIR`, which is required, and `--json`."""
     parser.add_argument(
@@ -173,6 +193,18 @@ def run_bench_serve(options: argparse.Namespace) -> None:
 
     config = load_config(ServeBenchConfig, file=options.config, overrides=overrides_with_output(options))
     print_figures(bench_serve(config), options)
+
+
+def run_bench_video(options: argparse.Namespace) -> None:
+    """Run the benchmark of videos.
+
+    Raises: ConfigInvalid; the errors of `bench_video`.
+    """
+    from fusionray.benchmarks.video.config import VideoBenchConfig
+    from fusionray.benchmarks.video.run import bench_video
+
+    config = load_config(VideoBenchConfig, file=options.config, overrides=overrides_with_output(options))
+    print_figures(bench_video(config), options)
 
 
 def overrides_with_output(options: argparse.Namespace) -> list[str]:

@@ -86,7 +86,15 @@ def add_fuse_video(verbs: Verbs) -> None:
         default=[],
         help="another setting of the encoder; repeat it for more",
     )
+    encoding.add_argument(
+        "--copy-unchanged",
+        action="store_true",
+        help="copy parts without a face to fuse from the source, not encoded anew; some players want one encoder",
+    )
     output = parser.add_argument_group("provenance")
+    output.add_argument(
+        "--mark", action="store_true", help="draw a small plate that says AI into a corner of each frame"
+    )
     output.add_argument(
         "--certificate", metavar="PEM", help="sign with this certificate and its chain; default: a test key"
     )
@@ -111,14 +119,13 @@ def add_fuse_video(verbs: Verbs) -> None:
 def run_fuse_video(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import bundle_hash, read_bundle
     from fusionray.bundle.description import FACE_FUSION
-    from fusionray.faces.detect import build_detector
-    from fusionray.runtime.fuser import Fuser
+    from fusionray.safety.mark import MarkConfig
     from fusionray.safety.provenance import Provenance
     from fusionray.safety.signing import build_signer
     from fusionray.safety.signing_keys import SigningConfig
     from fusionray.video.report import write_report
     from fusionray.video.run import MEDIA_TYPES, VideoRun
-    from fusionray.video.work import VideoTask
+    from fusionray.video.work import VideoTask, open_fuser
 
     target, output = Path(options.target), Path(options.output)
     if output.suffix.lower() not in MEDIA_TYPES:
@@ -139,7 +146,7 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
     signer = build_signer(settings)
-    fuser = Fuser(bundle, build_detector("default"))
+    fuser = open_fuser(bundle)
     by_person = options.faces != "all" or bool(options.who)
     if by_person and not fuser.preprocessor.compares_faces:
         raise ValueError(f"{bundle.description.name} takes pictures as sources and compares no faces; use --faces all")
@@ -151,6 +158,8 @@ def run_fuse_video(options: argparse.Namespace) -> None:
         [fuser.encode_source(image) for image in images],
         by_person,
         encoder,
+        MarkConfig(enabled=options.mark),
+        options.copy_unchanged,
     )
     references = [read_picture(picture) for picture in options.who]
     who = [hashlib.sha256(picture.tobytes()).hexdigest() for picture in references]

@@ -21,7 +21,7 @@ from fusionray.faces.align import load_template
 from fusionray.hardware.affinity import set_thread_counts
 from fusionray.metrics.fusion_metrics import FusionMetrics, MetricColumns, join
 from fusionray.metrics.pair_plan import RowIndices
-from fusionray.metrics.temporal import flicker, warp_error
+from fusionray.metrics.temporal import flicker, identity_jump, warp_error
 from fusionray.nets.pixels import to_float
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 
@@ -131,14 +131,20 @@ class ClipItem:
         )
         target = to_float(frames.target)
         clips = {"fused": fused} | ({} if frames.truth is None else {"truth": frames.truth})
-        measured: dict[str, float] = {}
+        measured = {"identity_jump_target": self.measure_jump(context, frames.target)}
         for name, clip in clips.items():
             suffix = "" if name == "fused" else f"_{name}"
             measured[f"flicker{suffix}"] = LEVELS * flicker(target, to_float(clip))
             error = warp_error(target, to_float(clip))
             measured[f"warp_error{suffix}"] = error.fused
             measured["warp_error_target"] = error.target
+            measured[f"identity_jump{suffix}"] = self.measure_jump(context, clip)
         return {name: np.array([value], np.float32) for name, value in measured.items()}
+
+    def measure_jump(self, context: EvalContext, clip: torch.Tensor) -> float:
+        """Measure how far identities of consecutive frames are apart, in the evaluator's embeddings."""
+        parts = torch.split(clip, context.spec.batch_size)
+        return identity_jump(np.concatenate([context.metrics.embed_crops(part)["embedding"] for part in parts]))
 
 
 def split_work(dataset: EvalDataset, clips: Iterable[tuple[Clip, int]], batch_size: int) -> Iterator[WorkItem]:

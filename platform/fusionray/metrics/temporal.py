@@ -71,6 +71,19 @@ def warp_error(target_T3HW: Tensor, fused_T3HW: Tensor) -> WarpError:
     return WarpError(*np.mean(errors, axis=0).tolist())
 
 
+def identity_jump(identity_TE: NDArray[np.float32]) -> float:
+    """Return the mean of one minus the cosine of the identities of consecutive frames, unit vectors [T,E]: 0 if the
+    person stays the same.
+
+    Raises: ValueError with fewer than two frames.
+
+    Known as VIDD (video identity distance) where it is averaged over the frames of a swapped video.
+    """
+    if len(identity_TE) < 2:
+        raise ValueError("a clip needs at least two frames")
+    return float((1 - (identity_TE[1:] * identity_TE[:-1]).sum(axis=1)).mean())
+
+
 def find_trackable(backward: Flow, forward: Flow) -> NDArray[np.bool_]:
     """Return which pixels are visible in the previous frame too: bool [H,W].
 

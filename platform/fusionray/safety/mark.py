@@ -51,20 +51,27 @@ class Mark:
 
     def draw(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return a copy of a uint8 RGB [H, W, 3] picture with the mark; return a picture that is too small as it is."""
-        height, width = image.shape[:2]
+        placed = self.place(*image.shape[:2])
+        if placed is None:
+            return image
+        left, top, plate = placed
+        colour, alpha = plate[..., :3], plate[..., 3:] / 255
+        marked = image.copy()
+        ground = marked[top : top + plate.shape[0], left : left + plate.shape[1]]
+        ground[:] = np.rint(ground * (1 - alpha) + colour * alpha).astype(np.uint8)
+        return marked
+
+    def place(self, height: int, width: int) -> tuple[int, int, NDArray[np.float32]] | None:
+        """Return left, top, and the plate, RGBA of 0..255 [h, w, 4], for a picture; None if it is too small."""
         tall = max(SMALLEST_HEIGHT, round(min(height, width) * self.settings.share))
         wide = round(tall * ASPECT)
         margin = max(2, round(tall * MARGIN))
         if tall + margin > height or wide + margin > width:
-            return image
+            return None
         top = margin if self.settings.corner.startswith("top") else height - tall - margin
         left = margin if self.settings.corner.endswith("left") else width - wide - margin
         plate = np.asarray(self.plate.resize((wide, tall), Image.Resampling.LANCZOS, reducing_gap=3.0), np.float32)
-        colour, alpha = plate[..., :3], plate[..., 3:] / 255
-        marked = image.copy()
-        ground = marked[top : top + tall, left : left + wide]
-        ground[:] = np.rint(ground * (1 - alpha) + colour * alpha).astype(np.uint8)
-        return marked
+        return left, top, plate
 
 
 def draw_plate() -> Image.Image:

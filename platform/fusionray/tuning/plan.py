@@ -51,7 +51,8 @@ def share_cores(workers: WorkersConfig, num_trials: int, cores: int, nodes: int)
 
     Otherwise each trial would use all cores: on two cores, two trials of two threads wait more than they compute.
     """
-    workers_per_node = -(-num_trials * workers.num_workers // nodes)
+    # A head that has just started may not see its own node yet.
+    workers_per_node = -(-num_trials * workers.num_workers // max(1, nodes))
     if workers.threads is not None or num_trials == 1:
         return workers
     # Unbound: trials do not know of each other, so all of them would bind to the same cores.

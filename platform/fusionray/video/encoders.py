@@ -71,6 +71,9 @@ def choose_pixel_format(encoder: str, description: VideoDescription) -> str:
         return own
     if _SAME_SAMPLES.get(own) in names:
         return _SAME_SAMPLES[own]
+    if encoder == "prores_ks" and description.codec == "prores":
+        # FFmpeg decodes ProRes 4444 to 12 bits, and encodes 10: the nearest that there is.
+        wanted = replace(wanted, bits=min(wanted.bits, 10))
     if wanted.channels is not None:
         wanted = replace(wanted, across=2, down=2, has_alpha=False)
     found = [

@@ -9,9 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from av import VideoFrame
 from numpy.typing import NDArray
 
+from fusionray.data.prefetch import map_ahead
 from fusionray.errors import VideoRejected
+from fusionray.faces.face import Image
 from fusionray.faces.following import FaceFollower
 from fusionray.runtime.fuser import Fuser
 from fusionray.video.reader import VideoReader
@@ -78,11 +81,15 @@ def find_faces(
     description = reader.description
     embed = fuser.preprocessor.embed_face if with_identities else None
     tracker = FaceTracker(fuser.preprocessor.detector, FaceFollower(), embed=embed)
-    for frame in reader.read_frames(segment.start, segment.end):
-        picture = read_upright(
+
+    def see(frame: VideoFrame) -> Image:
+        return read_upright(
             frame, SEARCH_SIDE, orientation=description.orientation, sample_aspect=description.sample_aspect
-        )
-        tracker.add(picture.image)
+        ).image
+
+    # Frames are decoded and turned into pictures while faces are followed in those before.
+    for picture in map_ahead(see, reader.read_frames(segment.start, segment.end), at_once=2):
+        tracker.add(picture)
         progress()
     if tracker.first is None or tracker.last is None:
         raise VideoRejected(

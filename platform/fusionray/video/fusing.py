@@ -12,19 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from av import VideoFrame
 from numpy.typing import NDArray
 
 from fusionray.data.prefetch import map_ahead
 from fusionray.faces.align import estimate_alignment, invert_affine, region_under, warp_crop
-from fusionray.faces.face import Image, Matrix, Points
+from fusionray.faces.face import FloatMap, Image, Matrix, Points
 from fusionray.faces.paste import paste_crop
 from fusionray.runtime.fuser import Fuser, edge_mask
 from fusionray.runtime.pixels import FloatArray
+from fusionray.safety.mark import Mark
 from fusionray.video.description import VideoDescription
 from fusionray.video.encoders import EncoderSettings
 from fusionray.video.finding import SEARCH_SIDE, Progress
+from fusionray.video.frame_mark import FrameMark
 from fusionray.video.planes import blend_region, read_region
 from fusionray.video.reader import VideoReader
 from fusionray.video.region import Box
@@ -98,9 +101,12 @@ def fuse_segment(
     *,
     path: Path,
     settings: EncoderSettings,
+    mark: Mark | None = None,
     progress: Progress,
 ) -> StageSeconds:
     """Fuse the planned faces of a segment, and write all of its frames in their order to `path`, without sound.
+
+    `mark` is drawn on every frame.
 
     Frames are decoded, fused and encoded at the same time, each a few frames ahead of the next stage.
 
@@ -108,10 +114,14 @@ def fuse_segment(
     """
     seconds = StageSeconds()
     group_fuser = GroupFuser(reader.description, fuser, sources)
+    frame_mark = FrameMark(mark, reader.description) if mark else None
 
     def work(group: list[tuple[VideoFrame, list[PlannedFace]]]) -> list[VideoFrame]:
         with seconds.measure("fuse"):
             group_fuser.fuse(group)
+            if frame_mark is not None:
+                for frame, _ in group:
+                    frame_mark.draw(frame)
         return [frame for frame, _ in group]
 
     frames = seconds.measure_each("decode", reader.read_frames(segment.start, segment.end))
@@ -122,6 +132,12 @@ def fuse_segment(
                     writer.write(frame)
                 progress()
     return seconds
+
+
+def find_changes(before: Image, after: Image) -> FloatMap:
+    """Return 1 for each pixel that differs in any channel, float32 [H,W], else 0."""
+    red, green, blue = cv2.split(cv2.absdiff(before, after))
+    return np.asarray(cv2.min(cv2.max(cv2.max(red, green), blue), 1), np.float32)
 
 
 def group_frames(frames: Iterator[VideoFrame], plan: FramePlan) -> Iterator[list[tuple[VideoFrame, list[PlannedFace]]]]:
@@ -163,8 +179,7 @@ class GroupFuser:
         for region, crop, mask in zip(regions, fused.crops, masks, strict=True):
             pasted = region.pixels.copy()
             paste_crop(pasted, np.ascontiguousarray(crop), mask, region.matrix)
-            changed = (pasted != region.pixels).any(2).astype(np.float32)
-            blend_region(region.frame, region.box, pasted, changed)
+            blend_region(region.frame, region.box, pasted, find_changes(region.pixels, pasted))
 
     def cut(self, frame: VideoFrame, face: PlannedFace) -> FaceRegion | None:
         """Read the pixels under the crop of a face; None if it lies outside of the frame."""

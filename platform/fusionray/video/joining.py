@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from fusionray.errors import VideoNotWritten
 from fusionray.video.description import VideoDescription
 from fusionray.video.output_file import OutputFile
+from fusionray.video.parameter_sets import TAGS, read_parameter_sets
 
 
 def join_segments(
@@ -37,29 +40,80 @@ def join_segments(
     """
     times = [list_times(segment) for segment in segments]
     decoding_times = iter(choose_decoding_times(np.concatenate(times)).tolist())
+    headers = [read_headers(segment) for segment in segments]
+    check_headers(segments, headers)
     output = OutputFile(path, description, source, encoder="packets of segments", leave_out=leave_out)
     try:
         with av.open(str(segments[0])) as first:
             template = first.streams.video[0]
-            headers = template.codec_context.extradata
 
             def add_video(container: OutputContainer) -> VideoStream:
-                return container.add_stream_from_template(template)
+                video = container.add_stream_from_template(template, opaque=True)
+                if any(other != headers[0] for other in headers):
+                    video.codec_context.codec_tag = TAGS[headers[0].codec]
+                return video
 
             stream = output.start(add_video)
-        for segment in segments:
+        before = headers[0]
+        for segment, own in zip(segments, headers, strict=True):
+            # Each change of settings brings along what a decoder must know.
+            sets = b"" if own == before else own.sets
+            before = own
             with output.explain("cannot be joined"), av.open(str(segment)) as container:
-                if container.streams.video[0].codec_context.extradata != headers:
-                    raise VideoNotWritten(
-                        f"{segment}: was encoded with other settings than {segments[0]}, perhaps by another version of "
-                        "FFmpeg; remove both, and have them made again by the same"
-                    )
                 for packet in read_packets(container):
-                    packet.dts, packet.stream = next(decoding_times), stream
-                    output.mux([packet])
+                    whole, sets = with_sets(packet, sets), b""
+                    whole.dts, whole.stream = next(decoding_times), stream
+                    output.mux([whole])
         output.close()
     finally:
         output.discard()
+
+
+@dataclass(frozen=True)
+class Headers:
+    """What a decoder is told of a segment before its packets; `sets` is the part that packets can carry.
+
+    `picture`: width, height and pixel format.
+    """
+
+    codec: str
+    picture: tuple[int, int, str | None]
+    data: bytes | None
+    sets: bytes
+
+
+def read_headers(segment: Path) -> Headers:
+    """Read the headers of a segment."""
+    with av.open(str(segment)) as container:
+        context = container.streams.video[0].codec_context
+        codec = context.codec.canonical_name
+        picture = context.width, context.height, context.pix_fmt
+        return Headers(codec, picture, context.extradata, read_parameter_sets(codec, context.extradata) or b"")
+
+
+def check_headers(segments: Sequence[Path], headers: Sequence[Headers]) -> None:
+    """Check that the segments can follow each other in one stream.
+
+    Raises: VideoNotWritten.
+    """
+    for segment, own in zip(segments, headers, strict=True):
+        first = headers[0]
+        same = (own.codec, own.picture) == (first.codec, first.picture)
+        if own != first and not (same and own.sets and first.sets):
+            raise VideoNotWritten(
+                f"{segment}: was encoded with other settings than {segments[0]}, perhaps by another version of FFmpeg; "
+                "remove both, and have them made again by the same"
+            )
+
+
+def with_sets(packet: Packet[VideoStream], sets: bytes) -> Packet[VideoStream]:
+    """Return a packet with parameter sets at its head."""
+    if not sets:
+        return packet
+    whole: Packet[Any] = Packet(sets + bytes(packet))
+    whole.pts, whole.duration, whole.time_base = packet.pts, packet.duration, packet.time_base
+    whole.is_keyframe = packet.is_keyframe
+    return whole
 
 
 def list_times(segment: Path) -> NDArray[np.int64]:

@@ -74,7 +74,7 @@ class VideoReader:
             return
         container, stream = open_video(self.path, self.limits)
         with container:
-            for packet in self._read_packets(container, stream):
+            for packet in self.demux(container, stream):
                 if packet.size and not packet.is_discard:
                     yield None if packet.pts is None else packet.pts * packet.time_base, packet.is_keyframe
 
@@ -82,11 +82,11 @@ class VideoReader:
         if self.description.container == "webp":
             yield from read_webp(self.path, self.limits)
             return
-        container, stream = self._open_at(start)
+        container, stream = self.open_at(start)
         with container:
             following: int | None = None
             decoding_times: list[int] = []
-            for packet in self._read_packets(container, stream):
+            for packet in self.demux(container, stream):
                 if packet.dts is not None and container.format.name in _WITHOUT_TIMES:
                     heapq.heappush(decoding_times, packet.dts)
                 for frame in self._decode_packet(packet):
@@ -96,7 +96,7 @@ class VideoReader:
                     self._check_frame(frame)
                     yield frame
 
-    def _open_at(self, start: Fraction | None) -> tuple[InputContainer, VideoStream]:
+    def open_at(self, start: Fraction | None) -> tuple[InputContainer, VideoStream]:
         """Open the file at a key frame that is shown no later than `start`: containers seek by the time of decoding."""
         container, stream = open_video(self.path, self.limits)
         if start is None:
@@ -112,13 +112,14 @@ class VideoReader:
         assert stream.time_base is not None
         try:
             container.seek(int(place / stream.time_base), stream=stream)
-            first = next((packet for packet in self._read_packets(container, stream) if packet.is_keyframe), None)
+            first = next((packet for packet in self.demux(container, stream) if packet.is_keyframe), None)
             container.seek(int(place / stream.time_base), stream=stream)
         except av.FFmpegError:
             return False
         return first is not None and first.pts is not None and first.pts * first.time_base <= start
 
-    def _read_packets(self, container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
+    def demux(self, container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
+        """Yield the packets of the stream; where the file is damaged, it goes on with the next one."""
         while True:
             try:
                 yield from container.demux(stream)

@@ -118,6 +118,8 @@ class VideoRun:
             **self.settings,
             "sources": [hashlib.sha256(source.tobytes()).hexdigest() for source in task.sources],
             "bundle": self.provenance.bundle,
+            "mark": task.mark.model_dump(),
+            "copy_unchanged": task.copy_unchanged,
             "encoder": asdict(task.encoder) | {"options": dict(task.encoder.options)},
         }
         return MadeOf(faces, films)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from fusionray.faces.face import Face
 
-# Frames on each side of one that smooth it: a third of a second in all, in which a head turns along a parabola.
-REACH = 4
+# Frames on each side of one that smooth it: half a second in all, in which a head turns along a parabola. With four,
+# the points of a rendered film shake 1.4 times as much as the true ones, with six 1.17, and lie no farther from them.
+REACH = 6
 
 
 @dataclass(frozen=True, eq=False)

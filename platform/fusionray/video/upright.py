@@ -40,7 +40,7 @@ def read_upright(
     planes = [_resize(plane, size) for plane in view_planes(frame, colours.layout)]
     if len(planes) == 1:
         planes += [np.full_like(planes[0], 1 << (colours.layout.bits - 1))] * 2
-    image = turn_upright(colours.codes_to_rgb(np.asarray(cv2.merge(planes), np.float32)), orientation)
+    image = turn_upright(colours.show(np.asarray(cv2.merge(planes))), orientation)
     to_stored = map_to_stored(
         frame.width, frame.height, longest_side, orientation=orientation, sample_aspect=sample_aspect
     )

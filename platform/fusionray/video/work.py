@@ -8,16 +8,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from fusionray.bundle.bundle import read_bundle
-from fusionray.faces.detect import build_detector
+from fusionray.bundle.bundle import Bundle, read_bundle
+from fusionray.data.prefetch import map_ahead
+from fusionray.faces.detect import DetectorPool
+from fusionray.hardware.device import count_cpus
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import FloatArray
+from fusionray.safety.mark import Mark, MarkConfig
 from fusionray.video.encoders import EncoderSettings
 from fusionray.video.finding import SegmentFaces, find_faces
 from fusionray.video.fusing import FramePlan, fuse_segment
 from fusionray.video.reader import VideoReader
 from fusionray.video.segments import Segment
 from fusionray.video.stages import StageSeconds
+from fusionray.video.unchanged import copy_segment
+
+# Segments whose faces are found at the same time in one process; each keeps a dozen frames in memory.
+MOST_SEARCHES = 8
 
 # Called with the number of frames that were done.
 Advance = Callable[[int], object]
@@ -25,7 +32,9 @@ Advance = Callable[[int], object]
 
 @dataclass(frozen=True, eq=False)
 class VideoTask:
-    """What is made of a video, in a form that other machines get. `sources` are encoded; `encoder`: how it is encoded.
+    """What is made of a video, in a form that other machines get. `sources` are encoded; `encoder`: how it is encoded;
+    `mark`: what is drawn on every frame; `copy_unchanged`: whether segments without a face to fuse are copied if they
+    can be.
 
     `suffix`: that of the result, which chooses its container; `bundle`: its folder, or where the registry has it;
     `with_identities`: whether people are told apart.
@@ -38,6 +47,8 @@ class VideoTask:
     sources: Sequence[FloatArray]
     with_identities: bool
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    mark: MarkConfig = field(default_factory=MarkConfig)
+    copy_unchanged: bool = False
 
 
 class SegmentWorker:
@@ -56,7 +67,7 @@ class SegmentWorker:
     @cached_property
     def fuser(self) -> Fuser:
         """Load the models."""
-        return Fuser(read_bundle(self.task.bundle, self.task.tracking_uri), build_detector("default"))
+        return open_fuser(read_bundle(self.task.bundle, self.task.tracking_uri))
 
     def find(self, segment: Segment, advance: Advance) -> SegmentFaces:
         """Find the faces of a segment."""
@@ -65,7 +76,14 @@ class SegmentWorker:
         )
 
     def fuse(self, segment: Segment, plan: FramePlan, path: Path, advance: Advance) -> StageSeconds:
-        """Write the fused frames of a segment to `path`."""
+        """Write the fused frames of a segment to `path`, or copy it if nothing in it changes."""
+        if self.task.copy_unchanged and not plan.faces and not self.task.mark.enabled:
+            seconds = StageSeconds()
+            with seconds.measure("copy"):
+                is_copied = copy_segment(self.reader, segment, path, self.task.encoder)
+            if is_copied:
+                advance(segment.num_frames)
+                return seconds
         return fuse_segment(
             self.reader,
             segment,
@@ -74,8 +92,14 @@ class SegmentWorker:
             self.task.sources,
             path=path,
             settings=self.task.encoder,
+            mark=Mark(self.task.mark) if self.task.mark.enabled else None,
             progress=lambda: advance(1),
         )
+
+
+def open_fuser(bundle: Bundle) -> Fuser:
+    """Load the models for as many threads as search at the same time."""
+    return Fuser(bundle, DetectorPool("default", min(count_cpus(), MOST_SEARCHES)))
 
 
 class Workers(Protocol):
@@ -93,14 +117,20 @@ class Workers(Protocol):
 
 
 class LocalWorkers:
-    """One worker, in this process."""
+    """One worker, in this process. Faces of as many segments as there are CPUs are found at the same time: a face is
+    followed from frame to frame, which keeps one CPU busy. Fusing a segment keeps all of them busy.
+    """
 
     def __init__(self, worker: SegmentWorker) -> None:
         self.worker = worker
 
     def find(self, segments: Sequence[Segment], advance: Advance) -> Iterator[tuple[Segment, SegmentFaces]]:
         """Find the faces of segments."""
-        return ((segment, self.worker.find(segment, advance)) for segment in segments)
+
+        def work(segment: Segment) -> tuple[Segment, SegmentFaces]:
+            return segment, self.worker.find(segment, advance)
+
+        return map_ahead(work, segments, at_once=min(count_cpus(), MOST_SEARCHES))
 
     def fuse(
         self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
