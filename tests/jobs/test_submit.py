@@ -19,14 +19,20 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fusionray.faces.decode import encode_image
 from fusionray.hardware.processes import find_processes
 from fusionray.reporting.figures import Figures
+from fusionray.safety.verify import verify
 from fusionray.tuning.records import SearchRecords, repeated_images
 from tests.faults.driver import wait_until
+from tests.support.pictures import draw_person
+from tests.support.tiny_bundle import write_tiny_bundle
 from tests.support.tiny_fusion import TINY_SOURCE, save_encoder
 from tests.support.tiny_run import NAME, count_images, read_steps
 from tests.support.tiny_world import save_fusion, write_world
+from tests.support.videos import read_packets
 from tests.tuning.tiny_search import write_search
+from tests.video.films import film
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -176,6 +182,20 @@ def test_submitted_job_evaluates_a_run(head: dict[str, str], tmp_path: Path) -> 
     assert "ssim_gap_closed" in done.stdout
     figures = Figures.model_validate_json((tmp_path / "out" / "figures.json").read_bytes())
     assert figures.figures["held_out_pairs"].value == 8
+
+
+@pytest.mark.slow(seconds=40)
+def test_submitted_job_fuses_a_video_with_two_workers(head: dict[str, str], tmp_path: Path) -> None:
+    bundle = str(write_tiny_bundle(tmp_path / "bundle").folder)
+    source, output = tmp_path / "source.png", tmp_path / "fused.mp4"
+    source.write_bytes(encode_image(draw_person(9, 160)))
+    target = film(tmp_path / "talk.mp4", num_frames=40, key_frames=8)
+    options = ("--bundle", bundle, "--segment-seconds", "0.3", "--workers", "2", "--cpus-per-worker", "0.5")
+    done = submit(head, "python", "jobs/fuse_video.py", str(source), target, str(output), *options)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "40 faces in 40 of 40 frames" in done.stdout
+    assert verify(output.read_bytes()).ai_made
+    assert read_packets(output, "audio") == read_packets(Path(target), "audio")
 
 
 @pytest.mark.slow(seconds=120)

@@ -107,6 +107,8 @@ def test_only_the_person_of_a_reference_is_changed(
         (["gone.mp4", "out.mp4"], "gone.mp4: there is no such file"),
         (["talk.mp4", "out.avi"], "must end in .mp4 or .mov"),
         (["empty.mp4", "out.mp4"], "no face found in the video"),
+        (["talk.mp4", "talk.mp4"], "would replace the video that it is made of"),
+        (["talk.mp4", "out.mp4", "--segment-seconds", "0"], "must be greater than 0"),
         (["text.mp4", "out.mp4"], "not a readable MP4"),
         (["talk.mp4", "out.mp4", "--encoder", "h266"], "the installed FFmpeg has no 'h266'"),
         (["talk.mp4", "out.mp4", "--encoder-option", "crf"], "write KEY=VALUE"),

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from fusionray.cli import main
+from fusionray.faces.decode import decode_image
 from tests.support.child_python import ROOT
-from tests.video.films import film
+from tests.video.films import HEIGHT, WIDTH, film
 
 pytestmark = pytest.mark.filterwarnings("ignore:outputs are signed with a generated TEST KEY:RuntimeWarning")
 
@@ -65,12 +66,15 @@ def test_a_run_that_is_killed_three_times_makes_the_same_video(
     for name in ("faces-00001.npz", "segment-00000.mp4", "segment-00003.mp4"):
         kill_once(command(source, target, killed, bundle), work / name)
         assert not killed.exists()
+    preview = decode_image((tmp_path / "killed-report" / "preview.png").read_bytes())
+    assert preview.shape == (HEIGHT, WIDTH, 3)
     newest = {path.name: path.stat().st_mtime_ns for path in work.glob("*-0000[01].*")}
     assert len(newest) == 4
     assert main(command(source, target, killed, bundle)) == 0
     assert figure(killed, "frames_resumed") >= 32
     assert film_hash(killed) == film_hash(whole)
     assert not work.exists()
+    assert not (tmp_path / "killed-report" / "preview.png").exists()
 
 
 def test_what_other_settings_made_is_not_used(tmp_path: Path, target: str, source: str, bundle: str) -> None:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from fusionray.video.work import Advance, VideoTask, Workers
 
 
+# Of the newest finished segment, in the folder of the report while the rest is made.
+PREVIEW = "preview.png"
+
+
 def add_fuse_video(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
@@ -130,6 +134,8 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     target, output = Path(options.target), Path(options.output)
     if output.suffix.lower() not in MEDIA_TYPES:
         raise ValueError(f"{output}: the name of the result must end in .mp4 or .mov, which can be signed")
+    if output.resolve() == target.resolve():
+        raise ValueError(f"{output}: would replace the video that it is made of; give the result another name")
     pictures = [options.source, *options.identity]
     if len(pictures) > 1 and len(options.who) != len(pictures):
         raise ValueError(
@@ -163,6 +169,7 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     )
     references = [read_picture(picture) for picture in options.who]
     who = [hashlib.sha256(picture.tobytes()).hexdigest() for picture in references]
+    report = Path(options.report) if options.report else output.with_name(f"{output.stem}-report")
     run = VideoRun(
         task,
         output,
@@ -171,10 +178,11 @@ def run_fuse_video(options: argparse.Namespace) -> None:
         signer,
         Provenance(bundle.description.name, bundle_hash(bundle)),
         Fraction(options.segment_seconds).limit_denominator(1000),
+        report / PREVIEW,
     )
     with open_workers(task, fuser, options) as workers:
         made = run.make(workers, show_progress)
-    report = Path(options.report) if options.report else output.with_name(f"{output.stem}-report")
+    (report / PREVIEW).unlink(missing_ok=True)
     write_report(report, made, target, output, signer=signer, provenance=run.provenance)
     tell(made, output, bundle.description.name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ class ClusterWorkers:
     """
 
     def __init__(self, task: VideoTask, *, number: int, cpus: float, gpus: float) -> None:
-        self.task = task
+        # Workers that share a node would otherwise use all of its CPUs each.
+        self.task = replace(task, threads=max(1, int(cpus)))
         self.number, self.cpus, self.gpus = number, cpus, gpus
         require_cpus(number, cpus)
 
@@ -72,12 +74,12 @@ class ClusterWorkers:
 
     def fuse(
         self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
-    ) -> Iterator[StageSeconds]:
+    ) -> Iterator[tuple[Segment, StageSeconds]]:
         """Write the fused frames of segments."""
         for segment, (film, seconds) in self.work(parts):
             replace_file(path_of(segment), film)
             advance(segment.num_frames)
-            yield seconds
+            yield segment, seconds
 
     def work(self, items: Sequence[tuple[Segment, FramePlan | None]]) -> Iterator[tuple[Segment, Any]]:
         """Yield the answers of the actors."""

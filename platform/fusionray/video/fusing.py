@@ -39,7 +39,7 @@ from fusionray.video.upright import map_to_stored
 from fusionray.video.writer import VideoWriter
 
 # Frames that go through the generator together, and groups of them that wait or are computed at the same time.
-GROUP_FRAMES, GROUPS_AHEAD = 4, 2
+GROUP_FRAMES, GROUPS_AHEAD = 8, 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from fusionray.storage.atomic_files import sync_folder
 from fusionray.video.finding import SegmentFaces, join_faces
 from fusionray.video.fusing import FramePlan
 from fusionray.video.joining import join_segments
+from fusionray.video.preview import write_preview
 from fusionray.video.reader import VideoReader
 from fusionray.video.segments import SEGMENT_SECONDS, Segment, plan_segments
 from fusionray.video.stages import StageSeconds
@@ -61,7 +62,8 @@ class FusedVideo:
 @dataclass(frozen=True, eq=False)
 class VideoRun:
     """A video to make: `task` says of what, `choose` gives the number of the source by that of the track, `settings` is
-    what else the frames depend on, as JSON: a run with other settings makes them anew.
+    what else the frames depend on, as JSON: a run with other settings makes them anew. `preview`: where a picture of
+    the newest segment is put while the rest is made.
     """
 
     task: VideoTask
@@ -71,6 +73,7 @@ class VideoRun:
     signer: Signer
     provenance: Provenance
     segment_seconds: Fraction = SEGMENT_SECONDS
+    preview: Path | None = None
 
     def make(self, workers: Workers, show: ShowProgress) -> FusedVideo:
         """Make the video; what an earlier run has finished is kept.
@@ -151,8 +154,10 @@ class VideoRun:
             first += found.num_frames
         total, done = count(space.segments, [segment for segment, _ in missing])
         with show("fuse", total, done) as advance:
-            for part in workers.fuse(missing, space.film_of, advance):
+            for segment, part in workers.fuse(missing, space.film_of, advance):
                 seconds.add(part.seconds)
+                if self.preview is not None:
+                    write_preview(space.film_of(segment), self.preview, self.signer, self.provenance)
         return done
 
     def finish(self, space: Workspace, reader: VideoReader) -> str:

@@ -12,6 +12,7 @@ from fusionray.bundle.bundle import Bundle, read_bundle
 from fusionray.data.prefetch import map_ahead
 from fusionray.faces.detect import DetectorPool
 from fusionray.hardware.device import count_cpus
+from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.mark import Mark, MarkConfig
@@ -26,6 +27,10 @@ from fusionray.video.unchanged import copy_segment
 # Segments whose faces are found at the same time in one process; each keeps a dozen frames in memory.
 MOST_SEARCHES = 8
 
+# Segments that are fused at the same time in one process: while the encoder of one looks ahead, or ends, another fills
+# the CPUs. Each keeps some dozens of frames in memory.
+FUSED_AT_ONCE = 2
+
 # Called with the number of frames that were done.
 Advance = Callable[[int], object]
 
@@ -34,7 +39,7 @@ Advance = Callable[[int], object]
 class VideoTask:
     """What is made of a video, in a form that other machines get. `sources` are encoded; `encoder`: how it is encoded;
     `mark`: what is drawn on every frame; `copy_unchanged`: whether segments without a face to fuse are copied if they
-    can be.
+    can be; `threads` of the models, None for all CPUs.
 
     `suffix`: that of the result, which chooses its container; `bundle`: its folder, or where the registry has it;
     `with_identities`: whether people are told apart.
@@ -49,6 +54,7 @@ class VideoTask:
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     mark: MarkConfig = field(default_factory=MarkConfig)
     copy_unchanged: bool = False
+    threads: int | None = None
 
 
 class SegmentWorker:
@@ -67,7 +73,7 @@ class SegmentWorker:
     @cached_property
     def fuser(self) -> Fuser:
         """Load the models."""
-        return open_fuser(read_bundle(self.task.bundle, self.task.tracking_uri))
+        return open_fuser(read_bundle(self.task.bundle, self.task.tracking_uri), self.task.threads)
 
     def find(self, segment: Segment, advance: Advance) -> SegmentFaces:
         """Find the faces of a segment."""
@@ -97,9 +103,10 @@ class SegmentWorker:
         )
 
 
-def open_fuser(bundle: Bundle) -> Fuser:
-    """Load the models for as many threads as search at the same time."""
-    return Fuser(bundle, DetectorPool("default", min(count_cpus(), MOST_SEARCHES)))
+def open_fuser(bundle: Bundle, threads: int | None = None) -> Fuser:
+    """Load the models; `threads` of each, None for all CPUs. Detectors are there for all searches at the same time."""
+    detectors = DetectorPool("default", min(threads or count_cpus(), MOST_SEARCHES))
+    return Fuser(bundle, detectors, RuntimeConfig(threads=threads))
 
 
 class Workers(Protocol):
@@ -111,14 +118,14 @@ class Workers(Protocol):
 
     def fuse(
         self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
-    ) -> Iterator[StageSeconds]:
+    ) -> Iterator[tuple[Segment, StageSeconds]]:
         """Write the fused frames of segments, each to its path, complete or not at all."""
         ...
 
 
 class LocalWorkers:
     """One worker, in this process. Faces of as many segments as there are CPUs are found at the same time: a face is
-    followed from frame to frame, which keeps one CPU busy. Fusing a segment keeps all of them busy.
+    followed from frame to frame, which keeps one CPU busy.
     """
 
     def __init__(self, worker: SegmentWorker) -> None:
@@ -134,6 +141,11 @@ class LocalWorkers:
 
     def fuse(
         self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
-    ) -> Iterator[StageSeconds]:
+    ) -> Iterator[tuple[Segment, StageSeconds]]:
         """Write the fused frames of segments."""
-        return (self.worker.fuse(segment, plan, path_of(segment), advance) for segment, plan in parts)
+
+        def work(part: tuple[Segment, FramePlan]) -> tuple[Segment, StageSeconds]:
+            segment, plan = part
+            return segment, self.worker.fuse(segment, plan, path_of(segment), advance)
+
+        return map_ahead(work, parts, at_once=FUSED_AT_ONCE)

@@ -28,8 +28,6 @@ class VideoBenchConfig(Section):
     width: int = Field(1280, ge=64, description="Width of the rendered film.", json_schema_extra=in_unit("pixels"))
     height: int = Field(720, ge=64, description="Height of the rendered film.", json_schema_extra=in_unit("pixels"))
     frames: int = Field(240, ge=48, description="Frames of the rendered film.", json_schema_extra=in_unit("frames"))
-    long_repeats: int = Field(
-        17, ge=3, description="How often the long film of the memory part repeats it; the short one shows it twice."
-    )
+    long_repeats: int = Field(17, ge=3, description="How often the long film of the memory part repeats it.")
     clips: tuple[str, ...] = Field((), description="Recorded films with a person, to follow and fuse as well.")
     rounds: int = Field(2, ge=1, description="Rounds of the speed part; medians are reported.")

@@ -1,0 +1,29 @@
+"""A picture of what was fused last, for whoever waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fusionray.faces.decode import encode_image
+from fusionray.safety.provenance import Provenance
+from fusionray.safety.signing import Signer
+from fusionray.storage.atomic_files import replace_file
+from fusionray.video.reader import VideoReader
+from fusionray.video.upright import read_upright
+
+LONGEST_SIDE = 640
+
+
+def write_preview(film: Path, path: Path, signer: Signer, provenance: Provenance) -> None:
+    """Write the first frame of a finished segment to `path`, a PNG, upright, small and signed.
+
+    Raises: VideoRejected; OSError.
+    """
+    reader = VideoReader(film)
+    described = reader.description
+    frame = next(iter(reader.read_frames()))
+    picture = read_upright(
+        frame, LONGEST_SIDE, orientation=described.orientation, sample_aspect=described.sample_aspect
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, signer.sign(encode_image(picture.image), "image/png", provenance))
