@@ -221,7 +221,7 @@ def test_a_swapper_that_compares_no_faces_changes_all_faces_of_a_video_or_says_s
     assert main(["fuse-video", *video, "--bundle", str(bundle.folder)]) == 1
     assert "compares no faces; use --faces all" in capsys.readouterr().err
     assert main(["fuse-video", *video, "--bundle", str(bundle.folder), "--faces", "all"]) == 1
-    assert "talk.mp4: no such video file" in capsys.readouterr().err
+    assert "talk.mp4: there is no such file" in capsys.readouterr().err
 
 
 def test_a_kind_of_source_that_the_graph_contradicts_is_refused(tmp_path: Path) -> None:

@@ -63,18 +63,17 @@ def test_a_run_that_is_killed_three_times_makes_the_same_video(
     assert main(command(source, target, whole, bundle)) == 0
     assert (figure(whole, "segments"), figure(whole, "frames_resumed")) == (5, 0)
     work = tmp_path / ".killed.mp4.work"
-    for name in ("faces-00001.npz", "segment-00000.mp4", "segment-00003.mp4"):
-        kill_once(command(source, target, killed, bundle), work / name)
+    shown = tmp_path / "killed-report" / "preview.png"
+    for file in (work / "faces-00001.npz", work / "segment-00000.mp4", shown):
+        kill_once(command(source, target, killed, bundle), file)
         assert not killed.exists()
-    preview = decode_image((tmp_path / "killed-report" / "preview.png").read_bytes())
-    assert preview.shape == (HEIGHT, WIDTH, 3)
-    newest = {path.name: path.stat().st_mtime_ns for path in work.glob("*-0000[01].*")}
-    assert len(newest) == 4
+    assert decode_image(shown.read_bytes()).shape == (HEIGHT, WIDTH, 3)
+    assert len(list(work.glob("faces-*"))) == 5
     assert main(command(source, target, killed, bundle)) == 0
-    assert figure(killed, "frames_resumed") >= 32
+    assert figure(killed, "frames_resumed") >= 8
     assert film_hash(killed) == film_hash(whole)
     assert not work.exists()
-    assert not (tmp_path / "killed-report" / "preview.png").exists()
+    assert not shown.exists()
 
 
 def test_what_other_settings_made_is_not_used(tmp_path: Path, target: str, source: str, bundle: str) -> None:

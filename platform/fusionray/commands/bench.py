@@ -21,7 +21,7 @@ def add_bench(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "bench",
-        "Measure starts, faces, training, recovery, serving and videos.",
+        "Measure starts, training, recovery, serving, videos.",
         arguments="{start,faces,train,recovery,serve,video} --output DIR ...",
         examples=[("fusionray bench train --output runs/bench", "compare the training engine with plain loops")],
     )
