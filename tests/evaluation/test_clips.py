@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fusionray.data import synthetic
-from fusionray.errors import InputMissing
+from fusionray.errors import InputMissing, VideoRejected
 from fusionray.evaluation.clips import MOVING, RecordedClip, RenderedClip, read_frames
 from fusionray.faces.align import load_template
 from tests.evaluation.materials import draw_frames, write_pictures
@@ -71,7 +71,11 @@ def test_colours_of_recorded_frames_are_red_green_blue(tmp_path: Path) -> None:
 def test_clips_without_a_face_and_unreadable_files_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "words.mp4").write_text("words")
     write_pictures(tmp_path / "grey", [np.full((64, 64, 3), 90, np.uint8)] * 3)
-    for name, words in (("grey", "shows a face in 0 frames"), ("words.mp4", "not a video"), ("none", "no such video")):
-        with pytest.raises(InputMissing, match=words) as refusal:
+    for name, words in (
+        ("grey", "shows a face in 0 frames"),
+        ("words.mp4", "not a readable MP4"),
+        ("none", "no such video"),
+    ):
+        with pytest.raises((InputMissing, VideoRejected), match=words) as refusal:
             RecordedClip(name, str(tmp_path / name), 4).load(TEMPLATE, 32)
         assert "\n" not in str(refusal.value)

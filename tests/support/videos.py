@@ -111,6 +111,12 @@ def read_packets(path: Path, kind: str) -> list[tuple[bytes, Fraction]]:
         return [(bytes(packet), packet.pts * packet.time_base) for packet in packets if packet.pts is not None]
 
 
+def list_kinds(path: Path) -> list[str]:
+    """List the kinds of the streams of a file, without that of its pictures."""
+    with av.open(str(path)) as source:
+        return [stream.type for stream in source.streams if stream.index != source.streams.video[0].index]
+
+
 def probe(path: Path) -> dict[str, Any]:
     """Read what ffprobe prints of a file's streams, format, chapters, and first frame."""
     command = ["ffprobe", "-v", "error", "-show_streams", "-show_format", "-show_chapters", "-of", "json", str(path)]

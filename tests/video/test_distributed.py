@@ -38,6 +38,7 @@ def test_a_video_is_split_over_nodes_and_a_lost_one_costs_its_segments_only(
             limit = time.monotonic() + TIMEOUT_SECONDS
             while not first.exists() and process.poll() is None and time.monotonic() < limit:
                 time.sleep(0.01)
+            assert process.poll() is None, "it ended before a node could be lost"
             nodes.kill(2)
             assert process.wait(TIMEOUT_SECONDS) == 0
     assert figure(split, "segments") == 12

@@ -36,7 +36,7 @@ def find(frames: list[Image], detector: Detector) -> SegmentFaces:
         tracker.add(frame)
     assert tracker.first is not None
     assert tracker.last is not None
-    return SegmentFaces(tracker.finish(), tracker.frame, tracker.first, tracker.last)
+    return SegmentFaces(tracker.finish(), tracker.frame, 2, tracker.first, tracker.last)
 
 
 def test_faces_that_stay_go_on_across_seams(detector: Detector) -> None:
@@ -71,7 +71,7 @@ def test_faces_of_a_segment_are_read_as_they_were_written(detector: Detector) ->
     with_identity = replace(found.tracks[1], identity=np.eye(4, dtype=np.float32)[1])
     written = replace(found, tracks=[found.tracks[0], with_identity])
     read = SegmentFaces.decode(written.encode())
-    assert read.num_frames == 3
+    assert (read.num_frames, read.num_damaged) == (3, 2)
     np.testing.assert_array_equal(read.first, written.first)
     for track, other in zip(read.tracks, written.tracks, strict=True):
         for name in ("frames", "landmarks", "boxes", "found", "identity"):

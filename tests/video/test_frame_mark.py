@@ -14,7 +14,6 @@ from fusionray.safety.mark import Mark, MarkConfig
 from fusionray.video.description import describe_video
 from fusionray.video.frame_mark import FrameMark
 from fusionray.video.reader import VideoReader
-from fusionray.video.upright import read_upright
 from tests.support.videos import write_video
 
 
@@ -29,7 +28,7 @@ def test_a_mark_is_where_it_would_be_on_a_picture(tmp_path: Path, rotation: int,
     frame = next(reader.read_frames())
 
     def see() -> np.ndarray:
-        return read_upright(frame, 1000, orientation=described.orientation, sample_aspect=aspect).image
+        return reader.see(frame, 1000)
 
     before = see()
     drawer.draw(frame)

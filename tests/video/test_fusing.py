@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +18,8 @@ from fusionray.cli import main
 from fusionray.faces.face import Image
 from fusionray.safety.verify import verify
 from fusionray.video.reader import VideoReader, frame_time
-from fusionray.video.upright import read_upright
 from tests.support.pictures import draw_person
-from tests.support.videos import needs_ffprobe, probe, read_packets
+from tests.support.videos import list_kinds, needs_ffprobe, probe, read_packets
 from tests.video.films import FRAMES, SIDE, film, show, to_frame
 
 pytestmark = pytest.mark.filterwarnings("ignore:outputs are signed with a generated TEST KEY:RuntimeWarning")
@@ -28,8 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:outputs are signed with a genera
 def see(path: Path | str) -> np.ndarray:
     """Read all frames as they are shown, [T,H,W,3]."""
     reader = VideoReader(Path(path))
-    turn = reader.description.orientation
-    return np.stack([read_upright(frame, 10_000, orientation=turn).image for frame in reader.read_frames()])
+    return np.stack([reader.see(frame, 10_000) for frame in reader.read_frames()])
 
 
 def read_times(path: Path | str) -> list[Fraction]:
@@ -193,3 +192,20 @@ def test_unusual_films_are_fused(
     assert all(0 < first < last for first, last in changed_columns(before, after))
     # Players take times from the container: GIF counts in hundredths of a second.
     np.testing.assert_allclose(np.array(read_times(output), float), np.array(read_times(target), float))
+
+
+def test_streams_are_left_out_and_faults_are_told(
+    tmp_path: Path, bundle: str, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, output = Path(film(tmp_path / "talk.mp4", num_frames=40, key_frames=8)), tmp_path / "fused.mp4"
+    with av.open(str(target)) as container:
+        packets: list[Any] = [packet for packet in container.demux(video=0) if packet.size]
+    data = bytearray(target.read_bytes())
+    # A frame within a group of frames, without its first bytes.
+    data[packets[20].pos : packets[20].pos + 40] = bytes(40)
+    target.write_bytes(data)
+    assert main(["fuse-video", source, str(target), str(output), "--bundle", bundle, "--leave-out", "audio"]) == 0
+    assert list_kinds(output) == []
+    assert "faults in the target; signed as AI-made" in capsys.readouterr().out
+    figures = json.loads((tmp_path / "fused-report" / "figures.json").read_text())["figures"]
+    assert figures["damaged"]["value"] >= 1

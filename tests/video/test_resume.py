@@ -108,3 +108,24 @@ def test_a_damaged_manifest_is_begun_anew(tmp_path: Path, target: str, source: s
     (work / "faces-00000.npz").write_text("nothing")
     assert main(command(source, target, output, bundle)) == 0
     assert output.exists()
+
+
+def test_an_interrupted_run_ends_soon_and_goes_on(tmp_path: Path, target: str, source: str, bundle: str) -> None:
+    output = tmp_path / "fused.mp4"
+    # One long segment: it is left at once, not worked through.
+    arguments = [*command(source, film(tmp_path / "long.mp4", num_frames=900), output, bundle), "--preset", "placebo"]
+    work = tmp_path / ".fused.mp4.work"
+    path = os.pathsep.join((str(ROOT / "platform"), str(ROOT)))
+    run = [sys.executable, "-m", "fusionray.cli", *arguments]
+    with subprocess.Popen(run, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True) as process:
+        while not list(work.glob("faces-*")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(1)
+        interrupted = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert time.monotonic() - interrupted < 4
+    assert process.returncode == 130
+    assert "interrupted; the same command continues" in said
+    assert [path.name for path in work.glob("*.part*")] == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +16,8 @@ from fusionray.video.encoders import EncoderSettings
 from fusionray.video.joining import join_segments
 from fusionray.video.parameter_sets import read_parameter_sets
 from fusionray.video.reader import VideoReader, frame_time
-from fusionray.video.segments import plan_segments
-from fusionray.video.unchanged import copy_segment
+from fusionray.video.segments import Segment, plan_segments
+from fusionray.video.unchanged import collect_packets, copy_segment
 from fusionray.video.writer import VideoWriter
 from tests.support.videos import copy_planes, probe, read_packets, write_video
 from tests.video.films import film
@@ -114,3 +116,27 @@ def test_a_stretch_without_a_face_is_copied_if_the_user_wishes(tmp_path: Path, b
     assert new[16:] != old[16:]
     assert not set(old) & {data for data, _ in read_packets(encoded, "video")}
     assert verify(copied.read_bytes()).ai_made
+
+
+def packet(time: int, *, is_keyframe: bool = False, is_discard: bool = False) -> Any:
+    """Stand for a packet; PyAV cannot make one that an edit list leaves out."""
+    fields = {"pts": time, "time_base": Fraction(1), "size": 1}
+    return SimpleNamespace(**fields, is_keyframe=is_keyframe, is_discard=is_discard)
+
+
+@pytest.mark.parametrize(
+    ("packets", "copied"),
+    [
+        ([packet(4, is_keyframe=True), packet(6), packet(5), packet(8, is_keyframe=True), packet(9)], True),
+        ([packet(1), packet(4, is_keyframe=True), packet(5), packet(8, is_keyframe=True)], True),
+        ([packet(4, is_keyframe=True), packet(5, is_discard=True), packet(8, is_keyframe=True)], False),
+        ([packet(4, is_keyframe=True), packet(3), packet(8, is_keyframe=True)], False),
+        ([packet(4, is_keyframe=True), packet(8, is_keyframe=True), packet(7)], False),
+        ([packet(5), packet(8, is_keyframe=True)], False),
+    ],
+)
+def test_only_packets_that_stand_alone_are_copied(packets: list[Any], copied: bool) -> None:
+    found = collect_packets(iter(packets), Segment(1, Fraction(4), Fraction(8), 3))
+    assert (found is not None) == copied
+    if found is not None:
+        assert all(4 <= each.pts < 8 for each in found)

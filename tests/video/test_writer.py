@@ -26,6 +26,7 @@ from tests.support.videos import (
     STEADY,
     TIME_BASE,
     copy_planes,
+    list_kinds,
     needs_ffprobe,
     probe,
     read_packets,
@@ -158,7 +159,7 @@ def test_chapters_of_mp4_appear_once_however_often_it_is_rewritten(tmp_path: Pat
     # Its muxer writes them as a stream of text, which is no stream to copy.
     source = write_video(tmp_path / "a.mp4", chapters=True)
     target = rewrite(rewrite(source, tmp_path / "b.mp4"), tmp_path / "c.mp4")
-    assert [stream.kind for stream in describe_video(target).others] == ["data"]
+    assert list_kinds(target) == ["data"]
     with av.open(str(target)) as video:
         assert [chapter["metadata"]["title"] for chapter in video.chapters()] == ["First", "First"]
 
@@ -186,8 +187,7 @@ def test_a_cover_picture_is_copied_and_is_not_the_video(tmp_path: Path) -> None:
 
 def test_streams_can_be_left_out(tmp_path: Path) -> None:
     source = write_rich(tmp_path / "a.mkv")
-    target = describe_video(rewrite(source, tmp_path / "b.mkv", leave_out=("subtitle", "attachment")))
-    assert [stream.kind for stream in target.others] == ["audio"]
+    assert list_kinds(rewrite(source, tmp_path / "b.mkv", leave_out=("subtitle", "attachment"))) == ["audio"]
 
 
 @needs_ffprobe
@@ -218,7 +218,7 @@ def test_colour_tags_aspect_and_rotation_survive(
     assert stream["pix_fmt"].replace("yuvj", "yuv") == pixel_format.replace("yuvj", "yuv")
     assert stream["sample_aspect_ratio"] == "4:3"
     assert stream["side_data_list"][0]["rotation"] == -90
-    assert describe_video(target).rotation == 90
+    assert describe_video(target).orientation == 6
 
 
 @needs_ffprobe
@@ -336,11 +336,11 @@ def test_what_cannot_be_written_is_one_clear_error_and_no_file(
 
 def test_a_stream_that_the_container_refuses_is_named(tmp_path: Path) -> None:
     source = write_rich(tmp_path / "a.mkv")
-    with pytest.raises(VideoNotWritten, match=r"mp4 cannot hold stream 2 .*subtitle.*leave out 'subtitle'"):
+    with pytest.raises(VideoNotWritten, match=r"mp4 cannot hold stream 2 .*subtitle.*leave out subtitle"):
         rewrite(source, tmp_path / "b.mp4")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mkv", "plain.mkv"]
     target = rewrite(source, tmp_path / "b.mp4", leave_out=("subtitle", "attachment"))
-    assert [stream.kind for stream in describe_video(target).others if stream.kind != "data"] == ["audio"]
+    assert [kind for kind in list_kinds(target) if kind != "data"] == ["audio"]
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU: NVENC might start")
@@ -412,7 +412,7 @@ def test_a_segment_is_written_without_a_source(tmp_path: Path) -> None:
         for frame in reader.read_frames(start, end):
             writer.write(frame)
     assert times_of(tmp_path / "b.mp4") == [time * TIME_BASE for time in STEADY[5:10]]
-    assert describe_video(tmp_path / "b.mp4").others == ()
+    assert list_kinds(tmp_path / "b.mp4") == []
 
 
 def test_the_same_frames_become_the_same_bytes_whatever_the_memory_held(tmp_path: Path) -> None:

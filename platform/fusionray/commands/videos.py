@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from fusionray.runtime.fuser import Fuser
     from fusionray.video.encoders import EncoderSettings
     from fusionray.video.run import FusedVideo
+    from fusionray.video.stages import Advance
     from fusionray.video.tracks import Track
-    from fusionray.video.work import Advance, VideoTask, Workers
+    from fusionray.video.work import VideoTask, Workers
 
 
 # Of the newest finished segment, in the folder of the report while the rest is made.
@@ -95,6 +96,13 @@ def add_fuse_video(verbs: Verbs) -> None:
         action="store_true",
         help="copy parts without a face to fuse from the source, not encoded anew; some players want one encoder",
     )
+    encoding.add_argument(
+        "--leave-out",
+        choices=("audio", "subtitle", "data", "attachment", "video"),
+        action="append",
+        default=[],
+        help="kind of streams not to copy, such as subtitles that the container cannot hold; video: cover pictures",
+    )
     output = parser.add_argument_group("provenance")
     output.add_argument(
         "--mark", action="store_true", help="draw a small plate that says AI into a corner of each frame"
@@ -166,6 +174,7 @@ def run_fuse_video(options: argparse.Namespace) -> None:
         encoder,
         MarkConfig(enabled=options.mark),
         options.copy_unchanged,
+        leave_out=tuple(options.leave_out),
     )
     references = [read_picture(picture) for picture in options.who]
     who = [hashlib.sha256(picture.tobytes()).hexdigest() for picture in references]
@@ -190,9 +199,10 @@ def run_fuse_video(options: argparse.Namespace) -> None:
 def tell(made: FusedVideo, output: Path, model: str) -> None:
     """Say in a line what was made."""
     resumed = f", {made.num_resumed} of them by an earlier run" if made.num_resumed else ""
+    damaged = f"; {made.num_damaged} faults in the target" if made.num_damaged else ""
     print(
         f"{output}: {made.plan.num_faces} faces in {len(made.plan.faces)} of {made.num_frames} frames{resumed} fused "
-        f"with {model}; signed as AI-made"
+        f"with {model}{damaged}; signed as AI-made"
     )
 
 

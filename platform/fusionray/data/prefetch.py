@@ -78,8 +78,17 @@ def prefetched(make: Callable[[], Iterator[ItemT]], depth: int) -> Iterator[Pref
         thread.join(timeout=5)
 
 
-def map_ahead(function: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, at_once: int) -> Generator[ResultT]:
-    """Yield `function(item)` in the order of the items, while threads compute the next `at_once` of them."""
+def map_ahead(
+    function: Callable[[ItemT], ResultT],
+    items: Iterable[ItemT],
+    *,
+    at_once: int,
+    leave: Callable[[], object] = lambda: None,
+) -> Generator[ResultT]:
+    """Yield `function(item)` in the order of the items, while threads compute the next `at_once` of them.
+
+    At its end, also by an error, it waits for what is computed; `leave` is called before, to end that early.
+    """
     pool = ThreadPoolExecutor(at_once, "ahead")
     pending: deque[Future[ResultT]] = deque()
     try:
@@ -90,4 +99,5 @@ def map_ahead(function: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, a
         while pending:
             yield pending.popleft().result()
     finally:
+        leave()
         pool.shutdown(cancel_futures=True)

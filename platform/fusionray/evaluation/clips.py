@@ -29,6 +29,7 @@ from fusionray.faces.face import Image, largest_face
 from fusionray.metrics.fusion_metrics import TRUTH_OVERSAMPLING
 from fusionray.nets.pixels import to_uint8
 from fusionray.types import PairBatch, SyntheticTruth
+from fusionray.video.reader import VideoReader
 
 # Attributes that change during a rendered clip; hair, clothes and background are those of its first frame.
 MOVING = (
@@ -111,7 +112,7 @@ class RecordedClip:
     def load(self, template: Template, size: int) -> Frames:
         """Read frames and align the largest face of each; frames without a face are left out.
 
-        Raises: InputMissing if the file cannot be read, or shows a face in too few frames.
+        Raises: InputMissing if there is no such file, or it shows a face in too few frames; VideoRejected.
         """
         detector = build_detector("default")
         crops = []
@@ -128,9 +129,9 @@ class RecordedClip:
 
 
 def read_frames(path: Path) -> Iterator[Image]:
-    """Yield the frames of a video file, or the pictures of a folder by name.
+    """Yield the frames of a video file as they are shown, or the pictures of a folder by name.
 
-    Raises: InputMissing if the path does not exist, or OpenCV cannot decode the video.
+    Raises: InputMissing if the path does not exist; VideoRejected.
     """
     if path.is_dir():
         pictures = (cv2.imread(str(file), cv2.IMREAD_COLOR_RGB) for file in sorted(path.iterdir()) if file.is_file())
@@ -138,14 +139,5 @@ def read_frames(path: Path) -> Iterator[Image]:
         return
     if not path.is_file():
         raise InputMissing(f"{path}: no such video file or folder of frames; check face_fusion.clips.files")
-    capture = cv2.VideoCapture(str(path))
-    try:
-        if not capture.isOpened():
-            raise InputMissing(f"{path}: not a video that can be read here; give a folder of its frames instead")
-        while True:
-            found, frame = capture.read()
-            if not found:
-                return
-            yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB)
-    finally:
-        capture.release()
+    reader = VideoReader(path)
+    yield from (reader.see(frame, max(frame.width, frame.height)) for frame in reader.read_frames())

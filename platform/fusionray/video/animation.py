@@ -44,7 +44,7 @@ def describe_webp(path: Path, limits: VideoLimits) -> VideoDescription:
         width, height = picture.size
         num_frames = picture.n_frames
     return VideoDescription(
-        width, height, "rgb24", 8, "webp", "webp", _TIME_BASE,
+        width, height, "rgb24", "webp", "webp", _TIME_BASE,
         start_seconds=Fraction(0), num_frames=num_frames,
         colour=ColourTags("bt709", "iec61966-2-1", "gbr", "pc"),
     )  # fmt: skip

@@ -13,7 +13,6 @@ import av
 from av import VideoFrame
 from av.container import InputContainer
 from av.sidedata.sidedata import SideData, Type
-from av.stream import Stream
 from av.video.stream import VideoStream
 
 from fusionray.errors import VideoRejected
@@ -30,16 +29,6 @@ _FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}
 
 
 @dataclass(frozen=True, slots=True)
-class OtherStream:
-    """A stream beside the described one. `kind` is "audio", "subtitle", "data", "attachment" or "video" (a cover)."""
-
-    index: int
-    kind: str
-    codec: str
-    language: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class HdrMetadata:
     """What an HDR video says of its mastering display and its content; None if it does not.
 
@@ -53,7 +42,7 @@ class HdrMetadata:
 
 @dataclass(frozen=True, slots=True)
 class VideoDescription:
-    """A video stream, its container, and the other streams of the file.
+    """A video stream and its container.
 
     Sizes are stored pixels. Times are exact, in seconds; None where the file does not say. `num_frames` is the count of
     the header, 0 if it has none. `average_rate` is in frames per second. `sample_aspect` is width / height of a pixel.
@@ -62,7 +51,6 @@ class VideoDescription:
     width: int
     height: int
     pixel_format: str
-    num_bits: int
     codec: str
     container: str
     time_base: Fraction
@@ -77,17 +65,15 @@ class VideoDescription:
     field_order: str = "unknown"
     hdr: HdrMetadata = field(default_factory=HdrMetadata)
     stream_index: int = 0
-    others: tuple[OtherStream, ...] = ()
 
     @property
     def orientation(self) -> int:
         """Return the EXIF orientation (1 to 8) that the display matrix stands for."""
         return orientation_of(self.display_matrix)
 
-    @property
-    def rotation(self) -> int:
-        """Return by how many degrees (0, 90, 180, 270) a player turns stored pictures clockwise, before mirroring."""
-        return {1: 0, 2: 0, 3: 180, 4: 180, 5: 90, 6: 90, 7: 270, 8: 270}[self.orientation]
+    def is_of(self, frame: VideoFrame) -> bool:
+        """Tell whether a frame has the size and the pixel format of the video."""
+        return (frame.width, frame.height, frame.format.name) == (self.width, self.height, self.pixel_format)
 
 
 def describe_video(path: Path, limits: VideoLimits | None = None) -> VideoDescription:
@@ -131,7 +117,8 @@ def _describe(container: InputContainer, stream: VideoStream, frame: VideoFrame)
     time_base = stream.time_base
     assert time_base is not None  # of every stream that was read
     context = stream.codec_context
-    layout = read_layout(frame.format.name)
+    # Formats that cannot be edited are refused before any work.
+    read_layout(frame.format.name)
     # A picture says more of itself than its container does.
     primaries, transfer, matrix, color_range = (
         of_frame or of_stream
@@ -146,7 +133,6 @@ def _describe(container: InputContainer, stream: VideoStream, frame: VideoFrame)
         frame.width,
         frame.height,
         frame.format.name,
-        layout.bits,
         context.codec.canonical_name,
         container.format.name,
         time_base,
@@ -161,7 +147,6 @@ def _describe(container: InputContainer, stream: VideoStream, frame: VideoFrame)
         _FIELD_ORDERS.get(context.field_order, "unknown"),
         _read_hdr(frame),
         stream.index,
-        tuple(_describe_other(other) for other in container.streams if other.index != stream.index),
     )
 
 
@@ -174,11 +159,6 @@ def _read_duration(container: InputContainer, stream: VideoStream, time_base: Fr
     if stream.duration is not None:
         return stream.duration * time_base
     return None if container.duration is None else Fraction(container.duration, av.time_base)
-
-
-def _describe_other(stream: Stream) -> OtherStream:
-    codec = stream.codec_context.codec.canonical_name if stream.codec_context is not None else stream.name
-    return OtherStream(stream.index, stream.type, codec or "unknown", stream.language)
 
 
 def _find_side_data(frame: VideoFrame, kind: Type) -> bytes | None:

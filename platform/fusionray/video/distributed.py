@@ -18,8 +18,8 @@ from fusionray.storage.atomic_files import replace_file
 from fusionray.video.finding import SegmentFaces
 from fusionray.video.fusing import FramePlan
 from fusionray.video.segments import Segment
-from fusionray.video.stages import StageSeconds
-from fusionray.video.work import Advance, SegmentWorker, VideoTask
+from fusionray.video.stages import Advance
+from fusionray.video.work import SegmentWorker, VideoTask
 
 
 class SegmentActor:
@@ -46,7 +46,7 @@ class SegmentActor:
         """Find the faces of a segment."""
         return self.worker.find(segment, ignore)
 
-    def fuse(self, segment: Segment, plan: FramePlan) -> tuple[bytes, StageSeconds]:
+    def fuse(self, segment: Segment, plan: FramePlan) -> tuple[bytes, dict[str, float]]:
         """Return the film of a segment: where the result is made, other nodes may have no way to write."""
         with tempfile.TemporaryDirectory(prefix="fusionray-video-") as folder:
             film = Path(folder) / f"segment{self.worker.task.suffix}"
@@ -74,7 +74,7 @@ class ClusterWorkers:
 
     def fuse(
         self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
-    ) -> Iterator[tuple[Segment, StageSeconds]]:
+    ) -> Iterator[tuple[Segment, dict[str, float]]]:
         """Write the fused frames of segments."""
         for segment, (film, seconds) in self.work(parts):
             replace_file(path_of(segment), film)

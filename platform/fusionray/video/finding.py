@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from av import VideoFrame
 from numpy.typing import NDArray
 
 from fusionray.data.prefetch import map_ahead
 from fusionray.errors import VideoRejected
-from fusionray.faces.face import Image
 from fusionray.faces.following import FaceFollower
 from fusionray.runtime.fuser import Fuser
-from fusionray.video.reader import VideoReader
+from fusionray.video.reader import Damage, VideoReader
 from fusionray.video.segments import Segment
+from fusionray.video.stages import Advance
 from fusionray.video.tracking import FARTHEST, LONGEST_LOSS, FaceTracker, distance_between, is_cut
 from fusionray.video.tracks import Track, join
-from fusionray.video.upright import read_upright
 
 # Longest side of the pictures that are searched: a face of 40 pixels of a video of 4K has 20 in them.
 SEARCH_SIDE = 1920
@@ -29,17 +27,17 @@ SEARCH_SIDE = 1920
 # The arrays of a track that are there for each of its frames.
 TRACK_ARRAYS = ("frames", "landmarks", "boxes", "found")
 
-Progress = Callable[[], object]
-
 
 @dataclass(frozen=True, eq=False)
 class SegmentFaces:
     """The faces of a segment. Frames of `tracks` count from its first one; points are in pixels of the upright pictures
     that were searched. `first` and `last`: summaries of its first and last frame, by which cuts are found.
+    `num_damaged`: frames and packets with faults.
     """
 
     tracks: list[Track]
     num_frames: int
+    num_damaged: int
     first: NDArray[np.int16]
     last: NDArray[np.int16]
 
@@ -49,6 +47,7 @@ class SegmentFaces:
             "first": self.first,
             "last": self.last,
             "num_frames": np.array(self.num_frames),
+            "num_damaged": np.array(self.num_damaged),
         }
         for number, track in enumerate(self.tracks):
             identity = np.empty(0, np.float32) if track.identity is None else track.identity
@@ -68,35 +67,31 @@ class SegmentFaces:
                 identity = arrays[f"{number}.identity"]
                 values: Any = {name: arrays[f"{number}.{name}"] for name in TRACK_ARRAYS}
                 tracks.append(Track(**values, identity=identity if identity.size else None))
-            return cls(tracks, int(arrays["num_frames"]), arrays["first"], arrays["last"])
+            counts = int(arrays["num_frames"]), int(arrays["num_damaged"])
+            return cls(tracks, *counts, arrays["first"], arrays["last"])
 
 
 def find_faces(
-    reader: VideoReader, segment: Segment, fuser: Fuser, progress: Progress, *, with_identities: bool
+    reader: VideoReader, segment: Segment, fuser: Fuser, advance: Advance, *, with_identities: bool
 ) -> SegmentFaces:
     """Find and follow the faces of a segment.
 
     Raises: VideoRejected; ImageRejected if the model cannot tell identities apart.
     """
-    description = reader.description
+    damage = Damage(reader.path, reader.limits)
     embed = fuser.preprocessor.embed_face if with_identities else None
     tracker = FaceTracker(fuser.preprocessor.detector, FaceFollower(), embed=embed)
-
-    def see(frame: VideoFrame) -> Image:
-        return read_upright(
-            frame, SEARCH_SIDE, orientation=description.orientation, sample_aspect=description.sample_aspect
-        ).image
-
+    frames = reader.read_frames(segment.start, segment.end, damage)
     # Frames are decoded and turned into pictures while faces are followed in those before.
-    for picture in map_ahead(see, reader.read_frames(segment.start, segment.end), at_once=2):
+    for picture in map_ahead(lambda frame: reader.see(frame, SEARCH_SIDE), frames, at_once=2):
         tracker.add(picture)
-        progress()
+        advance(1)
     if tracker.first is None or tracker.last is None:
         raise VideoRejected(
             "damaged",
             f"{reader.path}: no frame can be decoded from {segment.start} to {segment.end} s; repair it first",
         )
-    return SegmentFaces(tracker.finish(), tracker.frame, tracker.first, tracker.last)
+    return SegmentFaces(tracker.finish(), tracker.frame, damage.number, tracker.first, tracker.last)
 
 
 def join_faces(segments: Sequence[SegmentFaces]) -> list[Track]:

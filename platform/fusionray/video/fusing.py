@@ -26,13 +26,13 @@ from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.mark import Mark
 from fusionray.video.description import VideoDescription
 from fusionray.video.encoders import EncoderSettings
-from fusionray.video.finding import SEARCH_SIDE, Progress
+from fusionray.video.finding import SEARCH_SIDE
 from fusionray.video.frame_mark import FrameMark
 from fusionray.video.planes import blend_region, read_region
 from fusionray.video.reader import VideoReader
 from fusionray.video.region import Box
 from fusionray.video.segments import Segment
-from fusionray.video.stages import StageSeconds
+from fusionray.video.stages import Advance, StageSeconds
 from fusionray.video.tracking import LONGEST_LOSS
 from fusionray.video.tracks import Track, fill_gaps, smooth
 from fusionray.video.upright import map_to_stored
@@ -102,13 +102,12 @@ def fuse_segment(
     path: Path,
     settings: EncoderSettings,
     mark: Mark | None = None,
-    progress: Progress,
-) -> StageSeconds:
+    advance: Advance,
+) -> dict[str, float]:
     """Fuse the planned faces of a segment, and write all of its frames in their order to `path`, without sound.
 
-    `mark` is drawn on every frame.
-
-    Frames are decoded, fused and encoded at the same time, each a few frames ahead of the next stage.
+    `mark` is drawn on every frame. Frames are decoded, fused and encoded at the same time, each a few frames ahead of
+    the next stage.
 
     Returns: the seconds of each stage. Raises: VideoRejected, VideoNotWritten.
     """
@@ -130,8 +129,8 @@ def fuse_segment(
             for frame in group:
                 with seconds.measure("encode"):
                     writer.write(frame)
-                progress()
-    return seconds
+                advance(1)
+    return seconds.seconds
 
 
 def find_changes(before: Image, after: Image) -> FloatMap:

@@ -103,8 +103,8 @@ class OutputFile:
             yield
         except (av.FFmpegError, OSError) as error:
             raise VideoNotWritten(
-                f"{self.path}: {failed} with {self.encoder} ({error.strerror or error}); check the disk and "
-                "the encoder (NVENC needs a GPU), or write .mkv with libx264"
+                f"{self.path}: {failed} with {self.encoder} ({error.strerror or error}); check the disk, and the "
+                "encoder (NVENC needs a GPU) with its settings"
             ) from error
 
     def _open(self) -> OutputContainer:

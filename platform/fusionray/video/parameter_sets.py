@@ -36,9 +36,8 @@ def _read_avc(headers: bytes) -> list[bytes]:
         count = headers[place] & mask
         place += 1
         for _ in range(count):
-            (length,) = struct.unpack_from(">H", headers, place)
-            units.append(_cut(headers, place + 2, length))
-            place += 2 + length
+            unit, place = _read_unit(headers, place)
+            units.append(unit)
     return units
 
 
@@ -50,14 +49,15 @@ def _read_hevc(headers: bytes) -> list[bytes]:
         (count,) = struct.unpack_from(">H", headers, place + 1)
         place += 3
         for _ in range(count):
-            (length,) = struct.unpack_from(">H", headers, place)
-            units.append(_cut(headers, place + 2, length))
-            place += 2 + length
+            unit, place = _read_unit(headers, place)
+            units.append(unit)
     return units
 
 
-def _cut(headers: bytes, start: int, length: int) -> bytes:
-    unit = headers[start : start + length]
+def _read_unit(headers: bytes, place: int) -> tuple[bytes, int]:
+    """Read a unit behind its length of two bytes; return it, and where the next one begins."""
+    (length,) = struct.unpack_from(">H", headers, place)
+    unit = headers[place + 2 : place + 2 + length]
     if len(unit) != length:
         raise IndexError("the headers end within a parameter set")
-    return unit
+    return unit, place + 2 + length

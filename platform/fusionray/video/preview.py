@@ -9,7 +9,6 @@ from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer
 from fusionray.storage.atomic_files import replace_file
 from fusionray.video.reader import VideoReader
-from fusionray.video.upright import read_upright
 
 LONGEST_SIDE = 640
 
@@ -20,10 +19,6 @@ def write_preview(film: Path, path: Path, signer: Signer, provenance: Provenance
     Raises: VideoRejected; OSError.
     """
     reader = VideoReader(film)
-    described = reader.description
-    frame = next(iter(reader.read_frames()))
-    picture = read_upright(
-        frame, LONGEST_SIDE, orientation=described.orientation, sample_aspect=described.sample_aspect
-    )
+    picture = reader.see(next(reader.read_frames()), LONGEST_SIDE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, signer.sign(encode_image(picture.image), "image/png", provenance))
+    replace_file(path, signer.sign(encode_image(picture), "image/png", provenance))

@@ -19,9 +19,8 @@ from fusionray.reporting.parts import Chart, PageImage
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer
 from fusionray.video.fusing import FramePlan
-from fusionray.video.reader import VideoReader, frame_time
+from fusionray.video.reader import VideoReader
 from fusionray.video.run import FusedVideo
-from fusionray.video.upright import read_upright
 
 # Frames of the strip, and their longest side.
 SHOWN_FRAMES, SHOWN_SIDE = 6, 320
@@ -59,12 +58,13 @@ def measure(made: FusedVideo) -> dict[str, MeasuredFigure]:
     values: dict[str, tuple[float, str]] = {
         "frames": (made.num_frames, "frames"),
         "frames_resumed": (made.num_resumed, "frames"),
+        "damaged": (made.num_damaged, "faults"),
         "frames_without_face": (made.num_frames - len(made.plan.faces), "frames"),
         "faces_found": (made.plan.num_faces - filled, "faces"),
         "faces_filled": (filled, "faces"),
         "segments": (len(made.segments), "segments"),
         "frames_per_second": (fused / made.wall_seconds, "frames/s"),
-        **{f"{stage}_seconds": (seconds, "s") for stage, seconds in made.seconds.seconds.items()},
+        **{f"{stage}_seconds": (seconds, "s") for stage, seconds in made.seconds.items()},
     }
     return {key: MeasuredFigure(value=value, unit=unit) for key, (value, unit) in values.items()}
 
@@ -76,20 +76,18 @@ def draw_strip(target: Path, output: Path) -> Image:
 
 
 def read_frames(path: Path) -> list[Image]:
-    """Read some frames, upright and small, of equal size."""
+    """Read some frames, small and of equal size: spread over the video as far as its header says how long it is."""
     reader = VideoReader(path)
-    description = reader.description
-    times = sorted(time for time, _ in reader.list_packets() if time is not None)
-    frames = []
+    start = reader.description.start_seconds or Fraction(0)
+    duration = reader.description.duration_seconds or Fraction(0)
+    shown: list[Image] = []
     for number in range(SHOWN_FRAMES):
-        # Nobody looks at the very first and last frame.
-        start: Fraction | None = times[int((number + 0.5) / SHOWN_FRAMES * len(times))] if times else None
-        frame = next(frame for frame in reader.read_frames(start) if start is None or frame_time(frame) >= start)
-        picture = read_upright(
-            frame, SHOWN_SIDE, orientation=description.orientation, sample_aspect=description.sample_aspect
-        )
-        frames.append(cv2.copyMakeBorder(picture.image, 2, 2, 2, 2, cv2.BORDER_CONSTANT, value=(255, 255, 255)))
-    return [np.asarray(frame, np.uint8) for frame in frames]
+        # A last frame that lasts long may begin before the time.
+        frame = next(reader.read_frames(start + duration * number / SHOWN_FRAMES if number else None), None)
+        picture = shown[-1] if frame is None else reader.see(frame, SHOWN_SIDE)
+        shown.append(picture)
+    edges = (2, 2, 2, 2, cv2.BORDER_CONSTANT)
+    return [np.asarray(cv2.copyMakeBorder(picture, *edges, value=(255, 255, 255)), np.uint8) for picture in shown]
 
 
 def draw_timeline(plan: FramePlan, num_frames: int) -> Chart:
@@ -116,7 +114,7 @@ def list_seconds(made: FusedVideo) -> PageTable:
     fused = made.num_frames - made.num_resumed
     rows = [
         (stage, f"{seconds:.2f}", f"{fused / seconds:.1f}" if seconds else "")
-        for stage, seconds in [*made.seconds.seconds.items(), ("whole run", made.wall_seconds)]
+        for stage, seconds in [*made.seconds.items(), ("whole run", made.wall_seconds)]
     ]
     return PageTable(
         "stages", ("stage", "seconds", "frames/s"), rows, "Stages overlap; an earlier run's are not counted."

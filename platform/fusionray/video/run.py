@@ -25,9 +25,9 @@ from fusionray.video.joining import join_segments
 from fusionray.video.preview import write_preview
 from fusionray.video.reader import VideoReader
 from fusionray.video.segments import SEGMENT_SECONDS, Segment, plan_segments
-from fusionray.video.stages import StageSeconds
+from fusionray.video.stages import Advance, StageSeconds
 from fusionray.video.tracks import Track
-from fusionray.video.work import Advance, VideoTask, Workers
+from fusionray.video.work import VideoTask, Workers
 from fusionray.video.workspace import MadeOf, Workspace, claim
 from fusionray.video.writer import VideoWriter
 
@@ -45,7 +45,9 @@ class ShowProgress(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FusedVideo:
-    """What was made. `film_sha256`: hash of the video before it was signed, the same however often a run was killed.
+    """What was made. `num_resumed`: frames that an earlier run has fused; `num_damaged`: faults of the target's frames,
+    which were left out if they could not be decoded. `film_sha256`: hash of the video before it was signed, the same
+    however often a run was killed.
 
     `seconds`: of the whole run, and of the stages, which overlap; those of an earlier run are not in them.
     """
@@ -54,9 +56,10 @@ class FusedVideo:
     segments: list[Segment]
     num_frames: int
     num_resumed: int
+    num_damaged: int
     film_sha256: str
     wall_seconds: float
-    seconds: StageSeconds
+    seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +90,8 @@ class VideoRun:
         reader = VideoReader(self.task.target)
         # Hours of work must not end with a container that cannot hold the sound.
         with TemporaryDirectory(prefix="fusionray-video-") as folder:
-            VideoWriter(
-                Path(folder) / f"try{self.output.suffix}", reader.description, reader.path, self.task.encoder
-            ).discard()
+            trial, task = Path(folder) / f"trial{self.output.suffix}", self.task
+            VideoWriter(trial, reader.description, reader.path, task.encoder, leave_out=task.leave_out).discard()
         self.output.parent.mkdir(parents=True, exist_ok=True)
         with claim(self.output):
             space = Workspace(self.output, self.made_of(), lambda: plan_segments(reader, self.segment_seconds))
@@ -104,8 +106,16 @@ class VideoRun:
             with seconds.measure("join"):
                 digest = self.finish(space, reader)
             space.remove()
-        num_frames = sum(segment.num_frames for segment in faces)
-        return FusedVideo(plan, space.segments, num_frames, num_resumed, digest, time.monotonic() - started, seconds)
+        return FusedVideo(
+            plan,
+            space.segments,
+            sum(segment.num_frames for segment in faces),
+            num_resumed,
+            sum(segment.num_damaged for segment in faces),
+            digest,
+            time.monotonic() - started,
+            seconds.seconds,
+        )
 
     def made_of(self) -> MadeOf:
         """Say what the files of the segments depend on."""
@@ -155,7 +165,7 @@ class VideoRun:
         total, done = count(space.segments, [segment for segment, _ in missing])
         with show("fuse", total, done) as advance:
             for segment, part in workers.fuse(missing, space.film_of, advance):
-                seconds.add(part.seconds)
+                seconds.add(part)
                 if self.preview is not None:
                     write_preview(space.film_of(segment), self.preview, self.signer, self.provenance)
         return done
@@ -163,7 +173,8 @@ class VideoRun:
     def finish(self, space: Workspace, reader: VideoReader) -> str:
         """Join the segments, sign, and give the result its name; return the hash of what was joined."""
         film, signed = space.folder / f"film{self.output.suffix}", space.folder / f"signed{self.output.suffix}"
-        join_segments([space.film_of(segment) for segment in space.segments], film, reader.description, reader.path)
+        films = [space.film_of(segment) for segment in space.segments]
+        join_segments(films, film, reader.description, reader.path, leave_out=self.task.leave_out)
         with film.open("rb") as unsigned, signed.open("w+b") as result:
             digest = hashlib.file_digest(unsigned, "sha256").hexdigest()
             unsigned.seek(0)

@@ -1,28 +1,25 @@
-"""Where the seconds of a video go."""
+"""How far the work on a video is, and where its seconds go."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
 ItemT = TypeVar("ItemT")
 
+Advance = Callable[[int], object]
+"""Called with the number of frames that were done; what it raises ends the work."""
+
 
 class StageSeconds:
     """The seconds of stages that overlap, by their names; they may add up to more than passed. Threads may share it."""
 
-    def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
-        self.seconds = dict(seconds or {})
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
         self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"seconds": self.seconds}
-
-    def __setstate__(self, state: dict[str, dict[str, float]]) -> None:
-        self.__init__(state["seconds"])  # type: ignore[misc]
 
     def add(self, other: Mapping[str, float]) -> None:
         """Add the seconds of stages."""

@@ -66,7 +66,7 @@ class StreamCopier:
         except (ValueError, av.FFmpegError) as error:
             raise VideoNotWritten(
                 f"{self._output.format.name} cannot hold stream {stream.index} of {self._path} ({stream.type}, "
-                f"{stream.name or 'unknown'}): choose another container, or leave out {stream.type!r} streams"
+                f"{stream.name or 'unknown'}): leave out {stream.type} streams, or choose another container"
             ) from error
         copy.metadata.update(stream.metadata)
         copy.disposition = stream.disposition

@@ -8,7 +8,7 @@ from typing import Any
 from fusionray.video.encoders import EncoderSettings, choose_pixel_format
 from fusionray.video.output_file import OutputFile
 from fusionray.video.parameter_sets import read_parameter_sets
-from fusionray.video.reader import VideoReader
+from fusionray.video.reader import Damage, VideoReader
 from fusionray.video.segments import Segment
 
 CODEC_OF = {"libx264": "h264", "h264_nvenc": "h264", "libx265": "hevc", "hevc_nvenc": "hevc"}
@@ -31,7 +31,7 @@ def copy_segment(reader: VideoReader, segment: Segment, path: Path, settings: En
     with container:
         if read_parameter_sets(described.codec, stream.codec_context.extradata) is None:
             return False
-        packets = collect_packets(reader.demux(container, stream), segment)
+        packets = collect_packets(reader.demux(container, stream, Damage(reader.path, reader.limits)), segment)
         if packets is None:
             return False
         output = OutputFile(path, described, None, encoder=settings.encoder)
@@ -52,7 +52,8 @@ def collect_packets(packets: Any, segment: Segment) -> list[Any] | None:
     for packet in packets:
         if not packet.size:
             continue
-        if packet.pts is None:
+        # What an edit list leaves out is not shown, and would be if it were copied.
+        if packet.pts is None or packet.is_discard:
             return None
         time = packet.pts * packet.time_base
         if not collected and segment.start is not None and time < segment.start:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 
 import cv2
@@ -16,18 +15,9 @@ from fusionray.video.orientation import upright_to_stored
 from fusionray.video.pixel_layout import view_planes
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class UprightPicture:
-    """A picture of a whole frame. `to_stored` [2, 3] maps its pixels to stored ones of the frame (centres at whole
-    numbers): it turns, mirrors, scales, and undoes the sample aspect."""
-
-    image: Image
-    to_stored: Matrix
-
-
 def read_upright(
     frame: VideoFrame, longest_side: int, *, orientation: int = 1, sample_aspect: Fraction = Fraction(1)
-) -> UprightPicture:
+) -> Image:
     """Read a whole frame as uint8 sRGB, upright, with square pixels and a longest side of at most `longest_side`.
 
     Planes are reduced before colours are converted, so this costs little more than reading them once.
@@ -40,17 +30,15 @@ def read_upright(
     planes = [_resize(plane, size) for plane in view_planes(frame, colours.layout)]
     if len(planes) == 1:
         planes += [np.full_like(planes[0], 1 << (colours.layout.bits - 1))] * 2
-    image = turn_upright(colours.show(np.asarray(cv2.merge(planes))), orientation)
-    to_stored = map_to_stored(
-        frame.width, frame.height, longest_side, orientation=orientation, sample_aspect=sample_aspect
-    )
-    return UprightPicture(image, to_stored)
+    return turn_upright(colours.show(np.asarray(cv2.merge(planes))), orientation)
 
 
 def map_to_stored(
     width: int, height: int, longest_side: int, *, orientation: int = 1, sample_aspect: Fraction = Fraction(1)
 ) -> Matrix:
-    """Return the map [2, 3] from the upright picture of a stored frame of this size to the frame."""
+    """Return the map [2, 3] from the pixels of `read_upright` to stored ones of a frame of this size (centres at whole
+    numbers): it turns, mirrors, scales, and undoes the sample aspect.
+    """
     size = _fit(width, height, longest_side, sample_aspect)
     across, down = width / size[0], height / size[1]
     to_full = np.array([[across, 0, across / 2 - 0.5], [0, down, down / 2 - 0.5]])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +23,7 @@ from fusionray.video.finding import SegmentFaces, find_faces
 from fusionray.video.fusing import FramePlan, fuse_segment
 from fusionray.video.reader import VideoReader
 from fusionray.video.segments import Segment
-from fusionray.video.stages import StageSeconds
+from fusionray.video.stages import Advance, StageSeconds
 from fusionray.video.unchanged import copy_segment
 
 # Segments whose faces are found at the same time in one process; each keeps a dozen frames in memory.
@@ -31,15 +33,12 @@ MOST_SEARCHES = 8
 # the CPUs. Each keeps some dozens of frames in memory.
 FUSED_AT_ONCE = 2
 
-# Called with the number of frames that were done.
-Advance = Callable[[int], object]
-
 
 @dataclass(frozen=True, eq=False)
 class VideoTask:
     """What is made of a video, in a form that other machines get. `sources` are encoded; `encoder`: how it is encoded;
     `mark`: what is drawn on every frame; `copy_unchanged`: whether segments without a face to fuse are copied if they
-    can be; `threads` of the models, None for all CPUs.
+    can be; `threads` of the models, None for all CPUs; `leave_out`: kinds of streams that are not copied.
 
     `suffix`: that of the result, which chooses its container; `bundle`: its folder, or where the registry has it;
     `with_identities`: whether people are told apart.
@@ -55,6 +54,7 @@ class VideoTask:
     mark: MarkConfig = field(default_factory=MarkConfig)
     copy_unchanged: bool = False
     threads: int | None = None
+    leave_out: tuple[str, ...] = ()
 
 
 class SegmentWorker:
@@ -77,11 +77,9 @@ class SegmentWorker:
 
     def find(self, segment: Segment, advance: Advance) -> SegmentFaces:
         """Find the faces of a segment."""
-        return find_faces(
-            self.reader, segment, self.fuser, lambda: advance(1), with_identities=self.task.with_identities
-        )
+        return find_faces(self.reader, segment, self.fuser, advance, with_identities=self.task.with_identities)
 
-    def fuse(self, segment: Segment, plan: FramePlan, path: Path, advance: Advance) -> StageSeconds:
+    def fuse(self, segment: Segment, plan: FramePlan, path: Path, advance: Advance) -> dict[str, float]:
         """Write the fused frames of a segment to `path`, or copy it if nothing in it changes."""
         if self.task.copy_unchanged and not plan.faces and not self.task.mark.enabled:
             seconds = StageSeconds()
@@ -89,7 +87,7 @@ class SegmentWorker:
                 is_copied = copy_segment(self.reader, segment, path, self.task.encoder)
             if is_copied:
                 advance(segment.num_frames)
-                return seconds
+                return seconds.seconds
         return fuse_segment(
             self.reader,
             segment,
@@ -99,7 +97,7 @@ class SegmentWorker:
             path=path,
             settings=self.task.encoder,
             mark=Mark(self.task.mark) if self.task.mark.enabled else None,
-            progress=lambda: advance(1),
+            advance=advance,
         )
 
 
@@ -118,14 +116,15 @@ class Workers(Protocol):
 
     def fuse(
         self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
-    ) -> Iterator[tuple[Segment, StageSeconds]]:
+    ) -> Iterator[tuple[Segment, dict[str, float]]]:
         """Write the fused frames of segments, each to its path, complete or not at all."""
         ...
 
 
 class LocalWorkers:
     """One worker, in this process. Faces of as many segments as there are CPUs are found at the same time: a face is
-    followed from frame to frame, which keeps one CPU busy.
+    followed from frame to frame, which keeps one CPU busy. If one segment fails, or the caller is interrupted, the work
+    on the others ends within a frame or two.
     """
 
     def __init__(self, worker: SegmentWorker) -> None:
@@ -133,19 +132,32 @@ class LocalWorkers:
 
     def find(self, segments: Sequence[Segment], advance: Advance) -> Iterator[tuple[Segment, SegmentFaces]]:
         """Find the faces of segments."""
+        stop = threading.Event()
 
         def work(segment: Segment) -> tuple[Segment, SegmentFaces]:
-            return segment, self.worker.find(segment, advance)
+            return segment, self.worker.find(segment, stop_by(stop, advance))
 
-        return map_ahead(work, segments, at_once=min(count_cpus(), MOST_SEARCHES))
+        return map_ahead(work, segments, at_once=min(count_cpus(), MOST_SEARCHES), leave=stop.set)
 
     def fuse(
         self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
-    ) -> Iterator[tuple[Segment, StageSeconds]]:
+    ) -> Iterator[tuple[Segment, dict[str, float]]]:
         """Write the fused frames of segments."""
+        stop = threading.Event()
 
-        def work(part: tuple[Segment, FramePlan]) -> tuple[Segment, StageSeconds]:
+        def work(part: tuple[Segment, FramePlan]) -> tuple[Segment, dict[str, float]]:
             segment, plan = part
-            return segment, self.worker.fuse(segment, plan, path_of(segment), advance)
+            return segment, self.worker.fuse(segment, plan, path_of(segment), stop_by(stop, advance))
 
-        return map_ahead(work, parts, at_once=FUSED_AT_ONCE)
+        return map_ahead(work, parts, at_once=FUSED_AT_ONCE, leave=stop.set)
+
+
+def stop_by(stop: threading.Event, advance: Advance) -> Advance:
+    """Return an `advance` that ends the work on a segment once the event is set."""
+
+    def advance_or_stop(count: int) -> None:
+        if stop.is_set():
+            raise CancelledError
+        advance(count)
+
+    return advance_or_stop

@@ -134,11 +134,7 @@ class VideoWriter:
 
     def _check_frame(self, frame: VideoFrame) -> None:
         described = self.description
-        if (frame.width, frame.height, frame.format.name) != (
-            described.width,
-            described.height,
-            described.pixel_format,
-        ):
+        if not described.is_of(frame):
             raise ValueError(
                 f"frame: {frame.width} x {frame.height} {frame.format.name} differs from the video's "
                 f"{described.width} x {described.height} {described.pixel_format}"

@@ -21,9 +21,12 @@ from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer, build_signer
 from fusionray.safety.signing_keys import SigningConfig
+from fusionray.video.finding import SEARCH_SIDE
+from fusionray.video.reader import VideoReader
 from fusionray.video.run import FusedVideo, VideoRun
 from fusionray.video.segments import SEGMENT_SECONDS
-from fusionray.video.work import Advance, LocalWorkers, SegmentWorker, VideoTask, open_fuser
+from fusionray.video.stages import Advance
+from fusionray.video.work import LocalWorkers, SegmentWorker, VideoTask, open_fuser
 
 
 @dataclass(frozen=True)
@@ -110,11 +113,6 @@ def show_nothing(stage: str, total: int, done: int) -> Iterator[Advance]:
 
 
 def read_pictures(path: Path) -> Iterator[Image]:
-    """Yield the frames of a film, upright."""
-    from fusionray.video.finding import SEARCH_SIDE
-    from fusionray.video.reader import VideoReader
-    from fusionray.video.upright import read_upright
-
+    """Yield the frames of a film as they are searched."""
     reader = VideoReader(path)
-    for frame in reader.read_frames():
-        yield read_upright(frame, SEARCH_SIDE, orientation=reader.description.orientation).image
+    return (reader.see(frame, SEARCH_SIDE) for frame in reader.read_frames())

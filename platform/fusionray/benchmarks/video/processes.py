@@ -21,6 +21,7 @@ import numpy as np
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.video.context import VideoBenchContext
 from fusionray.errors import ServiceFailed
+from fusionray.evaluation.rendered_film import RenderedFilm
 from fusionray.hardware.processes import measure_cpu
 from fusionray.video.fusing import FramePlan
 from fusionray.video.reader import VideoReader
@@ -96,8 +97,8 @@ def measure_resume(context: VideoBenchContext, tick: Callable[[], None]) -> Find
     """Kill a run amid its work, and go on; what a start costs, whatever there is to do, is taken off all runs."""
     with TemporaryDirectory(dir=context.output) as folder:
         place = Path(folder)
-        one_frame = type(context.film)(context.config.width, context.config.height, 2).write(place / "short.mp4")
-        start, start_seconds = run_command(context, one_frame, place / "start.mp4")
+        two_frames = RenderedFilm(context.config.width, context.config.height, 2).write(place / "short.mp4")
+        start, start_seconds = run_command(context, two_frames, place / "start.mp4")
         whole, seconds = run_command(context, context.twice, place / "whole.mp4")
         tick()
         kill_after = start_seconds + 0.6 * (seconds - start_seconds)

@@ -32,7 +32,6 @@ from fusionray.video.fusing import GROUPS_AHEAD, FramePlan, GroupFuser, group_fr
 from fusionray.video.reader import VideoReader
 from fusionray.video.segments import Segment
 from fusionray.video.tracking import FaceTracker
-from fusionray.video.upright import read_upright
 from fusionray.video.writer import VideoWriter
 
 # The quality of the product's own encoding, for all.
@@ -88,6 +87,10 @@ def measure_cost(run: Callable[[], object]) -> StageCost:
     return StageCost(wall, time.process_time() - cpu)
 
 
+def ignore(_: int) -> None:
+    """Report no frames."""
+
+
 def exhaust(items: Iterable[object]) -> None:
     for _ in items:
         pass
@@ -102,10 +105,10 @@ def time_stages(context: VideoBenchContext) -> dict[str, StageCost]:
     def find() -> None:
         tracker = FaceTracker(fuser.preprocessor.detector, FaceFollower())
         for frame in frames:
-            tracker.add(read_upright(frame, SEARCH_SIDE).image)
+            tracker.add(reader.see(frame, SEARCH_SIDE))
 
     costs["find"] = measure_cost(find)
-    faces = find_faces(reader, Segment(0, None, None, len(frames)), fuser, lambda: None, with_identities=False)
+    faces = find_faces(reader, Segment(0, None, None, len(frames)), fuser, ignore, with_identities=False)
     plan = FramePlan.of(faces.tracks, dict.fromkeys(range(len(faces.tracks)), 0))
     group_fuser = GroupFuser(reader.description, fuser, [context.source])
     groups = group_frames(iter(frames), plan)
