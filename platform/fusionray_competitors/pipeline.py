@@ -11,7 +11,7 @@ from fusionray.bundle.bundle import bundle_hash, read_bundle
 from fusionray.faces.decode import decode_image
 from fusionray.faces.detect import DetectorPool
 from fusionray.faces.face import Image
-from fusionray.faces.image_header import has_half_chroma
+from fusionray.faces.headers.image_header import has_half_chroma
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import FaceCrops

@@ -17,7 +17,7 @@ from PIL import Image
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid, ImageRejected
 from fusionray.faces.decode import decode_image
-from fusionray.faces.image_header import PictureFormat
+from fusionray.faces.headers.image_header import PictureFormat
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import SETTINGS, Signer

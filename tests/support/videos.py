@@ -16,7 +16,10 @@ import pytest
 from av import AudioFrame, VideoFrame
 from numpy.typing import NDArray
 
-from fusionray.video.pixel_layout import read_layout, view_planes
+from fusionray.video.files.encoders import EncoderSettings
+from fusionray.video.files.reader import VideoReader, frame_time
+from fusionray.video.files.writer import VideoWriter
+from fusionray.video.frames.pixel_layout import read_layout, view_planes
 
 TIME_BASE = Fraction(1, 12800)
 STEADY = tuple(range(0, 12 * 512, 512))
@@ -122,3 +125,17 @@ def probe(path: Path) -> dict[str, Any]:
     command = ["ffprobe", "-v", "error", "-show_streams", "-show_format", "-show_chapters", "-of", "json", str(path)]
     result: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return result
+
+
+def rewrite(source: Path, target: Path, settings: EncoderSettings | None = None, **options: object) -> Path:
+    """Write a video like another one, with all of its frames."""
+    reader = VideoReader(source)
+    with VideoWriter(target, reader.description, source, settings, **options) as writer:  # type: ignore[arg-type]
+        for frame in reader.read_frames():
+            writer.write(frame)
+    return target
+
+
+def times_of(path: Path) -> list[Fraction]:
+    """Return when each frame is shown."""
+    return [frame_time(frame) for frame in VideoReader(path).read_frames()]

@@ -10,7 +10,7 @@ import av
 import numpy as np
 
 from fusionray.faces.face import Image
-from fusionray.video.planes import blend_region
+from fusionray.video.frames.planes import blend_region
 from tests.support.pictures import draw_empty, draw_person
 
 SIDE, WIDTH, HEIGHT = 160, 320, 192

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fusionray.safety.mark import Mark, MarkConfig
-from fusionray.video.description import describe_video
+from fusionray.video.files.description import describe_video
+from fusionray.video.files.reader import VideoReader
 from fusionray.video.frame_mark import FrameMark
-from fusionray.video.reader import VideoReader
 from tests.support.videos import write_video
 
 

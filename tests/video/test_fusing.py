@@ -17,9 +17,9 @@ from PIL import Image as PillowImage
 from fusionray.cli import main
 from fusionray.faces.face import Image
 from fusionray.safety.verify import verify
-from fusionray.video.reader import VideoReader, frame_time
+from fusionray.video.files.reader import VideoReader
 from tests.support.pictures import draw_person
-from tests.support.videos import list_kinds, needs_ffprobe, probe, read_packets
+from tests.support.videos import list_kinds, needs_ffprobe, probe, read_packets, times_of
 from tests.video.films import FRAMES, SIDE, film, show, to_frame
 
 pytestmark = pytest.mark.filterwarnings("ignore:outputs are signed with a generated TEST KEY:RuntimeWarning")
@@ -29,10 +29,6 @@ def see(path: Path | str) -> np.ndarray:
     """Read all frames as they are shown, [T,H,W,3]."""
     reader = VideoReader(Path(path))
     return np.stack([reader.see(frame, 10_000) for frame in reader.read_frames()])
-
-
-def read_times(path: Path | str) -> list[Fraction]:
-    return [frame_time(frame) for frame in VideoReader(Path(path)).read_frames()]
 
 
 def changed_columns(before: np.ndarray, after: np.ndarray) -> list[tuple[int, int]]:
@@ -54,7 +50,7 @@ def test_the_face_of_every_frame_is_fused_and_nothing_else_changes(
     for number, (first, last) in enumerate(changed_columns(before, after)):
         # The head is in the middle of the person's picture, which moves by a pixel a frame.
         assert number + 20 < first < last < number + SIDE - 15
-    assert read_times(output) == read_times(target)
+    assert times_of(output) == times_of(Path(target))
     assert read_packets(output, "audio") == read_packets(Path(target), "audio")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fused-report", "fused.mp4", "talk.mp4"]
     assert verify(output.read_bytes()).ai_made
@@ -77,8 +73,8 @@ def test_tags_and_times_survive(tmp_path: Path, bundle: str, source: str, kind: 
     for name in kept:
         assert new["streams"][0].get(name) == old["streams"][0].get(name), name
     # One frame is shown for longer than the others.
-    assert read_times(output) == read_times(target)
-    assert len({later - earlier for earlier, later in pairwise(read_times(output))}) == 2
+    assert times_of(output) == times_of(Path(target))
+    assert len({later - earlier for earlier, later in pairwise(times_of(output))}) == 2
 
 
 def test_only_the_person_of_a_reference_is_changed(
@@ -191,7 +187,7 @@ def test_unusual_films_are_fused(
     assert before.shape == after.shape
     assert all(0 < first < last for first, last in changed_columns(before, after))
     # Players take times from the container: GIF counts in hundredths of a second.
-    np.testing.assert_allclose(np.array(read_times(output), float), np.array(read_times(target), float))
+    np.testing.assert_allclose(np.array(times_of(output), float), np.array(times_of(Path(target)), float))
 
 
 def test_streams_are_left_out_and_faults_are_told(

@@ -6,8 +6,8 @@ import pytest
 from av.video.reformatter import ColorRange, Colorspace, Interpolation
 
 from fusionray.errors import VideoRejected
-from fusionray.video.planes import blend_region, read_region
-from fusionray.video.transfer import choose_hdr_transfer
+from fusionray.video.frames.planes import blend_region, read_region
+from fusionray.video.frames.transfer import choose_hdr_transfer
 from tests.support.videos import copy_planes, make_frame
 
 FORMATS = ["yuv420p", "yuv422p", "yuv444p", "yuvj420p", "yuv420p10le", "yuv422p10le", "yuv444p12le", "yuva420p",

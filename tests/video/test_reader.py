@@ -11,9 +11,9 @@ import pytest
 from PIL import Image as PillowImage
 
 from fusionray.errors import InputMissing, VideoRejected
-from fusionray.video.description import describe_video
-from fusionray.video.opening import VideoLimits
-from fusionray.video.reader import Damage, VideoReader, frame_time
+from fusionray.video.files.description import describe_video
+from fusionray.video.files.opening import VideoLimits
+from fusionray.video.files.reader import Damage, VideoReader, frame_time
 from tests.support.videos import STEADY, TIME_BASE, copy_planes, write_video
 
 VARIABLE = (0, 512, 700, 2000, 2001, 2600, 7000, 7512, 9000)
@@ -88,7 +88,7 @@ def test_iterations_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 
 def test_frames_may_be_edited_while_later_ones_need_them(tmp_path: Path) -> None:
-    from fusionray.video.planes import blend_region
+    from fusionray.video.frames.planes import blend_region
 
     reader = VideoReader(write_video(tmp_path / "a.mp4"))
     untouched = [copy_planes(frame) for frame in reader.read_frames()]
@@ -100,7 +100,7 @@ def test_frames_may_be_edited_while_later_ones_need_them(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("suffix", ["gif", "webp"])
 def test_an_animation_is_a_video_without_sound(tmp_path: Path, suffix: str) -> None:
-    from fusionray.video.planes import read_region
+    from fusionray.video.frames.planes import read_region
 
     reader = VideoReader(write_animation(tmp_path / f"a.{suffix}"))
     frames = list(reader.read_frames())

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from fusionray.errors import VideoNotWritten
-from fusionray.video.encoders import EncoderSettings
-from fusionray.video.joining import choose_decoding_times, join_segments
-from fusionray.video.reader import VideoReader, frame_time
+from fusionray.video.files.encoders import EncoderSettings
+from fusionray.video.files.joining import choose_decoding_times, join_segments
+from fusionray.video.files.reader import VideoReader, frame_time
+from fusionray.video.files.writer import VideoWriter
 from fusionray.video.segments import Segment, plan_segments
-from fusionray.video.writer import VideoWriter
 from tests.support.videos import TIME_BASE, copy_planes, read_packets, write_video
 
 # Two seconds with gaps: no two neighbours are equally far apart.

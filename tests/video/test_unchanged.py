@@ -12,13 +12,13 @@ import pytest
 
 from fusionray.cli import main
 from fusionray.safety.verify import verify
-from fusionray.video.encoders import EncoderSettings
-from fusionray.video.joining import join_segments
-from fusionray.video.parameter_sets import read_parameter_sets
-from fusionray.video.reader import VideoReader, frame_time
+from fusionray.video.files.encoders import EncoderSettings
+from fusionray.video.files.joining import join_segments
+from fusionray.video.files.parameter_sets import read_parameter_sets
+from fusionray.video.files.reader import VideoReader, frame_time
+from fusionray.video.files.writer import VideoWriter
 from fusionray.video.segments import Segment, plan_segments
 from fusionray.video.unchanged import collect_packets, copy_segment
-from fusionray.video.writer import VideoWriter
 from tests.support.videos import copy_planes, probe, read_packets, write_video
 from tests.video.films import film
 

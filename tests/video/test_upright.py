@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fusionray.faces.decode import turn_upright
-from fusionray.video.orientation import matrix_of_rotation, orientation_of, upright_to_stored
-from fusionray.video.planes import blend_region, read_region
-from fusionray.video.upright import map_to_stored, read_upright
+from fusionray.video.frames.orientation import matrix_of_rotation, orientation_of, upright_to_stored
+from fusionray.video.frames.planes import blend_region, read_region
+from fusionray.video.frames.upright import map_to_stored, read_upright
 from tests.support.videos import make_frame
 
 ONE = 1 << 16

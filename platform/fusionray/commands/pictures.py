@@ -90,7 +90,7 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import bundle_hash, read_bundle
     from fusionray.bundle.description import FACE_FUSION
     from fusionray.faces.detect import build_detector
-    from fusionray.faces.image_header import has_half_chroma
+    from fusionray.faces.headers.image_header import has_half_chroma
     from fusionray.faces.metadata import read_metadata
     from fusionray.runtime.face_preprocessor import SELECTION_PATTERN, check_sources
     from fusionray.runtime.fuser import Fuser

@@ -17,7 +17,7 @@ from fusionray.config import validate
 
 if TYPE_CHECKING:
     from fusionray.runtime.fuser import Fuser
-    from fusionray.video.encoders import EncoderSettings
+    from fusionray.video.files.encoders import EncoderSettings
     from fusionray.video.run import FusedVideo
     from fusionray.video.stages import Advance
     from fusionray.video.tracks import Track
@@ -271,7 +271,7 @@ def read_encoder(options: argparse.Namespace) -> EncoderSettings:
 
     Raises: ValueError.
     """
-    from fusionray.video.encoders import EncoderSettings
+    from fusionray.video.files.encoders import EncoderSettings
 
     for pair in options.encoder_option:
         if "=" not in pair:

@@ -29,7 +29,7 @@ from fusionray.faces.face import Image, largest_face
 from fusionray.metrics.fusion_metrics import TRUTH_OVERSAMPLING
 from fusionray.nets.pixels import to_uint8
 from fusionray.types import PairBatch, SyntheticTruth
-from fusionray.video.reader import VideoReader
+from fusionray.video.files.reader import VideoReader
 
 # Attributes that change during a rendered clip; hair, clothes and background are those of its first frame.
 MOVING = (

@@ -13,7 +13,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
-from fusionray.faces.image_header import PictureFormat
+from fusionray.faces.headers.image_header import PictureFormat
 from fusionray.faces.metadata import PictureMetadata, add_jpeg_metadata
 from fusionray.safety.mark import Mark
 from fusionray.safety.provenance import PNG_KEY, Provenance, build_packet

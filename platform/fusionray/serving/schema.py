@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from fusionray.bundle.description import FACE_FUSION, WeightPrecision
-from fusionray.faces.image_header import PictureFormat
+from fusionray.faces.headers.image_header import PictureFormat
 from fusionray.runtime.face_preprocessor import FaceBox, FaceSelection
 from fusionray.serving.auth.key_file import ApiKey
 from fusionray.serving.problem_document import problem_document

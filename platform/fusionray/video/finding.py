@@ -15,7 +15,7 @@ from fusionray.data.prefetch import map_ahead
 from fusionray.errors import VideoRejected
 from fusionray.faces.following import FaceFollower
 from fusionray.runtime.fuser import Fuser
-from fusionray.video.reader import Damage, VideoReader
+from fusionray.video.files.reader import Damage, VideoReader
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance
 from fusionray.video.tracking import FARTHEST, LONGEST_LOSS, FaceTracker, distance_between, is_cut

@@ -8,8 +8,8 @@ from av import VideoFrame
 
 from fusionray.faces.decode import turn_upright
 from fusionray.safety.mark import Mark
-from fusionray.video.description import VideoDescription
-from fusionray.video.planes import blend_region
+from fusionray.video.files.description import VideoDescription
+from fusionray.video.frames.planes import blend_region
 
 # EXIF orientations that undo others; the rest undo themselves.
 _UNDONE_BY = {6: 8, 8: 6}

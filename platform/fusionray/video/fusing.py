@@ -24,19 +24,19 @@ from fusionray.faces.paste import paste_crop
 from fusionray.runtime.fuser import Fuser, edge_mask
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.mark import Mark
-from fusionray.video.description import VideoDescription
-from fusionray.video.encoders import EncoderSettings
+from fusionray.video.files.description import VideoDescription
+from fusionray.video.files.encoders import EncoderSettings
+from fusionray.video.files.reader import VideoReader
+from fusionray.video.files.writer import VideoWriter
 from fusionray.video.finding import SEARCH_SIDE
 from fusionray.video.frame_mark import FrameMark
-from fusionray.video.planes import blend_region, read_region
-from fusionray.video.reader import VideoReader
-from fusionray.video.region import Box
+from fusionray.video.frames.planes import blend_region, read_region
+from fusionray.video.frames.region import Box
+from fusionray.video.frames.upright import map_to_stored
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance, StageSeconds
 from fusionray.video.tracking import LONGEST_LOSS
 from fusionray.video.tracks import Track, fill_gaps, smooth
-from fusionray.video.upright import map_to_stored
-from fusionray.video.writer import VideoWriter
 
 # Frames that go through the generator together, and groups of them that wait or are computed at the same time.
 GROUP_FRAMES, GROUPS_AHEAD = 8, 2

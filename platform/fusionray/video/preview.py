@@ -8,7 +8,7 @@ from fusionray.faces.decode import encode_image
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer
 from fusionray.storage.atomic_files import replace_file
-from fusionray.video.reader import VideoReader
+from fusionray.video.files.reader import VideoReader
 
 LONGEST_SIDE = 640
 

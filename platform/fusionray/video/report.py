@@ -18,8 +18,8 @@ from fusionray.reporting.page import Page, PageSection, PageTable, save_page
 from fusionray.reporting.parts import Chart, PageImage
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer
+from fusionray.video.files.reader import VideoReader
 from fusionray.video.fusing import FramePlan
-from fusionray.video.reader import VideoReader
 from fusionray.video.run import FusedVideo
 
 # Frames of the strip, and their longest side.

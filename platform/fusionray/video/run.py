@@ -19,17 +19,17 @@ from fusionray.errors import NoFaceFound
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer
 from fusionray.storage.atomic_files import sync_folder
+from fusionray.video.files.joining import join_segments
+from fusionray.video.files.reader import VideoReader
+from fusionray.video.files.writer import VideoWriter
 from fusionray.video.finding import SegmentFaces, join_faces
 from fusionray.video.fusing import FramePlan
-from fusionray.video.joining import join_segments
 from fusionray.video.preview import write_preview
-from fusionray.video.reader import VideoReader
 from fusionray.video.segments import SEGMENT_SECONDS, Segment, plan_segments
 from fusionray.video.stages import Advance, StageSeconds
 from fusionray.video.tracks import Track
 from fusionray.video.work import VideoTask, Workers
 from fusionray.video.workspace import MadeOf, Workspace, claim
-from fusionray.video.writer import VideoWriter
 
 # The containers that can be signed.
 MEDIA_TYPES = {".mp4": "video/mp4", ".m4v": "video/mp4", ".mov": "video/quicktime"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from fusionray.video.reader import VideoReader
+from fusionray.video.files.reader import VideoReader
 
 # Long beside the second or two of work that a segment begins and ends with, short beside what a killed run may lose.
 SEGMENT_SECONDS = Fraction(10)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fusionray.video.encoders import EncoderSettings, choose_pixel_format
-from fusionray.video.output_file import OutputFile
-from fusionray.video.parameter_sets import read_parameter_sets
-from fusionray.video.reader import Damage, VideoReader
+from fusionray.video.files.encoders import EncoderSettings, choose_pixel_format
+from fusionray.video.files.output_file import OutputFile
+from fusionray.video.files.parameter_sets import read_parameter_sets
+from fusionray.video.files.reader import Damage, VideoReader
 from fusionray.video.segments import Segment
 
 CODEC_OF = {"libx264": "h264", "h264_nvenc": "h264", "libx265": "hevc", "hevc_nvenc": "hevc"}

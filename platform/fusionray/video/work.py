@@ -18,10 +18,10 @@ from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.mark import Mark, MarkConfig
-from fusionray.video.encoders import EncoderSettings
+from fusionray.video.files.encoders import EncoderSettings
+from fusionray.video.files.reader import VideoReader
 from fusionray.video.finding import SegmentFaces, find_faces
 from fusionray.video.fusing import FramePlan, fuse_segment
-from fusionray.video.reader import VideoReader
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance, StageSeconds
 from fusionray.video.unchanged import copy_segment

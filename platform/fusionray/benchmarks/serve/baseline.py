@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fusionray.bundle.bundle import Bundle, bundle_hash
 from fusionray.faces.decode import decode_image
 from fusionray.faces.detect import build_detector
-from fusionray.faces.image_header import PictureFormat, has_half_chroma
+from fusionray.faces.headers.image_header import PictureFormat, has_half_chroma
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.session import choose_providers
 from fusionray.safety.output import encode_output

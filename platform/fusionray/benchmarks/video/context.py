@@ -21,8 +21,8 @@ from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer, build_signer
 from fusionray.safety.signing_keys import SigningConfig
+from fusionray.video.files.reader import VideoReader
 from fusionray.video.finding import SEARCH_SIDE
-from fusionray.video.reader import VideoReader
 from fusionray.video.run import FusedVideo, VideoRun
 from fusionray.video.segments import SEGMENT_SECONDS
 from fusionray.video.stages import Advance

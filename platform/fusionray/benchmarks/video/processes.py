@@ -23,8 +23,8 @@ from fusionray.benchmarks.video.context import VideoBenchContext
 from fusionray.errors import ServiceFailed
 from fusionray.evaluation.rendered_film import RenderedFilm
 from fusionray.hardware.processes import measure_cpu
+from fusionray.video.files.reader import VideoReader
 from fusionray.video.fusing import FramePlan
-from fusionray.video.reader import VideoReader
 from fusionray.video.segments import Segment, plan_segments
 from fusionray.video.work import SegmentWorker, VideoTask
 

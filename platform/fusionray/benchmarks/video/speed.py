@@ -27,12 +27,12 @@ from fusionray.faces.detect import DetectorPool
 from fusionray.faces.face import Image
 from fusionray.faces.following import FaceFollower
 from fusionray.runtime.fuser import Fuser
+from fusionray.video.files.reader import VideoReader
+from fusionray.video.files.writer import VideoWriter
 from fusionray.video.finding import SEARCH_SIDE, find_faces
 from fusionray.video.fusing import GROUPS_AHEAD, FramePlan, GroupFuser, group_frames
-from fusionray.video.reader import VideoReader
 from fusionray.video.segments import Segment
 from fusionray.video.tracking import FaceTracker
-from fusionray.video.writer import VideoWriter
 
 # The quality of the product's own encoding, for all.
 QUALITY = {"crf": "18"}

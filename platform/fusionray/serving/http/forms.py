@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import Depends, File, Form, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 
-from fusionray.faces.image_header import PictureFormat
+from fusionray.faces.headers.image_header import PictureFormat
 from fusionray.runtime.face_preprocessor import REFERENCE_SIMILARITY, SELECTION_PATTERN, FaceSelection, check_sources
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import NAME_PATTERN

@@ -15,7 +15,7 @@ import cv2
 from fusionray.errors import ImageRejected
 from fusionray.faces.detect import DetectorPool
 from fusionray.faces.face import Face, Image
-from fusionray.faces.image_header import PictureFormat, answer_format
+from fusionray.faces.headers.image_header import PictureFormat, answer_format
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import (
     FaceCrops,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.image_header import ImageKind, read_header
+from fusionray.faces.headers.image_header import ImageKind, read_header
 
 # Bytes per pixel at the peak, from the decoder to the encoded answer: the picture, the warped faces that are pasted
 # into it, and the encoder's copies. Other formats than JPEG may have an alpha channel and 16 bits, of which decoders

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from fusionray.errors import ImageRejected
 from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.faces.face import Image
-from fusionray.faces.image_header import PictureFormat, has_half_chroma
+from fusionray.faces.headers.image_header import PictureFormat, has_half_chroma
 from fusionray.faces.metadata import read_metadata
 from fusionray.safety.mark import Mark
 from fusionray.safety.output import encode_output

@@ -16,8 +16,8 @@ from av.video.stream import VideoStream
 
 from fusionray.errors import VideoNotWritten
 from fusionray.storage.atomic_files import sync_folder
-from fusionray.video.description import VideoDescription
-from fusionray.video.stream_copy import StreamCopier
+from fusionray.video.files.description import VideoDescription
+from fusionray.video.files.stream_copy import StreamCopier
 
 MOV_FORMATS = {".mp4", ".m4v", ".mov"}
 # Time scales are unsigned 32-bit numbers.

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.coded_size import SizeReader, read_av1_sizes, read_hevc_sizes
-from fusionray.faces.tiff_header import BYTE_ORDERS, list_entries
+from fusionray.faces.headers.coded_size import SizeReader, read_av1_sizes, read_hevc_sizes
+from fusionray.faces.headers.tiff_header import BYTE_ORDERS, list_entries
 
 HeifKind = Literal["avif", "heic"]
 AVIF_BRANDS = frozenset({b"avif", b"avis"})

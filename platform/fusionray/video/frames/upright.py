@@ -10,9 +10,9 @@ from av import VideoFrame
 
 from fusionray.faces.decode import turn_upright
 from fusionray.faces.face import Image, Matrix
-from fusionray.video.colour import map_of
-from fusionray.video.orientation import upright_to_stored
-from fusionray.video.pixel_layout import view_planes
+from fusionray.video.frames.colour import map_of
+from fusionray.video.frames.orientation import upright_to_stored
+from fusionray.video.frames.pixel_layout import view_planes
 
 
 def read_upright(

@@ -14,10 +14,10 @@ from av.video.stream import VideoStream
 
 from fusionray.errors import VideoRejected
 from fusionray.faces.face import Image
-from fusionray.video.animation import read_webp
-from fusionray.video.description import describe_video
-from fusionray.video.opening import VideoLimits, open_video
-from fusionray.video.upright import read_upright
+from fusionray.video.files.animation import read_webp
+from fusionray.video.files.description import describe_video
+from fusionray.video.files.opening import VideoLimits, open_video
+from fusionray.video.frames.upright import read_upright
 
 # How far before a time a seek goes back, in seconds, until it finds a key frame that is shown before it.
 _SEEK_STEPS = (0, 1, 5, 30, 300)

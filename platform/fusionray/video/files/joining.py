@@ -15,9 +15,9 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from fusionray.errors import VideoNotWritten
-from fusionray.video.description import VideoDescription
-from fusionray.video.output_file import OutputFile
-from fusionray.video.parameter_sets import TAGS, read_parameter_sets
+from fusionray.video.files.description import VideoDescription
+from fusionray.video.files.output_file import OutputFile
+from fusionray.video.files.parameter_sets import TAGS, read_parameter_sets
 
 
 def join_segments(

@@ -12,9 +12,9 @@ from av.codec.codec import UnknownCodecError
 
 from fusionray.errors import VideoNotWritten, VideoRejected
 from fusionray.hardware.device import describe_cpu
-from fusionray.video.colour import ColourTags
-from fusionray.video.description import HdrMetadata, VideoDescription
-from fusionray.video.pixel_layout import PixelLayout, read_layout
+from fusionray.video.files.description import HdrMetadata, VideoDescription
+from fusionray.video.frames.colour import ColourTags
+from fusionray.video.frames.pixel_layout import PixelLayout, read_layout
 
 # The option that sets the quality of an encoder, and its default; the lower, the better. The others have none.
 _QUALITY = {

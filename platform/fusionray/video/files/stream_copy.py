@@ -12,7 +12,7 @@ from av.container import InputContainer, OutputContainer
 from av.stream import Discard, Stream
 
 from fusionray.errors import VideoNotWritten
-from fusionray.video.opening import VideoLimits, open_video
+from fusionray.video.files.opening import VideoLimits, open_video
 
 # Brands of the old file, and statistics and encoders of the old stream, which are not true of the new ones.
 _CONTAINER_KEYS = {"major_brand", "minor_version", "compatible_brands", "encoder"}

@@ -16,11 +16,11 @@ from av.sidedata.sidedata import SideData, Type
 from av.video.stream import VideoStream
 
 from fusionray.errors import VideoRejected
-from fusionray.video.animation import describe_webp, is_webp
-from fusionray.video.colour import ColourTags, name_tags
-from fusionray.video.opening import VideoLimits, check_size, open_video
-from fusionray.video.orientation import DisplayMatrix, matrix_of_rotation, orientation_of
-from fusionray.video.pixel_layout import read_layout
+from fusionray.video.files.animation import describe_webp, is_webp
+from fusionray.video.files.opening import VideoLimits, check_size, open_video
+from fusionray.video.frames.colour import ColourTags, name_tags
+from fusionray.video.frames.orientation import DisplayMatrix, matrix_of_rotation, orientation_of
+from fusionray.video.frames.pixel_layout import read_layout
 
 # Decoders hold back pictures, and the first packets may be damaged: so many are tried.
 _PACKETS_TRIED = 300

@@ -15,9 +15,9 @@ from av import VideoFrame
 from numpy.typing import NDArray
 
 from fusionray.faces.face import FloatMap, Image
-from fusionray.video.colour import ColourMap, Floats, map_of
-from fusionray.video.pixel_layout import Samples, view_planes
-from fusionray.video.region import Box, Region, find_region
+from fusionray.video.frames.colour import ColourMap, Floats, map_of
+from fusionray.video.frames.pixel_layout import Samples, view_planes
+from fusionray.video.frames.region import Box, Region, find_region
 
 # A pixel that changes by so much (of 255) keeps nothing of what sRGB cannot show of it.
 _CHANGE_OF_CONTENT = 64.0

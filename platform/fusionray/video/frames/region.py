@@ -14,8 +14,8 @@ import numpy as np
 from av import VideoFrame
 from numpy.typing import NDArray
 
-from fusionray.video.colour import Floats
-from fusionray.video.pixel_layout import PixelLayout, Samples
+from fusionray.video.frames.colour import Floats
+from fusionray.video.frames.pixel_layout import PixelLayout, Samples
 
 Box = tuple[int, int, int, int]
 """Left, top, width, height in stored pixels, within the frame."""

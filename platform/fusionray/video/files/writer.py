@@ -14,12 +14,12 @@ from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
 from fusionray.errors import VideoNotWritten
-from fusionray.video.colour import RANGES
-from fusionray.video.description import VideoDescription
-from fusionray.video.encoders import EncoderSettings, build_options, choose_colour, choose_pixel_format
-from fusionray.video.output_file import MOV_FORMATS, OutputFile
-from fusionray.video.pixel_layout import read_layout
-from fusionray.video.reader import frame_time
+from fusionray.video.files.description import VideoDescription
+from fusionray.video.files.encoders import EncoderSettings, build_options, choose_colour, choose_pixel_format
+from fusionray.video.files.output_file import MOV_FORMATS, OutputFile
+from fusionray.video.files.reader import frame_time
+from fusionray.video.frames.colour import RANGES
+from fusionray.video.frames.pixel_layout import read_layout
 
 # For rate control only, where a video does not state its own; times are never derived from it.
 _RATE_GUESSED = Fraction(25)

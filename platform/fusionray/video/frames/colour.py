@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from fusionray.errors import VideoRejected
 from fusionray.faces.face import Image
-from fusionray.video.pixel_layout import PixelLayout, Samples, read_layout
-from fusionray.video.transfer import HdrTransfer, choose_hdr_transfer
+from fusionray.video.frames.pixel_layout import PixelLayout, Samples, read_layout
+from fusionray.video.frames.transfer import HdrTransfer, choose_hdr_transfer
 
 Floats = NDArray[np.float32]
 

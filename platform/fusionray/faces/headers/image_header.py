@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.heif_header import HeifFile, detect_heif
+from fusionray.faces.headers.heif_header import HeifFile, detect_heif
+from fusionray.faces.headers.tiff_header import BYTE_ORDERS, SHORT, list_entries, read_tiff
+from fusionray.faces.headers.tiff_header import ORIENTATION as ORIENTATION_TAG
 from fusionray.faces.netpbm import read_netpbm
-from fusionray.faces.tiff_header import BYTE_ORDERS, SHORT, list_entries, read_tiff
-from fusionray.faces.tiff_header import ORIENTATION as ORIENTATION_TAG
 
 # What pictures are decoded from, and what they are encoded as.
 ImageKind = Literal["jpeg", "png", "webp", "bmp", "avif", "heic", "netpbm", "tiff"]

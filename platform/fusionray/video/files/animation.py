@@ -13,11 +13,11 @@ from PIL import Image as PillowImage
 from PIL import WebPImagePlugin
 
 from fusionray.errors import VideoRejected
-from fusionray.video.colour import ColourTags
-from fusionray.video.opening import VideoLimits, check_size
+from fusionray.video.files.opening import VideoLimits, check_size
+from fusionray.video.frames.colour import ColourTags
 
 if TYPE_CHECKING:
-    from fusionray.video.description import VideoDescription
+    from fusionray.video.files.description import VideoDescription
 
 _TIME_BASE = Fraction(1, 1000)
 _FAULTS = (OSError, SyntaxError, ValueError, EOFError, MemoryError)
@@ -38,7 +38,7 @@ def describe_webp(path: Path, limits: VideoLimits) -> VideoDescription:
     Raises:
         VideoRejected: with the reason "not_a_video" or "too_large".
     """
-    from fusionray.video.description import VideoDescription
+    from fusionray.video.files.description import VideoDescription
 
     with _open(path, limits) as picture:
         width, height = picture.size

@@ -1,0 +1,1 @@
+"""What the headers of picture files say, before anything is decoded."""

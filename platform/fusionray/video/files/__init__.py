@@ -1,0 +1,1 @@
+"""Video files: read and written, encoded, joined, and what is copied from one to another."""

@@ -1,0 +1,1 @@
+"""A frame: its samples as colours and back, and how it is shown."""
