@@ -1,6 +1,8 @@
 # The environment lives in .venv/ and comes from requirements.lock; every target brings what it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# Without bytecode every process of Ray compiles Ray and torch anew: each start takes two to four times as long.
+unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.installed
 # Python compiles what it imports, once; to compile all packages takes half of the time of an installation.
 PIP_QUICKLY := --quiet --disable-pip-version-check --no-compile

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import shutil
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,6 +29,7 @@ from fusionray.errors import CheckpointFailed
 from fusionray.storage import atomic_files
 from fusionray.storage import filesystem as storage
 from tests.checkpoint.states import describe
+from tests.support.full_disk import full_disk
 
 NUM_KILLS = 24
 NOBODY = 65534
@@ -168,7 +169,7 @@ def fail_to_write(folder: Path) -> dict[str, Any]:
     """Save once, then without room and without permission; note the errors, and what can be loaded after each."""
     run, found = folder / "run", {}
     save(run, 1)
-    for name, starve in (("room", take_room), ("permission", take_permission)):
+    for name, starve in (("room", half_the_room), ("permission", no_permission)):
         run.chmod(0o555 if name == "permission" else 0o755)
         reader, writer = os.pipe()
         os.waitpid(fork(lambda starve=starve, writer=writer: save_starved(run, starve, writer)), 0)  # type: ignore[misc]
@@ -181,22 +182,24 @@ def fail_to_write(folder: Path) -> dict[str, Any]:
     return {**found, "after": number_in_newest(run), "left": left_in(run)}
 
 
-def take_room() -> None:
-    """Let files have half of what the state needs: as on a full disk, a write in the midst fails."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, 1 << 17))
+def half_the_room() -> AbstractContextManager[None]:
+    """Let files have half of what the state needs: a write in the midst fails."""
+    return full_disk(1 << 17)
 
 
-def take_permission() -> None:
-    """Become nobody, if need be: the run folder belongs to another and is read-only."""
+@contextmanager
+def no_permission() -> Iterator[None]:
+    """Become nobody for good, if need be: the run folder belongs to another and is read-only."""
     if os.geteuid() == 0:
         os.setuid(NOBODY)
+    yield
 
 
-def save_starved(run: Path, starve: Callable[[], None], answer: int) -> None:
-    starve()
-    writer = CheckpointWriter(str(run), keep=2)
-    writer.begin(steady_state(2), describe(2))
-    try:
-        writer.close()
-    except CheckpointFailed as error:
-        os.write(answer, str(error).encode())
+def save_starved(run: Path, starve: Callable[[], AbstractContextManager[None]], answer: int) -> None:
+    with starve():
+        writer = CheckpointWriter(str(run), keep=2)
+        writer.begin(steady_state(2), describe(2))
+        try:
+            writer.close()
+        except CheckpointFailed as error:
+            os.write(answer, str(error).encode())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import resource
 import signal
 import threading
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.errors import CheckpointFailed, CheckpointMissing, FusionRayError
 from tests.checkpoint.children import fork, number_in_newest, save, steady_state
 from tests.checkpoint.states import blank_state, describe, plain_state
+from tests.support.full_disk import full_disk
 from tests.training.engine.process_group import read_result, run_group, run_rank
 
 SHARDED = {"rows": (5, 3), "one_row": (1, 4), "columns": (3, 6), "copied": (4, 2)}
@@ -73,16 +74,12 @@ def save_in_group(rank: int, num_ranks: int, run: Path) -> dict[str, Any]:
     writer.begin(grown, describe(2))
     second = writer.wait()
     fault = ""
-    if rank == 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
-    writer.begin(grown, describe(3))
-    try:
-        writer.close()
-    except CheckpointFailed as error:
-        fault = str(error)
-    if rank == 1:
-        # `run_rank` still has a result to write.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with full_disk(64) if rank == 1 else contextlib.nullcontext():
+        writer.begin(grown, describe(3))
+        try:
+            writer.close()
+        except CheckpointFailed as error:
+            fault = str(error)
     return {"folders": [first, second], "fault": fault}
 
 

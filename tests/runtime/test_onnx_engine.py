@@ -106,16 +106,16 @@ def test_tensorrt_that_cannot_start_leaves_nothing_in_the_cache(model: Path, tmp
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_a_full_disk_does_not_stop_a_replica(model: Path, tmp_path: Path, engine: str) -> None:
     code = (
-        "import resource, sys, warnings\n"
+        "import warnings\n"
         "import numpy as np\n"
         "from fusionray.runtime.engine import open_engine\n"
         "from fusionray.runtime.config import RuntimeConfig\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "from tests.support.full_disk import full_disk\n"
         f"settings = RuntimeConfig(engine={engine!r}, threads=1, cache={str(tmp_path / 'cache')!r})\n"
-        "with warnings.catch_warnings(record=True) as caught:\n"
+        "with full_disk(4096), warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
         f"    engine = open_engine({str(model)!r}, settings)\n"
-        "engine.run(['source'], {'input': np.zeros((1, 3, 112, 112), np.float32)})\n"
+        "    engine.run(['source'], {'input': np.zeros((1, 3, 112, 112), np.float32)})\n"
         "print(engine.report.cache, len(caught))\n"
     )
     assert run_python("-c", code, CUDA_VISIBLE_DEVICES="").strip() == "off 1"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -25,20 +26,18 @@ log = AuditLog(AuditConfig(path=sys.argv[1], max_bytes=int(sys.argv[3]), keep=20
 for number in range(int(sys.argv[4])):
     log.write(AuditEntry(f"{sys.argv[2]}-{number}", 200, "ok", 1.0, "tiny", "0" * 64, "x" * (number % 90)))
 """
-# A file size limit acts like a full disk: it truncates a write, then refuses.
 FULL = """
-import resource, signal, sys
+import sys
 from fusionray.errors import AuditFailed
 from fusionray.safety.audit import AuditEntry, AuditLog, AuditConfig
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from tests.support.full_disk import full_disk
 log = AuditLog(AuditConfig(path=sys.argv[1], required=sys.argv[2] == "required"))
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-for number in range(6):
-    try:
-        log.write(AuditEntry(str(number), 200, "ok", 1.0, "tiny", "0" * 64))
-    except AuditFailed as error:
-        print(error)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+with full_disk(1000):
+    for number in range(6):
+        try:
+            log.write(AuditEntry(str(number), 200, "ok", 1.0, "tiny", "0" * 64))
+        except AuditFailed as error:
+            print(error)
 log.write(AuditEntry("last", 200, "ok", 1.0, "tiny", "0" * 64))
 print(log.num_lost)
 """
@@ -50,7 +49,12 @@ def read_lines(*files: Path) -> list[dict[str, object]]:
 
 def run(code: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT / "platform")})
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": os.pathsep.join((str(ROOT / "platform"), str(ROOT)))},
+    )
 
 
 def test_a_line_states_who_requested_what_and_when(tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import contextlib
-import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +12,7 @@ from fusionray.faces.face import Face
 from fusionray.serving.identities.encryption import FORMAT, HEADER, cut_region, name_of
 from fusionray.serving.identities.store import IdentityStore
 from tests.support.child_python import run_python
+from tests.support.full_disk import full_disk
 from tests.support.pictures import draw_person
 
 BOX = (10.0, 20.0, 60.0, 70.0)
@@ -254,19 +252,8 @@ def test_a_full_store_refuses_faces_until_there_is_room(tmp_path: Path, wall: Cl
     assert list(small.tmp.iterdir()) == []
 
 
-@contextlib.contextmanager
-def no_byte_can_be_written() -> Iterator[None]:
-    """Let each write to a file of this process fail, as on a full disk."""
-    former = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, former[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, former)
-
-
 def test_a_full_disk_refuses_a_face_and_leaves_nothing(store: IdentityStore) -> None:
-    with no_byte_can_be_written(), pytest.raises(StoreFull, match="could not be stored"):
+    with full_disk(), pytest.raises(StoreFull, match="could not be stored"):
         put(store)
     assert list(store.tmp.iterdir()) == list(store.faces.iterdir()) == []
 
@@ -282,7 +269,7 @@ def test_a_reading_is_used_from_memory_if_the_disk_is_full(store: IdentityStore)
     handle = put(store)
     store.get(handle, "ann")
     reading = np.arange(4, dtype=np.float32)
-    with no_byte_can_be_written():
+    with full_disk():
         store.add_reading(handle, ENCODER, reading)
     assert np.array_equal(store.get(handle, "ann").readings[ENCODER], reading)
 
