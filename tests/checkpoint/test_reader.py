@@ -178,23 +178,25 @@ def test_a_changed_byte_that_is_not_asked_for_does_not_matter(tmp_path: Path) ->
         {"shape": [1 << 40]},
         {"shape": [-6]},
         {"dtype": "object"},
-        {"parts": []},
+        {"parts": [(0, 0)]},
+        {"parts": [(0, 3), (2, 3)]},
+        {"parts": [(0, 2), (4, 2)]},
     ],
 )
 def test_a_table_that_leads_astray_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = save_plain(tmp_path)
     (tmp_path / "secret.bin").write_bytes(b"x" * 4096)
     if "parts" in changes:
-        rewrite_table(folder, "counts", parts=[{**empty_part(folder)}])
+        rewrite_table(folder, "counts", parts=[part_of(folder, *numbers) for numbers in changes["parts"]])
     else:
         rewrite_table(folder, "counts", **changes)
     with pytest.raises(CheckpointMissing, match="the entry of counts is wrong"):
         load_tensors(folder)
 
 
-def empty_part(folder: str) -> dict[str, Any]:
+def part_of(folder: str, offset: int, size: int) -> dict[str, Any]:
     name = file_of(folder, ".bin").name
-    return {"offsets": [0], "sizes": [0], "file": name, "start": 0, "sha256": ""}
+    return {"offsets": [offset], "sizes": [size], "file": name, "start": 0, "sha256": ""}
 
 
 @pytest.mark.parametrize("name", ["../table.json", "..", "", "a\\b"])

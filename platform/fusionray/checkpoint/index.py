@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 from pydantic import ValidationError
 
+from fusionray.checkpoint.boxes import Box, make_up
 from fusionray.checkpoint.info import CheckpointInfo, damaged
 from fusionray.config import Section
 from fusionray.errors import CheckpointMissing
@@ -34,6 +35,10 @@ class Part(Section):
     file: str
     start: int
     sha256: str
+
+    @property
+    def box(self) -> Box:
+        return Box(tuple(self.offsets), tuple(self.sizes))
 
 
 class TensorEntry(Section):
@@ -94,7 +99,7 @@ def plain_name(folder: str, name: str) -> str:
 
 
 def follows(entry: TensorEntry, files: Mapping[str, int]) -> bool:
-    """Return whether the parts of a tensor lie within it and within known files, and have its size in all."""
+    """Return whether the parts of a tensor lie within it and within known files, and make it up."""
     if entry.dtype not in DTYPES or min(entry.shape, default=0) < 0:
         return False
     for part in entry.parts:
@@ -105,4 +110,4 @@ def follows(entry: TensorEntry, files: Mapping[str, int]) -> bool:
             return False
         if part.start < 0 or part.start + entry.part_bytes(part) > files.get(part.file, -1):
             return False
-    return sum(math.prod(part.sizes) for part in entry.parts) == math.prod(entry.shape)
+    return make_up(entry.shape, [part.box for part in entry.parts])

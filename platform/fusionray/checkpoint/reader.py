@@ -1,7 +1,7 @@
 """Reading the tensors of a checkpoint into any number of processes. Nothing is ever unpickled.
 
-torch.distributed.checkpoint plans which parts a process needs for its shards; the bytes are read and checked here, so
-only what is wanted is read, each part once, and no byte of it is used before its hash is seen to be right.
+Only the parts that a process needs for its shards are read, each once, and no byte of one is used before its hash is
+seen to be right.
 """
 
 from __future__ import annotations
@@ -9,22 +9,20 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fusionray.checkpoint.boxes import find_box
 from fusionray.checkpoint.index import DTYPES, Part, TensorEntry, TensorTable, read_table
 from fusionray.checkpoint.info import CheckpointInfo, check_whole, damaged, newest_checkpoint, read_info
+from fusionray.checkpoint.sharding import local_part
 from fusionray.errors import CheckpointDamaged, CheckpointMissing
 from fusionray.storage import filesystem as storage
-
-if TYPE_CHECKING:
-    # Imported when a checkpoint is read: a new run starts a second sooner.
-    from torch.distributed.checkpoint.metadata import Metadata
-    from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 
 Value = TypeVar("Value")
 
@@ -171,61 +169,39 @@ def read_parts(folder: str, table: TensorTable, targets: Mapping[str, Tensor]) -
 
     Raises: CheckpointMissing naming the first file at fault.
     """
-    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-
-    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    planner.set_up_planner(dict(targets), describe(table), is_coordinator=False)
-    needs: dict[tuple[str, int, str], tuple[TensorEntry, Part, list[ReadItem]]] = {}
-    for item in planner.create_local_plan().items:
-        name, index = item.storage_index.fqn, item.storage_index.index
-        assert index is not None, "the planner says which part of a tensor it wants"
-        entry = table.tensors[name]
-        part = entry.parts[index]
-        needs.setdefault((part.file, part.start, name), (entry, part, []))[2].append(item)
-    by_file: dict[str, list[tuple[TensorEntry, Part, list[ReadItem]]]] = defaultdict(list)
-    for key in sorted(needs):
-        by_file[key[0]].append(needs[key])
-    for name, wanted in by_file.items():
-        read_file(folder, name, wanted, planner)
+    needs: dict[str, list[Need]] = defaultdict(list)
+    with torch.no_grad():
+        for name, target in targets.items():
+            box, entry = find_box(target), table.tensors[name]
+            for part in entry.parts:
+                if (common := box.overlap(part.box)) is not None:
+                    view = local_part(target).detach()[common.cut(box)]
+                    needs[part.file].append(Need(entry, part, common.cut(part.box), view))
+        for file, wanted in sorted(needs.items()):
+            read_file(folder, file, sorted(wanted, key=lambda need: need.part.start))
 
 
-def read_file(
-    folder: str, name: str, wanted: Sequence[tuple[TensorEntry, Part, list[ReadItem]]], planner: LoadPlanner
-) -> None:
-    """Read parts of one data file in their order and hand them to the planner's targets."""
+@dataclass(frozen=True)
+class Need:
+    """A part that this process needs, the box of it that is wanted, and the view of the target that it fills."""
+
+    entry: TensorEntry
+    part: Part
+    box: tuple[slice, ...]
+    view: Tensor
+
+
+def read_file(folder: str, name: str, needs: Sequence[Need]) -> None:
+    """Read parts of one data file in their order into the views that need them."""
     filesystem, path = storage.open_filesystem(storage.join(folder, name))
     try:
-        with filesystem.open_input_file(path) as file, torch.no_grad():
-            for entry, part, items in wanted:
-                data = np.empty(entry.part_bytes(part), np.uint8)
-                file.seek(part.start)
-                if file.readinto(data) != data.size or hashlib.sha256(data.data).hexdigest() != part.sha256:
+        with filesystem.open_input_file(path) as file:
+            for need in needs:
+                data = np.empty(need.entry.part_bytes(need.part), np.uint8)
+                file.seek(need.part.start)
+                if file.readinto(data) != data.size or hashlib.sha256(data.data).hexdigest() != need.part.sha256:
                     raise damaged(folder, name, "does not hold what was saved (SHA-256 differs)")
-                values = torch.from_numpy(data).view(DTYPES[entry.dtype]).view(part.sizes)
-                for item in items:
-                    box = tuple(slice(at, at + n) for at, n in zip(item.storage_offsets, item.lengths, strict=True))
-                    target = planner.resolve_tensor(item)
-                    target.detach().copy_(values[box])
+                values = torch.from_numpy(data).view(DTYPES[need.entry.dtype]).view(need.part.sizes)
+                need.view.copy_(values[need.box])
     except OSError as error:
         raise damaged(folder, name, f"cannot be read ({str(error).splitlines()[0]})") from None
-
-
-def describe(table: TensorTable) -> Metadata:
-    """Describe the saved tensors to torch's planner."""
-    from torch.distributed.checkpoint.metadata import (
-        ChunkStorageMetadata,
-        Metadata,
-        TensorProperties,
-        TensorStorageMetadata,
-    )
-
-    return Metadata(
-        {
-            name: TensorStorageMetadata(
-                properties=TensorProperties(dtype=DTYPES[entry.dtype]),
-                size=torch.Size(entry.shape),
-                chunks=[ChunkStorageMetadata(torch.Size(part.offsets), torch.Size(part.sizes)) for part in entry.parts],
-            )
-            for name, entry in table.tensors.items()
-        }
-    )

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fusionray.checkpoint.boxes import Held, describe_held, divide
 from fusionray.checkpoint.index import DTYPES
 from fusionray.checkpoint.sharding import local_part
 from fusionray.storage import filesystem as storage
@@ -36,26 +37,21 @@ class Piece:
 class Staging:
     """A copy of this rank's part of the state, in memory that every save reuses.
 
-    torch.distributed.checkpoint plans the parts: ranks divide the tensors that several of them hold.
+    Ranks divide the tensors that several of them hold.
     """
 
     @torch.no_grad()
     def __init__(self, state: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> None:
         check_numbers(state)
         self.signature = sign(state)
-        items = plan_local_part(state, group)
-        shards = [local_part(state[item.index.fqn]) for item in items]
+        items = plan_parts(state, group)
+        shards = [local_part(state[item.name]) for item in items]
         starts = np.cumsum([0, *(padded(local.nbytes) for local in shards)])
         self.gpu = next((local.device for local in shards if local.is_cuda), None)
         # Zeros instead of empty: the first copy into untouched memory takes many times longer.
         buffer = torch.zeros(int(starts[-1]), dtype=torch.uint8, pin_memory=self.gpu is not None)
         self.pieces = [
-            Piece(
-                item.index.fqn,
-                list(item.tensor_data.size),
-                list(item.tensor_data.chunk.offsets),
-                view_like(buffer[start:], local),
-            )
+            Piece(item.name, list(item.shape), list(item.box.offsets), view_like(buffer[start:], local))
             for item, local, start in zip(items, shards, starts.tolist(), strict=False)
         ]
         self.copied: torch.cuda.Event | None = None
@@ -102,20 +98,17 @@ class Staging:
         return start, entries
 
 
-def plan_local_part(state: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> list[Any]:
-    """Plan with all ranks what each one saves; return this rank's torch.distributed.checkpoint write items."""
-    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+def plan_parts(state: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> list[Held]:
+    """Plan with all ranks what each one saves, and return this rank's share.
 
-    rank = 0 if group is None else dist.get_rank(group)
-    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    planner.set_up_planner(dict(state), is_coordinator=rank == 0)
-    plans = [planner.create_local_plan()]
-    if group is not None:
-        plans *= dist.get_world_size(group)
-        dist.all_gather_object(plans, plans[rank], group=group)
-    # Every rank makes the same global plan, so an error in it is raised on all ranks.
-    shares, _ = planner.create_global_plan(plans)
-    return list(shares[rank].items)
+    Raises: TypeError for a DTensor of another kind, ValueError on all ranks alike if their parts make no whole tensor.
+    """
+    held = [describe_held(state)]
+    if group is None:
+        return divide(held)[0]
+    held *= dist.get_world_size(group)
+    dist.all_gather_object(held, held[0], group=group)
+    return divide(held)[dist.get_rank(group)]
 
 
 def check_numbers(state: Mapping[str, Tensor]) -> None:
