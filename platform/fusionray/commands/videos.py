@@ -196,7 +196,8 @@ def run_fuse_video(options: argparse.Namespace) -> None:
         report / PREVIEW,
         complete,
     )
-    output.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (output.parent, report.parent):
+        folder.mkdir(parents=True, exist_ok=True)
     with open_workers(task, fuser, options) as workers:
         made = run.make(workers, show_progress)
     tell(made, output, bundle.description.name)

@@ -101,7 +101,7 @@ def open_below(location: str, folder: str) -> Iterator[tuple[Any, int]]:
 def open_local_below(path: str, folder: str) -> BinaryIO:
     """Open a local file as `open_below` does: what was opened is checked, so that nobody can exchange it afterwards."""
     # Without O_NONBLOCK, a pipe would wait for its writer.
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
     opened = Path(os.readlink(f"/proc/self/fd/{file.fileno()}"))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or not opened.is_relative_to(os.path.realpath(folder)):
         file.close()

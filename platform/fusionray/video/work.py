@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -136,7 +136,7 @@ class LocalWorkers:
         self.worker = worker
         self.searches = count_searches(threads)
 
-    def find(self, segments: Sequence[Segment], advance: Advance) -> Iterator[tuple[Segment, SegmentFaces]]:
+    def find(self, segments: Sequence[Segment], advance: Advance) -> Generator[tuple[Segment, SegmentFaces]]:
         """Find the faces of segments."""
         stop = threading.Event()
 
@@ -147,7 +147,7 @@ class LocalWorkers:
 
     def fuse(
         self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
-    ) -> Iterator[tuple[Segment, dict[str, float]]]:
+    ) -> Generator[tuple[Segment, dict[str, float]]]:
         """Write the fused frames of segments."""
         stop = threading.Event()
 
