@@ -201,6 +201,7 @@ class FilmMaker:
             write_report(Path(folder), made, self.film.target, output, signer=self.codec.signer, provenance=provenance)
             for name in (REPORT_NAME, FIGURES_NAME):
                 replace_private_file(self.film.path / name, (Path(folder) / name).read_bytes())
+        self.progress.enter("made", made.num_frames, made.num_frames)
         self.film.write_made(
             MadeFilm(
                 output.name,

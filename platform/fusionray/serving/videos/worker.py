@@ -108,13 +108,9 @@ class VideoWorker(JobHolder):
     def submit(self, order: VideoOrder) -> Future[FilmAnswer]:
         """Start the task of an order. Ray itself must not repeat it: attempts are counted."""
         cpus = choose_cpus(self.config.videos.cpus, list_nodes())
-        task = ray.remote(make_film).options(
-            num_cpus=cpus,
-            num_gpus=self.config.videos.gpus,
-            max_retries=0,
-            max_calls=1,
-            name=TASK_NAME,
-        )
+        # Its process ends with it: models of a film are no use to the next task.
+        hardware = {"num_cpus": cpus, "num_gpus": self.config.videos.gpus}
+        task = ray.remote(max_retries=0, max_calls=1, **hardware)(make_film).options(name=TASK_NAME)
         future: Future[FilmAnswer] = task.remote(order, self.config, cpus).future()
         return future
 
