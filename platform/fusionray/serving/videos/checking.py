@@ -30,7 +30,6 @@ VIDEO_PROBLEMS: dict[str, tuple[int, str]] = {
     "not_a_video": (415, "Not a film"),
     "no_video": (415, "Not a film"),
     "unknown_codec": (415, "Codec not read"),
-    "no_size": (413, "Film too large"),
     "too_large": (413, "Film too large"),
     "too_long": (413, "Film too long"),
     "truncated": (422, "Film cut off"),
@@ -94,7 +93,9 @@ def check_film(location: str, folder: str | None, limits: LimitConfig) -> int:
 
 def describe_film_fault(error: VideoRejected) -> Problem:
     """Turn the fault of a film into a problem. Errors begin with the path of the film, which clients do not know."""
-    status, title = VIDEO_PROBLEMS.get(error.reason, (422, "Film refused"))
+    # FFmpeg forgets a size that is over the limit.
+    reason = "too_large" if error.reason == "no_size" else error.reason
+    status, title = VIDEO_PROBLEMS.get(reason, (422, "Film refused"))
     text = str(error)
     detail = text.partition(": ")[2] if text.startswith("/") else text
-    return Problem(status, error.reason, title, f"target film: {detail}", picture="target")
+    return Problem(status, reason, title, f"target film: {detail}", picture="target")

@@ -107,9 +107,9 @@ def describe_refusal(error: Any) -> Problem:
     if isinstance(error, VideoRejected):
         return describe_film_fault(error)
     if isinstance(error, ImageRejected):
-        text = str(error)
-        role = next((role for role in ("source", "reference") if f"{role} picture" in text), "target")
-        return describe_fault(error, role)
+        shown = ImageRejected(error.reason, hide_paths(str(error)))
+        role = next((role for role in ("source", "reference") if f"{role} picture" in str(shown)), "target")
+        return describe_fault(shown, role)
     if isinstance(error, VideoNotWritten):
         return Problem(422, "not_written", "Film not made", f"target film: {hide_paths(str(error))}", picture="target")
     return explain(error)
