@@ -52,7 +52,7 @@ def open_store(config: ServeConfig) -> JobStore:
 def create(
     store: JobStore, film: Path, uri: str | None = None, reference: bytes | None = None, **options: Any
 ) -> JobFolder:
-    """Create the job of a film, of which it takes a copy; or of its URI. Nobody is as similar as a reference must be."""
+    """Create the job of a film, of which it takes a copy; or of its URI. Nobody is similar to a `reference`."""
     copy = store.tmp / "upload"
     if uri is None:
         shutil.copy(film, copy)
