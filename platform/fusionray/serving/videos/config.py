@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fusionray.config import Section
+from fusionray.config import Section, in_unit
 
 
 class VideoConfig(Section):
@@ -25,7 +25,11 @@ class VideoConfig(Section):
         description="Shortest part of a film that is worked on, and lost if its process dies, as a whole.",
     )
     encoder: str = Field(default="libx264", description="FFmpeg's name of the encoder.")
-    quality: float | None = Field(default=None, description="crf or cq of the encoder: lower is better; null: its own.")
+    quality: float | None = Field(
+        default=None,
+        description="Quality of the encoder, its crf or cq: lower is better; null: its own.",
+        json_schema_extra=in_unit(""),
+    )
     preset: str | None = Field(default=None, description="Preset of the encoder, such as fast; null: its own.")
     policy_seconds: float = Field(
         default=0.5,
