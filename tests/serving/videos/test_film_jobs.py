@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 
 from fusionray.cli import main
+from fusionray.client import FusionClient
+from fusionray.errors import InputMissing
 from fusionray.faces.decode import decode_image
 from fusionray.hardware.processes import find_processes
 from fusionray.safety.verify import verify
@@ -30,7 +31,7 @@ from tests.serving.videos.film_jobs import (
     wait_for_stage,
 )
 from tests.support.serving import SEGMENT_SECONDS, WEBHOOK_HOST, OpenService
-from tests.support.videos import read_packets
+from tests.support.videos import list_kinds, read_packets
 from tests.support.waiting import wait_for
 from tests.video.films import HEIGHT, WIDTH, film
 from tests.video.test_resume import film_hash
@@ -130,6 +131,24 @@ def test_a_film_is_cancelled_or_removed_in_the_middle(
         assert client.delete(f"/v1/jobs/{job}").status_code == 204
 
 
+def test_the_client_sends_a_film_and_fetches_what_is_made(
+    open_service: OpenService, talk: Path, tmp_path: Path
+) -> None:
+    with FusionClient(open_service.url, timeout=200) as asked:
+        job = asked.create_job(SOURCE, video=talk, leave_out=["audio"]).job
+        *_, last = asked.follow_job(job)
+        assert last.video is not None
+        assert (last.status, last.video.stage, last.video.frames_total) == ("done", "made", NUM_FRAMES)
+        asked.fetch_result(job, tmp_path / "fused.mp4")
+        assert list_kinds(tmp_path / "fused.mp4") == []
+        assert asked.fetch_figures(job)["figures"]["frames"]["value"] == NUM_FRAMES
+        assert decode_image(asked.fetch_preview(job)).shape == (HEIGHT, WIDTH, 3)
+        assert b"</html>" in asked.fetch_report(job)
+        asked.remove_job(job)
+        with pytest.raises(InputMissing, match="name the file of a film"):
+            asked.create_job(SOURCE, video=tmp_path / "missing.mp4")
+
+
 def find_tasks() -> list[int]:
     """Find the processes that make films."""
     return find_processes(f"ray::{TASK_NAME}")
@@ -181,9 +200,6 @@ def test_what_cannot_be_made_is_told_by_the_job(client: httpx.Client, tmp_path: 
     assert (item["status"], item["problem"]["reason"]) == ("failed", "no_face")
     assert reason_of(client.get(f"/v1/jobs/{job}/items/1")) == (409, "item_failed")
     assert reason_of(client.get(f"/v1/jobs/{job}/report")) == (409, "not_finished")
-
-
-Change = Callable[[bytes], bytes]
 
 
 @pytest.mark.parametrize("what", ["preview", "report", "figures"])

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.jobs.films import FilmFolder
 from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.replicas import NodeSize
 from fusionray.serving.videos.worker import VideoWorker, choose_cpus
+from tests.serving.videos.film_jobs import END_SECONDS
 from tests.serving.videos.orders import (
     OWNER,
     create,
@@ -125,3 +127,42 @@ def test_a_film_that_is_complete_is_not_made_again(
 )
 def test_a_task_fits_on_a_node(wanted: float | None, nodes: list[float], cpus: float) -> None:
     assert choose_cpus(wanted, [NodeSize(number) for number in nodes]) == cpus
+
+
+def test_a_job_whose_files_are_gone_fails(
+    config: ServeConfig, begin: Callable[[JobStore], VideoWorker], talk: Path
+) -> None:
+    store = open_store(config)
+    folder = create(store, talk)
+    # The error of the task comes with what it was: the files of the job are no longer there.
+    (folder.path / "source").unlink()
+    begin(store)
+    wait_for(lambda: store.status(folder.record.job, OWNER).state == "failed", END_SECONDS)
+    assert "no longer there" in str(store.status(folder.record.job, OWNER).reason)
+
+
+def test_a_job_that_ends_while_its_film_waits_for_cpus_leaves_nothing(
+    config: ServeConfig, begin: Callable[[JobStore], VideoWorker], talk: Path, tmp_path: Path
+) -> None:
+    store = open_store(config)
+    free, go_on = tmp_path / "free", tmp_path / "go-on"
+
+    def keep_busy() -> None:
+        free.touch()
+        wait_for(go_on.exists, END_SECONDS)
+
+    busy = ray.remote(num_cpus=ray.available_resources()["CPU"], max_retries=0)(keep_busy).remote()
+    wait_for(free.exists, END_SECONDS)
+    begin(store)
+    job = create(store, talk).record.job
+    try:
+        wait_for(lambda: store.status(job, OWNER).state == "running")
+        store.remove(job, OWNER)
+        wait_for(lambda: list(store.jobs.iterdir()) == [])
+    finally:
+        go_on.touch()
+    ray.get(busy)
+    # What waits for CPUs from now on gets them after the task of the film.
+    assert ray.get(ray.remote(num_cpus=1)(lambda: 7).remote(), timeout=END_SECONDS) == 7
+    wait_for(lambda: not find_tasks())
+    assert list(store.jobs.iterdir()) == []

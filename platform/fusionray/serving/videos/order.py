@@ -1,8 +1,8 @@
 """The order of a film: what a replica asks a task of the cluster to do, until it withdraws it.
 
-A task cannot be cancelled from outside: in Ray 2.60, `ray.cancel(ref, force=True)` ends the process of the caller, a
-replica, if the task is being sent at that moment ("Check failed" in `TaskManager::CompletePendingTask`). So the order
-lies in the film's folder, and the task looks whether it is still the one that it has.
+A task cannot be cancelled from outside: in Ray 2.60 `ray.cancel` of a task, with `force` or without, ends the process
+of the caller, a replica, if the task is being sent at that moment (`TaskManager::CompletePendingTask`;
+docs/decisions.md). So the order lies in the film's folder, and the task looks whether it is still the one that it has.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -87,16 +86,18 @@ class VideoWorker(JobHolder):
         while not wait([future], NOTICE_SECONDS).done:
             if self.stop.is_set() or not lease.is_held or not order.folder.is_open:
                 order.withdraw()
+                if self.stop.is_set() and order.folder.film is not None:
+                    # A shutdown does not count as an attempt.
+                    order.folder.film.clear_attempts()
                 return None
         error = future.exception()
         if error is None:
             answer = future.result()
             return None if answer == FilmAnswer() else answer
-        if isinstance(error, OSError):
-            # A plain one: what Ray makes of it has no number.
-            raise OSError(error.errno, os.strerror(error.errno or 0)) from error
-        if isinstance(error, NotDecrypted):
-            raise error
+        # What Ray makes of the error of a task has neither its number nor its fields.
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, OSError | NotDecrypted):
+            raise cause from error
         logger.error("job %s: the task of its film failed", order.folder.record.job, exc_info=error)
         self.postpone(order.folder)
         return None
