@@ -13,9 +13,7 @@ from fusionray.cli import main
 from fusionray.client import FusionClient
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import decode_image
-from fusionray.hardware.processes import find_processes
 from fusionray.safety.verify import verify
-from fusionray.serving.videos.worker import TASK_NAME
 from fusionray.video.files.reader import VideoReader
 from tests.serving.http.test_job_routes import Receiver, read_events
 from tests.serving.videos.conftest import NUM_FRAMES
@@ -30,6 +28,7 @@ from tests.serving.videos.film_jobs import (
     wait_for_end,
     wait_for_stage,
 )
+from tests.serving.videos.orders import find_tasks
 from tests.support.serving import SEGMENT_SECONDS, WEBHOOK_HOST, OpenService
 from tests.support.videos import list_kinds, read_packets
 from tests.support.waiting import wait_for
@@ -105,7 +104,7 @@ def test_events_tell_how_far_the_film_is(client: httpx.Client, talk: Path) -> No
     assert (document["type"], document["data"]["video"]) == ("job.done", last["video"])
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("stage", ["finding", "fusing"])
 @pytest.mark.parametrize("remove", [False, True])
 def test_a_film_is_cancelled_or_removed_in_the_middle(
@@ -119,7 +118,7 @@ def test_a_film_is_cancelled_or_removed_in_the_middle(
     else:
         for _ in range(2):
             assert client.post(f"/v1/jobs/{job}/cancel").json()["status"] == "cancelled"
-    wait_for(lambda: not find_tasks())
+    wait_for(lambda: not find_tasks(), END_SECONDS)
     if remove:
         assert reason_of(client.get(f"/v1/jobs/{job}/preview")) == (404, "unknown_job")
         assert not job_folder(open_service.folder, job).exists()
@@ -147,11 +146,6 @@ def test_the_client_sends_a_film_and_fetches_what_is_made(
         asked.remove_job(job)
         with pytest.raises(InputMissing, match="name the file of a film"):
             asked.create_job(SOURCE, video=tmp_path / "missing.mp4")
-
-
-def find_tasks() -> list[int]:
-    """Find the processes that make films."""
-    return find_processes(f"ray::{TASK_NAME}")
 
 
 def test_the_same_request_gets_the_same_job(client: httpx.Client, talk: Path, tmp_path: Path) -> None:

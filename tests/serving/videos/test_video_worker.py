@@ -48,7 +48,7 @@ def begin(config: ServeConfig) -> Iterator[Callable[[JobStore], VideoWorker]]:
     yield begin_one
     for worker in workers:
         worker.drain()
-    wait_for(lambda: not find_tasks())
+    wait_for(lambda: not find_tasks(), END_SECONDS)
 
 
 @pytest.mark.slow(seconds=60)
@@ -164,5 +164,5 @@ def test_a_job_that_ends_while_its_film_waits_for_cpus_leaves_nothing(
     ray.get(busy)
     # What waits for CPUs from now on gets them after the task of the film.
     assert ray.get(ray.remote(num_cpus=1)(lambda: 7).remote(), timeout=END_SECONDS) == 7
-    wait_for(lambda: not find_tasks())
+    wait_for(lambda: not find_tasks(), END_SECONDS)
     assert list(store.jobs.iterdir()) == []

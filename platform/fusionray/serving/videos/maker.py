@@ -82,27 +82,12 @@ class FilmMaker:
         inputs = self.order.folder.read_inputs(open_jobs_key(self.config.jobs))
         self.fetch(inputs)
         count_frames(self.film.target, self.config.limits)
-        bundle = open_bundle(self.order.version, self.config.tracking_uri)
-        detectors = DetectorPool(self.config.detector, count_searches(self.threads), self.config.smallest_face)
-        runtime = self.config.runtime.model_copy(update={"threads": self.config.runtime.threads or self.threads})
-        fuser = Fuser(bundle, detectors, runtime, precision=self.order.version.precision)
+        fuser = self.open_fuser()
         source, source_sha256 = self.encode_source(inputs, fuser)
         reference = self.embed_reference(inputs, fuser)
-        suffix = find_video_suffix(read_start(self.film.target)) or ".mp4"
-        task = VideoTask(
-            self.film.target,
-            suffix,
-            self.order.version.location,
-            self.config.tracking_uri,
-            [source],
-            self.options.faces != "all",
-            EncoderSettings(self.config.videos.encoder, self.config.videos.quality, self.config.videos.preset),
-            self.config.mark.model_copy(update={"enabled": self.config.mark.enabled or self.options.mark}),
-            threads=self.threads,
-            leave_out=tuple(self.order.folder.record.options["leave_out"]),
-        )
-        provenance = Provenance(bundle.description.name, self.order.version.bundle)
-        output = self.film.path / f"{FILM_STEM}{suffix}"
+        task = self.describe_task(source)
+        provenance = Provenance(fuser.bundle.description.name, self.order.version.bundle)
+        output = self.film.path / f"{FILM_STEM}{task.suffix}"
         run = VideoRun(
             task,
             output,
@@ -114,10 +99,36 @@ class FilmMaker:
             self.film.preview,
             partial(self.complete, output=output, provenance=provenance, source_sha256=source_sha256),
         )
-        self.run(run, SegmentWorkers(self.open_worker(task, fuser), self.threads, self.clear_attempts))
+        self.run(run, SegmentWorkers(self.open_worker(task, fuser), self.threads, self.film.clear_attempts))
         made = self.film.read_made()
         assert made is not None
         return made
+
+    def open_fuser(self) -> Fuser:
+        """Load the models, with as many threads and detectors as there are CPUs.
+
+        Raises: BundleInvalid, ProviderUnavailable.
+        """
+        config, version = self.config, self.order.version
+        detectors = DetectorPool(config.detector, count_searches(self.threads), config.smallest_face)
+        runtime = config.runtime.model_copy(update={"threads": config.runtime.threads or self.threads})
+        return Fuser(open_bundle(version, config.tracking_uri), detectors, runtime, precision=version.precision)
+
+    def describe_task(self, source: FloatArray) -> VideoTask:
+        """Describe what is made of the film, with an encoded source."""
+        config = self.config
+        return VideoTask(
+            self.film.target,
+            find_video_suffix(read_start(self.film.target)) or ".mp4",
+            self.order.version.location,
+            config.tracking_uri,
+            [source],
+            self.options.faces != "all",
+            EncoderSettings(config.videos.encoder, config.videos.quality, config.videos.preset),
+            config.mark.model_copy(update={"enabled": config.mark.enabled or self.options.mark}),
+            threads=self.threads,
+            leave_out=tuple(self.order.folder.record.options["leave_out"]),
+        )
 
     def fetch(self, inputs: JobInputs) -> None:
         """Copy a film that is named by a URI into the folder of the job, once.
@@ -215,10 +226,6 @@ class FilmMaker:
                 made.film_sha256,
             )
         )
-
-    def clear_attempts(self) -> None:
-        """Forget earlier attempts: this one has finished something."""
-        self.film.clear_attempts()
 
 
 class SegmentWorkers(LocalWorkers):
