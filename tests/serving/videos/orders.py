@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -76,12 +78,21 @@ def order(folder: JobFolder, config: ServeConfig) -> VideoOrder:
     return place_order(folder, version)
 
 
-def start_worker(store: JobStore, config: ServeConfig) -> VideoWorker:
+def start_worker(
+    store: JobStore, config: ServeConfig, close: Callable[[JobFolder, FilmAnswer], Future[bool]] | None = None
+) -> VideoWorker:
     """Start the worker of a replica in this process."""
     registry = ModelRegistry(config)
-    worker = VideoWorker(store, config, registry.choose, lambda _folder, _answer: True)
+    worker = VideoWorker(store, config, registry.choose, close or accept)
     worker.start()
     return worker
+
+
+def accept(_folder: JobFolder, _answer: FilmAnswer) -> Future[bool]:
+    """Let every end of a film count."""
+    told: Future[bool] = Future()
+    told.set_result(True)
+    return told
 
 
 def wait_for_film(store: JobStore, job: str) -> MadeFilm:

@@ -7,15 +7,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 import ray
 
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.jobs.films import FilmFolder
+from fusionray.serving.jobs.films import FilmFolder, MadeFilm
+from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.replicas import NodeSize
+from fusionray.serving.videos.task import FilmAnswer
 from fusionray.serving.videos.worker import VideoWorker, choose_cpus
 from tests.serving.videos.film_jobs import END_SECONDS
 from tests.serving.videos.orders import (
@@ -166,3 +169,42 @@ def test_a_job_that_ends_while_its_film_waits_for_cpus_leaves_nothing(
     assert ray.get(ray.remote(num_cpus=1)(lambda: 7).remote(), timeout=END_SECONDS) == 7
     wait_for(lambda: not find_tasks(), END_SECONDS)
     assert list(store.jobs.iterdir()) == []
+
+
+def test_a_shutdown_does_not_wait_for_an_end_that_cannot_be_written_down(config: ServeConfig, talk: Path) -> None:
+    store = open_store(config)
+    folder = create(store, talk)
+    assert folder.film is not None
+    folder.film.write_made(MadeFilm("fused.mp4", "tiny", "5e", 3, 4, "aa", "bb", "cc", "dd"))
+    told: list[FilmAnswer] = []
+
+    def never_close(_: JobFolder, answer: FilmAnswer) -> Future[bool]:
+        told.append(answer)
+        return Future()
+
+    worker = start_worker(store, config, never_close)
+    wait_for(lambda: told, END_SECONDS)
+    worker.drain()
+    assert not any(thread.is_alive() for thread in worker.threads)
+    assert (told[0].made, folder.is_open) == (folder.film.read_made(), True)
+
+
+def test_an_end_that_does_not_count_is_told_again(config: ServeConfig, talk: Path) -> None:
+    store = open_store(config)
+    folder = create(store, talk)
+    assert folder.film is not None
+    folder.film.write_made(MadeFilm("fused.mp4", "tiny", "5e", 3, 4, "aa", "bb", "cc", "dd"))
+    told: list[Future[bool]] = []
+
+    def close_at_last(_folder: JobFolder, _answer: FilmAnswer) -> Future[bool]:
+        told.append(Future())
+        # The audit log cannot be written at first.
+        told[-1].set_result(len(told) > 1)
+        return told[-1]
+
+    worker = start_worker(store, config, close_at_last)
+    try:
+        wait_for_film(store, folder.record.job)
+    finally:
+        worker.drain()
+    assert len(told) == 2

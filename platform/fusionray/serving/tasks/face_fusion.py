@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -192,15 +193,16 @@ class FaceFusion:
             return Problem(404, "unknown_model", "No such model", f"no model '{model}' is served here any more")
         return served.main
 
-    def close_film(self, folder: JobFolder, result: FilmAnswer) -> bool:
-        """Count and log the end of a film, on the calling thread; return whether it may count as the end of the job."""
+    def close_film(self, folder: JobFolder, result: FilmAnswer) -> Future[bool]:
+        """Let the event loop count and log the end of a film."""
+        return asyncio.run_coroutine_threadsafe(self.log_film(folder, result), self.loop)
+
+    async def log_film(self, folder: JobFolder, result: FilmAnswer) -> bool:
+        """Count and log the end of a film; return whether it may count as the end of the job."""
         request = FilmRequest(Caller(folder.record.owner, request=f"{folder.record.job}-1"), folder.record.created_at)
         reply = result.made or result.problem
         assert reply is not None
-        closed = asyncio.run_coroutine_threadsafe(
-            self.requests.close(request, reply, folder.record.options["model"]), self.loop
-        ).result()
-        return closed is reply
+        return await self.requests.close(request, reply, folder.record.options["model"]) is reply
 
     def read_pictures(self, item: JobItem) -> tuple[bytes | str, bytes]:
         """Read the source (or its handle) and the target of an item; URIs only now.

@@ -32,9 +32,9 @@ RETRY_SECONDS = 5.0
 class VideoWorker(JobHolder):
     """Take jobs of films from a store, and have each made by a task of the cluster, until `drain`.
 
-    `choose` gives the version for the name of a model. `close` is told each end, for the audit log; it returns whether
-    the end counts. A task that died is started again; attempts count in the film's folder, and the task itself refuses
-    the one too many.
+    `choose` gives the version for the name of a model. `close` is told each end, for the audit log; what it returns
+    tells, in the end, whether the end counts. A task that died is started again; attempts count in the film's folder,
+    and the task itself refuses the one too many.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class VideoWorker(JobHolder):
         store: JobStore,
         config: ServeConfig,
         choose: Callable[[str], ModelVersion | Problem],
-        close: Callable[[JobFolder, FilmAnswer], bool],
+        close: Callable[[JobFolder, FilmAnswer], Future[bool]],
     ) -> None:
         super().__init__(
             store,
@@ -72,10 +72,21 @@ class VideoWorker(JobHolder):
             raise
         if answer is None or self.stop.is_set() or not folder.is_open:
             return
-        if self.close(folder, answer):
+        if self.is_closed(folder, answer):
             self.end(folder, answer)
         else:
             self.postpone(folder)
+
+    def is_closed(self, folder: JobFolder, answer: FilmAnswer) -> bool:
+        """Wait until the end of a film is told; False if it does not count, or not before a shutdown.
+
+        The event loop that writes it down may be waiting for this thread by then.
+        """
+        closed = self.close(folder, answer)
+        while not wait([closed], NOTICE_SECONDS).done:
+            if self.stop.is_set():
+                return False
+        return closed.result()
 
     def follow(self, order: VideoOrder, lease: Lease) -> FilmAnswer | None:
         """Wait for the task of an order; return None if it has left, died, or must leave.
