@@ -47,6 +47,10 @@ class VideoNotWritten(FusionRayError):
     """A video cannot be encoded, or its container cannot hold a stream; no file is left behind."""
 
 
+class VideoInUse(VideoNotWritten):
+    """Another process makes the same video just now."""
+
+
 class DetectorUnavailable(FusionRayError):
     """The requested face detector cannot be loaded."""
 

@@ -23,12 +23,17 @@ from fusionray.serving.application import run
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig, StageConfig
 from fusionray.serving.jobs.config import JobConfig, WebhookConfig
 from fusionray.serving.jobs.store import JobStore
+from fusionray.serving.videos.config import VideoConfig
 from tests.support.service_logs import ServiceLogs
 from tests.support.serving import (
     BODY_SECONDS,
     MAX_BODY_BYTES,
     MAX_JOB_BODY_BYTES,
     MAX_PIXELS,
+    MAX_VIDEO_BYTES,
+    MAX_VIDEO_FRAMES,
+    MAX_VIDEO_PIXELS,
+    SEGMENT_SECONDS,
     WEBHOOK_HOST,
     WEBHOOK_SECRET,
     OpenService,
@@ -61,6 +66,9 @@ class OneService:
                 limits=LimitConfig(
                     max_body_bytes=MAX_BODY_BYTES,
                     max_job_body_bytes=MAX_JOB_BODY_BYTES,
+                    max_video_bytes=MAX_VIDEO_BYTES,
+                    max_video_pixels=MAX_VIDEO_PIXELS,
+                    max_video_frames=MAX_VIDEO_FRAMES,
                     max_pixels=MAX_PIXELS,
                     body_timeout_seconds=BODY_SECONDS,
                     max_event_streams=2,
@@ -69,6 +77,7 @@ class OneService:
                     allowed_uris=((self.folder / "in").as_uri() + "/",),
                     webhooks=WebhookConfig(hosts=(WEBHOOK_HOST,), first_retry_seconds=0.1),
                 ),
+                videos=VideoConfig(cpus=1, segment_seconds=SEGMENT_SECONDS),
             )
             service = OpenService(find_free_port(), bundle_hash(bundle), self.folder)
             with pytest.MonkeyPatch.context() as environment:

@@ -58,6 +58,7 @@ CALLS: dict[str, list[Callable[[FusionClient], object]]] = {
         lambda client: client.create_job(
             None, [TARGET], source_uri="s3://a/c", reference=SOURCE, reference_similarity=0.5
         ),
+        lambda client: client.create_job(SOURCE, video=__file__, leave_out=["data"]),
     ],
     "get_job": [lambda client: client.get_job("a1")],
     "list_jobs": [lambda client: list(client.list_jobs("done"))],
@@ -66,6 +67,9 @@ CALLS: dict[str, list[Callable[[FusionClient], object]]] = {
     "fetch_result": [lambda client: client.fetch_result("a1", "never-written.zip")],
     "list_items": [lambda client: list(client.list_items("a1"))],
     "fetch_item": [lambda client: client.fetch_item("a1", 1)],
+    "fetch_preview": [lambda client: client.fetch_preview("a1")],
+    "fetch_report": [lambda client: client.fetch_report("a1")],
+    "fetch_figures": [lambda client: client.fetch_figures("a1")],
     "follow_job": [lambda client: list(client.follow_job("a1"))],
     "wait_for_job": [lambda client: client.wait_for_job("a1")],
     "list_models": [lambda client: client.list_models()],
@@ -91,6 +95,7 @@ SCHEMAS = {
     answers.KeptIdentity: "KeptIdentity",
     answers.Job: "JobDocument",
     answers.Webhook: "WebhookDocument",
+    answers.VideoProgress: "VideoDocument",
     answers.WebhookAttempt: "WebhookAttemptDocument",
     answers.Item: "ItemDocument",
     answers.Usage: "Usage",

@@ -15,6 +15,9 @@ from tests.support.pictures import Picture
 MAX_BODY_BYTES = 400_000
 MAX_JOB_BODY_BYTES = 40_000_000
 MAX_PIXELS = 1_000_000
+MAX_VIDEO_BYTES, MAX_VIDEO_PIXELS, MAX_VIDEO_FRAMES = 4_000_000, 200_000, 400
+# Films of a few seconds have several segments.
+SEGMENT_SECONDS = 0.3
 BODY_SECONDS = 2.0
 # The settings must name the port before the service starts; below the ephemeral ones, so that no client has it.
 WEBHOOK_HOST = "127.0.0.1:18931"

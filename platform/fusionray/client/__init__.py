@@ -16,6 +16,7 @@ from fusionray.client.answers import (
     Model,
     NewKey,
     Usage,
+    VideoProgress,
     Webhook,
     WebhookAttempt,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "PictureOptions",
     "Source",
     "Usage",
+    "VideoProgress",
     "Webhook",
     "WebhookAttempt",
     "read_archive",

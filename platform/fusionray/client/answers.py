@@ -100,10 +100,26 @@ class Webhook:
 
 
 @dataclass(frozen=True)
+class VideoProgress:
+    """How far a film is: its faces are found in all frames first, then fused in all frames.
+
+    `stage` is `waiting` (for CPUs), `reading`, `finding`, `fusing`, `joining` or `made`; the other fields are of this
+    stage. None: not known yet.
+    """
+
+    stage: str
+    frames_done: int
+    frames_total: int | None
+    frames_per_second: float | None
+    seconds_left: float | None
+
+
+@dataclass(frozen=True)
 class Job:
     """A job by its ID: `status` is `queued`, `running`, `done`, `failed` or `cancelled`; the last three are final.
 
-    Of `total` pictures `done` are made and `failed` are not. `reason` tells why the job failed.
+    Of `total` pictures `done` are made and `failed` are not; a film counts as one. `reason` tells why the job failed,
+    `video` how far a film is.
     """
 
     job: str
@@ -116,6 +132,7 @@ class Job:
     expires_at: datetime
     reason: str | None
     webhook: Webhook | None
+    video: VideoProgress | None = None
 
     @property
     def has_ended(self) -> bool:

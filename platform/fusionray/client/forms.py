@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, TypedDict
+from typing import IO, Any, BinaryIO, Literal, TypedDict
 
 from fusionray.client.answers import KeptIdentity
 from fusionray.errors import InputMissing
@@ -14,7 +14,7 @@ PictureInput = bytes | str | os.PathLike[str] | IO[bytes]
 """An encoded picture: its bytes, the path of a file, or a file opened in binary mode. It is read into memory."""
 Source = PictureInput | KeptIdentity
 """Whose face is taken: a picture, or a face that the service keeps."""
-Part = tuple[str, tuple[str | None, bytes | str]]
+Part = tuple[str, tuple[str | None, bytes | str | BinaryIO]]
 """A field of a form as httpx takes it: its name, and a file with its name, or a text without one."""
 # Names of files can tell who is in the picture, and the service does not use them.
 FILE_NAME = "picture"
@@ -112,6 +112,17 @@ def write_source(source: Source) -> Part:
     if isinstance(source, KeptIdentity):
         return "identity", (None, source.identity)
     return write_picture("source", source)
+
+
+def open_film(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a film, which is too long to be kept in memory.
+
+    Raises: InputMissing if its file cannot be read.
+    """
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise InputMissing(f"{os.fspath(path)}: {error.strerror}; name the file of a film") from None
 
 
 def read_picture(picture: PictureInput) -> bytes:

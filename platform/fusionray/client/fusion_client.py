@@ -6,6 +6,7 @@ import io
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -30,10 +31,12 @@ from fusionray.client.archive import read_archive
 from fusionray.client.connection import Connection
 from fusionray.client.events import read_events
 from fusionray.client.forms import (
+    FILE_NAME,
     FuseOptions,
     PictureInput,
     PictureOptions,
     Source,
+    open_film,
     write_choice,
     write_fields,
     write_options,
@@ -161,6 +164,8 @@ class FusionClient:
         idempotency_key: str | None = None,
         reference: PictureInput | None = None,
         reference_similarity: float | None = None,
+        video: str | os.PathLike[str] | None = None,
+        leave_out: Sequence[str] = (),
         **options: Unpack[FuseOptions],
     ) -> Job:
         """Start a job: many targets of one face, made one after the other while the client does something else.
@@ -168,14 +173,21 @@ class FusionClient:
         URIs name pictures below a folder that the operator allows; `source` is None if `source_uri` names it. `webhook`
         is the URL that is told when the job has ended. With an `idempotency_key` a repeated call gets the same job.
         `reference` chooses the face of each target, as in `fuse`.
+
+        `video` is the path of a film, instead of targets; it is sent in pieces. `leave_out` names kinds of streams that
+        its result cannot hold: `audio`, `subtitle`, `data`, `attachment`, `video`.
         """
         parts = [] if source is None else [write_source(source)]
         parts += [write_picture("target", target) for target in targets]
-        parts += write_fields({"source_uri": source_uri, "target_uri": target_uris, "webhook": webhook})
+        fields = {"source_uri": source_uri, "target_uri": target_uris, "webhook": webhook, "leave_out": leave_out}
+        parts += write_fields(fields)
         parts += write_choice(reference, reference_similarity, options)
         headers = {} if idempotency_key is None else {"Idempotency-Key": write_quoted(idempotency_key)}
-        content: dict[str, Any] = {"files": parts, "headers": headers}
-        return build_answer(Job, self.connection.ask("POST", "/v1/jobs", **content))
+        with ExitStack() as opened:
+            if video is not None:
+                parts.append(("target", (FILE_NAME, opened.enter_context(open_film(video)))))
+            content: dict[str, Any] = {"files": parts, "headers": headers}
+            return build_answer(Job, self.connection.ask("POST", "/v1/jobs", **content))
 
     def get_job(self, job: str) -> Job:
         """Ask for the state of a job."""
@@ -195,7 +207,7 @@ class FusionClient:
         self.connection.send("DELETE", job_path(job))
 
     def fetch_result(self, job: str, path: str | os.PathLike[str]) -> None:
-        """Write the zip of a job that is done to a file, for `read_archive`.
+        """Write what a job that is done has made to a file: the zip of its pictures, for `read_archive`, or its film.
 
         Raises: OSError; the file is not there then, or as it was before.
         """
@@ -217,6 +229,18 @@ class FusionClient:
     def fetch_item(self, job: str, index: int) -> bytes:
         """Fetch one picture of a job, as soon as it is made; the first is 1."""
         return self.connection.send("GET", job_path(job, f"/items/{index}")).content
+
+    def fetch_preview(self, job: str) -> bytes:
+        """Fetch a frame of the newest part of a film that is made, a PNG."""
+        return self.connection.send("GET", job_path(job, "/preview")).content
+
+    def fetch_report(self, job: str) -> bytes:
+        """Fetch the report of a film that is made, a page of HTML."""
+        return self.connection.send("GET", job_path(job, "/report")).content
+
+    def fetch_figures(self, job: str) -> dict[str, Any]:
+        """Fetch what was counted and timed while a film was made."""
+        return self.connection.ask("GET", job_path(job, "/figures"))
 
     def follow_job(self, job: str) -> Iterator[Job]:
         """Yield the state of a job, each change, and its end, as the service tells them."""

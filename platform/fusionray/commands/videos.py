@@ -179,20 +179,27 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     references = [read_picture(picture) for picture in options.who]
     who = [hashlib.sha256(picture.tobytes()).hexdigest() for picture in references]
     report = Path(options.report) if options.report else output.with_name(f"{output.stem}-report")
+    provenance = Provenance(bundle.description.name, bundle_hash(bundle))
+
+    def complete(made: FusedVideo) -> None:
+        (report / PREVIEW).unlink(missing_ok=True)
+        write_report(report, made, target, output, signer=signer, provenance=provenance)
+
     run = VideoRun(
         task,
         output,
         lambda tracks: choose_sources_of(tracks, references, fuser, options),
         {"faces": options.faces, "who": who, "who_similarity": options.who_similarity},
         signer,
-        Provenance(bundle.description.name, bundle_hash(bundle)),
+        provenance,
         Fraction(options.segment_seconds).limit_denominator(1000),
         report / PREVIEW,
+        complete,
     )
+    for folder in (output.parent, report.parent):
+        folder.mkdir(parents=True, exist_ok=True)
     with open_workers(task, fuser, options) as workers:
         made = run.make(workers, show_progress)
-    (report / PREVIEW).unlink(missing_ok=True)
-    write_report(report, made, target, output, signer=signer, provenance=run.provenance)
     tell(made, output, bundle.description.name)
 
 
@@ -231,30 +238,17 @@ def choose_sources_of(
 
     Raises: ImageRejected.
     """
-    from fusionray.errors import ImageRejected
     from fusionray.runtime.face_preprocessor import find_largest_face
-    from fusionray.video.people import choose_sources, group_people
+    from fusionray.video.choosing import choose_all, choose_main, choose_similar
 
-    if not references and options.faces == "all":
-        return dict.fromkeys(range(len(tracks)), 0)
-    people = group_people(tracks)
     if not references:
-        return dict.fromkeys(people[0].tracks, 0)
+        return choose_all(tracks) if options.faces == "all" else choose_main(tracks)
     detector = fuser.preprocessor.detector
     identities = [
         fuser.preprocessor.embed_face(picture, find_largest_face(detector, picture, "reference"))
         for picture in references
     ]
-    chosen = choose_sources(people, identities, options.who_similarity)
-    for number, (identity, file) in enumerate(zip(identities, options.who, strict=True)):
-        if number not in chosen.values():
-            best = max(float(person.identity @ identity) for person in people)
-            raise ImageRejected(
-                "no_such_face",
-                f"{options.target}: nobody has a similarity of {options.who_similarity:g} with {file}, or more with it "
-                f"than with another; the best has {best:.2f}",
-            )
-    return chosen
+    return choose_similar(tracks, identities, options.who_similarity, options.who)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from fusionray.serving.auth.access import AccessConfig
 from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.identities.store import IdentityConfig
 from fusionray.serving.jobs.config import JobConfig
+from fusionray.serving.videos.config import VideoConfig
 
 # Settings whose values are paths, by section.
 PATHS = (
@@ -184,6 +185,21 @@ class LimitConfig(Section):
     max_pixels: int = Field(
         default=25_000_000, ge=1024, description="Largest picture; larger ones are answered 413 without being decoded."
     )
+    max_video_bytes: int = Field(
+        default=2 * 2**30,
+        ge=1024,
+        description="Largest film that a job takes; larger ones are answered 413. Together with its source and fields, "
+        "it is the body of the request.",
+    )
+    max_video_pixels: int = Field(
+        default=9_000_000, ge=1024, description="Largest frame of a film, 4096 x 2160 by default; else 413."
+    )
+    max_video_frames: int = Field(
+        default=108_000,
+        ge=1,
+        description="Most frames of a film, an hour of 30 a second by default; longer ones are answered 413.",
+        json_schema_extra=in_unit("frames"),
+    )
     decoded_bytes: int = Field(
         default=2**30,
         ge=2**20,
@@ -277,6 +293,7 @@ class ServeConfig(Section):
     )
     identities: IdentityConfig = Field(default=IdentityConfig(), description="Where source faces are kept.")
     jobs: JobConfig = Field(default=JobConfig(), description="Where jobs are kept.")
+    videos: VideoConfig = Field(default=VideoConfig(), description="How the films of jobs are made.")
     mark: MarkConfig = Field(default=MarkConfig(), description="A visible mark on every output.")
     start_timeout_seconds: float = Field(
         default=300.0, gt=0, description="Stop with an error if the service is not ready after this time."

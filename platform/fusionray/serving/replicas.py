@@ -136,6 +136,17 @@ def return_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
+def use_reserved_gpus(runtime: RuntimeConfig) -> RuntimeConfig:
+    """Return the settings for the GPUs that Ray reserved for this process: without one, models run on the CPU.
+
+    Ray hides no GPU from a process that reserved none (RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO).
+    """
+    reserved = ray.get_runtime_context().get_assigned_resources().get("GPU")
+    if runtime.providers == "auto" and not reserved and has_nvidia_device():
+        return runtime.model_copy(update={"providers": (CPU,), "precision": "auto"})
+    return runtime
+
+
 def enter_replica(config: ServeConfig) -> ServeConfig:
     """Prepare the process of a replica; the constructor of each part calls this first.
 
@@ -146,10 +157,7 @@ def enter_replica(config: ServeConfig) -> ServeConfig:
     keep_replica_on_loopback()
     resources = ray.get_runtime_context().get_assigned_resources()
     threads = max(math.ceil(resources.get("CPU", 0.0)), min(MAX_CPUS, count_cpus()))
-    runtime, faces = config.runtime, config.faces
-    if runtime.providers == "auto" and not resources.get("GPU") and has_nvidia_device():
-        # Ray hides no GPU from a replica that reserved none (RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO).
-        runtime = runtime.model_copy(update={"providers": (CPU,), "precision": "auto"})
+    runtime, faces = use_reserved_gpus(config.runtime), config.faces
     if runtime.threads is None and select_providers(runtime)[0] not in GPU_PROVIDERS:
         runtime = runtime.model_copy(update={"threads": threads})
     if faces.threads is None:

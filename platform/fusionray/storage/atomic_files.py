@@ -79,6 +79,19 @@ def create_file(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
         os.fsync(file.fileno())
 
 
+def append_mark(path: Path) -> int:
+    """Append a byte to a private file, durably; return how many there were before. The folder must be there.
+
+    Raises: OSError.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE), "ab") as file:
+        before = os.fstat(file.fileno()).st_size
+        file.write(b"x")
+        file.flush()
+        os.fsync(file.fileno())
+    return before
+
+
 def remove_tree(folder: Path, trash: Path) -> bool:
     """Remove a folder atomically: rename it into `trash`, then delete it there.
 

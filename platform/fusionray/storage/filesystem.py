@@ -7,15 +7,17 @@ import errno
 import hashlib
 import os
 import stat
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pyarrow import fs
 
-from fusionray.storage.atomic_files import make_folder, replace_file, sync_folder
+from fusionray.storage.atomic_files import FILE_MODE, PART_SUFFIX, make_folder, replace_file, sync_folder
 
 OUTPUT_BUFFER_BYTES = 1 << 20
+COPY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def open_filesystem(location: str) -> tuple[fs.FileSystem, str]:
@@ -42,36 +44,69 @@ def read_bytes(location: str) -> bytes:
 def read_below(location: str, folder: str, max_bytes: int) -> bytes | None:
     """Read a file that lies in a folder, or below it; None if it is longer than `max_bytes`, before it is read.
 
+    Raises: FileNotFoundError if there is no such file there; OSError.
+    """
+    with open_below(location, folder) as (file, size):
+        data = bytes(file.read(max_bytes + 1)) if size <= max_bytes else None
+    return data if data is not None and len(data) <= max_bytes else None
+
+
+def copy_below(location: str, folder: str, place: Path, max_bytes: int) -> bool:
+    """Copy a file that lies in a folder, or below it, to `place`, a local file that nobody sees before it is complete.
+
+    Returns: whether it has at most `max_bytes` bytes; a longer one is not copied.
+
+    Raises: FileNotFoundError if there is no such file there; OSError.
+    """
+    part = place.with_name(f"{place.name}.{uuid.uuid4().hex}{PART_SUFFIX}")
+    copied = 0
+    try:
+        with open_below(location, folder) as (source, size), open(os.open(part, COPY_FLAGS, FILE_MODE), "wb") as file:
+            if size > max_bytes:
+                return False
+            while piece := source.read(OUTPUT_BUFFER_BYTES):
+                copied += len(piece)
+                if copied > max_bytes:
+                    return False
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
+    sync_folder(place.parent)
+    return True
+
+
+@contextlib.contextmanager
+def open_below(location: str, folder: str) -> Iterator[tuple[Any, int]]:
+    """Open a file that lies in a folder, or below it; yield the file (`read(size)`) and its length in bytes.
+
     Links of a local file system that lead out of the folder are not followed, also if they are made meanwhile.
 
     Raises: FileNotFoundError if there is no such file there; OSError.
     """
     filesystem, path = open_filesystem(location)
     if isinstance(filesystem, fs.LocalFileSystem):
-        return read_local_below(path, open_filesystem(folder)[1], max_bytes)
+        with open_local_below(path, open_filesystem(folder)[1]) as file:
+            yield file, os.fstat(file.fileno()).st_size
+        return
     info = filesystem.get_file_info(path)
     if info.type != fs.FileType.File:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
-    if info.size > max_bytes:
-        return None
     with filesystem.open_input_stream(path) as stream:
-        data = bytes(stream.read(max_bytes + 1))
-    return data if len(data) <= max_bytes else None
+        yield stream, info.size
 
 
-def read_local_below(path: str, folder: str, max_bytes: int) -> bytes | None:
-    """Read a local file as `read_below` does: what was opened is checked, so that nobody can exchange it afterwards."""
+def open_local_below(path: str, folder: str) -> BinaryIO:
+    """Open a local file as `open_below` does: what was opened is checked, so that nobody can exchange it afterwards."""
     # Without O_NONBLOCK, a pipe would wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    with os.fdopen(descriptor, "rb") as file:
-        opened = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or not opened.is_relative_to(os.path.realpath(folder)):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if status.st_size > max_bytes:
-            return None
-        data = file.read(max_bytes + 1)
-    return data if len(data) <= max_bytes else None
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
+    opened = Path(os.readlink(f"/proc/self/fd/{file.fileno()}"))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or not opened.is_relative_to(os.path.realpath(folder)):
+        file.close()
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return file
 
 
 @contextlib.contextmanager

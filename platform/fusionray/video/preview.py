@@ -16,9 +16,11 @@ LONGEST_SIDE = 640
 def write_preview(film: Path, path: Path, signer: Signer, provenance: Provenance) -> None:
     """Write the first frame of a finished segment to `path`, a PNG, upright, small and signed.
 
+    The folder is made if it is not there, but not the one that it lies in: somebody may have removed that.
+
     Raises: VideoRejected; OSError.
     """
     reader = VideoReader(film)
     picture = reader.see(next(reader.read_frames()), LONGEST_SIDE)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     replace_file(path, signer.sign(encode_image(picture), "image/png", provenance))

@@ -66,7 +66,8 @@ class FusedVideo:
 class VideoRun:
     """A video to make: `task` says of what, `choose` gives the number of the source by that of the track, `settings` is
     what else the frames depend on, as JSON: a run with other settings makes them anew. `preview`: where a picture of
-    the newest segment is put while the rest is made.
+    the newest segment is put while the rest is made. `complete` is called when the video has its name, before that of
+    which it was made is removed: if the process is killed in it, the next run needs only to join and sign again.
     """
 
     task: VideoTask
@@ -77,14 +78,16 @@ class VideoRun:
     provenance: Provenance
     segment_seconds: Fraction = SEGMENT_SECONDS
     preview: Path | None = None
+    complete: Callable[[FusedVideo], object] = lambda _: None
 
     def make(self, workers: Workers, show: ShowProgress) -> FusedVideo:
         """Make the video; what an earlier run has finished is kept.
 
-        The result has its name only when it is complete, and signed. After an error the finished segments stay.
+        The result has its name only when it is complete, and signed; its folder must be there. After an error the
+        finished segments stay.
 
-        Raises: NoFaceFound if there is nobody to fuse; VideoRejected; VideoNotWritten, also if another process makes
-        it.
+        Raises: NoFaceFound if there is nobody to fuse; VideoRejected; VideoNotWritten; VideoInUse if another process
+        makes it.
         """
         started, seconds = time.monotonic(), StageSeconds()
         reader = VideoReader(self.task.target)
@@ -92,7 +95,6 @@ class VideoRun:
         with TemporaryDirectory(prefix="fusionray-video-") as folder:
             trial, task = Path(folder) / f"trial{self.output.suffix}", self.task
             VideoWriter(trial, reader.description, reader.path, task.encoder, leave_out=task.leave_out).discard()
-        self.output.parent.mkdir(parents=True, exist_ok=True)
         with claim(self.output):
             space = Workspace(self.output, self.made_of(), lambda: plan_segments(reader, self.segment_seconds))
             with seconds.measure("find"):
@@ -105,17 +107,19 @@ class VideoRun:
             num_resumed = self.fuse(space, faces, plan, workers, show, seconds=seconds)
             with seconds.measure("join"):
                 digest = self.finish(space, reader)
+            made = FusedVideo(
+                plan,
+                space.segments,
+                sum(segment.num_frames for segment in faces),
+                num_resumed,
+                sum(segment.num_damaged for segment in faces),
+                digest,
+                time.monotonic() - started,
+                seconds.seconds,
+            )
+            self.complete(made)
             space.remove()
-        return FusedVideo(
-            plan,
-            space.segments,
-            sum(segment.num_frames for segment in faces),
-            num_resumed,
-            sum(segment.num_damaged for segment in faces),
-            digest,
-            time.monotonic() - started,
-            seconds.seconds,
-        )
+        return made
 
     def made_of(self) -> MadeOf:
         """Say what the files of the segments depend on."""

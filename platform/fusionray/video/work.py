@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -103,8 +103,13 @@ class SegmentWorker:
 
 def open_fuser(bundle: Bundle, threads: int | None = None) -> Fuser:
     """Load the models; `threads` of each, None for all CPUs. Detectors are there for all searches at the same time."""
-    detectors = DetectorPool("default", min(threads or count_cpus(), MOST_SEARCHES))
+    detectors = DetectorPool("default", count_searches(threads))
     return Fuser(bundle, detectors, RuntimeConfig(threads=threads))
+
+
+def count_searches(threads: int | None) -> int:
+    """Return the number of segments whose faces one process finds at the same time."""
+    return min(threads or count_cpus(), MOST_SEARCHES)
 
 
 class Workers(Protocol):
@@ -122,26 +127,27 @@ class Workers(Protocol):
 
 
 class LocalWorkers:
-    """One worker, in this process. Faces of as many segments as there are CPUs are found at the same time: a face is
-    followed from frame to frame, which keeps one CPU busy. If one segment fails, or the caller is interrupted, the work
-    on the others ends within a frame or two.
+    """One worker, in this process. Faces of as many segments as there are CPUs (or `threads`) are found at the same
+    time: a face is followed from frame to frame, which keeps one CPU busy. If one segment fails, or the caller is
+    interrupted, the work on the others ends within a frame or two.
     """
 
-    def __init__(self, worker: SegmentWorker) -> None:
+    def __init__(self, worker: SegmentWorker, threads: int | None = None) -> None:
         self.worker = worker
+        self.searches = count_searches(threads)
 
-    def find(self, segments: Sequence[Segment], advance: Advance) -> Iterator[tuple[Segment, SegmentFaces]]:
+    def find(self, segments: Sequence[Segment], advance: Advance) -> Generator[tuple[Segment, SegmentFaces]]:
         """Find the faces of segments."""
         stop = threading.Event()
 
         def work(segment: Segment) -> tuple[Segment, SegmentFaces]:
             return segment, self.worker.find(segment, stop_by(stop, advance))
 
-        return map_ahead(work, segments, at_once=min(count_cpus(), MOST_SEARCHES), leave=stop.set)
+        return map_ahead(work, segments, at_once=self.searches, leave=stop.set)
 
     def fuse(
         self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
-    ) -> Iterator[tuple[Segment, dict[str, float]]]:
+    ) -> Generator[tuple[Segment, dict[str, float]]]:
         """Write the fused frames of segments."""
         stop = threading.Event()
 

@@ -20,8 +20,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from fusionray.errors import VideoNotWritten
-from fusionray.storage.atomic_files import make_folder, replace_file
+from fusionray.errors import VideoInUse
+from fusionray.storage.atomic_files import replace_file, sync_folder
 from fusionray.video.finding import SegmentFaces
 from fusionray.video.segments import Segment
 
@@ -95,17 +95,18 @@ def folder_of(output: Path) -> Path:
 def claim(output: Path) -> Iterator[None]:
     """Make the folder of a video, and keep other processes of this machine out of it.
 
-    Raises: VideoNotWritten if another one makes the same video.
+    The folder that it lies in must be there: one that somebody has removed meanwhile is not made anew.
+
+    Raises: VideoInUse if another one makes the same video; FileNotFoundError.
     """
-    make_folder(folder_of(output))
+    folder_of(output).mkdir(exist_ok=True)
+    sync_folder(output.parent)
     descriptor = os.open(folder_of(output) / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise VideoNotWritten(
-                f"{output}: another process makes it; wait for its end, or choose another name"
-            ) from None
+            raise VideoInUse(f"{output}: another process makes it; wait for its end, or choose another name") from None
         yield
     finally:
         os.close(descriptor)

@@ -13,6 +13,9 @@ from fusionray.serving.schema import PROBLEM_TYPE
 PICTURE_TYPES = ", ".join(
     f"image/{kind}" for kind in ("jpeg", "png", "webp", "avif", "heic", "bmp", "tiff", "x-portable-anymap")
 )
+VIDEO_TYPES = ", ".join(
+    f"video/{kind}" for kind in ("mp4", "quicktime", "x-matroska", "webm", "x-msvideo", "mpeg", "mp2t", "x-flv", "ogg")
+)
 PROBLEM_SCHEMA: dict[str, Any] = {
     "title": "Problem",
     "description": "Why there is no other answer, as RFC 9457 has it.",
@@ -121,13 +124,17 @@ def complete_document(api: FastAPI) -> None:
 
 
 def describe_form(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Declare the kinds of pictures that each file of a form takes, and that it has one of the fields for sources."""
+    """Declare the kinds of pictures and films that each file of a form takes, and that it has one of the fields for
+    sources.
+    """
     form = operation.get("requestBody", {}).get("content", {}).get("multipart/form-data")
     if form is None:
         return
     schema = schemas[form["schema"]["$ref"].rpartition("/")[2]]
     fields = schema["properties"] = {name: without_null(field) for name, field in schema["properties"].items()}
     form["encoding"] = {name: {"contentType": PICTURE_TYPES} for name, field in fields.items() if is_file(field)}
+    if "leave_out" in fields:
+        form["encoding"]["target"] = {"contentType": f"{PICTURE_TYPES}, {VIDEO_TYPES}"}
     sources = [name for name in ("source", "identity", "source_uri") if name in fields]
     if len(sources) > 1:
         schema["oneOf"] = [{"required": [name]} for name in sources]

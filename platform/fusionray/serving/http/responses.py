@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -60,7 +61,7 @@ def add_problem_handlers(api: FastAPI) -> None:
 
     @api.exception_handler(RequestValidationError)
     async def refuse_fields(_: Request, error: RequestValidationError) -> Response:
-        faults = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
+        faults = "; ".join(f"{name_field(fault['loc'])}: {fault['msg']}" for fault in error.errors())
         return answer(Problem(422, "bad_fields", "Field missing or not understood", faults))
 
     @api.exception_handler(HTTPException)
@@ -74,6 +75,11 @@ def add_problem_handlers(api: FastAPI) -> None:
     async def report_fault(_: Request, error: Exception) -> Response:
         logger.error("request failed", exc_info=error)
         return answer(INTERNAL_ERROR)
+
+
+def name_field(place: Sequence[str | int]) -> str:
+    """Name the field at a place of a request; the last part of the place may be a number in a list."""
+    return next((str(part) for part in reversed(place) if isinstance(part, str)), "")
 
 
 def picture_responses(what: str) -> dict[int | str, dict[str, Any]]:

@@ -9,9 +9,11 @@
     reserve/ended.json    spaces: room to write the outcome on a full disk
     outcome/ended.json    how the job ended, with result.zip if it is done; the first outcome stays
     webhook/              where to tell the end, and the attempts (platform/fusionray/serving/jobs/webhooks.py)
+    film-.../             instead of `targets`, if the target is a film (platform/fusionray/serving/jobs/films.py)
 
 A repeated step is harmless: a result replaces an equal one, and only one of two outcomes can be renamed into place. The
-results of a job that is done are moved into its archive; those of one that ended otherwise stay where they are.
+results of a job that is done are moved into its archive; those of one that ended otherwise stay where they are. A film
+has no archive: what is made of it stays in its folder if the job is done, and is removed otherwise.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fusionray.serving.jobs.films import FilmFolder
 from fusionray.serving.jobs.items import (
     ItemOutcome,
     JobInputs,
@@ -41,6 +44,7 @@ from fusionray.serving.jobs.service_key import ServiceKey
 from fusionray.storage.atomic_files import (
     FILE_MODE,
     TMP_NAME,
+    append_mark,
     create_file,
     make_private_folder,
     replace_private_file,
@@ -70,7 +74,7 @@ class JobRecord:
     """Owner, options and size of a job; they never change.
 
     `fingerprint` identifies the request of a job that came with an idempotency key; `webhook` is the host that
-    is told of its end.
+    is told of its end; `film` names the folder of a film's files, None: the targets are pictures.
     """
 
     job: str
@@ -81,6 +85,7 @@ class JobRecord:
     created_at: float
     fingerprint: str | None = None
     webhook: str | None = None
+    film: str | None = None
 
     @property
     def identity(self) -> tuple[str, float]:
@@ -127,6 +132,7 @@ class JobFolder:
         self.path = path
         self.record = record
         self.tmp = path.parents[1] / TMP_NAME
+        self.film = FilmFolder(path / record.film) if record.film is not None else None
 
     @classmethod
     def read(cls, path: Path) -> JobFolder:
@@ -237,22 +243,16 @@ class JobFolder:
         return read_picture(self.archive, index) if self.is_done else None
 
     def count_result_bytes(self) -> int:
-        """Count the bytes of the archive, or of the results if there is none."""
+        """Count the bytes of the archive or the film, or of the results if there is neither."""
         with suppress(FileNotFoundError):
-            return self.archive.stat().st_size
+            return (self.archive if self.film is None else self.film.find_result()).stat().st_size
         with suppress(FileNotFoundError):
             return sum(entry.stat().st_size for entry in os.scandir(self.path / "results"))
         return 0
 
     def record_attempt(self, index: int) -> int:
         """Record an attempt at an item; return the number of earlier attempts."""
-        path = make_private_folder(self.path / "attempts") / f"{index:04d}"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE), "ab") as file:
-            before = os.fstat(file.fileno()).st_size
-            file.write(b"x")
-            file.flush()
-            os.fsync(file.fileno())
-        return before
+        return append_mark(make_private_folder(self.path / "attempts") / f"{index:04d}")
 
     def clear_attempts(self, index: int) -> None:
         """Clear the attempts at an item that a shutdown interrupted."""
@@ -312,7 +312,13 @@ class JobFolder:
         return True
 
     def clean(self) -> None:
-        """Remove the inputs of an ended job, and its results if the archive holds them."""
+        """Remove the inputs of an ended job, its results if the archive holds them, and an unfinished film."""
+        if self.film is not None:
+            ended = self.ended
+            if ended is not None and ended.state == "done":
+                self.film.remove_inputs()
+            else:
+                self.film.remove()
         results = ("results",) if self.is_done else ()
         for name in ("targets", "attempts", RESERVE_NAME, *results):
             shutil.rmtree(self.path / name, ignore_errors=True)

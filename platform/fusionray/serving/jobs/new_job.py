@@ -16,13 +16,17 @@ from fusionray.storage.atomic_files import create_file, make_private_folder
 
 # A picture that is read by URI counts as so large, because its size is not known when the job is created.
 URI_BYTES = 2**20
+# A job counts as twice the size of its pictures: as much for the results. The result of a film is there three times for
+# a moment: as segments, joined, and signed.
+FILM_FACTOR = 2
 
 
 @dataclass(frozen=True)
 class NewJob:
     """What a client sends. Pictures are bytes, or files that the store moves; `host` is that of the `webhook` (a URL).
 
-    A request with an `idempotency_key` has a `fingerprint`, which is the same only for the same request.
+    A request with an `idempotency_key` has a `fingerprint`, which is the same only for the same request. `film_bytes`:
+    the length of the target if it is a film; None if the targets are pictures.
     """
 
     options: dict[str, Any]
@@ -34,6 +38,7 @@ class NewJob:
     idempotency_key: str | None = None
     fingerprint: str | None = None
     reference: bytes | Path | None = None
+    film_bytes: int | None = None
 
     @property
     def total(self) -> int:
@@ -42,7 +47,9 @@ class NewJob:
 
     @property
     def num_bytes(self) -> int:
-        """Return the size of the pictures."""
+        """Return the size of the pictures, or what a film counts as."""
+        if self.film_bytes is not None:
+            return FILM_FACTOR * self.film_bytes
         pictures = [*self.targets, *(picture for picture in (self.source, self.reference) if picture is not None)]
         sizes = (picture.stat().st_size if isinstance(picture, Path) else len(picture) for picture in pictures)
         return sum(sizes) + URI_BYTES * len(self.inputs.target_uris)
@@ -54,10 +61,15 @@ def write_job(folder: JobFolder, new: NewJob, key: ServiceKey) -> None:
     Raises: OSError.
     """
     make_private_folder(folder.path)
-    for name in ("targets", "results"):
-        make_private_folder(folder.path / name)
-    for index, target in enumerate(new.targets, 1):
-        place_picture(target, folder.path / "targets" / f"{index:04d}")
+    make_private_folder(folder.path / "results")
+    if folder.film is None:
+        make_private_folder(folder.path / "targets")
+        places = [folder.path / "targets" / f"{index:04d}" for index in range(1, len(new.targets) + 1)]
+    else:
+        make_private_folder(folder.film.path)
+        places = [folder.film.target][: len(new.targets)]
+    for target, place in zip(new.targets, places, strict=True):
+        place_picture(target, place)
     for name, picture in ((SOURCE_NAME, new.source), (REFERENCE_NAME, new.reference)):
         if picture is not None:
             place_picture(picture, folder.path / name)

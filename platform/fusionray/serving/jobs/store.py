@@ -35,6 +35,7 @@ from fusionray.errors import (
     UnknownItem,
     UnknownJob,
 )
+from fusionray.serving.jobs.films import FilmProgress, name_film_folder
 from fusionray.serving.jobs.folder import FULL_ERRORS, JobFolder, JobRecord
 from fusionray.serving.jobs.index import JobIndex
 from fusionray.serving.jobs.items import ItemOutcome
@@ -74,6 +75,7 @@ class JobStatus:
     ended_at: float | None = None
     reason: str | None = None
     webhook: WebhookStatus | None = None
+    video: FilmProgress | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,10 @@ class JobStore:
         num_bytes = new.num_bytes
         self.check_room(owner, num_bytes)
         job = self.name_job(owner, new.idempotency_key)
-        record = JobRecord(job, owner, new.options, new.total, num_bytes, self.wall_clock(), new.fingerprint, new.host)
+        film = None if new.film_bytes is None else name_film_folder()
+        record = JobRecord(
+            job, owner, new.options, new.total, num_bytes, self.wall_clock(), new.fingerprint, new.host, film
+        )
         draft = self.tmp / f"{job}.{uuid.uuid4().hex}"
         try:
             write_job(JobFolder(draft, record), new, self.key)
@@ -197,7 +202,8 @@ class JobStore:
         return self.describe(self.find(job, owner))
 
     def result(self, job: str, owner: str) -> Path:
-        """Return the archive of a job that is done; once opened, it stays readable even if the job is removed.
+        """Return the archive, or the film, of a job that is done; once opened, it stays readable even if the job is
+        removed.
 
         Raises: UnknownJob; JobNotFinished naming the state.
         """
@@ -207,7 +213,12 @@ class JobStore:
             state = self.describe(folder).state
             reason = f" ({ended.reason})" if ended and ended.reason else ""
             raise JobNotFinished(f"the job is {state}{reason}: a result is there once it is done")
-        return folder.archive
+        if folder.film is None:
+            return folder.archive
+        try:
+            return folder.film.find_result()
+        except FileNotFoundError:
+            raise unknown() from None
 
     def items(self, job: str, owner: str, first: int, limit: int) -> list[dict[str, Any]]:
         """Describe up to `limit` items of a job from number `first` on, as `results.json` does.
@@ -290,15 +301,16 @@ class JobStore:
         """List the jobs that have ended, the oldest first."""
         return [folder for folder in self.index.scan() if self.index.find_ended(folder) is not None]
 
-    def list_open(self) -> list[JobFolder]:
-        """List the open jobs: the oldest of each owner, then the second of each, and so on, the older ones first.
+    def list_open(self, *, films: bool = False) -> list[JobFolder]:
+        """List the open jobs of pictures, or those of films: the oldest of each owner, then the second of each, and so
+        on, the older ones first.
 
         An owner of many jobs thus does not keep the others waiting.
         """
         ranks: Counter[str] = Counter()
         ranked = []
         for folder in self.index.scan():
-            if self.index.find_ended(folder) is None:
+            if (folder.film is not None) == films and self.index.find_ended(folder) is None:
                 ranked.append((ranks[folder.record.owner], folder))
                 ranks[folder.record.owner] += 1
         return [folder for _, folder in sorted(ranked, key=lambda each: each[0])]
@@ -358,6 +370,7 @@ class JobStore:
             ended.ended_at if ended else None,
             ended.reason if ended else None,
             read_webhook(folder),
+            None if folder.film is None else folder.film.read_progress(),
         )
 
     def expiry(self, folder: JobFolder) -> float:

@@ -47,6 +47,8 @@ logger = logging.getLogger("ray.serve")
 HEALTH_TIMEOUT_SECONDS = 2.0
 # Expired identities are refused at once; their files may stay a little longer.
 SWEEP_SECONDS = 60.0
+# The fields of a job with a film, which has at most a source and a reference beside it.
+FIELD_BYTES = 2**20
 # Method and path of the requests that have limits of their own.
 JOB_UPLOAD = "POST /v1/jobs"
 EVENT_STREAM = "GET /v1/jobs/[^/]+/events"
@@ -88,7 +90,9 @@ class Ingress:
     def __serve_build_asgi_app__(self) -> AsgiApp:
         limits = self.config.limits
         body = BodyLimit(limits.max_body_bytes, limits.body_timeout_seconds, MemoryBudget(limits.upload_bytes))
-        job_body = BodyLimit(limits.max_job_body_bytes, limits.job_body_timeout_seconds)
+        # Pictures and films of the body have limits of their own (http/jobs/uploads.py).
+        longest = max(limits.max_job_body_bytes, limits.max_video_bytes + 2 * limits.max_body_bytes + FIELD_BYTES)
+        job_body = BodyLimit(longest, limits.job_body_timeout_seconds)
         limited = BodyLimitMiddleware(build_api(self), body, {JOB_UPLOAD: job_body})
         # Uploads of jobs and streams of events last long, so they leave the places of other requests free.
         pools = (

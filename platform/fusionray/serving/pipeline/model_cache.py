@@ -79,7 +79,8 @@ class DeploymentClient:
     async def ask(self, version: ModelVersion, method: str, *arguments: Any) -> Any:
         """Call a method in one of the replicas; if the caller gives up, as at its timeout, the replica does, too.
 
-        Ray Serve itself cancels nothing when the task that awaits a response is cancelled.
+        Ray Serve itself cancels nothing when the task that awaits a response is cancelled. The response is that of an
+        actor: `ray.cancel` of a task that is none may end this process (docs/decisions.md).
         """
         response = getattr(self.find(version), method).remote(*arguments)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.jobs.documents import describe_job
 from fusionray.serving.http.jobs.events import add_event_route
+from fusionray.serving.http.jobs.films import add_film_routes
 from fusionray.serving.http.jobs.items import add_item_routes
 from fusionray.serving.http.jobs.routes import add_job_routes
 from fusionray.serving.http.routes_batches import add_batch_route
@@ -36,6 +38,9 @@ from fusionray.serving.pipeline.picture_codec import describe_fault
 from fusionray.serving.pipeline.picture_service import PictureService, RemotePictures
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.schema import FuseOptions, ModelCard, ModelVersion, Problem, ReferenceFace
+from fusionray.serving.videos.audit import FilmRequest
+from fusionray.serving.videos.task import FilmAnswer
+from fusionray.serving.videos.worker import VideoWorker
 
 # If the service is busy, an item of a job waits so long, so often, before it counts as an attempt.
 BUSY_WAIT_SECONDS, MAX_BUSY_WAITS = 1.0, 60
@@ -62,6 +67,7 @@ class FaceFusion:
         self.service = FusionService(requests, self.pictures, self.identities)
         self.uris = UriReader(config.jobs.allowed_uris, config.limits.max_body_bytes)
         self.jobs, self.job_worker = self.open_jobs()
+        self.video_worker = VideoWorker(self.jobs, config, self.choose_for_film, self.close_film)
         self.webhooks = self.open_webhooks(webhook_secret)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
@@ -77,6 +83,7 @@ class FaceFusion:
         add_job_routes(api, self)
         add_item_routes(api, self)
         add_event_route(api, self)
+        add_film_routes(api, self)
         api.router.routes.extend(page_routes())
 
     def open_jobs(self) -> tuple[JobStore, JobWorker]:
@@ -122,6 +129,7 @@ class FaceFusion:
         """Start to process jobs."""
         self.loop = loop
         self.job_worker.start()
+        self.video_worker.start()
         if self.webhooks is not None:
             self.webhooks.start()
 
@@ -130,7 +138,7 @@ class FaceFusion:
 
         Raises: RuntimeError.
         """
-        if not self.job_worker.is_alive:
+        if not (self.job_worker.is_alive and self.video_worker.is_alive):
             raise RuntimeError("the threads that process jobs have ended")
         if self.webhooks is not None and not self.webhooks.is_alive:
             raise RuntimeError("the threads that send webhooks have ended")
@@ -142,6 +150,7 @@ class FaceFusion:
     def drain(self) -> None:
         """Let other replicas take the jobs at once."""
         self.job_worker.drain()
+        self.video_worker.drain()
         if self.webhooks is not None:
             self.webhooks.drain()
 
@@ -176,6 +185,24 @@ class FaceFusion:
             if self.job_worker.stop.wait(BUSY_WAIT_SECONDS):
                 break
         raise Overloaded("the service stayed busy")
+
+    def choose_for_film(self, model: str) -> ModelVersion | Problem:
+        """Choose the version that makes a film: never a canary, so that an interrupted film goes on with the same."""
+        served = self.requests.registry.served.get(model)
+        if served is None:
+            return Problem(404, "unknown_model", "No such model", f"no model '{model}' is served here any more")
+        return served.main
+
+    def close_film(self, folder: JobFolder, result: FilmAnswer) -> Future[bool]:
+        """Let the event loop count and log the end of a film."""
+        return asyncio.run_coroutine_threadsafe(self.log_film(folder, result), self.loop)
+
+    async def log_film(self, folder: JobFolder, result: FilmAnswer) -> bool:
+        """Count and log the end of a film; return whether it may count as the end of the job."""
+        request = FilmRequest(Caller(folder.record.owner, request=f"{folder.record.job}-1"), folder.record.created_at)
+        reply = result.made or result.problem
+        assert reply is not None
+        return await self.requests.close(request, reply, folder.record.options["model"]) is reply
 
     def read_pictures(self, item: JobItem) -> tuple[bytes | str, bytes]:
         """Read the source (or its handle) and the target of an item; URIs only now.

@@ -53,6 +53,10 @@ def open_video(path: Path, limits: VideoLimits) -> tuple[InputContainer, VideoSt
 
 def _choose_stream(path: Path, container: InputContainer, limits: VideoLimits) -> VideoStream:
     stream = next((found for found in container.streams.video if not is_cover(found)), None)
+    if not len(container.streams):
+        raise VideoRejected(
+            "truncated", f"{path}: no stream is found in it: it is cut off, or damaged; copy or download it again"
+        )
     if stream is None:
         raise VideoRejected("no_video", f"{path}: there is no video stream; give a file that shows pictures")
     if stream.codec_context is None:

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 
 from fusionray.serving.http.responses import write_time
+from fusionray.serving.jobs.films import FilmProgress, FilmStage
 from fusionray.serving.jobs.store import JobState, JobStatus
 from fusionray.serving.jobs.webhooks import WebhookState, WebhookStatus
 
@@ -30,12 +31,24 @@ class WebhookDocument(BaseModel):
     attempts: list[WebhookAttemptDocument] = Field(description="Attempts, the oldest first.")
 
 
+class VideoDocument(BaseModel):
+    """How far the work on a film is: its faces are found in all frames first, then fused in all frames."""
+
+    stage: FilmStage = Field(
+        description="waiting: for CPUs of the cluster; reading: the inputs; finding, fusing, joining; made."
+    )
+    frames_done: int = Field(description="Frames that are done in this stage.")
+    frames_total: int | None = Field(description="Frames of the film; null: not known yet.")
+    frames_per_second: float | None = Field(description="Speed of this stage, of late; null: not known yet.")
+    seconds_left: float | None = Field(description="Time until this stage ends, at that speed; null: not known yet.")
+
+
 class JobDocument(BaseModel):
     """State of a job."""
 
     job: str = Field(description="ID of the job.")
     status: JobState = Field(description="done, failed and cancelled are final.")
-    total: int = Field(description="Pictures that were asked for.")
+    total: int = Field(description="Pictures that were asked for; 1 for a film.")
     done: int = Field(description="Pictures that are made.")
     failed: int = Field(description="Pictures with a problem.")
     created_at: str = Field(description="ISO 8601, UTC.")
@@ -43,6 +56,7 @@ class JobDocument(BaseModel):
     expires_at: str = Field(description="When the job is deleted, ISO 8601, UTC.")
     reason: str | None = Field(description="Why the job failed.")
     webhook: WebhookDocument | None = Field(description="null: none was asked for.")
+    video: VideoDocument | None = Field(description="How far a film is; null: the job makes pictures.")
 
 
 class JobListDocument(BaseModel):
@@ -87,6 +101,18 @@ def describe_job(status: JobStatus) -> dict[str, Any]:
         "expires_at": write_time(status.expires_at),
         "reason": status.reason,
         "webhook": None if status.webhook is None else describe_webhook(status.webhook),
+        "video": None if status.video is None else describe_video(status.video),
+    }
+
+
+def describe_video(progress: FilmProgress) -> dict[str, Any]:
+    """Build the JSON of the work on a film."""
+    return {
+        "stage": progress.stage,
+        "frames_done": progress.done,
+        "frames_total": progress.total,
+        "frames_per_second": progress.frames_per_second,
+        "seconds_left": progress.seconds_left,
     }
 
 

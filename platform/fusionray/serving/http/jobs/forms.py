@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import Depends, File, Form, Header, Request, UploadFile
 from starlette.exceptions import HTTPException
@@ -28,6 +28,7 @@ from fusionray.serving.jobs.service_key import ServiceKey
 from fusionray.serving.jobs.uris import LONGEST_URI, UriReader, is_plain_uri
 from fusionray.serving.schema import FuseOptions, Problem
 
+StreamKind = Literal["audio", "subtitle", "data", "attachment", "video"]
 Uri = Annotated[str, Form(max_length=LONGEST_URI)]
 # A string of RFC 8941, in quotation marks; as many clients send it, also without them.
 QUOTED_KEY = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,255})"')
@@ -36,7 +37,9 @@ BARE_KEY = re.compile(r"[A-Za-z0-9._~:/+=-]{1,255}")
 
 @dataclass(frozen=True)
 class JobForm:
-    """The pictures and URIs of a request. One of `source`, `identity` and `source_uri` is set."""
+    """The pictures and URIs of a request. One of `source`, `identity` and `source_uri` is set; `sent_fields` names all
+    fields of the form and the query.
+    """
 
     targets: list[StoredUpload]
     source: StoredUpload | None
@@ -47,6 +50,8 @@ class JobForm:
     idempotency_key: str | None
     reference: StoredUpload | None
     reference_similarity: float
+    leave_out: tuple[str, ...]
+    sent_fields: frozenset[str]
 
     @property
     def total(self) -> int:
@@ -63,9 +68,15 @@ async def read_form(
     source_uri: Annotated[
         str | None, Form(max_length=LONGEST_URI, description="URI of the source, below an allowed folder.")
     ] = None,
-    target: Annotated[list[UploadFile], File(description="The pictures to change, in order.")] = [],  # noqa: B006
+    target: Annotated[
+        list[UploadFile], File(description="The pictures to change, in order; or one film, told by its content.")
+    ] = [],  # noqa: B006
     target_uri: Annotated[
         list[Uri], Form(description="URIs of further pictures, below an allowed folder; their numbers come after.")
+    ] = [],  # noqa: B006
+    leave_out: Annotated[
+        list[StreamKind],
+        Form(description="Kinds of streams of a film that are not copied, because MP4 or MOV cannot hold them."),
     ] = [],  # noqa: B006
     webhook: Annotated[
         str | None, Form(max_length=LONGEST_URI, description="URL that is told when the job has ended.")
@@ -102,6 +113,8 @@ async def read_form(
         key,
         cast("StoredUpload | None", reference),
         reference_similarity,
+        tuple(leave_out),
+        frozenset(sent.keys()) | frozenset(request.query_params.keys()),
     )
 
 
@@ -152,9 +165,16 @@ def check_webhook(url: str | None, hosts: Sequence[str]) -> Problem | None:
     return Problem(403, "webhook_not_allowed", "Not allowed", detail)
 
 
-def build_job(form: JobForm, options: FuseOptions, model: str, key: ServiceKey) -> NewJob:
-    """Build the job of a request. The consent token, a secret, is kept apart from the options."""
-    job_options = {"fuse": asdict(replace(options, consent=None)), "model": model}
+def build_job(
+    form: JobForm, options: FuseOptions, model: str, key: ServiceKey, film_bytes: int | None = None
+) -> NewJob:
+    """Build the job of a request; `film_bytes` is the length of the target if it is a film.
+
+    The consent token, a secret, is kept apart from the options.
+    """
+    job_options: dict[str, Any] = {"fuse": asdict(replace(options, consent=None)), "model": model}
+    if film_bytes is not None:
+        job_options["leave_out"] = form.leave_out
     least = form.reference_similarity if form.reference else None
     inputs = JobInputs(None, form.identity, form.source_uri, options.consent, form.target_uris, None, least)
     fingerprint = None
@@ -173,4 +193,5 @@ def build_job(form: JobForm, options: FuseOptions, model: str, key: ServiceKey) 
         form.idempotency_key,
         fingerprint,
         form.reference.path if form.reference else None,
+        film_bytes,
     )

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Path, Request, Response
 from fusionray.errors import JobNotFinished, UnknownItem, UnknownJob
 from fusionray.serving.http.forms import find_caller
 from fusionray.serving.http.jobs.documents import ItemListDocument, read_cursor, write_cursor
+from fusionray.serving.http.jobs.films import FILM_CONTENT, FILM_TYPES, answer_film
 from fusionray.serving.http.jobs.routes import Cursor, Limit
 from fusionray.serving.http.openapi import problems
 from fusionray.serving.http.problems import explain
@@ -19,7 +20,8 @@ from fusionray.serving.schema import Problem
 if TYPE_CHECKING:
     from fusionray.serving.tasks.face_fusion import FaceFusion
 
-MADE = picture_responses("The picture that was made, signed")
+MADE = picture_responses("The picture that was made, or the film, signed")
+MADE[200]["content"] |= FILM_CONTENT
 
 
 def add_item_routes(api: FastAPI, task: FaceFusion) -> None:
@@ -49,7 +51,10 @@ def add_item_routes(api: FastAPI, task: FaceFusion) -> None:
     ) -> Response:
         loop = asyncio.get_running_loop()
         try:
-            outcome = await loop.run_in_executor(None, task.jobs.item, job, find_caller(request).name, index)
+            owner = find_caller(request).name
+            outcome = await loop.run_in_executor(None, task.jobs.item, job, owner, index)
+            if outcome.problem is None and f".{outcome.extension}" in FILM_TYPES:
+                return answer_film(await loop.run_in_executor(None, task.jobs.result, job, owner), job)
         except (UnknownJob, UnknownItem, JobNotFinished) as error:
             return answer(explain(error))
         if outcome.problem is not None:

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse
 
-from fusionray.errors import JobEnded, JobNotFinished, KeyReused, QuotaExceeded, StoreFull, UnknownJob
+from fusionray.errors import JobEnded, JobNotFinished, KeyReused, Overloaded, QuotaExceeded, StoreFull, UnknownJob
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.http.forms import find_caller, read_model, read_options
 from fusionray.serving.http.jobs.documents import JobDocument, JobListDocument, describe_job, read_cursor, write_cursor
+from fusionray.serving.http.jobs.films import (
+    FILM_CONTENT,
+    FILM_TYPES,
+    NO_STORE,
+    FilmTarget,
+    answer_film,
+    count_images,
+    find_film,
+)
 from fusionray.serving.http.jobs.forms import (
     JobForm,
     build_job,
@@ -19,18 +28,24 @@ from fusionray.serving.http.jobs.forms import (
     check_webhook,
     read_form,
 )
-from fusionray.serving.http.jobs.uploads import build_storing_route
-from fusionray.serving.http.middleware import BodyLimit
+from fusionray.serving.http.jobs.uploads import UploadLimits, build_storing_route
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer
 from fusionray.serving.http.routes_batches import ARCHIVE, ZIP_RESPONSE, check_number
+from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.store import JobState, JobStatus
 from fusionray.serving.schema import FuseOptions, Problem
 
 if TYPE_CHECKING:
     from fusionray.serving.tasks.face_fusion import FaceFusion
 
+RESULT_RESPONSE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": ZIP_RESPONSE[200]["content"] | FILM_CONTENT,
+        "description": f"{ZIP_RESPONSE[200]['description']}; of a film, the film, signed",
+    }
+}
 Limit = Annotated[int, Query(ge=1, le=200, description="Largest number of entries of the page.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="The `next` of the page before.")]
 
@@ -70,7 +85,9 @@ def add_create_route(api: FastAPI, task: FaceFusion) -> None:
         response_model=JobDocument,
         responses=problems(*OF_PICTURES, 507),
         form_limits=form_limits,
-        route_class_override=build_storing_route(task.jobs.tmp, BodyLimit(limits.max_body_bytes)),
+        route_class_override=build_storing_route(
+            task.jobs.tmp, UploadLimits(limits.max_body_bytes, limits.max_job_body_bytes, limits.max_video_bytes)
+        ),
     )
 
 
@@ -82,23 +99,37 @@ async def start_job(
     version = check_form(form, task) or requests.choose(caller, model)
     if isinstance(version, Problem):
         return version
-    new = build_job(form, options, version.name, task.jobs.key)
+    film = await find_film(form, options, task)
+    if isinstance(film, Problem):
+        return film
+    film_bytes = None if film is None else film.num_bytes
+    new = build_job(form, options, version.name, task.jobs.key, film_bytes)
     try:
-        if repeated := await loop.run_in_executor(None, task.jobs.find_repeated, caller.name, new):
-            return repeated
-        admitted = await requests.admit(caller, form.total)
-        if isinstance(admitted, Problem):
-            return admitted
-        is_new = False
-        try:
-            created = await loop.run_in_executor(None, task.jobs.create, caller.name, new)
-            is_new = created.is_new
-        finally:
-            if not is_new:
-                requests.refund(admitted, form.total)
-    except (KeyReused, QuotaExceeded, StoreFull) as error:
+        repeated = await loop.run_in_executor(None, task.jobs.find_repeated, caller.name, new)
+        return repeated or await admit_job(caller, task, new, film)
+    except (KeyReused, Overloaded, QuotaExceeded, StoreFull) as error:
         return explain(error)
-    task.job_worker.wake()
+
+
+async def admit_job(caller: Caller, task: FaceFusion, new: NewJob, film: FilmTarget | None) -> JobStatus | Problem:
+    """Count a job against the limits of the caller's key, and create it.
+
+    Raises: KeyReused, Overloaded, QuotaExceeded, StoreFull.
+    """
+    num_images = new.total if film is None else await count_images(film, task)
+    if isinstance(num_images, Problem):
+        return num_images
+    admitted = await task.requests.admit(caller, num_images)
+    if isinstance(admitted, Problem):
+        return admitted
+    is_new = False
+    try:
+        created = await asyncio.get_running_loop().run_in_executor(None, task.jobs.create, caller.name, new)
+        is_new = created.is_new
+    finally:
+        if not is_new:
+            task.requests.refund(admitted, num_images)
+    (task.job_worker if film is None else task.video_worker).wake()
     return created.status
 
 
@@ -141,14 +172,16 @@ def add_look_routes(api: FastAPI, task: FaceFusion) -> None:
         except UnknownJob as error:
             return answer(explain(error))
 
-    @api.get("/v1/jobs/{job}/result", response_class=Response, responses=ZIP_RESPONSE | problems(404, 409))
+    @api.get("/v1/jobs/{job}/result", response_class=Response, responses=RESULT_RESPONSE | problems(404, 409))
     async def fetch(request: Request, job: str) -> Response:
         loop = asyncio.get_running_loop()
         try:
             path = await loop.run_in_executor(None, task.jobs.result, job, find_caller(request).name)
         except (UnknownJob, JobNotFinished) as error:
             return answer(explain(error))
-        return FileResponse(path, headers={"Cache-Control": "no-store"}, media_type=ARCHIVE, filename=f"{job}.zip")
+        if path.suffix in FILM_TYPES:
+            return answer_film(path, job)
+        return FileResponse(path, headers=NO_STORE, media_type=ARCHIVE, filename=f"{job}.zip")
 
 
 def add_end_routes(api: FastAPI, task: FaceFusion) -> None:

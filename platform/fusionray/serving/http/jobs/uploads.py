@@ -13,6 +13,7 @@ import shutil
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,60 @@ from starlette.responses import Response
 
 from fusionray.serving.http.middleware import BodyLimit
 from fusionray.storage.atomic_files import FILE_MODE, make_private_folder
+from fusionray.video.files.signature import SIGNATURE_BYTES, find_video_suffix
 
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 # Most bytes of a field that is no file: a consent token of 4,096 characters.
 MAX_FIELD_BYTES = 16_384
+# The field whose files may be films.
+TARGET_FIELD = "target"
+
+
+@dataclass(frozen=True)
+class UploadLimits:
+    """Largest numbers of bytes: of a picture, of all pictures of a request, and of a film."""
+
+    picture: int
+    pictures: int
+    film: int
+
+
+class UploadCounter:
+    """Counts the bytes of a request by the kinds of its files."""
+
+    def __init__(self, limits: UploadLimits) -> None:
+        self.limits = limits
+        self.num_bytes = 0
+
+    def count(self, added: int, size: int, *, is_film: bool) -> None:
+        """Count bytes of a file that has now `size`.
+
+        Raises: HTTPException 413.
+        """
+        if is_film:
+            if size > self.limits.film:
+                raise refuse("a film", self.limits.film)
+            return
+        self.num_bytes += added
+        if size > self.limits.picture:
+            raise refuse("a picture", self.limits.picture)
+        if self.num_bytes > self.limits.pictures:
+            raise refuse("all pictures together", self.limits.pictures)
 
 
 class StoredUpload(UploadFile):
-    """A file of a form in a file of its own, with its sha256; it is closed after its last byte."""
+    """A file of a form in a file of its own, with its sha256; it is closed after its last byte.
 
-    def __init__(self, path: Path, limit: BodyLimit, filename: str, headers: Headers) -> None:
+    `is_target`: it may be a film, which its first bytes tell.
+    """
+
+    def __init__(self, path: Path, counter: UploadCounter, filename: str, headers: Headers, *, is_target: bool) -> None:
         super().__init__(io.BytesIO(), size=0, filename=filename, headers=headers)
         self.path = path
-        self.limit = limit
+        self.counter = counter
+        self.is_target = is_target
+        self.start = b""
+        self.is_film = False
         self.digest = hashlib.sha256()
 
     async def write(self, data: bytes) -> None:
@@ -46,10 +88,11 @@ class StoredUpload(UploadFile):
 
         Raises: HTTPException 413 if it is too long, 507 if the disk is full.
         """
+        if self.is_target and len(self.start) < SIGNATURE_BYTES:
+            self.start += data[: SIGNATURE_BYTES - len(self.start)]
+            self.is_film = find_video_suffix(self.start) is not None
         self.size = (self.size or 0) + len(data)
-        if self.size > self.limit.max_bytes:
-            refusal = self.limit.refuse_size()
-            raise HTTPException(refusal.status, f"a picture: {refusal.detail}", refusal.headers)
+        self.counter.count(len(data), self.size, is_film=self.is_film)
         await run_in_threadpool(self.append, data)
 
     async def seek(self, offset: int) -> None:
@@ -86,15 +129,26 @@ class StoredUpload(UploadFile):
             ) from None
 
 
+def refuse(what: str, max_bytes: int) -> HTTPException:
+    """Build the refusal of files that are too long."""
+    refusal = BodyLimit(max_bytes).refuse_size()
+    return HTTPException(refusal.status, f"{what}: {refusal.detail}", refusal.headers)
+
+
 class StoringParser(MultiPartParser):
     """Parse a form and write its files into a folder."""
 
     def __init__(
-        self, headers: Headers, stream: AsyncGenerator[bytes, None], folder: Path, limit: BodyLimit, **limits: Any
+        self,
+        headers: Headers,
+        stream: AsyncGenerator[bytes, None],
+        folder: Path,
+        upload_limits: UploadLimits,
+        **limits: Any,
     ) -> None:
         super().__init__(headers, stream, **limits)
         self.folder = folder
-        self.limit = limit
+        self.counter = UploadCounter(upload_limits)
         self.stored: list[StoredUpload] = []
 
     def on_headers_finished(self) -> None:
@@ -104,7 +158,9 @@ class StoringParser(MultiPartParser):
         if opened is not None:
             self._files_to_close_on_error.pop().close()
             path = self.folder / f"{len(self.stored):04d}"
-            self.stored.append(StoredUpload(path, self.limit, opened.filename or "", opened.headers))
+            is_target = self._current_part.field_name == TARGET_FIELD
+            upload = StoredUpload(path, self.counter, opened.filename or "", opened.headers, is_target=is_target)
+            self.stored.append(upload)
             self._current_part.file = self.stored[-1]
 
     async def parse(self) -> FormData:
@@ -120,7 +176,7 @@ class StoringRequest(Request):
     """A request whose form is parsed by a `StoringParser`."""
 
     folder: Path
-    limit: BodyLimit
+    upload_limits: UploadLimits
 
     async def _get_form(self, **limits: Any) -> FormData:
         if self._form is None:
@@ -130,14 +186,15 @@ class StoringRequest(Request):
             limits["max_part_size"] = MAX_FIELD_BYTES
             try:
                 async with aclosing(self.stream()) as stream:
-                    self._form = await StoringParser(self.headers, stream, self.folder, self.limit, **limits).parse()
+                    parser = StoringParser(self.headers, stream, self.folder, self.upload_limits, **limits)
+                    self._form = await parser.parse()
             except MultiPartException as error:
                 raise HTTPException(400, error.message) from None
         return self._form
 
 
-def build_storing_route(place: Path, limit: BodyLimit) -> type[APIRoute]:
-    """Build the kind of route that writes the files of a form below `place`, each within `limit`.
+def build_storing_route(place: Path, limits: UploadLimits) -> type[APIRoute]:
+    """Build the kind of route that writes the files of a form below `place`, within `limits`.
 
     They are removed after the request, except those that it has moved elsewhere.
     """
@@ -150,7 +207,7 @@ def build_storing_route(place: Path, limit: BodyLimit) -> type[APIRoute]:
                 loop = asyncio.get_running_loop()
                 storing = StoringRequest(request.scope, request.receive)
                 storing.folder = await loop.run_in_executor(None, make_private_folder, place / uuid.uuid4().hex)
-                storing.limit = limit
+                storing.upload_limits = limits
                 try:
                     return await handle(storing)
                 finally:
