@@ -23,6 +23,8 @@ IDENTITY_NAME = "identity.onnx"
 EMBEDDING_LENGTH = 512
 IDENTITY_SIZE = 112
 FACE_FUSION = "face_fusion"
+STYLE_TRANSFER = "style_transfer"
+STYLE_NAME = "style.onnx"
 # Roles of outputs; all other roles are inputs.
 OUTPUT_ROLES = ("output", "mask")
 FACE_FIELDS = ("template", "identity_template", "template_anchor", "embedding")

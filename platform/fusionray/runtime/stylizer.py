@@ -1,0 +1,167 @@
+"""Stylize whole pictures: encode one or several styles, mix them, and paint a content in them.
+
+Pictures are uint8 RGB HWC of any size, and are painted as a whole. L: length of an encoded style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle
+from fusionray.bundle.description import GENERATOR_NAME, STYLE_NAME, STYLE_TRANSFER, WeightPrecision
+from fusionray.errors import BundleInvalid
+from fusionray.faces.face import Image
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engine import EngineReport, open_engine, open_generator
+from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_crops
+from fusionray.runtime.signature import check_ports
+
+# Sides of what the models take are multiples of it.
+STRIDE = 4
+# Of pictures the models take any height and width.
+ANY_PICTURE = (3, 0, 0)
+
+
+class Stylizer:
+    """The loaded models of a style-transfer bundle. Thread-safe.
+
+    `precision` chooses among the painting models of the bundle.
+
+    Raises: BundleInvalid if the bundle is of another task or describes its models wrongly; ProviderUnavailable.
+    """
+
+    def __init__(
+        self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
+    ) -> None:
+        bundle.require_task(STYLE_TRANSFER)
+        self.size = bundle.description.size
+        self.picture = bundle.tensor(GENERATOR_NAME, "content")
+        self.length = style_length(bundle)
+        self.painter = open_generator(bundle, settings, precision=precision)
+        digest = bundle.description.files[STYLE_NAME]
+        self.encoder = open_engine(bundle.folder / STYLE_NAME, settings, digest=digest)
+        style = {"style": (self.length,)}
+        check_ports(bundle, GENERATOR_NAME, "input", self.painter.inputs, {"content": ANY_PICTURE, **style})
+        check_ports(bundle, GENERATOR_NAME, "output", self.painter.outputs, {"output": ANY_PICTURE})
+        check_ports(bundle, STYLE_NAME, "input", self.encoder.inputs, {"picture": ANY_PICTURE})
+        check_ports(bundle, STYLE_NAME, "output", self.encoder.outputs, style)
+
+    def warm_up(self) -> None:
+        """Run both models once, so that lazy allocation and kernel choice do not slow the first request."""
+        self.stylize(np.zeros((self.size, self.size, 3), np.uint8), [np.zeros((self.size, self.size, 3), np.uint8)])
+
+    def stylize(
+        self, content: Image, styles: Sequence[Image], *, weights: Sequence[float] | None = None, strength: float = 1.0
+    ) -> Image:
+        """Paint a content in the mixture of some styles: a picture of its size.
+
+        `weights`: one for each style, at least 0 and not all 0; by default all are equal. `strength`: 0 (painted in its
+        own style, which is nearly the content as it is) to 1.
+
+        Raises: ValueError for weights or a strength that are not so.
+        """
+        mixed = mix_styles([self.encode_style(style) for style in styles], weights)
+        return self.paint(content, mixed, strength)
+
+    def encode_style(self, picture: Image) -> FloatArray:
+        """Encode the style of a picture: float32 [L].
+
+        A picture larger than those of the training is made smaller first: strokes keep their size in the picture.
+        """
+        return self.encode_whole(reduce_picture(picture, self.size))
+
+    def encode_whole(self, picture: Image) -> FloatArray:
+        """Encode the style of a picture at its own resolution: float32 [L]."""
+        batch = normalize_crops(pad_picture(picture)[None], self.picture)
+        (encoded,) = self.encoder.run(["style"], {"picture": batch})
+        style: FloatArray = encoded[0]
+        return style
+
+    def paint(self, content: Image, style: FloatArray, strength: float = 1.0) -> Image:
+        """Paint a content in an encoded style [L]: uint8 RGB of the content's size; `strength` as in `stylize`.
+
+        Raises: ValueError for a strength outside 0..1.
+        """
+        if not 0.0 <= strength <= 1.0:
+            raise ValueError(f"strength {strength:g}: give a number from 0 (the content's own style) to 1")
+        if strength < 1.0:
+            style = mix_styles([style, self.encode_whole(content)], [strength, 1.0 - strength])
+        height, width = content.shape[:2]
+        batch = normalize_crops(pad_picture(content)[None], self.picture)
+        (made,) = self.painter.run(["output"], {"content": batch, "style": style[None]})
+        painted = denormalize_crops(made, self.picture)[0, :height, :width]
+        return np.ascontiguousarray(painted)
+
+
+class StyleTransferRunner:
+    """Runner of the task style transfer: paint `content` in the style of `style`. Thread-safe."""
+
+    inputs = ("style", "content")
+
+    def __init__(
+        self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
+    ) -> None:
+        self.stylizer = Stylizer(bundle, settings, precision=precision)
+
+    @property
+    def report(self) -> EngineReport:
+        """Return the execution provider and settings of the painting model."""
+        return self.stylizer.painter.report
+
+    def warm_up(self) -> None:
+        """Run both models once, so that lazy allocation does not slow the first request."""
+        self.stylizer.warm_up()
+
+    def run(self, pictures: Mapping[str, Image]) -> Image:
+        """Return `content` in the style of `style`: uint8 RGB [H, W, 3], the size of `content`.
+
+        Raises: KeyError if one of them is not given.
+        """
+        return self.stylizer.stylize(pictures["content"], [pictures["style"]])
+
+
+def mix_styles(styles: Sequence[FloatArray], weights: Sequence[float] | None = None) -> FloatArray:
+    """Average encoded styles [L] with weights, by default equal ones, which are divided by their sum.
+
+    Raises: ValueError if weights are negative, all 0, or not as many as styles.
+    """
+    chosen = np.asarray([1.0] * len(styles) if weights is None else weights, np.float32)
+    if len(chosen) != len(styles) or not len(styles):
+        raise ValueError(f"{len(chosen)} weights for {len(styles)} styles; give one for each style")
+    if not (np.isfinite(chosen).all() and (chosen >= 0).all() and chosen.sum() > 0):
+        raise ValueError(f"weights {', '.join(f'{weight:g}' for weight in chosen)}: must be at least 0, and not all 0")
+    mixed: FloatArray = np.tensordot(chosen / chosen.sum(), np.stack(styles), axes=1)
+    return mixed
+
+
+def style_length(bundle: Bundle) -> int:
+    """Return the length of an encoded style.
+
+    Raises: BundleInvalid if the bundle does not say it.
+    """
+    length = bundle.tensor(GENERATOR_NAME, "style").shape[-1]
+    if not isinstance(length, int):
+        raise BundleInvalid(f"{bundle.folder}/{DESCRIPTION_NAME}: 'style' of {GENERATOR_NAME} ends in no number")
+    return length
+
+
+def reduce_picture(picture: Image, side: int) -> Image:
+    """Make a picture smaller, if need be, so that its shorter side has `side` px."""
+    height, width = picture.shape[:2]
+    scale = side / min(height, width)
+    if scale >= 1:
+        return picture
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def pad_picture(picture: Image) -> NDArray[np.uint8]:
+    """Repeat the last row and column until both sides are multiples of `STRIDE`, and at least two of them."""
+    missing = [max(2 * STRIDE, -(-side // STRIDE) * STRIDE) - side for side in picture.shape[:2]]
+    if not any(missing):
+        return picture
+    return np.pad(picture, ((0, missing[0]), (0, missing[1]), (0, 0)), mode="edge")
