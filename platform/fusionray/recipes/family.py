@@ -232,9 +232,10 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     pictures, the folder of the input whose pictures are sources, and all others targets; None, or without such a
     folder: any picture is either. `fewest_images`: the smallest batch of a step. `sized_by_people`: the size of a
     network depends on the number of people. `evaluation`: the protocol of `fusionray evaluate` for its models
-    (`pictures` compares them with `reference`, or scores them by `build_scorer`); None: it has none. `evaluator`: the trained network by which `build_scorer` scores, unless the settings name
-    another, in the form of `dependencies`; None: it needs none. `metric_table`: metrics and goals of the protocol, in
-    the form of evaluation/report/pictures.yaml; None: that table.
+    (`pictures` compares them with `reference`, or scores them by `build_scorer`); None: it has none. `evaluator`: the
+    trained network by which `build_scorer` scores, unless the settings name another, in the form of `dependencies`;
+    None: it needs none. `metric_table`: metrics and goals of the protocol, in the form of
+    evaluation/report/pictures.yaml; None: that table.
     """
 
     name: ClassVar[str]
