@@ -26,7 +26,7 @@ from fusionray.config import Section, in_unit
 # Sides of pictures are multiples of it: the content is encoded at this fraction of the resolution.
 STRIDE = 4
 # Pixels in each direction by which a pixel of the picture changes the output if all statistics are fixed.
-RECEPTIVE_PIXELS = 40
+RECEPTIVE_PIXELS = 36
 FLOOR_VARIANCE = 1e-5
 # Encoded styles are statistics of features of about 1; the bound only keeps a broken picture from breaking others.
 LARGEST_STATISTIC = 100.0

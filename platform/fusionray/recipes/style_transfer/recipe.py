@@ -46,12 +46,21 @@ class StyleTransferTraining(nn.Module):
 
 
 class StyleTransferRecipe:
-    """Train the network on pairs of style and content."""
+    """Train the network on pairs of style and content.
+
+    Raises: ValueError if the perceptual network lacks one of `config.content_layers`.
+    """
 
     ema_names = frozenset({"stylizer"})
 
     def __init__(self, config: StyleTransferConfig, perceptual: nn.Module) -> None:
         self.config = config
+        num_maps = len(features_of(perceptual, torch.zeros(1, 3, 32, 32)))
+        if not all(0 <= layer < num_maps for layer in config.content_layers):
+            raise ValueError(
+                f"recipe.content_layers={config.content_layers}: the perceptual network has {num_maps} feature maps, "
+                f"numbered from 0 to {num_maps - 1}"
+            )
         self.networks: Mapping[str, nn.Module] = {"stylizer": StyleTransferTraining(config.network)}
         self.augmentation = Augmentation(config.augmentation)
         self.frozen: Mapping[str, nn.Module] = {"perceptual": perceptual, "augmentation": self.augmentation}
