@@ -20,16 +20,16 @@ class StyleLossWeights(Section):
         1.0, ge=0, description="Distance of output and content in deep features.", json_schema_extra=in_unit("")
     )
     style: float = Field(
-        8.0,
+        10.0,
         ge=0,
         description="Distance of output and style in the statistics of features; low values give colours without "
         "texture.",
         json_schema_extra=in_unit(""),
     )
     structure: float = Field(
-        0.7,
+        0.5,
         ge=0,
-        description="1 - SSIM of output and content, without its luminance term.",
+        description="Weight of 1 - SSIM of output and content, without its luminance term.",
         json_schema_extra=in_unit(""),
     )
     contrast: float = Field(
