@@ -12,12 +12,14 @@ from torch import Tensor
 
 from fusionray.checkpoint.info import find_checkpoint
 from fusionray.errors import CheckpointMissing, ConfigInvalid, InputMissing
+from fusionray.nets.vgg import VggFeatures
 from fusionray.recipes.recipe import PhaseInput
 from fusionray.recipes.registry import find_family
 from fusionray.recipes.style_transfer.encoder_recipe import PictureEncoderRecipe, Pictures, cut_views
 from fusionray.recipes.style_transfer.perceptual import load_perceptual
 from fusionray.recipes.style_transfer.recipe import StyleTransferRecipe, find_network
 from fusionray.recipes.style_transfer.validator import StyleValidator
+from fusionray.training.dry_run.dry_run import build_dry_recipe, load_dry_config
 from fusionray.training.engine.engine import Engine
 from tests.support.tiny_style import (
     SIZE,
@@ -157,6 +159,16 @@ def test_a_vgg_from_a_file_supervises(tmp_path: Path) -> None:
     losses = recipe.paint(PhaseInput(recipe.networks, recipe.frozen, batch))
     losses.total.backward()
     assert all(parameter.grad is not None for parameter in find_network(recipe.networks).parameters())
+
+
+def test_a_setting_may_name_the_file(tmp_path: Path) -> None:
+    path = write_safetensors(tmp_path / "vgg.safetensors", draw_vgg())
+    overrides = [f"recipe.perceptual={path}", "data.size=32"]
+    recipe, notes = build_dry_recipe(load_dry_config(None, overrides, "style-tiny"))
+    assert isinstance(recipe.frozen["perceptual"], VggFeatures)
+    assert notes == [f"recipe.perceptual={path}: found"]
+    with pytest.raises(CheckpointMissing, match=r"none\.safetensors: no such checkpoint or run folder"):
+        build_dry_recipe(load_dry_config(None, [f"recipe.perceptual={tmp_path}/none.safetensors"], "style-tiny"))
 
 
 @pytest.mark.parametrize(
