@@ -109,6 +109,7 @@ def test_a_run_and_its_bundle_are_scored_alike_beside_doing_nothing(
     assert run["held_out_draws"] == 24
     assert run["style_loss_ratio"] == pytest.approx(run["style_loss"] / run["style_loss_content"], rel=1e-5)
     assert run["content_ssim"] > run["content_ssim_style"]
+    assert run["style_loss_colours"] < run["style_loss_content"]
     assert "style" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""How well a picture was stylized: structure and content kept, style taken; beside the two ways of doing nothing.
+"""How well a picture was stylized: structure and content kept, style taken; beside ways that need no network.
 
 Shape suffixes: N pictures, H rows, W columns.
 """
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fusionray.metrics.similarity import region_ssim
+from fusionray.nets.style_transfer import measure_statistics, replace_statistics
 from fusionray.recipes.style_transfer.losses import content_loss, luminance, style_loss
 from fusionray.recipes.style_transfer.perceptual import features_of
 
@@ -38,6 +39,11 @@ METRIC_TABLE: Mapping[str, Any] = {
             "unit": "SSIM",
             "description": "the same for the style picture, unchanged",
         },
+        "content_ssim_colours": {
+            "theme": "content",
+            "unit": "SSIM",
+            "description": "the same for the content in the colours of the style (AdaIN of the pixels)",
+        },
         "content_loss": {
             "theme": "content",
             "unit": "distance",
@@ -59,6 +65,11 @@ METRIC_TABLE: Mapping[str, Any] = {
             "theme": "style",
             "unit": "distance",
             "description": "the same for the content, unchanged",
+        },
+        "style_loss_colours": {
+            "theme": "style",
+            "unit": "distance",
+            "description": "the same for the content in the colours of the style (AdaIN of the pixels)",
         },
         "style_loss_ratio": {
             "theme": "style",
@@ -94,19 +105,23 @@ class StyleScorer:
     def score(self, output: Tensor, pictures: Sequence[Tensor]) -> dict[str, Tensor]:
         """Score outputs for (style, content), all [N,3,H,W] in [-1,1]: float32 [N] by name.
 
-        Suffix `_style`: the same for the style picture as output; `_content`: for the content as output.
+        Suffix `_style`: the same for the style picture as output; `_content`: for the content as output; `_colours`:
+        for the content with the mean and deviation of the style's colours.
         """
         style, content = pictures
-        output_maps, style_maps, content_maps = (
-            features_of(self.perceptual, picture) for picture in (output, style, content)
+        recoloured = replace_statistics(content, measure_statistics(content), measure_statistics(style)).clamp(-1, 1)
+        output_maps, style_maps, content_maps, recoloured_maps = (
+            features_of(self.perceptual, picture) for picture in (output, style, content, recoloured)
         )
         return {
             "content_ssim": ssim(output, content),
             "content_ssim_style": ssim(style, content),
+            "content_ssim_colours": ssim(recoloured, content),
             "content_loss": content_loss(self.pick(output_maps), self.pick(content_maps)),
             "content_loss_style": content_loss(self.pick(style_maps), self.pick(content_maps)),
             "style_loss": style_loss(output_maps, style_maps),
             "style_loss_content": style_loss(content_maps, style_maps),
+            "style_loss_colours": style_loss(recoloured_maps, style_maps),
         }
 
     def rank(self, scores: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
