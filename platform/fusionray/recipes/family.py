@@ -258,7 +258,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         """
         if config.validation.evaluator is not None:
             raise ValueError(
-                f"validation.evaluator scores face fusions, and recipe.name={self.name} makes none; remove it"
+                f"validation.evaluator: no network scores models of recipe.name={self.name} while they train; remove it"
             )
 
     def dependencies(self, config: TrainSettings) -> dict[str, str]:

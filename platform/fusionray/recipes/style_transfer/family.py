@@ -37,6 +37,8 @@ from fusionray.types import DecodedRows
 PERCEPTUAL, EVALUATOR = "recipe.perceptual", "validation.evaluator"
 # Names in `state_tensors` of an engine.
 EMA_NETWORK, SUPERVISOR = "averages.stylizer.network.", "frozen.perceptual."
+# Side of the pictures of a network in memory, which may have any.
+EXAMPLE_SIZE = 256
 # The two deepest maps of a picture encoder: what an evaluation compares contents by.
 EVALUATED_LAYERS = (2, 3)
 
@@ -126,8 +128,9 @@ class StyleTransferFamily(RecipeFamily[StyleTransferConfig]):
         return StylePairs(*noise_crops(config, count))
 
     def inference_example(self, recipe: StyleTransferRecipe) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """Return the network, and a style and a content of 256 px."""
-        return find_network(recipe.networks), (torch.zeros(1, 3, 256, 256), torch.zeros(1, 3, 256, 256))
+        """Return the network, and a style and a content."""
+        picture = torch.zeros(1, 3, EXAMPLE_SIZE, EXAMPLE_SIZE)
+        return find_network(recipe.networks), (picture, picture)
 
     def load_model(self, checkpoint: str) -> StyleTransferNetwork:
         """Load the EMA network.
@@ -164,7 +167,7 @@ class StyleTransferFamily(RecipeFamily[StyleTransferConfig]):
     def export_recipe(self, recipe: StyleTransferRecipe, template: str) -> BundleExport:
         """Export the network of a recipe in memory; pictures have no template."""
         del template
-        return export_network(find_network(recipe.networks).eval(), 256)
+        return export_network(find_network(recipe.networks).eval(), EXAMPLE_SIZE)
 
 
 def settings_of(config: TrainSettings) -> StyleTransferConfig:
