@@ -10,13 +10,21 @@ import torch
 
 from fusionray.bundle.bundle import Bundle, read_bundle
 from fusionray.checkpoint.info import find_checkpoint
-from fusionray.errors import BundleInvalid
+from fusionray.errors import BundleInvalid, ImageRejected
 from fusionray.faces.face import Image
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.registry import find_family
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.providers import CPU
-from fusionray.runtime.stylizer import StyleTransferRunner, Stylizer, mix_styles, pad_picture, reduce_picture
+from fusionray.runtime.stylizer import (
+    BYTES_PER_PIXEL,
+    StyleTransferRunner,
+    Stylizer,
+    check_memory,
+    mix_styles,
+    pad_picture,
+    reduce_picture,
+)
 from fusionray.runtime.tasks import open_runner
 from tests.support.blend_bundle import write_blend_bundle
 from tests.support.tiny_style import SIZE
@@ -92,6 +100,15 @@ def test_a_large_style_is_made_smaller_and_a_small_one_is_not_enlarged() -> None
     assert reduce_picture(draw(1, 40, 300), 50).shape == (40, 300, 3)
     assert pad_picture(draw(1, 8, 12)).shape == (8, 12, 3)
     assert pad_picture(draw(1, 9, 1)).shape == (12, 8, 3)
+
+
+def test_a_content_that_does_not_fit_into_memory_is_refused_before() -> None:
+    check_memory(draw(1, 20, 30), 20 * 30 * BYTES_PER_PIXEL)
+    with pytest.raises(
+        ImageRejected, match=r"a content of 3000 x 2000 px takes 2\.9 GiB .* and 1\.0 GiB are free"
+    ) as caught:
+        check_memory(np.broadcast_to(np.uint8(0), (2000, 3000, 3)), 2**30)
+    assert caught.value.reason == "too_large"
 
 
 def test_the_task_opens_the_runner_and_no_other_bundle_does(bundle: Bundle, stylizer: Stylizer, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle
 from fusionray.bundle.description import GENERATOR_NAME, STYLE_NAME, STYLE_TRANSFER, WeightPrecision
-from fusionray.errors import BundleInvalid
+from fusionray.errors import BundleInvalid, ImageRejected
 from fusionray.faces.face import Image
+from fusionray.hardware.memory import free_bytes
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import EngineReport, open_engine, open_generator
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_crops
@@ -22,6 +23,8 @@ from fusionray.runtime.signature import check_ports
 
 # Sides of what the models take are multiples of it.
 STRIDE = 4
+# Memory that painting a picture as a whole takes at most, for each of its pixels (measured: 480, on ONNX Runtime).
+BYTES_PER_PIXEL = 512
 # Of pictures the models take any height and width.
 ANY_PICTURE = (3, 0, 0)
 
@@ -62,7 +65,7 @@ class Stylizer:
         `weights`: one for each style, at least 0 and not all 0; by default all are equal. `strength`: 0 (painted in its
         own style, which is nearly the content as it is) to 1.
 
-        Raises: ValueError for weights or a strength that are not so.
+        Raises: ValueError for weights or a strength that are not so; ImageRejected as `paint`.
         """
         mixed = mix_styles([self.encode_style(style) for style in styles], weights)
         return self.paint(content, mixed, strength)
@@ -84,8 +87,9 @@ class Stylizer:
     def paint(self, content: Image, style: FloatArray, strength: float = 1.0) -> Image:
         """Paint a content in an encoded style [L]: uint8 RGB of the content's size; `strength` as in `stylize`.
 
-        Raises: ValueError for a strength outside 0..1.
+        Raises: ValueError for a strength outside 0..1; ImageRejected ("too_large") for what does not fit into memory.
         """
+        check_memory(content, free_bytes())
         if not 0.0 <= strength <= 1.0:
             raise ValueError(f"strength {strength:g}: give a number from 0 (the content's own style) to 1")
         if strength < 1.0:
@@ -147,6 +151,21 @@ def style_length(bundle: Bundle) -> int:
     if not isinstance(length, int):
         raise BundleInvalid(f"{bundle.folder}/{DESCRIPTION_NAME}: 'style' of {GENERATOR_NAME} ends in no number")
     return length
+
+
+def check_memory(content: Image, free: int) -> None:
+    """Check that a picture can be painted in `free` bytes: without memory, the process would be killed in the middle.
+
+    Raises: ImageRejected ("too_large").
+    """
+    height, width = content.shape[:2]
+    needed = BYTES_PER_PIXEL * height * width
+    if needed > free:
+        raise ImageRejected(
+            "too_large",
+            f"a content of {width} x {height} px takes {needed / 2**30:.1f} GiB to paint as a whole, and "
+            f"{free / 2**30:.1f} GiB are free; make it smaller",
+        )
 
 
 def reduce_picture(picture: Image, side: int) -> Image:
