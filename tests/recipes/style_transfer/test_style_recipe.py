@@ -56,6 +56,15 @@ def test_training_lowers_every_loss(trained: Engine) -> None:
     assert measure(after)["validation_style_loss_ratio"] < 0.9 * measure(before)["validation_style_loss_ratio"]
 
 
+def test_many_rows_are_scored_as_few(trained: Engine) -> None:
+    recipe, pairs = trained.recipe, draw_pairs(19)
+    together = recipe.measure(recipe.networks, pairs)
+    last = recipe.measure(recipe.networks, pairs.map(lambda value: value[16:]))
+    for name, column in together.items():
+        assert column.shape == (19,)
+        torch.testing.assert_close(column[16:], last[name], atol=1e-5, rtol=1e-4)
+
+
 def test_weaker_styles_leave_more_of_the_content(trained: Engine) -> None:
     recipe, pairs = trained.recipe, draw_pairs(8)
     shown = recipe.preview(recipe.networks, pairs)

@@ -22,6 +22,8 @@ from fusionray.recipes.style_transfer.scoring import StyleScorer
 from fusionray.recipes.style_transfer.settings import StyleTransferConfig
 from fusionray.types import Batch
 
+SCORED_ROWS = 16
+
 
 @dataclass(frozen=True)
 class StylePairs(Batch):
@@ -122,13 +124,25 @@ class StyleTransferRecipe:
     @torch.no_grad()
     def measure(self, networks: Mapping[str, nn.Module], batch: StylePairs) -> dict[str, Tensor]:
         """Measure held-out pairs, [N] each, in the features of the supervising network, which is not independent."""
-        style, content = to_float(batch.style), to_float(batch.content)
-        output = find_network(networks)(style, content)
-        return StyleScorer(self.frozen["perceptual"], self.config.content_layers).score(output, (style, content))
+        scorer = StyleScorer(self.frozen["perceptual"], self.config.content_layers)
+        return score_pairs(scorer, find_network(networks), batch)
 
     def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the mean of each column as `validation_<name>`, and the style loss over that of the contents."""
         return summarise_scores(columns)
+
+
+@torch.no_grad()
+def score_pairs(scorer: StyleScorer, network: StyleTransferNetwork, batch: StylePairs) -> dict[str, Tensor]:
+    """Paint the contents of a uint8 batch in its styles and score the outputs, [N] by name, a few rows at a time.
+
+    The feature maps of all rows of a validation at once would take gigabytes.
+    """
+    parts: list[dict[str, Tensor]] = []
+    for style, content in zip(batch.style.split(SCORED_ROWS), batch.content.split(SCORED_ROWS), strict=True):
+        pictures = (to_float(style), to_float(content))
+        parts.append(scorer.score(network(*pictures), pictures))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def summarise_scores(columns: Mapping[str, Tensor]) -> dict[str, float]:

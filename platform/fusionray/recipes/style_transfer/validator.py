@@ -8,8 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fusionray.nets.pixels import to_float
-from fusionray.recipes.style_transfer.recipe import StylePairs, StyleTransferRecipe, find_network, summarise_scores
+from fusionray.recipes.style_transfer.recipe import (
+    StylePairs,
+    StyleTransferRecipe,
+    find_network,
+    score_pairs,
+    summarise_scores,
+)
 from fusionray.recipes.style_transfer.scoring import StyleScorer
 
 
@@ -28,9 +33,7 @@ class StyleValidator:
     ) -> dict[str, Tensor]:
         """Score the painted pictures of a batch, [N] by name."""
         del recipe
-        style, content = to_float(batch.style), to_float(batch.content)
-        network = find_network(networks)
-        return self.scorer.score(network(style, content), (style, content))
+        return score_pairs(self.scorer, find_network(networks), batch)
 
     def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
         """Return metrics named `validation_<name>`, with the names of an evaluation."""
