@@ -27,7 +27,7 @@ class StyleLossWeights(Section):
         json_schema_extra=in_unit(""),
     )
     structure: float = Field(
-        0.5,
+        1.0,
         ge=0,
         description="Weight of 1 - SSIM of output and content, without its luminance term.",
         json_schema_extra=in_unit(""),
