@@ -139,7 +139,7 @@ def score_pairs(scorer: StyleScorer, network: StyleTransferNetwork, batch: Style
     The feature maps of all rows of a validation at once would take gigabytes.
     """
     parts: list[dict[str, Tensor]] = []
-    for style, content in zip(batch.style.split(SCORED_ROWS), batch.content.split(SCORED_ROWS), strict=True):
+    for style, content in zip(*(torch.split(part, SCORED_ROWS) for part in (batch.style, batch.content)), strict=True):
         pictures = (to_float(style), to_float(content))
         parts.append(scorer.score(network(*pictures), pictures))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
