@@ -53,7 +53,8 @@ def as_batch(picture: Image) -> torch.Tensor:
 def test_it_is_exported_through_the_parity_gate(bundle: Bundle) -> None:
     described = bundle.description
     assert (described.task, described.size, described.inputs) == ("style_transfer", SIZE, ("content", "style"))
-    assert described.required_files == ("generator.onnx", "style.onnx")
+    assert set(described.required_files) == {"generator.onnx", "style.onnx", *described.halos}
+    assert len(described.halos) == 4
     assert described.parity is not None
     assert 0 < described.parity.largest_difference < 1e-4
 
@@ -67,7 +68,7 @@ def test_a_content_of_any_size_gives_a_picture_of_its_size(
     assert made.shape == content.shape
     network = find_family("style_transfer").load_model(find_checkpoint(str(style_folder / "run")))
     with torch.no_grad():
-        painted = to_uint8(network(as_batch(style), as_batch(pad_picture(content))))[0].permute(1, 2, 0).numpy()
+        painted = to_uint8(network(as_batch(style), as_batch(pad_picture(content, 4))))[0].permute(1, 2, 0).numpy()
     assert np.abs(painted[:height, :width].astype(int) - made).max() <= 1
 
 
@@ -98,8 +99,8 @@ def test_styles_are_mixed_by_their_weights(stylizer: Stylizer) -> None:
 def test_a_large_style_is_made_smaller_and_a_small_one_is_not_enlarged() -> None:
     assert reduce_picture(draw(1, 100, 300), 50).shape == (50, 150, 3)
     assert reduce_picture(draw(1, 40, 300), 50).shape == (40, 300, 3)
-    assert pad_picture(draw(1, 8, 12)).shape == (8, 12, 3)
-    assert pad_picture(draw(1, 9, 1)).shape == (12, 8, 3)
+    assert pad_picture(draw(1, 8, 12), 4).shape == (8, 12, 3)
+    assert pad_picture(draw(1, 9, 1), 4).shape == (12, 8, 3)
 
 
 def test_a_content_that_does_not_fit_into_memory_is_refused_before() -> None:

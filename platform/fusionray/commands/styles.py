@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fusionray.commands.large_pictures import find_band_format, is_large, write_large
 from fusionray.commands.parser import Verbs, add_verb, set_run
 from fusionray.commands.pictures import read_picture
 from fusionray.commands.signed_output import (
@@ -33,7 +34,9 @@ def add_stylize(verbs: Verbs) -> None:
     )
     parser.add_argument("content", metavar="CONTENT", help="picture to paint anew")
     parser.add_argument("style", metavar="STYLE", help="picture in the style to take")
-    parser.add_argument("output", metavar="OUTPUT", help="result: a .png, .jpg or .webp file")
+    parser.add_argument(
+        "output", metavar="OUTPUT", help="result: a .png, .jpg or .webp file; of a large content .png, .jpg or .tif"
+    )
     model = parser.add_argument_group("model")
     model.add_argument("--bundle", required=True, help="bundle folder, or models:/name@alias")
     model.add_argument("--tracking-uri", metavar="URI", help="MLflow store behind models:/ locations")
@@ -58,20 +61,29 @@ def add_stylize(verbs: Verbs) -> None:
 def run_stylize(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import read_bundle
     from fusionray.bundle.description import STYLE_TRANSFER
+    from fusionray.runtime.styles import mix_styles
     from fusionray.runtime.stylizer import Stylizer
 
     places = [options.style, *options.more_styles]
     weights = read_weights(options.weights, len(places))
     if not 0.0 <= options.strength <= 1.0:
         raise ValueError(f"--strength {options.strength:g}: give a number from 0 (nearly the content) to 1")
-    output = Path(options.output)
-    find_format(output)
-    content, *styles = (read_picture(place) for place in (options.content, *places))
+    output, large = Path(options.output), is_large(options.content)
+    if large:
+        find_band_format(output, options)
+    else:
+        find_format(output)
+    styles = [read_picture(place) for place in places]
+    content = None if large else read_picture(options.content)
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(STYLE_TRANSFER)
-    signer = open_signer(options)
-    painted = Stylizer(bundle).stylize(content, styles, weights=weights, strength=options.strength)
-    write_signed(painted, output, bundle, options, made_of=options.content, signer=signer)
+    signer, stylizer = open_signer(options), Stylizer(bundle)
+    if content is None:
+        mixed = mix_styles([stylizer.encode_style(style) for style in styles], weights)
+        write_large(stylizer.tiled, mixed, bundle, options, signer=signer)
+    else:
+        painted = stylizer.stylize(content, styles, weights=weights, strength=options.strength)
+        write_signed(painted, output, bundle, options, made_of=options.content, signer=signer)
     print(f"{output}: painted in {len(styles)} style(s) with {bundle.description.name}; signed as AI-made")
 
 

@@ -27,6 +27,8 @@ from fusionray.config import Section, in_unit
 STRIDE = 4
 # Pixels in each direction by which a pixel of the picture changes the output if all statistics are fixed.
 RECEPTIVE_PIXELS = 36
+# The same for content features at a quarter of the resolution, and for the features of `paint_half`.
+CONTENT_PIXELS, HALF_PIXELS = 12, 24
 FLOOR_VARIANCE = 1e-5
 # Encoded styles are statistics of features of about 1; the bound only keeps a broken picture from breaking others.
 LARGEST_STATISTIC = 100.0

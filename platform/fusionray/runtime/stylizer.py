@@ -1,16 +1,18 @@
 """Stylize whole pictures: encode one or several styles, mix them, and paint a content in them.
 
-Pictures are uint8 RGB HWC of any size, and are painted as a whole. L: length of an encoded style.
+Pictures are uint8 RGB HWC of any size; large ones are painted in tiles, with the same result. L: length of an encoded
+style.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
+from fusionray.bands.array import ArrayBands
 from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle
 from fusionray.bundle.description import GENERATOR_NAME, STYLE_NAME, STYLE_TRANSFER, WeightPrecision
 from fusionray.errors import BundleInvalid, ImageRejected
@@ -20,9 +22,12 @@ from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import EngineReport, open_engine, open_generator
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_crops
 from fusionray.runtime.signature import check_ports
+from fusionray.runtime.styles import STRIDE, check_strength, mix_styles
+from fusionray.runtime.tiled_stylizer import TiledStylizer
+from fusionray.runtime.tiles import pad_picture
 
-# Sides of what the models take are multiples of it.
-STRIDE = 4
+# Larger contents are painted in tiles: it takes twice the time, and a tenth of the memory or less.
+WHOLE_PIXELS = 4_000_000
 # Memory that painting a picture as a whole takes at most, for each of its pixels (measured: 480, on ONNX Runtime).
 BYTES_PER_PIXEL = 512
 # Of pictures the models take any height and width.
@@ -41,6 +46,7 @@ class Stylizer:
         self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
     ) -> None:
         bundle.require_task(STYLE_TRANSFER)
+        self.bundle, self.settings = bundle, settings
         self.size = bundle.description.size
         self.picture = bundle.tensor(GENERATOR_NAME, "content")
         self.length = style_length(bundle)
@@ -52,6 +58,14 @@ class Stylizer:
         check_ports(bundle, GENERATOR_NAME, "output", self.painter.outputs, {"output": ANY_PICTURE})
         check_ports(bundle, STYLE_NAME, "input", self.encoder.inputs, {"picture": ANY_PICTURE})
         check_ports(bundle, STYLE_NAME, "output", self.encoder.outputs, style)
+
+    @cached_property
+    def tiled(self) -> TiledStylizer:
+        """The models that take tiles, opened when they are first needed.
+
+        Raises: BundleInvalid if the bundle has none.
+        """
+        return TiledStylizer(self.bundle, self.settings)
 
     def warm_up(self) -> None:
         """Run both models once, so that lazy allocation and kernel choice do not slow the first request."""
@@ -79,7 +93,7 @@ class Stylizer:
 
     def encode_whole(self, picture: Image) -> FloatArray:
         """Encode the style of a picture at its own resolution: float32 [L]."""
-        batch = normalize_crops(pad_picture(picture)[None], self.picture)
+        batch = normalize_crops(pad_picture(picture, STRIDE)[None], self.picture)
         (encoded,) = self.encoder.run(["style"], {"picture": batch})
         style: FloatArray = encoded[0]
         return style
@@ -89,13 +103,14 @@ class Stylizer:
 
         Raises: ValueError for a strength outside 0..1; ImageRejected ("too_large") for what does not fit into memory.
         """
+        check_strength(strength)
+        if content.shape[0] * content.shape[1] > WHOLE_PIXELS and self.bundle.description.halos:
+            return np.concatenate(list(self.tiled.paint(ArrayBands(content), style, strength)))
         check_memory(content, free_bytes())
-        if not 0.0 <= strength <= 1.0:
-            raise ValueError(f"strength {strength:g}: give a number from 0 (the content's own style) to 1")
         if strength < 1.0:
             style = mix_styles([style, self.encode_whole(content)], [strength, 1.0 - strength])
         height, width = content.shape[:2]
-        batch = normalize_crops(pad_picture(content)[None], self.picture)
+        batch = normalize_crops(pad_picture(content, STRIDE)[None], self.picture)
         (made,) = self.painter.run(["output"], {"content": batch, "style": style[None]})
         painted = denormalize_crops(made, self.picture)[0, :height, :width]
         return np.ascontiguousarray(painted)
@@ -126,20 +141,6 @@ class StyleTransferRunner:
         Raises: KeyError if one of them is not given.
         """
         return self.stylizer.stylize(pictures["content"], [pictures["style"]])
-
-
-def mix_styles(styles: Sequence[FloatArray], weights: Sequence[float] | None = None) -> FloatArray:
-    """Average encoded styles [L] with weights, by default equal ones, which are divided by their sum.
-
-    Raises: ValueError if weights are negative, all 0, or not as many as styles.
-    """
-    chosen = np.asarray([1.0] * len(styles) if weights is None else weights, np.float32)
-    if len(chosen) != len(styles) or not len(styles):
-        raise ValueError(f"{len(chosen)} weights for {len(styles)} styles; give one for each style")
-    if not (np.isfinite(chosen).all() and (chosen >= 0).all() and chosen.sum() > 0):
-        raise ValueError(f"weights {', '.join(f'{weight:g}' for weight in chosen)}: must be at least 0, and not all 0")
-    mixed: FloatArray = np.tensordot(chosen / chosen.sum(), np.stack(styles), axes=1)
-    return mixed
 
 
 def style_length(bundle: Bundle) -> int:
@@ -176,11 +177,3 @@ def reduce_picture(picture: Image, side: int) -> Image:
         return picture
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
-
-
-def pad_picture(picture: Image) -> NDArray[np.uint8]:
-    """Repeat the last row and column until both sides are multiples of `STRIDE`, and at least two of them."""
-    missing = [max(2 * STRIDE, -(-side // STRIDE) * STRIDE) - side for side in picture.shape[:2]]
-    if not any(missing):
-        return picture
-    return np.pad(picture, ((0, missing[0]), (0, missing[1]), (0, 0)), mode="edge")

@@ -1,4 +1,4 @@
-"""The export of style transfer: one graph that encodes styles, one that paints; pictures of any size.
+"""The export of style transfer: one graph that encodes styles, one that paints, and four that paint in tiles.
 
 Shape suffixes: N rows, H rows of pixels, W columns, L style length.
 """
@@ -13,6 +13,7 @@ from fusionray.bundle.description import GENERATOR_NAME, STYLE_NAME, STYLE_TRANS
 from fusionray.nets.pixels import to_float
 from fusionray.nets.style_transfer import LARGEST_STATISTIC, STRIDE, StyleTransferNetwork
 from fusionray.recipes.family import BundleExport, GraphExport
+from fusionray.recipes.style_transfer.tile_graphs import HALOS, build_tile_graphs, describe_tiles
 
 
 class StyleGraph(nn.Module):
@@ -73,13 +74,16 @@ def export_network(network: StyleTransferNetwork, size: int) -> BundleExport:
                 GENERATOR_NAME, paint, ("content", "style"), ("output",), draw_pair, any_size={"content": STRIDE}
             ),
             GraphExport(STYLE_NAME, encode, ("picture",), ("style",), draw_picture, any_size={"picture": STRIDE}),
+            *build_tile_graphs(network),
         ),
         description={
             "size": size,
             "tensors": {
                 GENERATOR_NAME: {"content": picture, "style": style, "output": picture},
                 STYLE_NAME: {"picture": picture, "style": style},
+                **describe_tiles(network, picture, style),
             },
+            "halos": HALOS,
         },
         make_inputs=make_inputs,
     )
