@@ -61,6 +61,16 @@ def ray_session(proxy_log: socket.socket) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def style_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `run`, a run of style transfer of one step, and `bundle`, its export; do not change them."""
+    from tests.support.tiny_style import write_style_bundle
+
+    folder = tmp_path_factory.mktemp("style-bundle")
+    write_style_bundle(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def real_faces() -> Path:
     """The folder of real faces that lies beside some checkouts; never part of the repository."""
     folder = ROOT.parent / "shared" / "data"

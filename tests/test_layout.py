@@ -192,22 +192,35 @@ def test_rooms_import_each_other_in_no_circle() -> None:
 
 
 def recipe_modules() -> list[Path]:
-    """List the modules of concrete recipes: those that are named as a built-in family is."""
-    stems = [name.rpartition(".")[2].removesuffix("_family") for name in BUILT_IN]
+    """List the modules of concrete recipes: those in a family's room, or that are named as a built-in family is."""
+    places = [name.removeprefix("fusionray.recipes.").split(".") for name in BUILT_IN]
+    rooms = {place[0] for place in places if len(place) > 1}
+    stems = tuple(place[0].removesuffix("_family") for place in places if len(place) == 1)
     assert len(stems) > 2
-    return [path for path in modules_under(PACKAGE / "recipes") if path.stem.startswith(tuple(stems))]
+    assert rooms == {"style_transfer"}
+    return [
+        path
+        for path in modules_under(PACKAGE / "recipes")
+        if path.parent.name in rooms or (path.parent.name == "recipes" and path.stem.startswith(stems))
+    ]
 
 
 def test_only_recipes_know_which_recipe_it_is() -> None:
     concrete = recipe_modules()
-    modules = [f"fusionray.recipes.{path.stem}" for path in concrete]
+    modules = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in concrete]
     classes = {
         node.name
         for path in concrete
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)
     }
-    assert {"FaceFusionRecipe", "FaceFusionConfig", "IdentityRecipe", "AttributesRecipeConfig"} <= classes
+    assert {
+        "FaceFusionRecipe",
+        "FaceFusionConfig",
+        "IdentityRecipe",
+        "AttributesRecipeConfig",
+        "StyleTransferConfig",
+    } <= classes
     others = [path for path in modules_under(PACKAGE) if room_of(path) != "recipes"]
     faults = [
         f"{path.relative_to(ROOT)} imports {name}"

@@ -17,6 +17,7 @@ from fusionray.commands.parser import Parser
 from fusionray.commands.pictures import add_fuse, add_verify
 from fusionray.commands.service import add_keys, add_serve
 from fusionray.commands.settings import parse_settings, wants_settings
+from fusionray.commands.styles import add_stylize
 from fusionray.commands.videos import add_fuse_video
 from fusionray.environment import apply_defaults
 from fusionray.errors import FusionRayError, RunStopped
@@ -36,6 +37,7 @@ VERBS = (
     add_keys,
     add_fuse,
     add_fuse_video,
+    add_stylize,
     add_verify,
     add_audit,
     add_bench,
@@ -122,7 +124,9 @@ def run_job(verb: str) -> int:
 
 def build_parser() -> Parser:
     """Describe the verbs."""
-    parser = Parser(prog="fusionray", description="Train and serve face-fusion models on Ray.", epilog=EPILOG)
+    parser = Parser(
+        prog="fusionray", description="Train and serve face-fusion and style-transfer models on Ray.", epilog=EPILOG
+    )
     parser.usage = "fusionray VERB ..."
     parser.add_argument("--version", action="version", version=f"fusionray {__version__}")
     verbs = parser.add_verbs("verb", metavar="VERB [OPTION]", title="verbs")

@@ -43,6 +43,10 @@ class VideoRejected(FusionRayError):
         return type(self), (self.reason, str(self))
 
 
+class PictureNotWritten(FusionRayError):
+    """A picture cannot be written: its format has no room for it, or the disk."""
+
+
 class VideoNotWritten(FusionRayError):
     """A video cannot be encoded, or its container cannot hold a stream; no file is left behind."""
 

@@ -14,6 +14,9 @@ from fusionray.data.pairs import (
     draw_sources,
     rebatch,
 )
+from fusionray.data.pairs import (
+    draw_pairs as pair_rows,
+)
 from tests.support.tiny_shards import build_crops, build_table
 
 
@@ -132,3 +135,36 @@ def test_all_groups_but_the_last_are_full_whatever_the_sizes_of_the_draws() -> N
     groups = [[int(index) for draws in group for index in draws.indices[:, 0]] for group in rebatch(parts, 7)]
     assert [len(group) for group in groups] == [7, 7, 7, 7, 3]
     assert list(chain.from_iterable(groups)) == list(range(31))
+
+
+def build_pictures(styles: int, contents: int) -> EncodedCrops:
+    names = [f"styles/{number}.png" for number in range(styles)] + [
+        f"c/styles/{number}.png" for number in range(contents)
+    ]
+    return crops_from_tables([pa.table({"image": [name.encode() for name in names], "source": names})])
+
+
+def test_sources_come_from_their_folder_and_targets_from_elsewhere() -> None:
+    crops = build_pictures(30, 90)
+    rows = np.random.default_rng(1).permutation(120)
+    drawn = pair_rows(crops, rows, np.random.default_rng(0), source_folder="styles").indices
+    assert (drawn[:, 0] < 30).all()
+    assert (drawn[:, 1] >= 30).all()
+    # Each row is drawn once in the role of its kind.
+    np.testing.assert_array_equal(np.where(rows < 30, drawn[:, 0], drawn[:, 1]), rows)
+    # Partners are drawn evenly.
+    assert len(np.unique(drawn[:, 0])) == 30
+    assert len(np.unique(drawn[rows < 30, 1])) > 20
+    again = pair_rows(crops, rows, np.random.default_rng(0), source_folder="styles").indices
+    np.testing.assert_array_equal(again, drawn)
+
+
+@pytest.mark.parametrize(("styles", "contents"), [(0, 20), (20, 0)])
+def test_pictures_of_one_kind_are_paired_as_any(styles: int, contents: int) -> None:
+    crops = build_pictures(styles, contents)
+    rows = np.random.default_rng(1).permutation(20)
+    drawn = pair_rows(crops, rows, np.random.default_rng(0), source_folder="styles").indices
+    np.testing.assert_array_equal(drawn, pair_rows(crops, rows, np.random.default_rng(0)).indices)
+    np.testing.assert_array_equal(drawn[:, 1], rows)
+    held_out = draw_held_out_pairs(crops, 20, 0, "styles").indices
+    np.testing.assert_array_equal(held_out, draw_held_out_pairs(crops, 20, 0).indices)

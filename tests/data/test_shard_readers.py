@@ -20,7 +20,7 @@ from fusionray.data.segment_source import SegmentPart, divide_segments
 from fusionray.data.segments import Segment
 from fusionray.data.shard_files import ShardFiles, list_files, list_people, read_rows, read_split
 from fusionray.data.shard_readers import CorruptionTracker, LocalReader, ShardReader
-from fusionray.data.shards import Manifest
+from fusionray.data.shards import Manifest, SplitInfo, build_picture_row, write_shard
 from fusionray.errors import DataTimeout, ShardCorrupt
 from fusionray.hardware.processes import add_descendants, find_processes, list_processes, measure_cpu
 from tests.faults.driver import wait_until
@@ -304,3 +304,18 @@ def test_a_split_is_read_in_a_fixed_order_and_an_empty_one_is_refused(tmp_path: 
     assert table.column("source").to_pylist() == ["0/0", "0/1", "2/0", "2/1", "1/0", "1/1", "3/0", "3/1"]
     with pytest.raises(ShardCorrupt, match="the validation split is empty"):
         read_split(str(tmp_path), manifest, "validation")
+
+
+def test_some_rows_of_a_split_of_pictures_are_of_all_of_its_folders(tmp_path: Path) -> None:
+    shards = []
+    for number in range(6):
+        kind = "contents" if number < 4 else "styles"
+        rows = [build_picture_row(b"x", f"{kind}/{number}-{row:02d}", 8, 8) for row in range(20)]
+        shards.append(write_shard(str(tmp_path), f"shard-validation-{number:05d}.parquet", "validation", rows))
+    faces = write_tiny_shards(tmp_path / "faces")
+    splits = {"validation": SplitInfo(rows=120, identities=120)}
+    manifest = faces.model_copy(update={"task": "pictures", "shards": shards, "splits": splits})
+    for limit, least in ((10, 5), (30, 10), (60, 15), (119, 39), (500, 40)):
+        found = read_split(str(tmp_path), manifest, "validation", ["source"], limit).column("source").to_pylist()
+        assert len(set(found)) == len(found) == min(limit, 120)
+        assert sum(name.startswith("styles/") for name in found) >= least

@@ -59,7 +59,7 @@ def test_an_unknown_key_of_any_family_is_named_with_those_there_are() -> None:
 
 def test_an_evaluator_of_fusions_is_refused_for_a_family_that_makes_none() -> None:
     with pytest.raises(
-        ConfigInvalid, match=r"validation\.evaluator scores face fusions, and recipe\.name=colour_transfer"
+        ConfigInvalid, match=r"validation\.evaluator: no network scores models of recipe\.name=colour_transfer"
     ):
         validate(TrainConfig, {**TREE, "validation": {"evaluator": "preset:identity-evaluator"}}, "here")
 

@@ -41,7 +41,7 @@ def test_stages_of_an_encoder_without_a_depth_are_refused() -> None:
         (
             "identity-small",
             "validation.evaluator=there",
-            "validation.evaluator scores face fusions, and recipe.name=identity",
+            "validation.evaluator: no network scores models of recipe.name=identity",
         ),
     ],
 )

@@ -23,6 +23,11 @@ IDENTITY_NAME = "identity.onnx"
 EMBEDDING_LENGTH = 512
 IDENTITY_SIZE = 112
 FACE_FUSION = "face_fusion"
+STYLE_TRANSFER = "style_transfer"
+STYLE_NAME = "style.onnx"
+# Models of style transfer that take tiles of a picture, in the order of the passes over it.
+TILE_STYLE_NAME, TILE_CONTENT_NAME = "tile_style.onnx", "tile_content.onnx"
+TILE_HALF_NAME, TILE_FULL_NAME = "tile_half.onnx", "tile_full.onnx"
 # Roles of outputs; all other roles are inputs.
 OUTPUT_ROLES = ("output", "mask")
 FACE_FIELDS = ("template", "identity_template", "template_anchor", "embedding")
@@ -34,7 +39,7 @@ SINCE_FORMAT_2: Any = {
     "tensors": {"__all__": {"__all__": {"order", "port"}}},
 }
 
-Meaning = Literal["source", "picture", "mask"]
+Meaning = Literal["source", "picture", "mask", "features"]
 WeightPrecision = Literal["fp32", "fp16", "int8"]
 Level = float | tuple[float, float, float]
 
@@ -45,7 +50,7 @@ class TensorDescription(Section):
     `port` is its name in the graph, by default that of its role. `shape` has names for dynamic dimensions; if the batch
     is a number, the model takes no other batch size. In a `picture`, `minimum` is black and `maximum` white, one value
     for all channels or one per channel in `order`; in a `mask`, they are 0 and 1. The values of an encoded `source` lie
-    in `minimum..maximum`.
+    in `minimum..maximum`; `features`, between two models, mostly do.
     """
 
     meaning: Meaning
@@ -133,8 +138,9 @@ class BundleDescription(Section):
     `source` of `identity.onnx`, which is absent if the `source` is a picture. Source faces are aligned to
     `identity_template`, target faces to `template`; `template_anchor` stays in place when a template is enlarged to the
     size of a crop (`faces/align.py`). Other tasks have `generator.onnx` with any input roles and one
-    `output`. An imported model has no `parity`. `name` appears in HTTP headers and in the registry, so it is ASCII
-    without spaces.
+    `output`. `halos`: for models that take tiles of a picture, by file name, the pixels around a tile on which its
+    result depends. An imported model has no `parity`. `name` appears in HTTP headers and in the registry, so it is
+    ASCII without spaces.
     """
 
     format_version: Literal[1, 2] = FORMAT_VERSION
@@ -150,6 +156,7 @@ class BundleDescription(Section):
     lineage: Lineage
     parity: Parity | None = None
     variants: dict[WeightPrecision, Variant] = Field(default_factory=dict)
+    halos: dict[str, int] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -173,8 +180,8 @@ class BundleDescription(Section):
         older bundles stay the same.
         """
         if self.task != FACE_FUSION:
-            return self.model_dump(mode="json", exclude=set(FACE_FIELDS))
-        omitted = {"task": True, **(SINCE_FORMAT_2 if self.format_version == 1 else {})}
+            return self.model_dump(mode="json", exclude={*FACE_FIELDS, *(() if self.halos else ("halos",))})
+        omitted = {"task": True, "halos": True, **(SINCE_FORMAT_2 if self.format_version == 1 else {})}
         if self.template_anchor == "edge":
             omitted["template_anchor"] = True
         return self.model_dump(mode="json", exclude=omitted)

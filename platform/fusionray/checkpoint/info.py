@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fusionray import __version__
 from fusionray.config import Section
+from fusionray.environment import resolve_location
 from fusionray.errors import CheckpointDamaged, CheckpointMissing
 from fusionray.storage import filesystem as storage
 
@@ -125,6 +126,15 @@ def find_checkpoint(location: str) -> str:
             f"{location}: holds no whole checkpoint; let the run reach its first one (budget.checkpoint_every_images)"
         )
     return newest
+
+
+def find_dependency(location: str) -> str:
+    """Resolve the location of a trained network: as `find_checkpoint`, or a file, which is returned as it is.
+
+    Raises: CheckpointMissing.
+    """
+    resolved = resolve_location(location)
+    return resolved if storage.is_file(resolved) else find_checkpoint(resolved)
 
 
 def newest_checkpoint(run_folder: str, *, refused: Mapping[str, str] | None = None) -> str | None:

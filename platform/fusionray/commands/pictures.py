@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusionray.commands.parser import Verbs, add_verb, set_run
+from fusionray.commands.signed_output import (
+    add_metadata_option,
+    add_provenance_options,
+    find_format,
+    open_signer,
+    write_signed,
+)
 from fusionray.config import read_yaml, validate
 from fusionray.errors import ImageRejected, InputMissing
 
@@ -66,39 +73,22 @@ def add_fuse(verbs: Verbs) -> None:
     faces.add_argument(
         "--detector", metavar="FILE", default="default", help="YuNet or SCRFD ONNX file; default: the built-in detector"
     )
-    faces.add_argument(
-        "--metadata",
-        choices=("none", "colours", "all"),
-        default="colours",
-        help="what the result keeps of the target: its ICC profile (colours), EXIF data as well (all), or nothing",
-    )
+    add_metadata_option(faces, "target")
     faces.add_argument(
         "--target-policy",
         metavar="FILE",
         help="YAML file with the settings of the service's section target_policy: refuse targets by a classifier",
     )
-    output = parser.add_argument_group("provenance")
-    output.add_argument(
-        "--certificate", metavar="PEM", help="sign with this certificate and its chain; default: a test key"
-    )
-    output.add_argument("--key", metavar="PEM", help="private key of the certificate")
-    output.add_argument("--mark", action="store_true", help="draw a small plate that says AI into a corner")
+    add_provenance_options(parser)
     set_run(parser, run_fuse)
 
 
 def run_fuse(options: argparse.Namespace) -> None:
-    from fusionray.bundle.bundle import bundle_hash, read_bundle
+    from fusionray.bundle.bundle import read_bundle
     from fusionray.bundle.description import FACE_FUSION
     from fusionray.faces.detect import build_detector
-    from fusionray.faces.headers.image_header import has_half_chroma
-    from fusionray.faces.metadata import read_metadata
     from fusionray.runtime.face_preprocessor import SELECTION_PATTERN, check_sources
     from fusionray.runtime.fuser import Fuser
-    from fusionray.safety.mark import Mark, MarkConfig
-    from fusionray.safety.output import encode_output
-    from fusionray.safety.provenance import Provenance
-    from fusionray.safety.signing import build_signer
-    from fusionray.safety.signing_keys import SigningConfig
     from fusionray.safety.target_policy import TargetPolicyConfig, open_target_policy
 
     if options.reference is not None and options.faces != "largest":
@@ -111,17 +101,13 @@ def run_fuse(options: argparse.Namespace) -> None:
         raise ValueError(f"--faces {options.faces}: {error}") from None
     if not 0.0 <= options.strength <= 1.0:
         raise ValueError(f"--strength {options.strength:g}: give a number from 0 (the target as it is) to 1")
-    formats = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
     output = Path(options.output)
-    if output.suffix.lower() not in formats:
-        raise ValueError(f"{output}: the name of the result must end in .png, .jpg or .webp")
+    find_format(output)
     sources = [read_picture(place) for place in (options.source, *options.more_sources)]
     target = read_picture(options.target)
-    signing = {"certificate": options.certificate, "key": options.key}
-    settings = validate(SigningConfig, signing, "--certificate, --key")
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
-    signer = build_signer(settings)
+    signer = open_signer(options)
     fuser = Fuser(bundle, build_detector(options.detector))
     encoded = [fuser.encode_source(source) for source in sources]
     chosen = choose_faces(fuser.preprocessor, target, options)
@@ -131,19 +117,7 @@ def run_fuse(options: argparse.Namespace) -> None:
         if policy is not None:
             policy.check(target, chosen)
     fused = fuser.fuse_chosen(encoded, target, chosen, options.strength)
-    provenance = Provenance(bundle.description.name, bundle_hash(bundle))
-    target_file = Path(options.target).read_bytes()
-    data = encode_output(
-        fused.image,
-        provenance,
-        formats[output.suffix.lower()],  # type: ignore[arg-type]
-        signer=signer,
-        mark=Mark(MarkConfig(enabled=True)) if options.mark else None,
-        metadata=read_metadata(target_file, options.metadata),
-        half_chroma=has_half_chroma(target_file),
-    )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_bytes(data)
+    write_signed(fused.image, output, bundle, options, made_of=options.target, signer=signer)
     print(f"{output}: {fused.num_faces} face(s) fused with {bundle.description.name}; signed as AI-made")
 
 

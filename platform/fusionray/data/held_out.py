@@ -61,8 +61,11 @@ class HeldOutCrops:
         for group in rebatch([SampledPairs(self.crops, draws)], size):
             yield self.collate(decode_rows(group, self.decoder, labels))
 
-    def draw(self, num_roles: int, seed: int) -> NDArray[np.int64]:
-        """Draw every row once, int64 [N,R]: alone, or as the target of a source that depends on the seed."""
+    def draw(self, num_roles: int, seed: int, source_folder: str | None = None) -> NDArray[np.int64]:
+        """Draw every row once, int64 [N,R]: alone, or as the target of a source that depends on the seed.
+
+        `source_folder`: as for `pairs.draw_pairs`.
+        """
         if num_roles == 1:
             return np.arange(len(self.crops))[:, None]
-        return draw_held_out_pairs(self.crops, len(self.crops), seed).indices
+        return draw_held_out_pairs(self.crops, len(self.crops), seed, source_folder).indices

@@ -147,8 +147,44 @@ def draw_sources(
     return sources
 
 
-def draw_held_out_pairs(crops: EncodedCrops, count: int, seed: int) -> SampledPairs:
+def draw_pairs(
+    crops: EncodedCrops,
+    rows: Indices,
+    random: np.random.Generator,
+    *,
+    same_identity_ratio: float = 0.0,
+    source_folder: str | None = None,
+) -> SampledPairs:
+    """Pair each of `rows` [M] with a drawn one: the row is the target, and the drawn one its source.
+
+    `source_folder`: pictures in this folder are sources, and all others targets; a row is paired with one of the other
+    kind, so it may be the source. If the crops show one kind only, every row is a target.
+
+    Raises: ValueError as `draw_sources`.
+    """
+    if source_folder is not None:
+        in_folder = np.array([name.partition("/")[0] == source_folder for name in crops.people], bool)
+        is_source = in_folder[crops.person]
+        if is_source.any() and not is_source.all():
+            return SampledPairs(crops, pair_kinds(is_source, rows, random))
+    sources = draw_sources(crops.person, rows, same_identity_ratio, random)
+    return SampledPairs(crops, np.stack([sources, rows], axis=1))
+
+
+def pair_kinds(is_source_N: NDArray[np.bool_], rows: Indices, random: np.random.Generator) -> Indices:
+    """Pair each of `rows` [M] with a row of the other kind: int64 [M,2] of source and target."""
+    kinds = (np.flatnonzero(~is_source_N), np.flatnonzero(is_source_N))
+    chosen = is_source_N[rows]
+    place = random.uniform(size=len(rows))
+    partners = [kind[(place * len(kind)).astype(np.int64)] for kind in kinds]
+    sources, targets = np.where(chosen, rows, partners[1]), np.where(chosen, partners[0], rows)
+    return np.stack([sources, targets], axis=1)
+
+
+def draw_held_out_pairs(crops: EncodedCrops, count: int, seed: int, source_folder: str | None = None) -> SampledPairs:
     """Draw `count` pairs of different people, fixed by the seed; each crop is a target once before any is again.
+
+    `source_folder`: as for `draw_pairs`.
 
     Raises: ValueError with fewer than two people.
     """
@@ -159,8 +195,7 @@ def draw_held_out_pairs(crops: EncodedCrops, count: int, seed: int) -> SampledPa
         )
     random = np.random.default_rng([seed, 0x70616972])
     rounds = [random.permutation(len(crops)) for _ in range(-(-count // len(crops)))]
-    targets = np.concatenate(rounds)[:count]
-    return SampledPairs(crops, np.stack([draw_sources(crops.person, targets, 0.0, random), targets], axis=1))
+    return draw_pairs(crops, np.concatenate(rounds)[:count], random, source_folder=source_folder)
 
 
 def rebatch(draws: Iterable[SampledPairs], size: int | Iterator[int]) -> Iterator[list[SampledPairs]]:

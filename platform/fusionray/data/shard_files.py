@@ -139,22 +139,38 @@ def list_files(folder: str, manifest: Manifest, split: Split, *, with_regions: b
 def read_split(
     folder: str, manifest: Manifest, split: Split, columns: Sequence[str] | None = None, limit: int | None = None
 ) -> pa.Table:
-    """Read a split into memory, in a fixed order, without Ray: all of it, or the files of its first `limit` rows.
+    """Read a split into memory, in a fixed order, without Ray: all of it, or `limit` rows.
+
+    These are the first rows of faces, so that people stay whole; but pictures from all over the split, whose rows are
+    sorted by path: the first ones may all be of one folder.
 
     Raises: ShardCorrupt if the split is empty.
     """
     filesystem, root = storage.open_filesystem(folder)
-    tables: list[pa.Table] = []
-    for file in manifest.files(split):
-        if limit is not None and sum(map(len, tables)) >= limit:
-            break
-        tables.append(
-            pq.read_table(f"{root}/{file}", filesystem=filesystem, columns=list(columns) if columns else None)
-        )
+    files = manifest.files(split) if limit is None else choose_files(manifest, split, limit)
+    tables = [
+        pq.read_table(f"{root}/{file}", filesystem=filesystem, columns=list(columns) if columns else None)
+        for file in files
+    ]
     if not tables:
         raise ShardCorrupt(f"{folder}: the {split} split is empty; prepare with more people or another fraction")
     # Older files may lack a column: its values are null for their rows.
-    return pa.concat_tables(tables, promote_options="default").slice(0, limit)
+    table = pa.concat_tables(tables, promote_options="default")
+    if limit is not None and manifest.task == "pictures" and limit < len(table):
+        return table.take(pa.array(np.arange(limit) * len(table) // max(1, limit)))
+    return table.slice(0, limit)
+
+
+def choose_files(manifest: Manifest, split: Split, limit: int) -> list[str]:
+    """Choose the fewest files that hold `limit` rows of a split: the first; of pictures, at least two, far apart."""
+    rows = {shard.file: shard.rows for shard in manifest.shards}
+    files, is_spread = manifest.files(split), manifest.task == "pictures"
+    for count in range(2 if is_spread else 1, len(files)):
+        places = [place * (len(files) - 1) // (count - 1) if is_spread else place for place in range(count)]
+        chosen = [files[place] for place in places]
+        if sum(rows[file] for file in chosen) >= limit:
+            return chosen
+    return files
 
 
 def list_people(folder: str, manifest: Manifest, split: Split) -> list[str]:

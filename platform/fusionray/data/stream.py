@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Literal, TypeVar
 
-import numpy as np
-
 from fusionray.data.decoding import CropDecoder, decode_rows
 from fusionray.data.order import PAIRS, DataOrder, DataPosition, ShuffleWindow
-from fusionray.data.pairs import EncodedCrops, SampledPairs, crops_from_tables, draw_sources, rebatch
+from fusionray.data.pairs import EncodedCrops, SampledPairs, crops_from_tables, draw_pairs, rebatch
 from fusionray.data.prefetch import prefetched
 from fusionray.data.segments import Segment
 from fusionray.data.shard_readers import ShardReader
@@ -46,20 +44,27 @@ class TrainingStream:
         *,
         num_roles: Literal[1, 2],
         same_identity_ratio: float = 0.0,
+        source_folder: str | None = None,
         labels: Mapping[str, int] | None = None,
     ) -> Iterator[BatchT]:
         """Yield batches. With two roles, each row is a target, for which a source is drawn.
 
-        `labels`: the label of each person. Without it, labels only show whether source and target are one person.
+        `source_folder`: pictures in this folder are the sources instead, as in `pairs.draw_pairs`. `labels`: the label
+        of each person. Without it, labels only show whether source and target are one person.
 
         Raises: ValueError if a window for pairs holds only one person; ShardCorrupt; DataTimeout.
         """
 
-        def draw_pairs(window: ShuffleWindow, crops: EncodedCrops) -> SampledPairs:
-            sources = draw_sources(crops.person, window.order, same_identity_ratio, window.random(PAIRS))
-            return SampledPairs(crops, np.stack([sources, window.order], axis=1))
+        def draw_both(window: ShuffleWindow, crops: EncodedCrops) -> SampledPairs:
+            return draw_pairs(
+                crops,
+                window.order,
+                window.random(PAIRS),
+                same_identity_ratio=same_identity_ratio,
+                source_folder=source_folder,
+            )
 
-        draw = draw_pairs if num_roles == 2 else draw_each_row
+        draw = draw_both if num_roles == 2 else draw_each_row
         for group in rebatch(self.draws(position, draw), self.local_sizes(position)):
             yield collate(decode_rows(group, self.decoder, labels))
 

@@ -74,6 +74,12 @@ class EvaluateConfig(Section):
     seed: int = Field(
         0, ge=0, description="Seed of the drawn people and pairs; the same seed and shards give the same pairs."
     )
+    evaluator: str | None = Field(
+        None,
+        description="Network that scores a model of pictures without a reference output: a checkpoint or run folder, "
+        "or preset:NAME to train it first on the train split of these shards; null: the one that its recipe names. "
+        "Face fusion has its own, face_fusion.evaluator.",
+    )
     face_fusion: FaceFusionEvalConfig = FaceFusionEvalConfig()
     goals: GoalSet = Field(
         "none",

@@ -16,6 +16,7 @@ from fusionray.errors import DetectorUnavailable
 from fusionray.evaluation.clips import Clip, RecordedClip, RenderedClip
 from fusionray.evaluation.config import ClipsConfig, EvaluateConfig
 from fusionray.evaluation.dataset import EvalDataset, check_split, load_dataset
+from fusionray.evaluation.dependency_config import build_dependency_config
 from fusionray.evaluation.distributed import measure_items
 from fusionray.evaluation.fusion_model import ModelInfo, is_bundle, open_fusion_model, resolve_model
 from fusionray.evaluation.report.documents import write_text
@@ -30,10 +31,9 @@ from fusionray.metrics.feature_network import is_same_encoder
 from fusionray.metrics.fusion_metrics import FusionModel
 from fusionray.metrics.landmarks import CropLandmarks
 from fusionray.ray_cluster.connection import decide_use_gpu
-from fusionray.recipes.registry import find_family
 from fusionray.reporting.figures import write_figures
 from fusionray.tracking.store import tracking_uri
-from fusionray.training.config import DataConfig, RunConfig, TrackingConfig, TrainConfig
+from fusionray.training.config import TrainConfig
 from fusionray.training.train import ensure_trained
 
 NAME = "evaluate"
@@ -123,17 +123,6 @@ def resolve_paths(config: EvaluateConfig) -> EvaluateConfig:
             "runs": None if config.runs is None else resolve_location(config.runs),
             "face_fusion": settings.model_copy(update={"features": features, "clips": clips}),
         }
-    )
-
-
-def build_dependency_config(config: EvaluateConfig, manifest: Manifest, uri: str) -> TrainConfig:
-    """Return the configuration from which the training runs of the evaluators take shards, output and workers."""
-    return TrainConfig(
-        run=RunConfig(output=config.runs or config.output),
-        data=DataConfig(shards=config.data, size=manifest.size, template=manifest.template),
-        recipe=find_family("identity").Config(),  # not trained: the evaluators only take the other sections
-        workers=config.workers,
-        tracking=TrackingConfig(uri=uri, experiment=config.experiment),
     )
 
 

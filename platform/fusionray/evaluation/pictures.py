@@ -1,7 +1,7 @@
-"""Evaluate an image-to-image model: SSIM, PSNR and L1 between its output and the reference output of its family.
+"""Evaluate an image-to-image model: by the scorer of its family, or against the reference output of its family.
 
-Each draw is one input picture per role of the family (for example content and style). The baseline is to return the
-first input unchanged; its figures have the suffix `_first`. The module face_fusion.py evaluates models that fuse faces.
+Each draw is one input picture per role of the family (for example content and style). The module face_fusion.py
+evaluates models that fuse faces.
 
 Shape suffixes: N draws, R roles, S side in pixels.
 """
@@ -9,8 +9,9 @@ Shape suffixes: N draws, R roles, S side in pixels.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from fusionray.data.shards import Manifest, check_shards, read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
-from fusionray.evaluation.fusion_model import ModelInfo, resolve_model
+from fusionray.evaluation.dependency_config import build_dependency_config
+from fusionray.evaluation.fusion_model import ModelInfo, is_bundle, resolve_model
 from fusionray.evaluation.picture_model import PictureModel, open_picture_model
+from fusionray.evaluation.reference_scorer import ReferenceScorer
 from fusionray.evaluation.report.documents import Report, write_report, write_text
 from fusionray.evaluation.report.examples import Ranking, show_examples
 from fusionray.evaluation.report.metric_table import PICTURES_TABLE, MetricTable, load_table
@@ -38,19 +41,17 @@ from fusionray.evaluation.report.output import (
     write_csv,
 )
 from fusionray.evaluation.result import EvaluateResult
-from fusionray.metrics.aggregate import Summary, mean
+from fusionray.metrics.aggregate import Statistic, Summary, mean, ratio
 from fusionray.metrics.confidence import bootstrap
-from fusionray.metrics.fusion_metrics import EIGHT_BITS_PSNR, MetricColumns, join
-from fusionray.metrics.similarity import region_psnr, region_ssim
+from fusionray.metrics.fusion_metrics import MetricColumns, join
 from fusionray.nets.pixels import to_float, to_uint8
-from fusionray.recipes.family import RecipeFamily
+from fusionray.recipes.family import PictureScorer, RecipeFamily
 from fusionray.reporting.figures import FIGURES_NAME, write_figures
 from fusionray.storage import filesystem as storage
 from fusionray.tracking.store import tracking_uri
+from fusionray.training.train import ensure_trained
 
 NAME = "evaluate"
-# Levels of 0..255 in a difference of 1 between pictures in [-1, 1].
-LEVELS = 127.5
 DECODE_THREADS = 2
 # Settings that only the evaluation of face fusion (face_fusion.py) reads.
 FACE_FUSION_SETTINGS = ("face_fusion", "workers")
@@ -81,28 +82,47 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
     manifest = read_manifest(config.data)
     check_shards(config.data, manifest, size=info.size, task=family.task)
     check_extent(config, manifest, family)
+    scorer = open_scorer(config, family, manifest, uri, device)
+    scored = ScoredModel(model, scorer, device)
     with closing(CropDecoder(info.size, DECODE_THREADS)) as decoder:
         rows = HeldOutCrops(
             config.data, manifest, config.pairs, decoder, family.collate, with_regions=False, split=config.split
         )
-        draws = rows.draw(family.num_roles, config.seed)
-        scores = join(measure_batches(model, family, rows, draws, config.batch_size))
+        draws = rows.draw(family.num_roles, config.seed, family.source_folder)
+        scores = join(measure_batches(scored, rows, draws, config.batch_size))
         groups = np.array(rows.groups)[draws[:, 0]]
         own_table = family.metric_table
         table = load_table(PICTURES_TABLE) if own_table is None else MetricTable.model_validate(own_table)
-        summary = summarise_draws(scores, groups, config)
+        summary = summarise_draws(scores, groups, config, scorer.ratios)
         not_measured = {key: "not measured for pictures" for key in table.metrics if key not in summary.values}
         checked = table.check_goals(summary.values, summary.intervals, config.goals)
         figures = write_figures(Path(config.output), NAME, checked, not_measured)
         pairs = list_draws(np.array(rows.groups)[draws], scores)
         storage.write_atomic(str(Path(config.output) / PAIRS_NAME), pairs.encode())
-        examples = list(show_examples(rank_draws(model, family, rows, draws, scores)))
+        examples = list(show_examples(rank_draws(scored, rows, draws, scores)))
     title = f"{info.name} on held-out pictures"
     notes = list(describe(config, info, manifest, len(draws)))
     report = Report(title, figures, table, notes, describe_command(config), blocks=examples)
     files = [FIGURES_NAME, PAIRS_NAME, *write_report(Path(config.output), report)]
     track(config, uri, info, manifest, figures=figures, files=files)
     return EvaluateResult(figures, Path(config.output), write_text(figures), report)
+
+
+def open_scorer(
+    config: EvaluateConfig, family: RecipeFamily[Any], manifest: Manifest, uri: str, device: torch.device
+) -> PictureScorer:
+    """Return the family's scorer, whose evaluator is trained first if a preset names it; or one of references.
+
+    Raises: ValueError for an evaluator that supervised the model; any FusionRayError of its training.
+    """
+    evaluator = config.evaluator or family.evaluator
+    if family.evaluator is None or evaluator is None:
+        if config.evaluator is not None:
+            warnings.warn(f"evaluator: models of the recipe {family.name} are scored without one", stacklevel=3)
+        return ReferenceScorer(family)
+    checkpoint = None if is_bundle(config.model) else config.model
+    trained = ensure_trained(build_dependency_config(config, manifest, uri), evaluator)
+    return family.build_scorer(trained, checkpoint, device)
 
 
 def warn_unused(config: EvaluateConfig) -> None:
@@ -134,61 +154,57 @@ def decode_roles(rows: HeldOutCrops, draws: NDArray[np.int64]) -> list[Tensor]:
     return [rows.decode(draws[:, role]) for role in range(draws.shape[1])]
 
 
+@dataclass(frozen=True)
+class ScoredModel:
+    """A model under evaluation and its scorer, which computes on `device`."""
+
+    model: PictureModel
+    scorer: PictureScorer
+    device: torch.device
+
+    def score(self, pictures: Sequence[Tensor]) -> MetricColumns:
+        """Run the model on R inputs uint8 [N,3,S,S] and score its outputs: float32 [N] by name."""
+        output, *inputs = (to_float(picture.to(self.device)) for picture in (self.model.run(pictures), *pictures))
+        return {name: values.cpu().numpy() for name, values in self.scorer.score(output, inputs).items()}
+
+    def show(self, pictures: Sequence[Tensor]) -> list[Tensor]:
+        """Return R inputs, the model's output, and the reference if there is one, uint8 [N,3,S,S] each."""
+        reference = self.scorer.reference([to_float(picture.to(self.device)) for picture in pictures])
+        return [*pictures, self.model.run(pictures), *([] if reference is None else [to_uint8(reference).cpu()])]
+
+
 def measure_batches(
-    model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], batch: int
+    scored: ScoredModel, rows: HeldOutCrops, draws: NDArray[np.int64], batch: int
 ) -> Iterator[MetricColumns]:
-    """Yield the scores of draws int64 [N,R], at most `batch` draws at a time, in order.
-
-    Columns: `ssim`, `psnr`, `l1` of the model's output, and `ssim_first`, `psnr_first`, `l1_first` of the first input.
-    """
+    """Yield the scores of draws int64 [N,R], at most `batch` draws at a time, in order."""
     for start in range(0, len(draws), batch):
-        pictures = decode_roles(rows, draws[start : start + batch])
-        reference = make_reference(family, pictures)
-        yield {
-            **compare_to_reference(model.run(pictures), reference),
-            **{f"{name}_first": values for name, values in compare_to_reference(pictures[0], reference).items()},
-        }
+        yield scored.score(decode_roles(rows, draws[start : start + batch]))
 
 
-def make_reference(family: RecipeFamily[Any], pictures: Sequence[Tensor]) -> Tensor:
-    """Return the reference output of the family, uint8 [N,3,S,S], for R inputs uint8 [N,3,S,S].
-
-    The reference is rounded to 8 bits, as the model's output is.
-
-    Raises: ConfigInvalid if the family has none.
-    """
-    return to_uint8(family.reference([to_float(picture) for picture in pictures]))
-
-
-def compare_to_reference(output: Tensor, reference: Tensor) -> MetricColumns:
-    """Compare outputs with references, both uint8 [N,3,S,S] on the CPU; return float32 [N] columns.
-
-    `ssim`: at most 1. `psnr`: dB, at most `EIGHT_BITS_PSNR`, which equal pictures get. `l1`: mean absolute difference
-    in levels of 0..255.
-    """
-    first, second = to_float(output), to_float(reference)
-    everywhere = torch.ones_like(first[:, :1])
-    measured = {
-        "ssim": region_ssim(first, second, everywhere),
-        "psnr": region_psnr(first, second, everywhere).clamp(max=EIGHT_BITS_PSNR),
-        "l1": (first - second).abs().mean(dim=(1, 2, 3)) * LEVELS,
-    }
-    return {name: values.numpy() for name, values in measured.items()}
-
-
-def summarise_draws(scores: MetricColumns, groups: NDArray[np.str_], config: EvaluateConfig) -> Summary:
+def summarise_draws(
+    scores: MetricColumns,
+    groups: NDArray[np.str_],
+    config: EvaluateConfig,
+    ratios: Mapping[str, tuple[str, str]],
+) -> Summary:
     """Average each score over the N draws, with a bootstrap interval unless `config.bootstrap_rounds` is 0.
+
+    `ratios`: further metrics, each the mean of a score over the mean of another.
 
     `groups` [N]: name of the group of each draw's first input. The bootstrap resamples whole groups, because draws of
     one group are not independent.
     """
     summary = Summary()
-    for name, values in scores.items():
+    statistics: dict[str, tuple[Statistic, list[NDArray[np.float32]]]] = {
+        **{name: (mean, [values]) for name, values in scores.items()},
+        **{name: (ratio, [scores[above], scores[below]]) for name, (above, below) in ratios.items()},
+    }
+    for name, (statistic, columns) in statistics.items():
         bounds = None
         if config.bootstrap_rounds:
-            interval = bootstrap(mean, [values], config.seed, rounds=config.bootstrap_rounds, cluster_N=groups)
+            interval = bootstrap(statistic, columns, config.seed, rounds=config.bootstrap_rounds, cluster_N=groups)
             bounds = {name: interval}
-        summary.add({name: mean(values)}, bounds)
+        summary.add({name: statistic(*columns)}, bounds)
     summary.add({"held_out_draws": len(groups)})
     return summary
 
@@ -205,23 +221,19 @@ def list_draws(groups_NR: NDArray[np.str_], scores: MetricColumns) -> str:
     )
 
 
-def rank_draws(
-    model: PictureModel, family: RecipeFamily[Any], rows: HeldOutCrops, draws: NDArray[np.int64], scores: MetricColumns
-) -> Ranking:
-    """Rank draws int64 [N,R] by SSIM for the examples in the report.
-
-    An example shows the R inputs, the model's output, and the reference output.
-    """
+def rank_draws(scored: ScoredModel, rows: HeldOutCrops, draws: NDArray[np.int64], scores: MetricColumns) -> Ranking:
+    """Rank draws int64 [N,R] for the examples in the report, which are shown as `ScoredModel.show` returns them."""
 
     def fuse(chosen: NDArray[np.int64]) -> list[Tensor]:
-        pictures = decode_roles(rows, draws[chosen])
-        return [*pictures, model.run(pictures), make_reference(family, pictures)]
+        return scored.show(decode_roles(rows, draws[chosen]))
 
     def describe_draw(row: int) -> str:
-        return f"SSIM to the reference {scores['ssim'][row]:.3f}, PSNR {scores['psnr'][row]:.1f} dB"
+        return ", ".join(f"{name} {values[row]:.3g}" for name, values in scores.items())
 
-    heads = (*(f"input {role + 1}" for role in range(draws.shape[1])), "output", "reference")
-    return Ranking(scores["ssim"], "SSIM to the reference (ssim)", heads, fuse, describe_draw)
+    scorer = scored.scorer
+    return Ranking(
+        scorer.rank(scores), scorer.ranking_name, (*scorer.roles, "output", "reference"), fuse, describe_draw
+    )
 
 
 def describe(config: EvaluateConfig, info: ModelInfo, manifest: Manifest, num_draws: int) -> Iterator[str]:

@@ -120,7 +120,14 @@ def write_graphs(graphs: Sequence[GraphExport], random: np.random.Generator, fol
     files = {graph.file: folder / graph.file for graph in graphs}
     for graph in graphs:
         example = graph.draw(random, 2)
-        write_onnx(graph.module, example, files[graph.file], inputs=graph.inputs, outputs=graph.outputs)
+        write_onnx(
+            graph.module,
+            example,
+            files[graph.file],
+            inputs=graph.inputs,
+            outputs=graph.outputs,
+            any_size=graph.any_size,
+        )
     return files
 
 
@@ -177,13 +184,25 @@ def shorten_paths(value: Any) -> Any:
 
 
 def write_onnx(
-    module: nn.Module, example: tuple[Tensor, ...], path: Path, *, inputs: Sequence[str], outputs: Sequence[str]
+    module: nn.Module,
+    example: tuple[Tensor, ...],
+    path: Path,
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    any_size: Mapping[str, int] | None = None,
 ) -> None:
     """Export a module with a dynamic batch to one ONNX file, weights included, without traces of this checkout.
+
+    `any_size`: as in `GraphExport`.
 
     Equal modules give equal bytes on every machine: the exporter's source paths and stack traces are removed.
     """
     batch = torch.export.Dim("N", min=1, max=4096)
+    shapes: list[dict[int, Any]] = [{0: batch} for _ in example]
+    for name, step in (any_size or {}).items():
+        sides = (torch.export.Dim(f"{name}_{side}", min=2, max=65536 // step) for side in ("rows", "columns"))
+        shapes[list(inputs).index(name)] |= {2 + axis: step * side for axis, side in enumerate(sides)}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     # The exporter prints its progress and warns about its internals; neither helps the user.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -195,7 +214,7 @@ def write_onnx(
             opset_version=OPSET,
             input_names=list(inputs),
             output_names=list(outputs),
-            dynamic_shapes=tuple({0: batch} for _ in example),
+            dynamic_shapes=tuple(shapes),
             verbose=False,
         )
         assert program is not None

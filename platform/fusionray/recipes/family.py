@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -117,6 +117,9 @@ class HeldOutRows(Protocol):
     def batches(self, draws: NDArray[np.int64], size: int) -> Iterator[Any]:
         """Yield batches of at most `size` draws, as the family collates them, on the CPU; `draws` int64 [M,R]."""
 
+    def draw(self, num_roles: int, seed: int, source_folder: str | None = None) -> NDArray[np.int64]:
+        """Draw every row once, int64 [N,R], with a partner if there are two roles; `RecipeFamily.source_folder`."""
+
 
 class Validator(Protocol):
     """An independent validation of a recipe while it trains; as `Recipe.measure` and `summarise`, on its own draws."""
@@ -132,6 +135,32 @@ class Validator(Protocol):
         """Return metrics by name from the columns of all draws, on the CPU."""
 
 
+class PictureScorer(Protocol):
+    """Scores the outputs of a model of pictures in `fusionray evaluate`.
+
+    `ratios`: further metrics, each the quotient of the means of two scores. `ranking_name`: describes what `rank`
+    returns. `roles`: names of the inputs.
+    """
+
+    @property
+    def ratios(self) -> Mapping[str, tuple[str, str]]: ...
+
+    @property
+    def ranking_name(self) -> str: ...
+
+    @property
+    def roles(self) -> Sequence[str]: ...
+
+    def score(self, output: Tensor, pictures: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Score outputs for the inputs of all roles, float32 [N,3,S,S] in [-1,1] each: float32 [N] by name."""
+
+    def rank(self, scores: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Return the numbers by which examples are ranked [N], from all scores; the highest is the best."""
+
+    def reference(self, pictures: Sequence[Tensor]) -> Tensor | None:
+        """Return the reference output for the inputs, to be shown beside the output; None if there is none."""
+
+
 # Draws `count` random rows of each input of a graph, float32, without a trained model.
 DrawGraphInputs = Callable[[np.random.Generator, int], tuple[Tensor, ...]]
 
@@ -141,7 +170,8 @@ class GraphExport:
     """One network of a bundle: a torch module in eval mode, to be exported to one ONNX file.
 
     `inputs` and `outputs`: names, in the order of the module's arguments and of its return values. Axis 0 of all is
-    the batch, of any length. `draw`: draws the inputs on which torch and ONNX are compared.
+    the batch, of any length. `draw`: draws the inputs on which torch and ONNX are compared. `any_size`: pictures among
+    the inputs whose height and width (axes 2 and 3) are any multiples of a number, by name; all others are fixed.
     """
 
     file: str
@@ -149,6 +179,7 @@ class GraphExport:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     draw: DrawGraphInputs
+    any_size: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -197,19 +228,25 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     """One model family. The registry holds one instance of each family, which has no state.
 
     `name`: `recipe.name` in configurations. `Config`: its settings. `task`: the task of the shards that it trains on.
-    `num_roles`: 1 samples single rows, 2 samples pairs (source, target) of rows. `fewest_images`: the smallest batch of
-    a step. `sized_by_people`: the size of a network depends on the number of people. `evaluation`: the protocol of
-    `fusionray evaluate` for its models (`pictures` compares them with `reference`); None: it has none. `metric_table`:
-    metrics and goals of that protocol, in the form of evaluation/report/pictures.yaml; None: that table.
+    `num_roles`: 1 samples single rows, 2 samples pairs (source, target) of rows. `source_folder`: in shards of
+    pictures, the folder of the input whose pictures are sources, and all others targets; None, or without such a
+    folder: any picture is either. `fewest_images`: the smallest batch of a step. `sized_by_people`: the size of a
+    network depends on the number of people. `evaluation`: the protocol of `fusionray evaluate` for its models
+    (`pictures` compares them with `reference`, or scores them by `build_scorer`); None: it has none. `evaluator`: the
+    trained network by which `build_scorer` scores, unless the settings name another, in the form of `dependencies`;
+    None: it needs none. `metric_table`: metrics and goals of the protocol, in the form of
+    evaluation/report/pictures.yaml; None: that table.
     """
 
     name: ClassVar[str]
     Config: type[ConfigT]
     task: ClassVar[ShardTask]
     num_roles: ClassVar[Literal[1, 2]]
+    source_folder: ClassVar[str | None] = None
     fewest_images: ClassVar[int] = 1
     sized_by_people: ClassVar[bool] = False
     evaluation: ClassVar[str | None] = None
+    evaluator: ClassVar[str | None] = None
     metric_table: ClassVar[Mapping[str, Any] | None] = None
 
     # Settings.
@@ -221,13 +258,13 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         """
         if config.validation.evaluator is not None:
             raise ValueError(
-                f"validation.evaluator scores face fusions, and recipe.name={self.name} makes none; remove it"
+                f"validation.evaluator: no network scores models of recipe.name={self.name} while they train; remove it"
             )
 
     def dependencies(self, config: TrainSettings) -> dict[str, str]:
         """Return the locations of the trained networks that a run needs, by the dotted key of their setting.
 
-        A location is a checkpoint or run folder, or `preset:NAME`, which is trained first.
+        A location is a checkpoint or run folder, `preset:NAME`, which is trained first, or a file.
         """
         del config
         return {}
@@ -322,6 +359,15 @@ class RecipeFamily(ABC, Generic[ConfigT]):
         raise ConfigInvalid(
             f"the recipe {self.name} has no reference output, so its models cannot be compared with one"
         )
+
+    def build_scorer(self, evaluator: str, checkpoint: str | None, device: torch.device) -> PictureScorer:
+        """Build the scorer of an evaluation, if the family has an `evaluator`.
+
+        `evaluator`: its checkpoint folder or file. `checkpoint`: that of the model to evaluate; None for a bundle.
+
+        Raises: ValueError if the evaluator supervised the model; CheckpointMissing.
+        """
+        raise NotImplementedError(f"recipe {self.name} scores no {checkpoint} by {evaluator} on {device}")
 
     def export(self, checkpoint: str) -> BundleExport:
         """Return the graphs of a checkpoint folder, and their description.

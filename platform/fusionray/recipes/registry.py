@@ -27,6 +27,8 @@ BUILT_IN = (
     "fusionray.recipes.identity_family",
     "fusionray.recipes.attributes_family",
     "fusionray.recipes.face_fusion_family",
+    "fusionray.recipes.style_transfer.encoder_family",
+    "fusionray.recipes.style_transfer.family",
 )
 
 AnyFamily = RecipeFamily[Any]

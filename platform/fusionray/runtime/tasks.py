@@ -12,11 +12,12 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from fusionray.bundle.bundle import Bundle
-from fusionray.bundle.description import FACE_FUSION, WeightPrecision
+from fusionray.bundle.description import FACE_FUSION, STYLE_TRANSFER, WeightPrecision
 from fusionray.faces.face import Image
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import EngineReport
 from fusionray.runtime.pixel_runner import PixelRunner
+from fusionray.runtime.stylizer import StyleTransferRunner
 
 ENTRY_POINTS = "fusionray.tasks"
 
@@ -98,7 +99,7 @@ class FaceFusionRunner:
         return self.fuser.fuse(pictures["source"], pictures["target"]).image
 
 
-RUNNER_FACTORIES: dict[str, RunnerFactory] = {FACE_FUSION: FaceFusionRunner}
+RUNNER_FACTORIES: dict[str, RunnerFactory] = {FACE_FUSION: FaceFusionRunner, STYLE_TRANSFER: StyleTransferRunner}
 
 
 def register_task(task: str, factory: RunnerFactory) -> None:

@@ -51,13 +51,21 @@ class Mark:
 
     def draw(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return a copy of a uint8 RGB [H, W, 3] picture with the mark; return a picture that is too small as it is."""
-        placed = self.place(*image.shape[:2])
+        return self.draw_rows(image, 0, image.shape[0])
+
+    def draw_rows(self, rows: NDArray[np.uint8], start: int, height: int) -> NDArray[np.uint8]:
+        """Do what `draw` does for rows [H, W, 3] that begin at row `start` of a picture of `height` rows."""
+        placed = self.place(height, rows.shape[1])
         if placed is None:
-            return image
+            return rows
         left, top, plate = placed
-        colour, alpha = plate[..., :3], plate[..., 3:] / 255
-        marked = image.copy()
-        ground = marked[top : top + plate.shape[0], left : left + plate.shape[1]]
+        first, last = max(top, start), min(top + len(plate), start + len(rows))
+        if first >= last:
+            return rows
+        part = plate[first - top : last - top]
+        colour, alpha = part[..., :3], part[..., 3:] / 255
+        marked = rows.copy()
+        ground = marked[first - start : last - start, left : left + plate.shape[1]]
         ground[:] = np.rint(ground * (1 - alpha) + colour * alpha).astype(np.uint8)
         return marked
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import ray
 
 from fusionray.hardware.device import count_cpus, has_nvidia_device
+from fusionray.hardware.memory import return_freed_memory
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.providers import CPU, GPU_PROVIDERS
 from fusionray.runtime.session import select_providers
@@ -23,9 +23,6 @@ MAX_CPUS = 4
 ONGOING_ON_CPUS, ONGOING_ON_GPU = 4.0, 16.0
 # Ray Serve averages the load of a replica over this time, of which it learns at these intervals.
 LOOK_BACK_SECONDS, REPORT_SECONDS = 3.0, 1.0
-# Parameters of mallopt(3): blocks from this size on are mapped one by one; so much freed memory may be kept.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-LARGE_BLOCK_BYTES, KEPT_BYTES = 4 * 2**20, 32 * 2**20
 
 Stage = TypeVar("Stage", bound=StageConfig)
 
@@ -122,18 +119,6 @@ def scaling_options(stage: StageConfig) -> dict[str, Any]:
         "downscale_delay_s": stage.downscale_delay_seconds,
     }
     return {**hardware, "autoscaling_config": autoscaling}
-
-
-def return_freed_memory() -> None:
-    """Let the C library return the memory of pictures to the system when they are freed.
-
-    By default glibc learns from large blocks to keep such blocks, for each thread: threads that have decoded 25 million
-    pixels each held 400 MiB for ever, beside any budget. Source: mallopt(3). Other C libraries have no such function.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def use_reserved_gpus(runtime: RuntimeConfig) -> RuntimeConfig:

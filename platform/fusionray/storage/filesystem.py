@@ -34,6 +34,12 @@ def exists(location: str) -> bool:
     return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
 
 
+def is_file(location: str) -> bool:
+    """Tell whether a file exists."""
+    filesystem, path = open_filesystem(location)
+    return bool(filesystem.get_file_info(path).type == fs.FileType.File)
+
+
 def read_bytes(location: str) -> bytes:
     """Read a whole file."""
     filesystem, path = open_filesystem(location)

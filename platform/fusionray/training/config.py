@@ -196,16 +196,16 @@ class BudgetConfig(Section):
 
 
 class ValidationConfig(Section):
-    """Which models score a fusion run during training.
+    """Which models score a run during training.
 
-    Without an evaluator, only the encoder that supervises the run scores it.
+    Without an evaluator, only the network that supervises the run scores it.
     """
 
     evaluator: str | None = Field(
         None,
-        description="Identity encoder that scores held-out pairs at each validation, as `fusionray evaluate` does: a "
-        "checkpoint or run folder, or preset:NAME to train it first on these shards. It must not be the "
-        "encoder that supervises the run.",
+        description="Network that scores held-out pairs at each validation, as `fusionray evaluate` does (an identity "
+        "encoder, or for style transfer a picture encoder): a checkpoint or run folder, or preset:NAME to train it "
+        "first on these shards. It must not be the one that supervises the run.",
     )
     attributes: str | None = Field(
         None, description="Model that reads pose, expression and light, named in the same way; needs an evaluator."

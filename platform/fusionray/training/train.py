@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fusionray.checkpoint.info import find_checkpoint, read_info, take_fencing_token
+from fusionray.checkpoint.info import find_checkpoint, find_dependency, read_info, take_fencing_token
 from fusionray.config import read_preset, validate
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.shard_files import list_people
@@ -138,17 +138,17 @@ def load_dependencies(config: TrainConfig) -> dict[str, Any]:
 
 
 def ensure_trained(config: TrainConfig, location: str) -> str:
-    """Return the checkpoint of a network that a run needs; `preset:NAME` is trained first, in the same output folder.
+    """Return the checkpoint or file of a network that a run needs; `preset:NAME` is trained first, in the same output.
 
     Raises: CheckpointMissing, and as `train`.
     """
     if location.startswith(PRESET_PREFIX):
         return train_dependency(config, location.removeprefix(PRESET_PREFIX)).checkpoint
-    return find_checkpoint(resolve_location(location))
+    return find_dependency(location)
 
 
 def train_dependency(config: TrainConfig, preset: str) -> TrainResult:
-    """Train a preset that a run depends on: an identity encoder or an attribute reader.
+    """Train a preset that a run depends on, such as an identity encoder.
 
     Raises: as `train`.
     """

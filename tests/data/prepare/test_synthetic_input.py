@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import torch
 from fusionray.data.crop_decoding import decode_region
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.crop import FaceCropper
+from fusionray.data.prepare.open_input import open_input
 from fusionray.data.prepare.picture_input import DecodedPicture
-from fusionray.data.prepare.synthetic_input import SyntheticInput, parse_synthetic
+from fusionray.data.prepare.synthetic_input import SyntheticInput, SyntheticPictures, parse_synthetic
 from fusionray.data.synthetic import render, render_with_region
 from fusionray.errors import ConfigInvalid
 from fusionray.faces.align import load_template
@@ -125,3 +127,33 @@ def test_exact_points_land_on_the_template() -> None:
     row, num_faces = cropper.build(picture)
     assert num_faces == 1
     assert np.abs(np.array(row["landmarks"]) - template.points(112)).mean() < 6
+
+
+def test_pictures_have_an_address_of_their_own() -> None:
+    source = parse_synthetic("synthetic://pictures=6,size=64,seed=9")
+    assert isinstance(source, SyntheticPictures)
+    assert source.signature() == "pictures=6,size=64,seed=9"
+    assert parse_synthetic("synthetic://pictures=6").signature() == "pictures=6,size=128,seed=0"
+    with pytest.raises(ConfigInvalid, match="the key 'people' is not known; there are pictures, size, seed"):
+        parse_synthetic("synthetic://pictures=6,people=2")
+
+
+def test_contents_and_styles_take_turns_whatever_their_number() -> None:
+    few, many = (parse_synthetic(f"synthetic://pictures={number},size=32,seed=4") for number in (6, 20))
+    entries = few.list_entries().entries
+    names = [entry.source for entry in entries]
+    assert names == [f"{kind}/{number:06d}" for number in range(3) for kind in ("contents", "styles")]
+    together = list(few.read(list(entries)))
+    for place in (4, 1):
+        (alone,) = many.read([many.list_entries().entries[place]])
+        assert isinstance(alone, DecodedPicture)
+        assert isinstance(together[place], DecodedPicture)
+        assert alone.entry == together[place].entry
+        np.testing.assert_allclose(alone.image.astype(int), together[place].image, atol=1)
+    assert together[0].image.shape == (32, 32, 3)  # type: ignore[union-attr]
+
+
+def test_pictures_without_faces_are_no_input_for_faces(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="shows no faces to train on; set task=pictures"):
+        open_input(PrepareConfig(input="synthetic://pictures=6", output=str(tmp_path)))
+    open_input(PrepareConfig(input="synthetic://pictures=6", output=str(tmp_path), task="pictures"))

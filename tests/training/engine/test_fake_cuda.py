@@ -37,6 +37,8 @@ QUICK = {
     "fp16": (case("tiny-64", UNPAIRED, ADAPTIVE, DISGUISE, "engine.precision=fp16"), 3500),
     "identity-small": (case("identity-small"), 600),
     "attributes-small": (case("attributes-small"), 400),
+    "style-tiny": (case("style-tiny"), 1400),
+    "style-encoder": (case("style-encoder"), 380),
 }
 SLOW = {
     "fast-128": (case("fast-128", batch=32), 8900),
@@ -47,6 +49,9 @@ SLOW = {
     "identity-r50": (case("identity-r50"), 950),
     "identity-evaluator": (case("identity-evaluator"), 650),
     "identity-evaluator-64": (case("identity-evaluator-64"), 650),
+    "style-small": (case("style-small"), 1400),
+    "style-evaluator": (case("style-evaluator"), 380),
+    "style-encoder-tiny": (case("style-encoder-tiny"), 380),
     "fp32": (case("tiny-64", UNPAIRED, "engine.precision=fp32"), 2300),
     "adamw ada": (case("tiny-64", "recipe.generator_optimizer.kind=adamw", ADAPTIVE), 7400),
     "sgd": (case("tiny-64", UNPAIRED, "recipe.generator_optimizer.kind=sgd"), 2300),

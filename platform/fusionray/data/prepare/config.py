@@ -22,7 +22,7 @@ class PrepareConfig(Section):
 
     input: str = Field(
         description="Pictures to read: a folder (<identity>/<image>, or flat), a tar or zip of one, or "
-        "synthetic://people=500,images=20."
+        "synthetic://people=500,images=20; with task=pictures also synthetic://pictures=4000,size=256."
     )
     output: str = Field(description="Folder for the shards: a local path or a URI (s3://, gs://, file://).")
     task: ShardTask = Field(

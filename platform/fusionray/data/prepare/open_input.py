@@ -11,7 +11,7 @@ from fusionray.data.prepare.archive_input import ArchiveInput, is_archive
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.folder_input import FolderInput
 from fusionray.data.prepare.picture_input import PictureInput
-from fusionray.data.prepare.synthetic_input import SCHEME, parse_synthetic
+from fusionray.data.prepare.synthetic_input import SCHEME, SyntheticPictures, parse_synthetic
 from fusionray.errors import ConfigInvalid, InputMissing
 from fusionray.faces.decode import ImageLimits
 from fusionray.storage import filesystem as storage
@@ -22,7 +22,7 @@ def open_input(config: PrepareConfig) -> PictureInput:
 
     Raises:
         InputMissing: the input does not exist, is neither a folder nor an archive, or is empty.
-        ConfigInvalid: a synthetic:// address is malformed, or the output is inside the input folder.
+        ConfigInvalid: a synthetic:// address is malformed or does not fit the task; the output is inside the input.
     """
     picture_input = _open(config)
     listing = picture_input.list_entries()
@@ -35,7 +35,10 @@ def open_input(config: PrepareConfig) -> PictureInput:
 
 def _open(config: PrepareConfig) -> PictureInput:
     if config.input.startswith(SCHEME):
-        return parse_synthetic(config.input)
+        rendered = parse_synthetic(config.input)
+        if config.task == "faces" and isinstance(rendered, SyntheticPictures):
+            raise ConfigInvalid(f"{config.input}: shows no faces to train on; set task=pictures, or name people=500")
+        return rendered
     limits = ImageLimits(
         max_bytes=config.max_file_bytes,
         max_pixels=config.max_image_pixels,

@@ -15,7 +15,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from fusionray.checkpoint.info import find_checkpoint
+from fusionray.checkpoint.info import find_dependency
 from fusionray.config import merge_trees, parse_overrides, read_preset, read_yaml, validate
 from fusionray.data.shards import check_shards, read_manifest
 from fusionray.environment import resolve_location
@@ -193,7 +193,7 @@ def build_dependencies(config: TrainConfig) -> tuple[dict[str, Any], list[str]]:
             built[key] = build_untrained(family, key, place.removeprefix(PRESET_PREFIX))
             notes.append(f"{key}={place}: untrained here; the run trains it first")
         else:
-            built[key] = family.load_dependency(key, find_checkpoint(resolve_location(place)))
+            built[key] = family.load_dependency(key, find_dependency(place))
             notes.append(f"{key}={place}: found")
     return built, notes
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-CGROUP = Path("/sys/fs/cgroup")
+from fusionray.hardware.memory import free_bytes
+
 # Messages of the CPU and oneDNN allocators, and of cuBLAS, cuDNN and their like (CUBLAS_STATUS_ALLOC_FAILED), which
 # allocate beside torch; torch's own allocator for CUDA has an exception type.
 MESSAGES = (
@@ -41,16 +42,6 @@ def memory_limit(device: torch.device, share: float, gib: float | None, num_loca
     if gib is not None:
         return int(gib * 2**30 * share)
     return int((resident_bytes() + free_bytes() / num_local) * share)
-
-
-def free_bytes() -> int:
-    """Return the memory that is free on this machine, or within the limit of its container."""
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    with contextlib.suppress(OSError, ValueError):
-        limit = int((CGROUP / "memory.max").read_text())
-        free = min(free, limit - int((CGROUP / "memory.current").read_text()))
-    return max(0, free)
 
 
 def resident_bytes() -> int:

@@ -60,7 +60,8 @@ class Validation:
         held_out = self.held_out
         if held_out is None:
             return {}, None
-        draws = held_out.draw(self.config.family.num_roles, self.config.run.seed)
+        family = self.config.family
+        draws = held_out.draw(family.num_roles, self.config.run.seed, family.source_folder)
         columns = self.share(held_out, draws, partial(recipe.measure, networks))
         validator = self.validator
         own: Columns = {}

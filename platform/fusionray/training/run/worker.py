@@ -322,13 +322,15 @@ class Worker:
         reader, decoder = (local, self.decoder) if local else (self.reader, self.train_decoder)
         stream = TrainingStream(self.order, reader, decoder, rank=self.rank, step_rows=step_images)
         family = self.config.family
-        single = family.num_roles == 1
+        single, people = family.num_roles == 1, self.task.people
         batches: Iterator[Batch] = stream.batches(
             self.position,
             family.collate,
             num_roles=family.num_roles,
             same_identity_ratio=self.config.data.same_identity_ratio,
-            labels={person: index for index, person in enumerate(self.task.people)} if single else None,
+            source_folder=family.source_folder,
+            # Shards of pictures list no people, whose rows would need a label.
+            labels={person: index for index, person in enumerate(people)} if single and people else None,
         )
         return (batch.pin() for batch in batches) if self.engine.device.type == "cuda" else batches
 

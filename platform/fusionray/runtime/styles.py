@@ -1,0 +1,32 @@
+"""Encoded styles: float32 [L], means and deviations of features at a quarter and at half of the resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fusionray.runtime.pixels import FloatArray
+
+# Sides of what the models take are multiples of it.
+STRIDE = 4
+
+
+def mix_styles(styles: Sequence[FloatArray], weights: Sequence[float] | None = None) -> FloatArray:
+    """Average encoded styles [L] with weights, by default equal ones, which are divided by their sum.
+
+    Raises: ValueError if weights are negative, all 0, or not as many as styles.
+    """
+    chosen = np.asarray([1.0] * len(styles) if weights is None else weights, np.float32)
+    if len(chosen) != len(styles) or not len(styles):
+        raise ValueError(f"{len(chosen)} weights for {len(styles)} styles; give one for each style")
+    if not (np.isfinite(chosen).all() and (chosen >= 0).all() and chosen.sum() > 0):
+        raise ValueError(f"weights {', '.join(f'{weight:g}' for weight in chosen)}: must be at least 0, and not all 0")
+    mixed: FloatArray = np.tensordot(chosen / chosen.sum(), np.stack(styles), axes=1)
+    return mixed
+
+
+def check_strength(strength: float) -> None:
+    """Raise ValueError for a strength outside 0..1."""
+    if not 0.0 <= strength <= 1.0:
+        raise ValueError(f"strength {strength:g}: give a number from 0 (the content's own style) to 1")

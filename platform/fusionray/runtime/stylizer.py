@@ -1,0 +1,179 @@
+"""Stylize whole pictures: encode one or several styles, mix them, and paint a content in them.
+
+Pictures are uint8 RGB HWC of any size; large ones are painted in tiles, with the same result. L: length of an encoded
+style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import cv2
+import numpy as np
+
+from fusionray.bands.array import ArrayBands
+from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle
+from fusionray.bundle.description import GENERATOR_NAME, STYLE_NAME, STYLE_TRANSFER, WeightPrecision
+from fusionray.errors import BundleInvalid, ImageRejected
+from fusionray.faces.face import Image
+from fusionray.hardware.memory import free_bytes
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engine import EngineReport, open_engine, open_generator
+from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_crops
+from fusionray.runtime.signature import check_ports
+from fusionray.runtime.styles import STRIDE, check_strength, mix_styles
+from fusionray.runtime.tiled_stylizer import TiledStylizer
+from fusionray.runtime.tiles import pad_picture
+
+# Larger contents are painted in tiles: it takes twice the time, and a tenth of the memory or less.
+WHOLE_PIXELS = 4_000_000
+# Memory that painting a picture as a whole takes at most, for each of its pixels (measured: 480, on ONNX Runtime).
+BYTES_PER_PIXEL = 512
+# Of pictures the models take any height and width.
+ANY_PICTURE = (3, 0, 0)
+
+
+class Stylizer:
+    """The loaded models of a style-transfer bundle. Thread-safe.
+
+    `precision` chooses among the painting models of the bundle.
+
+    Raises: BundleInvalid if the bundle is of another task or describes its models wrongly; ProviderUnavailable.
+    """
+
+    def __init__(
+        self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
+    ) -> None:
+        bundle.require_task(STYLE_TRANSFER)
+        self.bundle, self.settings = bundle, settings
+        self.size = bundle.description.size
+        self.picture = bundle.tensor(GENERATOR_NAME, "content")
+        self.length = style_length(bundle)
+        self.painter = open_generator(bundle, settings, precision=precision)
+        digest = bundle.description.files[STYLE_NAME]
+        self.encoder = open_engine(bundle.folder / STYLE_NAME, settings, digest=digest)
+        style = {"style": (self.length,)}
+        check_ports(bundle, GENERATOR_NAME, "input", self.painter.inputs, {"content": ANY_PICTURE, **style})
+        check_ports(bundle, GENERATOR_NAME, "output", self.painter.outputs, {"output": ANY_PICTURE})
+        check_ports(bundle, STYLE_NAME, "input", self.encoder.inputs, {"picture": ANY_PICTURE})
+        check_ports(bundle, STYLE_NAME, "output", self.encoder.outputs, style)
+
+    @cached_property
+    def tiled(self) -> TiledStylizer:
+        """The models that take tiles, opened when they are first needed.
+
+        Raises: BundleInvalid if the bundle has none.
+        """
+        return TiledStylizer(self.bundle, self.settings)
+
+    def warm_up(self) -> None:
+        """Run both models once, so that lazy allocation and kernel choice do not slow the first request."""
+        self.stylize(np.zeros((self.size, self.size, 3), np.uint8), [np.zeros((self.size, self.size, 3), np.uint8)])
+
+    def stylize(
+        self, content: Image, styles: Sequence[Image], *, weights: Sequence[float] | None = None, strength: float = 1.0
+    ) -> Image:
+        """Paint a content in the mixture of some styles: a picture of its size.
+
+        `weights`: one for each style, at least 0 and not all 0; by default all are equal. `strength`: 0 (painted in its
+        own style, which is nearly the content as it is) to 1.
+
+        Raises: ValueError for weights or a strength that are not so; ImageRejected as `paint`.
+        """
+        mixed = mix_styles([self.encode_style(style) for style in styles], weights)
+        return self.paint(content, mixed, strength)
+
+    def encode_style(self, picture: Image) -> FloatArray:
+        """Encode the style of a picture: float32 [L].
+
+        A picture larger than those of the training is made smaller first: strokes keep their size in the picture.
+        """
+        return self.encode_whole(reduce_picture(picture, self.size))
+
+    def encode_whole(self, picture: Image) -> FloatArray:
+        """Encode the style of a picture at its own resolution: float32 [L]."""
+        batch = normalize_crops(pad_picture(picture, STRIDE)[None], self.picture)
+        (encoded,) = self.encoder.run(["style"], {"picture": batch})
+        style: FloatArray = encoded[0]
+        return style
+
+    def paint(self, content: Image, style: FloatArray, strength: float = 1.0) -> Image:
+        """Paint a content in an encoded style [L]: uint8 RGB of the content's size; `strength` as in `stylize`.
+
+        Raises: ValueError for a strength outside 0..1; ImageRejected ("too_large") for what does not fit into memory.
+        """
+        check_strength(strength)
+        if content.shape[0] * content.shape[1] > WHOLE_PIXELS and self.bundle.description.halos:
+            return np.concatenate(list(self.tiled.paint(ArrayBands(content), style, strength)))
+        check_memory(content, free_bytes())
+        if strength < 1.0:
+            style = mix_styles([style, self.encode_whole(content)], [strength, 1.0 - strength])
+        height, width = content.shape[:2]
+        batch = normalize_crops(pad_picture(content, STRIDE)[None], self.picture)
+        (made,) = self.painter.run(["output"], {"content": batch, "style": style[None]})
+        painted = denormalize_crops(made, self.picture)[0, :height, :width]
+        return np.ascontiguousarray(painted)
+
+
+class StyleTransferRunner:
+    """Runner of the task style transfer: paint `content` in the style of `style`. Thread-safe."""
+
+    inputs = ("style", "content")
+
+    def __init__(
+        self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
+    ) -> None:
+        self.stylizer = Stylizer(bundle, settings, precision=precision)
+
+    @property
+    def report(self) -> EngineReport:
+        """Return the execution provider and settings of the painting model."""
+        return self.stylizer.painter.report
+
+    def warm_up(self) -> None:
+        """Run both models once, so that lazy allocation does not slow the first request."""
+        self.stylizer.warm_up()
+
+    def run(self, pictures: Mapping[str, Image]) -> Image:
+        """Return `content` in the style of `style`: uint8 RGB [H, W, 3], the size of `content`.
+
+        Raises: KeyError if one of them is not given.
+        """
+        return self.stylizer.stylize(pictures["content"], [pictures["style"]])
+
+
+def style_length(bundle: Bundle) -> int:
+    """Return the length of an encoded style.
+
+    Raises: BundleInvalid if the bundle does not say it.
+    """
+    length = bundle.tensor(GENERATOR_NAME, "style").shape[-1]
+    if not isinstance(length, int):
+        raise BundleInvalid(f"{bundle.folder}/{DESCRIPTION_NAME}: 'style' of {GENERATOR_NAME} ends in no number")
+    return length
+
+
+def check_memory(content: Image, free: int) -> None:
+    """Check that a picture can be painted in `free` bytes: without memory, the process would be killed in the middle.
+
+    Raises: ImageRejected ("too_large").
+    """
+    height, width = content.shape[:2]
+    needed = BYTES_PER_PIXEL * height * width
+    if needed > free:
+        raise ImageRejected(
+            "too_large",
+            f"a content of {width} x {height} px takes {needed / 2**30:.1f} GiB to paint as a whole, and "
+            f"{free / 2**30:.1f} GiB are free; make it smaller",
+        )
+
+
+def reduce_picture(picture: Image, side: int) -> Image:
+    """Make a picture smaller, if need be, so that its shorter side has `side` px."""
+    height, width = picture.shape[:2]
+    scale = side / min(height, width)
+    if scale >= 1:
+        return picture
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
