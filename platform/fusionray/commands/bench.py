@@ -1,4 +1,4 @@
-"""`fusionray bench start|faces|train|recovery|serve|video`: the parsers of the benchmarks, and what runs them.
+"""`fusionray bench start|faces|train|recovery|serve|video|style`: the parsers of the benchmarks, and what runs them.
 
 Each `add_...` registers a parser. Each `run_...` builds the configuration from the parsed options, runs one benchmark
 of `fusionray.benchmarks`, and prints its figures; the benchmark itself writes its report into `--output`.
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def add_bench(verbs: Verbs) -> None:
-    """Register `bench` and its six benchmarks as subcommands of `verbs`."""
+    """Register `bench` and its seven benchmarks as subcommands of `verbs`."""
     parser = add_verb(
         verbs,
         "bench",
-        "Measure starts, training, recovery, serving, videos.",
-        arguments="{start,faces,train,recovery,serve,video} --output DIR ...",
+        "Measure starts, training, recovery, serving, videos, stylized pictures.",
+        arguments="{start,faces,train,recovery,serve,video,style} --output DIR ...",
         examples=[("fusionray bench train --output runs/bench", "compare the training engine with plain loops")],
     )
     benchmarks = parser.add_verbs("bench", metavar="BENCH", title="benchmarks")
@@ -32,6 +32,7 @@ def add_bench(verbs: Verbs) -> None:
     add_bench_recovery(benchmarks)
     add_bench_serve(benchmarks)
     add_bench_video(benchmarks)
+    add_bench_style(benchmarks)
 
 
 def add_bench_start(benchmarks: Verbs) -> None:
@@ -130,6 +131,20 @@ def add_bench_video(benchmarks: Verbs) -> None:
     set_run(parser, run_bench_video)
 
 
+def add_bench_style(benchmarks: Verbs) -> None:
+    """Register `bench style`: speed and memory of stylized pictures of any size."""
+    parser = add_verb(
+        benchmarks,
+        "style",
+        "Measure how fast and in how much memory pictures of any size are stylized.",
+        arguments="--output DIR [options] [KEY=VALUE ...]",
+        examples=[("fusionray bench style --output runs/bench-style run=runs/style/first", "the network of a run")],
+    )
+    add_output_options(parser)
+    add_settings(parser, cluster=False)
+    set_run(parser, run_bench_style)
+
+
 def add_output_options(parser: Parser) -> None:
     """Add `--output DIR`, which is required, and `--json`."""
     parser.add_argument(
@@ -205,6 +220,18 @@ def run_bench_video(options: argparse.Namespace) -> None:
 
     config = load_config(VideoBenchConfig, file=options.config, overrides=overrides_with_output(options))
     print_figures(bench_video(config), options)
+
+
+def run_bench_style(options: argparse.Namespace) -> None:
+    """Run the benchmark of style transfer.
+
+    Raises: ConfigInvalid; the errors of `bench_style`.
+    """
+    from fusionray.benchmarks.style.config import StyleBenchConfig
+    from fusionray.benchmarks.style.run import bench_style
+
+    config = load_config(StyleBenchConfig, file=options.config, overrides=overrides_with_output(options))
+    print_figures(bench_style(config), options)
 
 
 def overrides_with_output(options: argparse.Namespace) -> list[str]:

@@ -109,6 +109,10 @@ class Stylizer:
         check_memory(content, free_bytes())
         if strength < 1.0:
             style = mix_styles([style, self.encode_whole(content)], [strength, 1.0 - strength])
+        return self.paint_whole(content, style)
+
+    def paint_whole(self, content: Image, style: FloatArray) -> Image:
+        """Paint a content in an encoded style as a whole, whatever its size."""
         height, width = content.shape[:2]
         batch = normalize_crops(pad_picture(content, STRIDE)[None], self.picture)
         (made,) = self.painter.run(["output"], {"content": batch, "style": style[None]})

@@ -81,6 +81,23 @@ class TiledStylizer:
 
         Raises: ValueError for a strength outside 0..1.
         """
+        for tiles in self.paint_values(content, style, strength, report, fast=fast):
+            rows = tiles[0][0].rows
+            painted = np.empty((rows.stop - rows.start, content.width, 3), np.uint8)
+            for tile, values in tiles:
+                painted[:, tile.columns] = denormalize_crops(values[None], self.picture)[0]
+            yield painted
+
+    def paint_values(
+        self,
+        content: BandSource,
+        style: FloatArray,
+        strength: float = 1.0,
+        report: Report = report_nothing,
+        *,
+        fast: bool = False,
+    ) -> Iterator[list[tuple[Tile, FloatArray]]]:
+        """Do what `paint` does; yield the tiles of each band, with values [3,H,W] in the model's range."""
         check_strength(strength)
         seen, done = content, report
         if fast:
@@ -92,15 +109,14 @@ class TiledStylizer:
         given["half"] = self.measure(TILE_HALF_NAME, seen, given, HALF, done)
         engine = self.engines[TILE_FULL_NAME]
         for tiles in cut_tiles(content, self.halos[TILE_FULL_NAME], STRIDE):
-            rows = tiles[0].rows
-            painted = np.empty((rows.stop - rows.start, content.width, 3), np.uint8)
+            painted = []
             for tile in tiles:
                 (made,) = engine.run(["output"], {**given, "content": self.prepare(tile)})
-                pixels = denormalize_crops(tile.cut(made[0], 1)[None], self.picture)[0]
-                columns = tile.columns
-                painted[:, columns] = pixels[: len(painted), : columns.stop - columns.start]
+                height, width = tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start
+                # A copy: of what surrounds the tile nothing stays in memory.
+                painted.append((tile, tile.cut(made[0], 1)[:, :height, :width].copy()))
             yield painted
-            report(len(painted))
+            report(tiles[0].rows.stop - tiles[0].rows.start)
 
     def measure(
         self, name: str, content: BandSource, given: Mapping[str, FloatArray], stride: int, report: Report
