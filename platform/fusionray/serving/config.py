@@ -173,7 +173,7 @@ class LimitConfig(Section):
     max_job_body_bytes: int = Field(
         default=512 * 2**20,
         ge=1024,
-        description="Largest body of a request that starts a job; each of its pictures has max_body_bytes at most.",
+        description="Largest body of a request that starts a job of pictures, each with max_body_bytes at most.",
     )
     upload_bytes: int = Field(
         default=2**28,

@@ -100,6 +100,8 @@ def test_a_page_that_does_not_exist_is_422(client: httpx.Client, query: str) -> 
 def test_a_cancelled_job_keeps_its_finished_pictures(client: httpx.Client) -> None:
     job = start_one(client, *[TARGET] * MANY)
     wait_for(lambda: client.get(f"/v1/jobs/{job}").json()["done"] >= 2)
+    # Of the pictures that are made at once, the first may come last.
+    wait_for(lambda: client.get(f"/v1/jobs/{job}/items/1").status_code == 200)
     first = client.get(f"/v1/jobs/{job}/items/1")
     assert first.status_code == 200
     assert first.headers["content-type"] == "image/jpeg"

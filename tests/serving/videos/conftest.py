@@ -12,7 +12,7 @@ from tests.serving.videos.film_jobs import remove_jobs
 from tests.support.serving import OpenService
 from tests.video.films import film
 
-NUM_FRAMES, KEY_FRAMES = 40, 8
+NUM_FRAMES, LONG_FRAMES, KEY_FRAMES = 40, 240, 8
 
 
 @pytest.fixture
@@ -33,6 +33,6 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def long_talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A film of 400 frames: work for long enough that something can happen meanwhile."""
+    """A film of 240 frames: work for long enough that something can happen meanwhile."""
     path = tmp_path_factory.mktemp("film") / "long.mp4"
-    return Path(film(path, num_frames=400, key_frames=KEY_FRAMES))
+    return Path(film(path, num_frames=LONG_FRAMES, key_frames=KEY_FRAMES))

@@ -29,7 +29,8 @@ from fusionray.serving.config import StageConfig
 from fusionray.serving.http.jobs.films import FRAMES_PER_IMAGE
 from tests.faults.driver import wait_until
 from tests.faults.sessions import kill_session
-from tests.serving.videos.film_jobs import SOURCE, look, reason_of, start_one, wait_for_end
+from tests.serving.videos.conftest import LONG_FRAMES
+from tests.serving.videos.film_jobs import SOURCE, look, reason_of, start, start_one, wait_for_end
 from tests.serving.videos.orders import write_config
 from tests.support.child_python import ROOT
 from tests.support.serving import SEGMENT_SECONDS
@@ -38,8 +39,6 @@ from tests.support.waiting import wait_for
 from tests.video.test_resume import film_hash
 
 pytestmark = pytest.mark.filterwarnings("ignore:outputs are signed with a generated TEST KEY:RuntimeWarning")
-
-NUM_FRAMES = 400
 
 
 def make_expected(folder: Path, film: Path) -> str:
@@ -68,7 +67,7 @@ def test_a_killed_replica_does_not_cost_the_film_and_each_key_has_its_own_jobs(
     no_service: None, ray_session: None, tmp_path: Path, long_talk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = tmp_path / "keys.yaml"
-    ann, bob = add_key(keys, "ann", images_per_day=20), add_key(keys, "bob")
+    ann, bob = add_key(keys, "ann", images_per_day=15), add_key(keys, "bob")
     config = write_config(
         tmp_path,
         ingress=StageConfig(num_replicas=1, cpus=1),
@@ -84,8 +83,9 @@ def test_a_killed_replica_does_not_cost_the_film_and_each_key_has_its_own_jobs(
         with client_of(port, ann) as client, client_of(port, bob) as other:
             job = start_one(client, long_talk.read_bytes())
             used = client.get("/v1/usage").json()["images_per_day"]["used"]
-            assert used == NUM_FRAMES / FRAMES_PER_IMAGE
-            # A film more would be too much for today.
+            assert used == round(LONG_FRAMES / FRAMES_PER_IMAGE)
+            # One more would be too much for today.
+            assert start(client, long_talk.read_bytes()).status_code == 429
             wait_for(lambda: count_segments(tmp_path / "jobs") >= 2, 200)
             os.kill(min(find_replicas("Ingress")), signal.SIGKILL)
             for path in ("", "/result", "/preview", "/report", "/figures", "/events", "/items/1"):

@@ -14,12 +14,14 @@ import pytest
 import ray
 
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.jobs.films import FilmFolder, MadeFilm
+from fusionray.serving.jobs.films import FilmFolder, FilmProgress, MadeFilm
 from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.replicas import NodeSize
+from fusionray.serving.videos.order import ORDER_NAME
 from fusionray.serving.videos.task import FilmAnswer
 from fusionray.serving.videos.worker import VideoWorker, choose_cpus
+from tests.serving.videos.conftest import LONG_FRAMES
 from tests.serving.videos.film_jobs import END_SECONDS
 from tests.serving.videos.orders import (
     OWNER,
@@ -68,20 +70,19 @@ def test_killed_tasks_and_a_replica_that_leaves_cost_only_their_segments(
     assert film is not None
     for stage in ("finding", "fusing"):
         wait_for_frames(store, job, stage)
-        finished = {
-            path: path.stat().st_mtime_ns for path in film.path.glob(".*.work/*-*.*") if "part" not in path.name
-        }
         (task,) = find_tasks()
         os.kill(task, signal.SIGKILL)
-        wait_for(lambda dead=task: find_tasks() not in ([dead], []))  # type: ignore[misc]
-        assert {path: path.stat().st_mtime_ns for path in finished} == finished
+        wait_for(lambda dead=task: dead not in find_tasks(), END_SECONDS)  # type: ignore[misc]
+        finished = list_finished(film)
+        wait_for(lambda before=finished: len(list_finished(film)) > len(before), END_SECONDS)  # type: ignore[misc]
+        assert finished.items() <= list_finished(film).items()
     wait_for_frames(store, job, "fusing")
     worker.drain()
     # The next replica does not wait for the end of the task, which leaves by itself.
     begin(store)
     made = wait_for_film(store, job)
     assert made.unsigned_sha256 == expected
-    assert made.num_frames == 400
+    assert made.num_frames == LONG_FRAMES
     assert len(list(film.path.glob("withdrawn-*"))) <= 1
 
 
@@ -89,7 +90,7 @@ def list_finished(film: FilmFolder) -> dict[Path, int]:
     """List the finished files of segments, with the times at which they were written."""
     found = {}
     for path in film.path.glob(".*.work/*-*.*"):
-        if path.suffix in (".npz", ".mp4"):
+        if path.suffix in (".npz", ".mp4") and not path.name.startswith("."):
             found[path] = path.stat().st_mtime_ns
     return found
 
@@ -157,9 +158,12 @@ def test_a_job_that_ends_while_its_film_waits_for_cpus_leaves_nothing(
     busy = ray.remote(num_cpus=ray.available_resources()["CPU"], max_retries=0)(keep_busy).remote()
     wait_for(free.exists, END_SECONDS)
     begin(store)
-    job = create(store, talk).record.job
+    folder = create(store, talk)
+    job, film = folder.record.job, folder.film
+    assert film is not None
     try:
-        wait_for(lambda: store.status(job, OWNER).state == "running")
+        wait_for((film.path / ORDER_NAME).exists, END_SECONDS)
+        assert store.status(job, OWNER).video == FilmProgress("waiting")
         store.remove(job, OWNER)
         wait_for(lambda: list(store.jobs.iterdir()) == [])
     finally:
