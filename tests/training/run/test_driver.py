@@ -75,3 +75,14 @@ def test_missing_cpus_are_reported_with_the_setting_that_asks_for_them(workers: 
     progress: Any = Progress()
     with pytest.raises(ClusterUnavailable, match=rf"workers\.{setting}=1000000 x cpus_per_worker=1"):
         driver.fit_once(task, progress)
+
+
+def test_object_stores_without_room_for_decoded_crops_are_told() -> None:
+    def node(mebibytes: float, *, alive: bool = True) -> dict[str, object]:
+        return {"Alive": alive, "Resources": {"CPU": 2.0, "object_store_memory": mebibytes * 2**20}}
+
+    assert driver.describe_small_stores([node(256), node(4000), node(10, alive=False)]) is None
+    said = driver.describe_small_stores([node(4000), node(95)])
+    assert said is not None
+    assert "has 95 MiB" in said
+    assert "take 256" in said
