@@ -21,7 +21,7 @@ def add_bench(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "bench",
-        "Measure starts, training, recovery, serving, videos, stylized pictures.",
+        "Measure starts, training, recovery, serving, videos, styles.",
         arguments="{start,faces,train,recovery,serve,video,style} --output DIR ...",
         examples=[("fusionray bench train --output runs/bench", "compare the training engine with plain loops")],
     )
