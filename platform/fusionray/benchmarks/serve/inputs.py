@@ -18,6 +18,7 @@ from fusionray.bundle.bundle import Bundle, read_bundle, write_bundle
 from fusionray.bundle.description import BundleDescription, Lineage, Parity
 from fusionray.data import synthetic
 from fusionray.export.export import write_graphs
+from fusionray.recipes.family import BundleExport
 from fusionray.recipes.registry import find_family
 
 BOUNDARY = "fusionray-bench"
@@ -53,6 +54,11 @@ def make_bundle(preset: str, folder: Path) -> Bundle:
     setup = build_setup(TrainBenchConfig(output=str(folder)), preset, torch.device("cpu"))
     recipe = setup.build_recipe()
     delivery = find_family(setup.config.recipe.name).export_recipe(recipe, setup.config.data.template)
+    return write_untrained(delivery, preset, folder)
+
+
+def write_untrained(delivery: BundleExport, preset: str, folder: Path) -> Bundle:
+    """Write the graphs of untrained networks as a bundle."""
     with TemporaryDirectory(prefix="fusionray-bench-") as temporary:
         files = write_graphs(delivery.graphs, np.random.default_rng(0), Path(temporary))
         description = BundleDescription(

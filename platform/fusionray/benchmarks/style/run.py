@@ -20,8 +20,7 @@ from fusionray.bands.writer import BandOutput, BandWriter
 from fusionray.benchmarks.findings import Findings, load_keys
 from fusionray.benchmarks.interleaving import Pace, interleave
 from fusionray.benchmarks.results import BenchResult, write_result
-from fusionray.benchmarks.serve.inputs import find_bundle
-from fusionray.benchmarks.setup import TrainBenchConfig, build_setup
+from fusionray.benchmarks.serve.inputs import write_untrained
 from fusionray.benchmarks.style.config import Size, StyleBenchConfig, StylePart
 from fusionray.bundle.bundle import Bundle
 from fusionray.checkpoint.info import find_checkpoint
@@ -33,8 +32,11 @@ from fusionray.faces.face import Image
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.nets.style_transfer import StyleTransferNetwork
 from fusionray.recipes.registry import find_family
+from fusionray.recipes.style_transfer.export import export_network
+from fusionray.recipes.style_transfer.recipe import StyleTransferRecipe, find_network
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.stylizer import Stylizer
+from fusionray.training.dry_run.dry_run import build_dry_recipe, load_dry_config
 
 ROWS = 256
 # A content is a texture that repeats, on a slope of brightness: no two bands are alike.
@@ -63,7 +65,7 @@ def bench_style(config: StyleBenchConfig) -> BenchResult:
     keys = {name: key for name, key in load_keys("style").items() if key.part in config.parts}
     findings = Findings()
     with TemporaryDirectory(prefix="pictures-", dir=output) as folder:
-        subject = open_subject(config, output, Path(folder))
+        subject = open_subject(config, Path(folder))
         for part in config.parts:
             own = [name for name, key in keys.items() if key.part == part]
             try:
@@ -76,18 +78,21 @@ def bench_style(config: StyleBenchConfig) -> BenchResult:
     return result
 
 
-def open_subject(config: StyleBenchConfig, output: Path, folder: Path) -> Subject:
+def open_subject(config: StyleBenchConfig, folder: Path) -> Subject:
     """Open the network of a run, or one with random weights, which is as fast, and export it."""
     if config.run is None:
-        bundle = find_bundle(None, config.preset, output)
-        setup = build_setup(TrainBenchConfig(output=str(output)), config.preset, torch.device("cpu"))
-        network = StyleTransferNetwork(setup.config.recipe.network)  # type: ignore[attr-defined]
+        settings = load_dry_config(None, [], config.preset)
+        recipe, _ = build_dry_recipe(settings)
+        if not isinstance(recipe, StyleTransferRecipe):
+            raise ConfigInvalid(f"preset={config.preset}: is not of style transfer")
+        network = find_network(recipe.networks).eval()
+        bundle = write_untrained(export_network(network, settings.data.size), config.preset, folder / "bundle")
     else:
-        bundle = export(ExportConfig(checkpoint=config.run, output=str(folder / "bundle")))
         loaded = find_family("style_transfer").load_model(find_checkpoint(config.run))
         if not isinstance(loaded, StyleTransferNetwork):
             raise ConfigInvalid(f"run={config.run}: is not a run of style transfer")
         network = loaded
+        bundle = export(ExportConfig(checkpoint=config.run, output=str(folder / "bundle")))
     return Subject(config, bundle, network.eval(), draw_style(0, 0, bundle.description.size), folder)
 
 
