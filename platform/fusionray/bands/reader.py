@@ -16,6 +16,8 @@ from fusionray.errors import ImageRejected
 
 # Rows that libvips is asked for at once; with more, it holds more lines in memory, and is no faster.
 FETCHED_ROWS = 16
+# Rows of pixels are blocks of memory of this size and more; `return_freed_memory` lets them go when they are freed.
+ROWS_BYTES = 128 * 2**10
 # A progressive JPEG or an interlaced PNG has its last row only at the end of the file: decoders hold it whole.
 MAX_WHOLE_PIXELS = 50_000_000
 

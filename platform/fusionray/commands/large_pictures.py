@@ -63,14 +63,14 @@ def write_large(
     """
     from tqdm import tqdm
 
-    from fusionray.bands.reader import BandReader
+    from fusionray.bands.reader import ROWS_BYTES, BandReader
     from fusionray.bands.writer import BandOutput, BandWriter
     from fusionray.bundle.bundle import bundle_hash
     from fusionray.hardware.memory import return_freed_memory
     from fusionray.safety.mark import Mark, MarkConfig
     from fusionray.safety.provenance import Provenance, build_packet
 
-    return_freed_memory()
+    return_freed_memory(ROWS_BYTES)
     content, output = BandReader(Path(options.content)), Path(options.output)
     provenance = Provenance(bundle.description.name, bundle_hash(bundle))
     mark = Mark(MarkConfig(enabled=True)) if options.mark else None

@@ -22,7 +22,7 @@ def free_bytes() -> int:
     return max(0, free)
 
 
-def return_freed_memory() -> None:
+def return_freed_memory(large_block_bytes: int = LARGE_BLOCK_BYTES) -> None:
     """Let the C library return the memory of pictures to the system when they are freed.
 
     By default glibc learns from large blocks to keep such blocks, for each thread: threads that have decoded 25 million
@@ -30,5 +30,5 @@ def return_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+        mallopt(M_MMAP_THRESHOLD, large_block_bytes)
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)

@@ -62,6 +62,7 @@ def build_session_options(settings: RuntimeConfig, providers: Sequence[str]) -> 
     options.intra_op_num_threads = settings.threads or (1 if providers[0] in GPU_PROVIDERS else count_cpus())
     options.inter_op_num_threads = 1
     options.log_severity_level = ERRORS_ONLY
+    options.enable_mem_pattern = settings.memory_plans
     # Spinning idle threads would take CPU time from the other session, the detector and the other replicas.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options

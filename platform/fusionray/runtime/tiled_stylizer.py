@@ -56,8 +56,10 @@ class TiledStylizer:
             raise BundleInvalid(f"{bundle.folder}: the halo of {wrong[0]} is no multiple of {STRIDE}")
         self.picture = bundle.tensor(TILE_FULL_NAME, "content")
 
+        unplanned = (settings or RuntimeConfig()).model_copy(update={"memory_plans": False})
+
         def open_model(name: str) -> InferenceEngine:
-            return open_engine(bundle.folder / name, settings, digest=description.files[name])
+            return open_engine(bundle.folder / name, unplanned, digest=description.files[name])
 
         self.engines = {name: open_model(name) for name in TILE_NAMES}
 
@@ -81,12 +83,12 @@ class TiledStylizer:
 
         Raises: ValueError for a strength outside 0..1.
         """
-        for tiles in self.paint_values(content, style, strength, report, fast=fast):
-            rows = tiles[0][0].rows
-            painted = np.empty((rows.stop - rows.start, content.width, 3), np.uint8)
-            for tile, values in tiles:
-                painted[:, tile.columns] = denormalize_crops(values[None], self.picture)[0]
-            yield painted
+        for tile, values in self.paint_values(content, style, strength, report, fast=fast):
+            if tile.columns.start == 0:
+                painted = np.empty((tile.rows.stop - tile.rows.start, content.width, 3), np.uint8)
+            painted[:, tile.columns] = denormalize_crops(values[None], self.picture)[0]
+            if tile.columns.stop == content.width:
+                yield painted
 
     def paint_values(
         self,
@@ -96,8 +98,8 @@ class TiledStylizer:
         report: Report = report_nothing,
         *,
         fast: bool = False,
-    ) -> Iterator[list[tuple[Tile, FloatArray]]]:
-        """Do what `paint` does; yield the tiles of each band, with values [3,H,W] in the model's range."""
+    ) -> Iterator[tuple[Tile, FloatArray]]:
+        """Do what `paint` does; yield each tile with its values [3,H,W] in the model's range."""
         check_strength(strength)
         seen, done = content, report
         if fast:
@@ -109,13 +111,10 @@ class TiledStylizer:
         given["half"] = self.measure(TILE_HALF_NAME, seen, given, HALF, done)
         engine = self.engines[TILE_FULL_NAME]
         for tiles in cut_tiles(content, self.halos[TILE_FULL_NAME], STRIDE):
-            painted = []
             for tile in tiles:
                 (made,) = engine.run(["output"], {**given, "content": self.prepare(tile)})
                 height, width = tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start
-                # A copy: of what surrounds the tile nothing stays in memory.
-                painted.append((tile, tile.cut(made[0], 1)[:, :height, :width].copy()))
-            yield painted
+                yield tile, tile.cut(made[0], 1)[:, :height, :width]
             report(tiles[0].rows.stop - tiles[0].rows.start)
 
     def measure(

@@ -16,11 +16,12 @@ from fusionray.bands.reader import Band
 from fusionray.faces.face import Image
 from fusionray.runtime.pixels import FloatArray
 
-# Of a tile, features take a hundred bytes a pixel and more: larger ones leave the cache of any processor all the same.
-TILE_PIXELS = 2**20
+# Pixels of a tile with what surrounds it, for each of which features take some 400 bytes. Larger tiles have less around
+# them, and are no faster: their features leave the cache.
+TILE_PIXELS = 2**17
 # Rows of a picture, and of what is made of it, that are in memory at once: wide pictures have lower bands.
-BAND_BYTES = 64 * 2**20
-SMALLEST_BAND, LARGEST_BAND = 64, 1024
+BAND_BYTES = 24 * 2**20
+SMALLEST_BAND, LARGEST_BAND = 64, 256
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,10 @@ def choose_band_height(width: int, halo: int, multiple: int) -> int:
 
 
 def cut_band(band: Band, source: BandSource, halo: int, multiple: int) -> Iterator[Tile]:
-    """Cut a band into tiles of equal width, about `TILE_PIXELS` each."""
+    """Cut a band into tiles of equal width, of at most `TILE_PIXELS` each with what surrounds them."""
     width, height = source.width, band.stop - band.start
-    count = max(1, round(width * height / TILE_PIXELS))
+    most = max(multiple, TILE_PIXELS // (height + 2 * halo) - 2 * halo)
+    count = -(-width // most)
     step = -(-width // count // multiple) * multiple
     for left in range(0, width, step):
         right, before = min(left + step, width), max(left - halo, 0)

@@ -8,7 +8,6 @@ largest resident memory, MiB. MODE is `whole`, `tiled` or `fast`, or one of thes
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fusionray.bands.reader import BandReader
+from fusionray.bands.reader import ROWS_BYTES, BandReader
 from fusionray.bands.writer import BandOutput, BandWriter
 from fusionray.bundle.bundle import read_bundle
 from fusionray.faces.face import Image
@@ -32,7 +31,7 @@ from fusionray.runtime.tiles import pad_picture
 def main(arguments: Sequence[str]) -> None:
     """Stylize and report."""
     mode, bundle, content, style, output, threads = arguments
-    return_freed_memory()
+    return_freed_memory(ROWS_BYTES)
     settings = RuntimeConfig(threads=int(threads))
     way, values = mode.removesuffix("-values"), mode.endswith("-values")
     stylizer = Stylizer(read_bundle(bundle), settings)
@@ -47,8 +46,13 @@ def main(arguments: Sequence[str]) -> None:
             for rows in paint(stylizer, content, encoded, fast=way == "fast", tiled=tiled):
                 writer.write(rows)
     seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "peak_mib": peak}))
+    print(json.dumps({"seconds": seconds, "peak_mib": read_peak_mib()}))
+
+
+def read_peak_mib() -> float:
+    """Return the most memory that this process has held, MiB (getrusage would count that of its parent, too)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
 def read_whole(file: str) -> Image:
@@ -77,9 +81,8 @@ def make_values(
         return whole
     reader = BandReader(Path(content))
     values = np.empty((3, reader.height, reader.width), np.float32)
-    for tiles in tiled.paint_values(reader, style, fast=fast):
-        for tile, part in tiles:
-            values[:, tile.rows, tile.columns] = part
+    for tile, part in tiled.paint_values(reader, style, fast=fast):
+        values[:, tile.rows, tile.columns] = part
     return values
 
 
