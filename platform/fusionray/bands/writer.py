@@ -24,7 +24,7 @@ MAX_JPEG_SIDE = 65_500
 # Beyond 4 GiB a TIFF needs the offsets of BigTIFF, which not every program reads; noise grows a little by deflate.
 MAX_TIFF_BYTES = 4_000_000_000
 # Rows that are handed to the encoder at once: it holds several such strips.
-STRIP_ROWS = 32
+STRIP_ROWS = 16
 POLL_SECONDS = 0.1
 
 

@@ -20,7 +20,7 @@ from fusionray.runtime.pixels import FloatArray
 # them, and are no faster: their features leave the cache.
 TILE_PIXELS = 2**17
 # Rows of a picture, and of what is made of it, that are in memory at once: wide pictures have lower bands.
-BAND_BYTES = 24 * 2**20
+BAND_BYTES = 20 * 2**20
 SMALLEST_BAND, LARGEST_BAND = 64, 256
 
 
