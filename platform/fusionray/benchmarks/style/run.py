@@ -32,8 +32,6 @@ from fusionray.faces.face import Image
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.nets.style_transfer import StyleTransferNetwork
 from fusionray.recipes.registry import find_family
-from fusionray.recipes.style_transfer.export import export_network
-from fusionray.recipes.style_transfer.recipe import StyleTransferRecipe, find_network
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.stylizer import Stylizer
 from fusionray.training.dry_run.dry_run import build_dry_recipe, load_dry_config
@@ -80,19 +78,19 @@ def bench_style(config: StyleBenchConfig) -> BenchResult:
 
 def open_subject(config: StyleBenchConfig, folder: Path) -> Subject:
     """Open the network of a run, or one with random weights, which is as fast, and export it."""
+    family = find_family("style_transfer")
     if config.run is None:
         settings = load_dry_config(None, [], config.preset)
-        recipe, _ = build_dry_recipe(settings)
-        if not isinstance(recipe, StyleTransferRecipe):
+        if settings.recipe.name != family.name:
             raise ConfigInvalid(f"preset={config.preset}: is not of style transfer")
-        network = find_network(recipe.networks).eval()
-        bundle = write_untrained(export_network(network, settings.data.size), config.preset, folder / "bundle")
+        recipe, _ = build_dry_recipe(settings)
+        network = recipe.networks["stylizer"].network
+        bundle = write_untrained(family.export_recipe(recipe, ""), config.preset, folder / "bundle")
     else:
-        loaded = find_family("style_transfer").load_model(find_checkpoint(config.run))
-        if not isinstance(loaded, StyleTransferNetwork):
-            raise ConfigInvalid(f"run={config.run}: is not a run of style transfer")
-        network = loaded
+        network = family.load_model(find_checkpoint(config.run))
         bundle = export(ExportConfig(checkpoint=config.run, output=str(folder / "bundle")))
+    if not isinstance(network, StyleTransferNetwork):
+        raise ConfigInvalid(f"run={config.run}: is not a run of style transfer")
     return Subject(config, bundle, network.eval(), draw_style(0, 0, bundle.description.size), folder)
 
 
