@@ -24,9 +24,9 @@ def test_a_killed_worker_is_measured_until_its_successors_have_made_a_step(tmp_p
     )
     result = bench_recovery(config)
     figures = result.figures.figures
-    assert 1 < figures["recovery_seconds_median"].value < 60
+    assert 0.3 < figures["recovery_seconds_median"].value < 60
     assert figures["recovery_seconds_worst"].value == figures["recovery_seconds_median"].value
-    assert figures["recovery_seconds_median"].goal == "<= 8"
+    assert figures["recovery_seconds_median"].goal == "<= 5"
     assert figures["images_repeated_worst"].value >= 0
     assert figures["successors_in_wait"].value == 1
     assert Figures.model_validate_json((tmp_path / "out" / "figures.json").read_bytes()) == result.figures
