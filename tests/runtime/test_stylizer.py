@@ -16,7 +16,7 @@ from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.registry import find_family
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.providers import CPU
-from fusionray.runtime.stylizer import (
+from fusionray.runtime.style_transfer.stylizer import (
     BYTES_PER_PIXEL,
     StyleTransferRunner,
     Stylizer,

@@ -15,13 +15,13 @@ from fusionray.bundle.description import TILE_CONTENT_NAME, TILE_FULL_NAME, Tens
 from fusionray.errors import BundleInvalid
 from fusionray.faces.face import Image
 from fusionray.nets import style_transfer
-from fusionray.runtime import stylizer, tiled_stylizer, tiles
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.pixels import denormalize_crops
 from fusionray.runtime.providers import CPU
-from fusionray.runtime.stylizer import Stylizer
-from fusionray.runtime.tiled_stylizer import TiledStylizer, report_nothing
-from fusionray.runtime.tiles import Moments, choose_band_height, cut_tiles
+from fusionray.runtime.style_transfer import stylizer, tiled_stylizer, tiles
+from fusionray.runtime.style_transfer.stylizer import Stylizer
+from fusionray.runtime.style_transfer.tiled_stylizer import TiledStylizer, report_nothing
+from fusionray.runtime.style_transfer.tiles import Moments, choose_band_height, cut_tiles
 from tests.support.blend_bundle import write_blend_bundle
 
 ON_CPU = RuntimeConfig(providers=(CPU,), threads=1)
@@ -105,6 +105,9 @@ def test_a_smaller_halo_makes_seams(whole: Stylizer, tiled: TiledStylizer, monke
 
 def test_statistics_need_their_halo_too(tiled: TiledStylizer, monkeypatch: pytest.MonkeyPatch) -> None:
     content = ArrayBands(draw(61, 90))
+    # Of 20 columns, and of all.
+    monkeypatch.setattr(tiles, "TILE_PIXELS", 1800)
+    assert len(next(cut_tiles(content, tiled.halos[TILE_CONTENT_NAME], 4))) == 5
     exact = tiled.measure(TILE_CONTENT_NAME, content, {}, 4, report_nothing)
     monkeypatch.setattr(tiles, "TILE_PIXELS", 20_000)
     np.testing.assert_allclose(

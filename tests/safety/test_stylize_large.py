@@ -10,7 +10,7 @@ from PIL import Image, ImageCms
 
 from fusionray.cli import main
 from fusionray.faces.decode import ImageLimits
-from fusionray.runtime import stylizer, tiles
+from fusionray.runtime.style_transfer import stylizer, tiles
 from fusionray.safety.verify import verify
 from tests.support.full_disk import full_disk
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fusionray.bands.writer import BandFormat
     from fusionray.bundle.bundle import Bundle
     from fusionray.runtime.pixels import FloatArray
-    from fusionray.runtime.tiled_stylizer import TiledStylizer
+    from fusionray.runtime.style_transfer.tiled_stylizer import TiledStylizer
     from fusionray.safety.signing import Signer
 
 BAND_FORMATS: dict[str, BandFormat] = {

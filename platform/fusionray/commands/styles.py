@@ -61,8 +61,8 @@ def add_stylize(verbs: Verbs) -> None:
 def run_stylize(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import read_bundle
     from fusionray.bundle.description import STYLE_TRANSFER
-    from fusionray.runtime.styles import mix_styles
-    from fusionray.runtime.stylizer import Stylizer
+    from fusionray.runtime.style_transfer.styles import mix_styles
+    from fusionray.runtime.style_transfer.stylizer import Stylizer
 
     places = [options.style, *options.more_styles]
     weights = read_weights(options.weights, len(places))

@@ -17,7 +17,7 @@ from fusionray.faces.face import Image
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import EngineReport
 from fusionray.runtime.pixel_runner import PixelRunner
-from fusionray.runtime.stylizer import StyleTransferRunner
+from fusionray.runtime.style_transfer.stylizer import StyleTransferRunner
 
 ENTRY_POINTS = "fusionray.tasks"
 

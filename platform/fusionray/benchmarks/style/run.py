@@ -33,7 +33,7 @@ from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.nets.style_transfer import StyleTransferNetwork
 from fusionray.recipes.registry import find_family
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.stylizer import Stylizer
+from fusionray.runtime.style_transfer.stylizer import Stylizer
 from fusionray.training.dry_run.dry_run import build_dry_recipe, load_dry_config
 
 ROWS = 256

@@ -22,10 +22,10 @@ from fusionray.faces.face import Image
 from fusionray.hardware.memory import return_freed_memory
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.pixels import FloatArray, normalize_crops
-from fusionray.runtime.styles import STRIDE
-from fusionray.runtime.stylizer import Stylizer
-from fusionray.runtime.tiled_stylizer import TiledStylizer
-from fusionray.runtime.tiles import pad_picture
+from fusionray.runtime.style_transfer.styles import STRIDE
+from fusionray.runtime.style_transfer.stylizer import Stylizer
+from fusionray.runtime.style_transfer.tiled_stylizer import TiledStylizer
+from fusionray.runtime.style_transfer.tiles import pad_picture
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -21,12 +21,11 @@ from fusionray.faces.face import Image
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import InferenceEngine, open_engine
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_crops
-from fusionray.runtime.styles import STRIDE, check_strength, mix_styles
-from fusionray.runtime.tiles import Moments, Tile, choose_band_height, cut_tiles
+from fusionray.runtime.style_transfer.styles import STRIDE, check_strength, mix_styles
+from fusionray.runtime.style_transfer.tiles import Moments, Tile, choose_band_height, cut_tiles
 
 # As in the network (nets/style_transfer.py): a channel without any variation has a deviation all the same.
 FLOOR_VARIANCE = 1e-5
-LARGEST_STATISTIC = 100.0
 HALF, QUARTER = 2, 4
 TILE_NAMES = (TILE_STYLE_NAME, TILE_CONTENT_NAME, TILE_HALF_NAME, TILE_FULL_NAME)
 # A picture of so many pixels has nearly the statistics of a larger one.
@@ -55,6 +54,7 @@ class TiledStylizer:
         if wrong:
             raise BundleInvalid(f"{bundle.folder}: the halo of {wrong[0]} is no multiple of {STRIDE}")
         self.picture = bundle.tensor(TILE_FULL_NAME, "content")
+        self.style = bundle.tensor(TILE_FULL_NAME, "style")
 
         unplanned = (settings or RuntimeConfig()).model_copy(update={"memory_plans": False})
 
@@ -140,7 +140,7 @@ class TiledStylizer:
                 half.add(tile.cut(made[1][0], HALF))
             report(tiles[0].rows.stop - tiles[0].rows.start)
         style: FloatArray = np.concatenate([join(quarter), join(half)])
-        return style.clip(-LARGEST_STATISTIC, LARGEST_STATISTIC)
+        return style.clip(self.style.minimum, self.style.maximum)
 
     def prepare(self, tile: Tile) -> FloatArray:
         return normalize_crops(tile.pixels[None], self.picture)

@@ -22,9 +22,9 @@ from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engine import EngineReport, open_engine, open_generator
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_crops
 from fusionray.runtime.signature import check_ports
-from fusionray.runtime.styles import STRIDE, check_strength, mix_styles
-from fusionray.runtime.tiled_stylizer import TiledStylizer
-from fusionray.runtime.tiles import pad_picture
+from fusionray.runtime.style_transfer.styles import STRIDE, check_strength, mix_styles
+from fusionray.runtime.style_transfer.tiled_stylizer import TiledStylizer
+from fusionray.runtime.style_transfer.tiles import pad_picture
 
 # Larger contents are painted in tiles: it takes twice the time, and a tenth of the memory or less.
 WHOLE_PIXELS = 4_000_000

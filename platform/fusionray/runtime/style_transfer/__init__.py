@@ -1,0 +1,1 @@
+"""Pictures in the style of others: encoded styles, pictures painted whole and in tiles."""
