@@ -7,14 +7,14 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Depends, FastAPI, File, Request, Response, UploadFile
+from fastapi import FastAPI, Request, Response
 
-from fusionray.serving.http.forms import Sources, find_caller, read_model, read_options, read_reference, read_sources
+from fusionray.serving.http.forms import AS_FORM, AS_QUERY, BatchForm, FuseQuery, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer
 from fusionray.serving.jobs.items import ItemOutcome, write_archive
 from fusionray.serving.pipeline.fusion_service import FuseRequest
-from fusionray.serving.schema import FuseOptions, Problem, ReferenceFace
+from fusionray.serving.schema import Problem
 
 if TYPE_CHECKING:
     from fusionray.serving.tasks.face_fusion import FaceFusion
@@ -23,7 +23,6 @@ ARCHIVE = "application/zip"
 ZIP_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {ARCHIVE: {}}, "description": "0001.jpg, 0002.jpg, ... (named by format), results.json"}
 }
-Targets = Annotated[list[UploadFile], File(description="The pictures to change, in order.")]
 
 
 def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
@@ -31,21 +30,17 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
 
     @api.post("/v1/batches", response_class=Response, responses=ZIP_RESPONSE | problems(*OF_PICTURES))
     async def batch(
-        request: Request,
-        *,
-        sources: Annotated[Sources, Depends(read_sources)],
-        target: Targets,
-        options: Annotated[FuseOptions, Depends(read_options)],
-        model: Annotated[str | None, Depends(read_model)],
-        reference: Annotated[ReferenceFace | None, Depends(read_reference)],
+        request: Request, form: Annotated[BatchForm, AS_FORM], query: Annotated[FuseQuery, AS_QUERY]
     ) -> Response:
         caller, requests = find_caller(request), task.requests
-        if refused := check_number(len(target), task.config.limits.max_batch_targets, "batch"):
+        options, model = form.read_options(request, query), form.choose_model(query)
+        sources, reference = await form.read_sources(request, options), await form.read_reference()
+        if refused := check_number(len(form.target), task.config.limits.max_batch_targets, "batch"):
             return answer(refused)
-        admitted = await requests.admit(caller, len(target))
+        admitted = await requests.admit(caller, len(form.target))
         if isinstance(admitted, Problem):
             return answer(admitted)
-        pictures = [await one.read() for one in target]
+        pictures = [await one.read() for one in form.target]
         outcomes = await asyncio.gather(
             *(
                 task.make_outcome(FuseRequest(caller, sources, picture, options, model, reference))

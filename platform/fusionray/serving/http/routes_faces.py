@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import FastAPI, Request, Response, UploadFile
+from pydantic import Field
 
 from fusionray.serving.http.answers import Face, Faces
-from fusionray.serving.http.forms import find_caller
+from fusionray.serving.http.forms import AS_FORM, Form, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer
 from fusionray.serving.schema import FoundFace, Problem
@@ -16,20 +17,26 @@ if TYPE_CHECKING:
     from fusionray.serving.tasks.face_fusion import FaceFusion
 
 
+class FindForm(Form):
+    """The form of `POST /v1/faces`."""
+
+    target: UploadFile = Field(description="The picture whose faces are found.")
+    reference: UploadFile | None = Field(
+        None, description="Each face is compared with the largest one of this picture."
+    )
+
+
 def add_face_route(api: FastAPI, task: FaceFusion) -> None:
     """Add the route of faces."""
 
     @api.post("/v1/faces", response_model=Faces, responses=problems(*OF_PICTURES), response_model_exclude_none=True)
-    async def find(
-        request: Request, response: Response, target: UploadFile, reference: UploadFile | None = None
-    ) -> Response | Faces:
+    async def find(request: Request, response: Response, form: Annotated[FindForm, AS_FORM]) -> Response | Faces:
         caller = find_caller(request)
         admitted = await task.requests.admit(caller, 0)
         if isinstance(admitted, Problem):
             return answer(admitted)
-        reply = await task.service.find_faces(
-            caller, await target.read(), await reference.read() if reference else None
-        )
+        reference = await form.reference.read() if form.reference is not None else None
+        reply = await task.service.find_faces(caller, await form.target.read(), reference)
         if isinstance(reply, Problem):
             return answer(reply)
         response.headers["Cache-Control"] = "no-store"

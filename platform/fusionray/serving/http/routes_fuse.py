@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Depends, FastAPI, File, Request, Response, UploadFile
+from fastapi import FastAPI, Request, Response
 
-from fusionray.serving.http.forms import Sources, find_caller, read_model, read_options, read_reference, read_sources
+from fusionray.serving.http.forms import AS_FORM, AS_QUERY, FuseForm, FuseQuery, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer, answer_picture, picture_responses
 from fusionray.serving.pipeline.fusion_service import FuseRequest
-from fusionray.serving.schema import FuseOptions, Problem, ReferenceFace
+from fusionray.serving.schema import Problem
 
 if TYPE_CHECKING:
     from fusionray.serving.tasks.face_fusion import FaceFusion
@@ -23,19 +23,20 @@ def add_fuse_route(api: FastAPI, task: FaceFusion) -> None:
 
     @api.post("/v1/fuse", response_class=Response, responses=FUSED | problems(*OF_PICTURES))
     async def fuse(
-        request: Request,
-        *,
-        sources: Annotated[Sources, Depends(read_sources)],
-        target: Annotated[UploadFile, File(description="The picture to change.")],
-        options: Annotated[FuseOptions, Depends(read_options)],
-        model: Annotated[str | None, Depends(read_model)],
-        reference: Annotated[ReferenceFace | None, Depends(read_reference)],
+        request: Request, form: Annotated[FuseForm, AS_FORM], query: Annotated[FuseQuery, AS_QUERY]
     ) -> Response:
         caller = find_caller(request)
+        options = form.read_options(request, query)
+        sources, target, reference = (
+            await form.read_sources(request, options),
+            await form.target.read(),
+            await form.read_reference(),
+        )
         admitted = await task.requests.admit(caller, 1)
         if isinstance(admitted, Problem):
             return answer(admitted)
-        reply = await task.service.fuse(FuseRequest(caller, sources, await target.read(), options, model, reference))
+        model = form.choose_model(query)
+        reply = await task.service.fuse(FuseRequest(caller, sources, target, options, model, reference))
         if isinstance(reply, Problem):
             task.requests.refund(admitted, 1)
             return answer(reply)

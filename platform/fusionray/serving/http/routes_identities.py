@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import FastAPI, Form, Header, Request, Response, UploadFile
+from fastapi import FastAPI, Header, Request, Response, UploadFile
+from pydantic import Field
 
 from fusionray.serving.http.answers import Identity, KeptIdentity
-from fusionray.serving.http.forms import find_caller
+from fusionray.serving.http.forms import AS_FORM, Form, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer, write_time
 from fusionray.serving.schema import Problem
@@ -25,21 +26,23 @@ Handle = Annotated[
 ]
 
 
+class KeepForm(Form):
+    """The form of `POST /v1/identities`."""
+
+    source: UploadFile = Field(description="The picture whose largest face is stored.")
+    consent: str | None = Field(None, max_length=4096)
+
+
 def add_identity_routes(api: FastAPI, task: FaceFusion) -> None:
     """Add the routes of /v1/identities."""
 
     @api.post("/v1/identities", status_code=201, response_model=KeptIdentity, responses=problems(*OF_PICTURES, 507))
-    async def keep(
-        request: Request,
-        response: Response,
-        source: UploadFile,
-        consent: Annotated[str | None, Form(max_length=4096)] = None,
-    ) -> Response | KeptIdentity:
+    async def keep(request: Request, response: Response, form: Annotated[KeepForm, AS_FORM]) -> Response | KeptIdentity:
         caller = find_caller(request)
         admitted = await task.requests.admit(caller, 0)
         if isinstance(admitted, Problem):
             return answer(admitted)
-        reply = await task.service.keep_identity(caller, await source.read(), consent)
+        reply = await task.service.keep_identity(caller, await form.source.read(), form.consent)
         if isinstance(reply, Problem):
             return answer(reply)
         response.headers["Cache-Control"] = "no-store"

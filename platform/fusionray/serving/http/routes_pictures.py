@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Depends, FastAPI, Request, Response, UploadFile
+from fastapi import FastAPI, Request, Response, UploadFile
+from pydantic import Field, create_model
 
 from fusionray.errors import BundleInvalid
-from fusionray.serving.http.forms import find_caller, read_model, read_picture_options
+from fusionray.serving.http.forms import AS_FORM, AS_QUERY, PictureForm, PictureQuery, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer, answer_picture, picture_responses
 from fusionray.serving.pipeline.request_service import PictureRequest
-from fusionray.serving.schema import PictureOptions, Problem
+from fusionray.serving.schema import Problem
 
 if TYPE_CHECKING:
     from fusionray.serving.tasks.pictures import PictureTask
@@ -41,17 +41,13 @@ def check_names(task: str, inputs: Sequence[str]) -> None:
 
 def add_picture_route(api: FastAPI, task: PictureTask) -> None:
     """Add the route that makes one picture."""
-    read_pictures = build_reader(task.inputs)
 
-    @api.post(f"/v1/{task.name}", name=task.name, response_class=Response, responses=MADE | problems(*OF_PICTURES))
     async def make(
-        request: Request,
-        options: Annotated[PictureOptions, Depends(read_picture_options)],
-        model: Annotated[str | None, Depends(read_model)],
-        # A default value, because annotations are strings here and could not name a local function.
-        pictures: dict[str, bytes] = Depends(read_pictures),  # noqa: B008
+        request: Request, query: Annotated[PictureQuery, AS_QUERY], form: Annotated[PictureForm, AS_FORM]
     ) -> Response:
         caller = find_caller(request)
+        options, model = form.read_picture_options(request, query), form.choose_model(query)
+        pictures = {name: await getattr(form, field).read() for field, name in name_fields(task.inputs).items()}
         admitted = await task.requests.admit(caller, 1)
         if isinstance(admitted, Problem):
             return answer(admitted)
@@ -61,13 +57,22 @@ def add_picture_route(api: FastAPI, task: PictureTask) -> None:
             return answer(reply)
         return answer_picture(reply)
 
+    # The fields of its form depend on the task; annotations are strings here and could not name a local class.
+    make.__annotations__["form"] = Annotated[build_form(task.name, task.inputs), AS_FORM]
+    responses = MADE | problems(*OF_PICTURES)
+    api.post(f"/v1/{task.name}", name=task.name, response_class=Response, responses=responses)(make)
 
-def build_reader(inputs: Sequence[str]) -> Callable[..., Awaitable[dict[str, bytes]]]:
-    """Build the dependency that reads one file of a form for each input; FastAPI takes the names from its signature."""
 
-    async def read(**uploads: UploadFile) -> dict[str, bytes]:
-        return {name: await upload.read() for name, upload in uploads.items()}
+def name_fields(inputs: Sequence[str]) -> dict[str, str]:
+    """Name the attributes in which a form holds its pictures: an input may have the name of a method of pydantic."""
+    return {f"picture_{number}": name for number, name in enumerate(inputs)}
 
-    fields = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=UploadFile) for name in inputs]
-    read.__signature__ = inspect.Signature(fields)  # type: ignore[attr-defined]
-    return read
+
+def build_form(task: str, inputs: Sequence[str]) -> type[PictureForm]:
+    """Build the form of a task: the options of every task, and a file for each input."""
+    fields: dict[str, Any] = {
+        field: (UploadFile, Field(alias=name, description=f"The picture `{name}`."))
+        for field, name in name_fields(inputs).items()
+    }
+    form: type[PictureForm] = create_model(f"{task.title().replace('_', '')}Form", __base__=PictureForm, **fields)
+    return form

@@ -8,18 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
-from fastapi import Depends, File, Form, Header, Request, UploadFile
+from fastapi import Request, UploadFile
+from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from fusionray.runtime.face_preprocessor import REFERENCE_SIMILARITY
 from fusionray.serving.addresses import is_loopback
-from fusionray.serving.http.forms import (
-    ReferenceFile,
-    ReferenceSimilarity,
-    build_refusal,
-    check_reference,
-    read_options,
-)
+from fusionray.serving.http.forms import FaceForm, build_refusal
 from fusionray.serving.http.jobs.uploads import StoredUpload
 from fusionray.serving.jobs.items import JobInputs
 from fusionray.serving.jobs.new_job import NewJob
@@ -29,7 +23,7 @@ from fusionray.serving.jobs.uris import LONGEST_URI, UriReader, is_plain_uri
 from fusionray.serving.schema import FuseOptions, Problem
 
 StreamKind = Literal["audio", "subtitle", "data", "attachment", "video"]
-Uri = Annotated[str, Form(max_length=LONGEST_URI)]
+Uri = Annotated[str, Field(max_length=LONGEST_URI)]
 # A string of RFC 8941, in quotation marks; as many clients send it, also without them.
 QUOTED_KEY = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,255})"')
 BARE_KEY = re.compile(r"[A-Za-z0-9._~:/+=-]{1,255}")
@@ -59,35 +53,27 @@ class JobForm:
         return len(self.targets) + len(self.target_uris)
 
 
-async def read_form(
-    request: Request,
-    options: Annotated[FuseOptions, Depends(read_options)],
-    *,
-    source: Annotated[UploadFile | None, File(description="The picture whose face is taken.")] = None,
-    identity: Annotated[str | None, Form(max_length=100, description="Handle of a stored face.")] = None,
-    source_uri: Annotated[
-        str | None, Form(max_length=LONGEST_URI, description="URI of the source, below an allowed folder.")
-    ] = None,
-    target: Annotated[
-        list[UploadFile], File(description="The pictures to change, in order; or one film, told by its content.")
-    ] = [],  # noqa: B006
-    target_uri: Annotated[
-        list[Uri], Form(description="URIs of further pictures, below an allowed folder; their numbers come after.")
-    ] = [],  # noqa: B006
-    leave_out: Annotated[
-        list[StreamKind],
-        Form(description="Kinds of streams of a film that are not copied, because MP4 or MOV cannot hold them."),
-    ] = [],  # noqa: B006
-    webhook: Annotated[
-        str | None, Form(max_length=LONGEST_URI, description="URL that is told when the job has ended.")
-    ] = None,
-    idempotency_key: Annotated[
-        str | None,
-        Header(description="A string in quotation marks: a repeated request with it gets the job of the first one."),
-    ] = None,
-    reference: ReferenceFile = None,
-    reference_similarity: ReferenceSimilarity = REFERENCE_SIMILARITY,
-) -> JobForm:
+class JobFields(FaceForm):
+    """The form of `POST /v1/jobs`."""
+
+    source: UploadFile | None = Field(None, description="The picture whose face is taken.")
+    identity: str | None = Field(None, max_length=100, description="Handle of a stored face.")
+    source_uri: str | None = Field(
+        None, max_length=LONGEST_URI, description="URI of the source, below an allowed folder."
+    )
+    target: list[UploadFile] = Field(
+        [], description="The pictures to change, in order; or one film, told by its content."
+    )
+    target_uri: list[Uri] = Field(
+        [], description="URIs of further pictures, below an allowed folder; their numbers come after."
+    )
+    leave_out: list[StreamKind] = Field(
+        [], description="Kinds of streams of a film that are not copied, because MP4 or MOV cannot hold them."
+    )
+    webhook: str | None = Field(None, max_length=LONGEST_URI, description="URL that is told when the job has ended.")
+
+
+async def read_form(request: Request, fields: JobFields, idempotency_key: str | None) -> JobForm:
     """Read the pictures of a request.
 
     Raises: RequestValidationError; HTTPException 400 for a malformed idempotency key.
@@ -98,22 +84,21 @@ async def read_form(
     for name in ("source", "identity", "source_uri", "reference"):
         if (num_sent := len(sent.getlist(name))) > 1:
             raise build_refusal(name, f"{num_sent} were sent; a job has one")
-    if sum(field is not None for field in (source, identity, source_uri)) != 1:
+    if sum(field is not None for field in (fields.source, fields.identity, fields.source_uri)) != 1:
         raise build_refusal("source", "send one of `source` (a picture), `identity` (a handle) and `source_uri`")
-    if not target and not target_uri:
+    if not fields.target and not fields.target_uri:
         raise build_refusal("target", "send one or more of `target` (a picture) and `target_uri`")
-    check_reference(options, reference)
     return JobForm(
-        cast("list[StoredUpload]", target),
-        cast("StoredUpload | None", source),
-        identity,
-        source_uri,
-        tuple(target_uri),
-        webhook,
+        cast("list[StoredUpload]", fields.target),
+        cast("StoredUpload | None", fields.source),
+        fields.identity,
+        fields.source_uri,
+        tuple(fields.target_uri),
+        fields.webhook,
         key,
-        cast("StoredUpload | None", reference),
-        reference_similarity,
-        tuple(leave_out),
+        cast("StoredUpload | None", fields.reference),
+        fields.reference_similarity,
+        tuple(fields.leave_out),
         frozenset(sent.keys()) | frozenset(request.query_params.keys()),
     )
 

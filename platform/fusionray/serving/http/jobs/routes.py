@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from fusionray.errors import JobEnded, JobNotFinished, KeyReused, Overloaded, QuotaExceeded, StoreFull, UnknownJob
 from fusionray.serving.auth.callers import Caller
-from fusionray.serving.http.forms import find_caller, read_model, read_options
+from fusionray.serving.http.forms import AS_FORM, AS_QUERY, FuseQuery, find_caller
 from fusionray.serving.http.jobs.documents import JobDocument, JobListDocument, describe_job, read_cursor, write_cursor
 from fusionray.serving.http.jobs.films import (
     FILM_CONTENT,
@@ -22,6 +22,7 @@ from fusionray.serving.http.jobs.films import (
     find_film,
 )
 from fusionray.serving.http.jobs.forms import (
+    JobFields,
     JobForm,
     build_job,
     check_uris,
@@ -47,6 +48,10 @@ RESULT_RESPONSE: dict[int | str, dict[str, Any]] = {
     }
 }
 Limit = Annotated[int, Query(ge=1, le=200, description="Largest number of entries of the page.")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(description="A string in quotation marks: a repeated request with it gets the job of the first one."),
+]
 Cursor = Annotated[str | None, Query(max_length=200, description="The `next` of the page before.")]
 
 
@@ -67,11 +72,13 @@ def add_create_route(api: FastAPI, task: FaceFusion) -> None:
         request: Request,
         response: Response,
         *,
-        form: Annotated[JobForm, Depends(read_form)],
-        options: Annotated[FuseOptions, Depends(read_options)],
-        model: Annotated[str | None, Depends(read_model)],
+        fields: Annotated[JobFields, AS_FORM],
+        query: Annotated[FuseQuery, AS_QUERY],
+        idempotency_key: IdempotencyKey = None,
     ) -> Any:
-        started = await start_job(find_caller(request), task, form, options, model)
+        options = fields.read_options(request, query)
+        form = await read_form(request, fields, idempotency_key)
+        started = await start_job(find_caller(request), task, form, options, fields.choose_model(query))
         if isinstance(started, Problem):
             return answer(started)
         response.headers["Location"] = f"/v1/jobs/{started.job}"
