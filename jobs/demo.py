@@ -27,6 +27,8 @@ PICTURE_SIZE = 256
 HTTP_SECONDS = 60.0
 # Three seconds.
 FILM_SIZE, FILM_FRAMES = 512, 75
+# A content and a style that the training has not seen, and their size.
+PAINTED_SEED, PAINTED_SIZE = 99, 256
 
 
 def main() -> int:
@@ -45,29 +47,18 @@ def main() -> int:
 
 
 def run_stages(started: float) -> None:
-    """prepare -> identity encoder -> fusion -> export -> evaluate -> film -> serve -> report."""
-    from fusionray.export.export import ExportConfig, export
+    """prepare -> identity encoder -> fusion -> export -> evaluate -> film -> style -> serve -> report."""
     from fusionray.training.config import TrainConfig
     from fusionray.training.train import train
 
     config = load_config(TrainConfig, file=ROOT / "jobs/presets/demo.yaml", overrides=[f"run.output={OUTPUT}"])
     fusion = train(config)
-    with stage("export", 1, "bundle") as bar:
-        bundle = export(
-            ExportConfig(
-                checkpoint=fusion.checkpoint,
-                output=str(OUTPUT / "bundle"),
-                name="fusionray-demo",
-                licence="Apache-2.0",
-                tracking_uri=fusion.tracking_uri,
-                tracking_run=fusion.tracking_run,
-            )
-        )
-        bar.update()
+    bundle = export_bundle(fusion, OUTPUT / "bundle", "fusionray-demo")
     evaluated = evaluate_bundle(config, bundle.folder)
     parity = bundle.description.parity
     assert parity is not None, "what was exported here was compared with torch"
     fuse_film(str(bundle.folder))
+    painting = paint_picture()
     milliseconds = answer_over_http(str(bundle.folder))
     figures = write_demo_figures(
         evaluated,
@@ -76,12 +67,57 @@ def run_stages(started: float) -> None:
             "train_images": (fusion.images_seen, "images"),
             "images_per_second": (fusion.images_seen / fusion.seconds, "images/s"),
             "parity_difference": (parity.largest_difference, "absolute"),
+            "style_train_seconds": (painting.seconds, "s"),
             "http_milliseconds": (milliseconds, "ms"),
             "total_seconds": (time.monotonic() - started, "s"),
         },
     )
     report(OUTPUT, evaluated.report, figures, fusion)
     tell(figures)
+
+
+def export_bundle(trained: Any, folder: Path, name: str) -> Any:
+    """Export what was trained into a folder."""
+    from fusionray.export.export import ExportConfig, export
+
+    with stage("export", 1, "bundle") as bar:
+        bundle = export(
+            ExportConfig(
+                checkpoint=trained.checkpoint,
+                output=str(folder),
+                name=name,
+                licence="Apache-2.0",
+                tracking_uri=trained.tracking_uri,
+                tracking_run=trained.tracking_run,
+            )
+        )
+        bar.update()
+    return bundle
+
+
+def paint_picture() -> Any:
+    """Train the second family for a minute, and paint a rendered content in a rendered style; return the training."""
+    from fusionray.cli import main as run_verb
+    from fusionray.data.synthetic.pictures import draw_contents, draw_style
+    from fusionray.faces.decode import encode_image
+    from fusionray.training.config import TrainConfig
+    from fusionray.training.train import train
+
+    place = OUTPUT / "style"
+    trained = train(
+        load_config(TrainConfig, file=ROOT / "jobs/presets/demo-style.yaml", overrides=[f"run.output={place}"])
+    )
+    bundle = export_bundle(trained, place / "bundle", "fusionray-demo-style")
+    drawn = {
+        "content": next(iter(draw_contents(PAINTED_SEED, [0], PAINTED_SIZE))),
+        "style": draw_style(PAINTED_SEED, 0, PAINTED_SIZE),
+    }
+    for name, picture in drawn.items():
+        (OUTPUT / f"{name}.png").write_bytes(encode_image(picture))
+    places = [str(OUTPUT / f"{name}.png") for name in ("content", "style", "stylised")]
+    if run_verb(["stylize", *places, "--bundle", str(bundle.folder)]) != 0:
+        raise ValueError("the picture could not be painted; see the line above")
+    return trained
 
 
 def evaluate_bundle(config: Any, bundle: Path) -> Any:
@@ -199,14 +235,21 @@ def report(folder: Path, evaluation: Any, figures: Any, fusion: Any) -> None:
     losses = {
         f"loss_{name}": metric_history(fusion.tracking_uri, fusion.tracking_run, f"loss_{name}") for name in names
     }
-    shown = {"source": "Source", "target": "Target", "fused": "The target with the source's identity, pasted back"}
-    answer = [
-        PageImage(name, f"{name} picture", (folder / f"{name}.png").read_bytes(), words)
-        for name, words in shown.items()
-    ]
+
+    def show(words_by_name: dict[str, str]) -> list[PageImage]:
+        return [
+            PageImage(name, f"{name} picture", (folder / f"{name}.png").read_bytes(), words)
+            for name, words in words_by_name.items()
+        ]
+
+    answer = show(
+        {"source": "Source", "target": "Target", "fused": "The target with the source's identity, pasted back"}
+    )
+    painted = show({"content": "Content", "style": "Style", "stylised": "The content, painted in the style"})
     strip = PageImage("film", "frames of the film before and after", (folder / "film" / "strip.png").read_bytes())
     later = (
         PageSection("A film, before and after", [strip], "fused.mp4, with its sound; film/report.html has more."),
+        PageSection("A picture in the style of another", painted, "The second family, style transfer.", columns=True),
         PageSection("The answer over HTTP", answer, "Two people that the model never saw.", columns=True),
         PageSection("Losses over the images seen", draw_curves(losses), columns=True),
         *evaluation.later,
@@ -221,8 +264,8 @@ def tell(figures: Any) -> None:
     print(write_text(figures))
     print(
         f"""
-Made in {OUTPUT.relative_to(ROOT)}/: report.html, grid.png, fused.png, fused.mp4, figures.json, bundle/, mlflow.db;
-and in evaluation/ the scores of every pair
+Made in {OUTPUT.relative_to(ROOT)}/: report.html, grid.png, fused.png, fused.mp4, stylised.png, figures.json, bundle/,
+mlflow.db; in evaluation/ the scores of every pair, in style/ the second family
 
 Next, on your own pictures (FACES/<person>/<picture>):
   .venv/bin/fusionray prepare FACES runs/mine/shards

@@ -66,6 +66,20 @@ def test_a_picture_is_bytes_a_path_or_an_open_file(
         ]
 
 
+def test_styles_are_sent_with_their_weights(server: RecordingServer, client: FusionClient) -> None:
+    server.answers += [FUSED]
+    client.stylize(b"town", [b"ink", b"oil"], weights=[0.7, 0.3], strength=0.5, picture_format="png")
+    assert server.requests[0].path == "/v1/stylize"
+    assert [(part.name, part.data) for part in server.requests[0].read_form()] == [
+        ("content", b"town"),
+        ("style", b"ink"),
+        ("style", b"oil"),
+        ("weights", b"0.700000,0.300000"),
+        ("strength", b"0.500000"),
+        ("format", b"png"),
+    ]
+
+
 def test_a_picture_that_cannot_be_read_is_named(client: FusionClient, tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match=r"none\.jpg: No such file"):
         client.fuse(tmp_path / "none.jpg", b"beach")

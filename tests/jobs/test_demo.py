@@ -49,7 +49,7 @@ def build_evaluated() -> Report:
 
 
 def test_the_report_shows_pairs_the_answer_losses_and_goals_before_its_tables(tmp_path: Path) -> None:
-    for seed, name in enumerate(("source", "target", "fused")):
+    for seed, name in enumerate(("source", "target", "fused", "content", "style", "stylised")):
         (tmp_path / f"{name}.png").write_bytes(encode_image(draw_person(seed, 64)))
     (tmp_path / "film").mkdir()
     (tmp_path / "film" / "strip.png").write_bytes(encode_image(draw_person(5, 64)))
@@ -71,10 +71,17 @@ def test_the_report_shows_pairs_the_answer_losses_and_goals_before_its_tables(tm
     assert "fusionray demo" in shape.text
     places = [page.index(words) for words in ("1 of 1 goals hold", "Examples", "Best, median", "Figures and goals")]
     places += [
-        page.index(words) for words in ("A film, before and after", "The answer over HTTP", "Losses over", "<table")
+        page.index(words)
+        for words in (
+            "A film, before and after",
+            "A picture in the style",
+            "The answer over HTTP",
+            "Losses over",
+            "<table",
+        )
     ]
     assert places == sorted(places)
-    assert len(shape.pictures) == 1 + 3 * 3 + 1 + 3
+    assert len(shape.pictures) == 1 + 3 * 3 + 1 + 3 + 3
     assert shape.words_of("truth over the images seen")
     assert not shape.words_of("mask over the images seen"), "what was not logged has no empty frame"
     assert "Rank 1 of 12: SSIM to the true fusion 0.900 (+0.300 over the target), cosine to source 0.800" in shape.text

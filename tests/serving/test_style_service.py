@@ -1,44 +1,117 @@
-"""A bundle of another family behind the service."""
+"""Style transfer behind the service, beside face fusion."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import numpy as np
+import PIL.Image
 import pytest
+from PIL import ImageCms
 from ray import serve
 
 from fusionray.bundle.bundle import read_bundle
+from fusionray.client import FusionClient
 from fusionray.environment import KEY_VARIABLE, ROOT_VARIABLE
 from fusionray.faces.decode import ImageLimits, decode_image, encode_image
+from fusionray.faces.face import Image
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.tasks import open_runner
 from fusionray.safety.verify import verify
 from fusionray.serving.application import run
-from fusionray.serving.config import ModelConfig, ServeConfig
+from fusionray.serving.config import ModelConfig, ServeConfig, StageConfig
+from tests.support.pictures import draw_person
+from tests.support.serving import encode
+from tests.support.tiny_bundle import write_tiny_bundle
+
+STYLES = ("style", "style_2")
+ANY_SIZE = ImageLimits(min_side=1)
+PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+SHAPES = {"content": (45, 62, 3), "style": (40, 40, 3), "style_2": (33, 70, 3)}
+
+
+@pytest.fixture(scope="module")
+def pictures() -> dict[str, Image]:
+    return {
+        name: np.random.default_rng(number).integers(0, 256, shape, dtype=np.uint8)
+        for number, (name, shape) in enumerate(SHAPES.items())
+    }
+
+
+@pytest.fixture(scope="module")
+def client(style_folder: Path, tmp_path_factory: pytest.TempPathFactory, no_service: None) -> Iterator[FusionClient]:
+    """A client of a service that has two families side by side."""
+    place, port = tmp_path_factory.mktemp("styles"), find_free_port()
+    faces = write_tiny_bundle(place / "bundle")
+    models = (
+        ModelConfig(name="faces", bundle=str(faces.folder)),
+        ModelConfig(name="paint", bundle=str(style_folder / "bundle")),
+    )
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv(KEY_VARIABLE, raising=False)
+        environment.setenv(ROOT_VARIABLE, str(place))
+        run(ServeConfig(models=models, ingress=StageConfig(num_replicas=1, cpus=1)), port=port, blocking=False)
+    try:
+        with FusionClient(f"http://127.0.0.1:{port}") as client:
+            yield client
+    finally:
+        serve.shutdown()
 
 
 @pytest.mark.slow(seconds=30)
-@pytest.mark.usefixtures("no_service")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
-def test_a_bundle_of_style_transfer_is_served_without_code_of_its_own(
-    style_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_content_is_painted_in_a_mixture_of_styles(
+    client: FusionClient, style_folder: Path, pictures: dict[str, Image]
 ) -> None:
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
-    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
-    port, bundle = find_free_port(), read_bundle(str(style_folder / "bundle"))
-    shapes = {"content": (45, 62, 3), "style": (40, 40, 3)}
-    pictures = {
-        name: np.random.default_rng(len(name)).integers(0, 256, shape, dtype=np.uint8) for name, shape in shapes.items()
-    }
-    run(ServeConfig(models=(ModelConfig(bundle=str(bundle.folder)),)), port=port, blocking=False)
-    try:
-        files = {name: encode_image(picture, "png") for name, picture in pictures.items()}
-        answer = httpx.post(f"http://127.0.0.1:{port}/v1/style_transfer", files=files, timeout=60)
-    finally:
-        serve.shutdown()
-    assert answer.status_code == 200, answer.text
-    assert verify(answer.content).holds
-    made = decode_image(answer.content, ImageLimits(min_side=1))
-    np.testing.assert_array_equal(made, open_runner(bundle).run(pictures))
+    runner = open_runner(read_bundle(str(style_folder / "bundle")))
+    files = {name: encode_image(picture, "png") for name, picture in pictures.items()}
+    plain = client.stylize(files["content"], files["style"])
+    mixed = client.stylize(
+        files["content"], [files[name] for name in STYLES], weights=[0.2, 0.8], strength=0.7, model="paint"
+    )
+    for answer, wanted in (
+        (plain, runner.run({name: pictures[name] for name in ("content", "style")})),
+        (mixed, runner.run(pictures, weights=[0.2, 0.8], strength=0.7)),  # type: ignore[call-arg]
+    ):
+        assert verify(answer.data).holds
+        np.testing.assert_array_equal(decode_image(answer.data, ANY_SIZE), wanted)
+    assert np.abs(decode_image(plain.data, ANY_SIZE).astype(int) - decode_image(mixed.data, ANY_SIZE)).max() > 10
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
+def test_the_answer_has_the_profile_of_the_content_and_faces_are_fused_beside(
+    client: FusionClient, pictures: dict[str, Image]
+) -> None:
+    content, style = (io.BytesIO() for _ in range(2))
+    PIL.Image.fromarray(pictures["content"]).save(content, "JPEG", icc_profile=PROFILE)
+    PIL.Image.fromarray(pictures["style"]).save(style, "PNG")
+    answer = client.stylize(content.getvalue(), style.getvalue())
+    with PIL.Image.open(io.BytesIO(answer.data)) as made:
+        assert (made.format, made.info["icc_profile"]) == ("JPEG", PROFILE)
+    assert client.fuse(encode(draw_person(1), "PNG"), encode(draw_person(2), "PNG")).boxes
+    assert {model.task for model in client.list_models()} == {None, "style_transfer"}
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"strength": "1.5"}, "strength"),
+        ({"weights": "1,2"}, "weights: 2 weights for 1 styles"),
+        ({"weights": "0"}, "not all 0"),
+        ({"weights": "-1"}, "weights"),
+        ({"model": "faces"}, "faces"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
+def test_what_cannot_be_painted_is_refused(
+    client: FusionClient, pictures: dict[str, Image], fields: dict[str, str], wanted: str
+) -> None:
+    files = {name: encode_image(pictures[name], "png") for name in ("content", "style")}
+    answer = httpx.post(f"{client.connection.url}/v1/stylize", files=files, data=fields, timeout=60)
+    assert answer.status_code == 422, answer.text
+    assert wanted in answer.json()["detail"]

@@ -36,6 +36,11 @@ MODELS = [
         "runtime": "onnxruntime", "precision": "int8", "default": False,
     },
 ]  # fmt: skip
+STYLE_MODEL = {
+    "name": "style-small", "task": "style_transfer", "inputs": ["content", "style"], "size": 256, "bundle": "9c" * 32,
+    "licence": "Apache-2.0", "provider": "CPUExecutionProvider", "providers": ["CPUExecutionProvider"], "threads": 2,
+    "runtime": "onnxruntime", "precision": "fp32", "default": False,
+}  # fmt: skip
 TIMING = "decode;dur=8.4, detect;dur=21.7, read;dur=12.9, queue;dur=3.1, fuse;dur=143.2, paste;dur=9.6, encode;dur=17.5, total;dur=216.4"  # noqa: E501
 EXPIRES_AT = "2031-05-06T07:08:09Z"
 
@@ -59,6 +64,7 @@ class StandIn:
     consent: str | None = None
     ready: bool = True
     provenance: str | None = "c2pa"
+    models: tuple[dict[str, object], ...] = tuple(MODELS)
     problem: Problem | None = None
     # While it is cleared, a fusion waits.
     go_on: threading.Event = field(default_factory=threading.Event)
@@ -70,7 +76,8 @@ class StandIn:
 
     def routes(self) -> list[BaseRoute]:
         return [
-            Route("/v1/models", self.models),
+            Route("/v1/models", self.list_models),
+            Route("/v1/stylize", self.stylize, methods=["POST"]),
             Route("/v1/fuse", self.fuse, methods=["POST"]),
             Route("/v1/identities", self.keep, methods=["POST"]),
             Route("/v1/identities", self.forget, methods=["DELETE"]),
@@ -80,13 +87,14 @@ class StandIn:
         if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
             raise Refusal(Problem(401, "unauthorized", "API key needed", "this service wants an API key"))
 
-    async def models(self, request: Request) -> Response:
+    async def list_models(self, request: Request) -> Response:
         self.check(request)
         if not self.ready:
             raise Refusal(Problem(503, "not_ready", "Not available now", "the model is not loaded yet"))
-        return JSONResponse({"models": MODELS})
+        return JSONResponse({"models": self.models})
 
-    async def fuse(self, request: Request) -> Response:
+    async def receive(self, request: Request) -> tuple[dict[str, str], dict[str, tuple[str, bytes]]]:
+        """Read the fields and files of a form, and answer as the script says."""
         self.check(request)
         async with request.form() as form:
             fields = {name: value for name, value in form.items() if isinstance(value, str)}
@@ -100,6 +108,19 @@ class StandIn:
             await asyncio.sleep(0.01)
         if self.problem is not None:
             raise Refusal(self.problem)
+        return fields, files
+
+    async def stylize(self, request: Request) -> Response:
+        """Turn the content upside down."""
+        fields, files = await self.receive(request)
+        painted = read_picture("content", files["content"][1])[::-1]
+        read_picture("style", files["style"][1])
+        picture_format = fields.get("format", "png")
+        headers = {"X-FusionRay-Model": "style-small", "X-FusionRay-Provenance": "c2pa", "Server-Timing": "run;dur=5"}
+        return Response(encode(painted, picture_format), headers=headers, media_type=f"image/{picture_format}")
+
+    async def fuse(self, request: Request) -> Response:
+        fields, files = await self.receive(request)
         if self.consent is not None and fields.get("consent") != self.consent:
             raise Refusal(Problem(403, "consent_missing", "Consent needed", "this service wants a consent token"))
         if "identity" in fields:
@@ -151,13 +172,13 @@ class StandIn:
 
 
 def read_picture(role: str, data: bytes) -> Picture:
-    assert role in {"source", "target"}
+    assert role in {"source", "target", "content", "style"}
     try:
         picture = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     except UnidentifiedImageError:
         detail = f"{role} picture: no kind of picture that is known here"
         raise Refusal(Problem(415, "not_an_image", "Not a picture", detail, picture=role)) from None
-    if picture.shape == draw_empty().shape:
+    if role in {"source", "target"} and picture.shape == draw_empty().shape:
         detail = f"no face was found in the {role} picture"
         raise Refusal(Problem(422, "no_face", "No face found", detail, picture=role))
     return picture

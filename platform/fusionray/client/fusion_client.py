@@ -114,6 +114,28 @@ class FusionClient:
         path = f"/v1/{quote(task, safe='')}"
         return read_made_picture(self.connection.send("POST", path, files=[*parts, *write_options(**options)]))
 
+    def stylize(
+        self,
+        content: PictureInput,
+        styles: PictureInput | list[PictureInput],
+        *,
+        weights: Sequence[float] | None = None,
+        strength: float = 1.0,
+        **options: Unpack[PictureOptions],
+    ) -> MadePicture:
+        """Paint a content in the style of other pictures.
+
+        Several styles are mixed with `weights`, one for each, or equally. `strength`: 0 (the content's own style) to 1.
+        """
+        mixed = styles if isinstance(styles, list) else [styles]
+        fields = {
+            "weights": None if weights is None else ",".join(f"{weight:.6f}" for weight in weights),
+            "strength": f"{strength:.6f}",
+        }
+        parts = [write_picture("content", content), *(write_picture("style", style) for style in mixed)]
+        parts += [*write_fields(fields), *write_options(**options)]
+        return read_made_picture(self.connection.send("POST", "/v1/stylize", files=parts))
+
     def find_faces(self, target: PictureInput, *, reference: PictureInput | None = None) -> FoundFaces:
         """Find the faces of a picture, and compare them with the largest one of `reference`."""
         parts = [write_picture("target", target)]

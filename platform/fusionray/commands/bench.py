@@ -7,6 +7,9 @@ of `fusionray.benchmarks`, and prints its figures; the benchmark itself writes i
 from __future__ import annotations
 
 import argparse
+import functools
+import signal
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fusionray.commands.parser import Parser, Verbs, add_settings, add_verb, set_run
@@ -46,7 +49,7 @@ def add_bench_start(benchmarks: Verbs) -> None:
     )
     add_output_options(parser)
     add_settings(parser, cluster=False)
-    set_run(parser, run_bench_start)
+    set_run(parser, ending_cleanly(run_bench_start))
 
 
 def add_bench_faces(benchmarks: Verbs) -> None:
@@ -60,7 +63,7 @@ def add_bench_faces(benchmarks: Verbs) -> None:
     )
     add_output_options(parser)
     add_settings(parser, cluster=False)
-    set_run(parser, run_bench_faces)
+    set_run(parser, ending_cleanly(run_bench_faces))
 
 
 def add_bench_train(benchmarks: Verbs) -> None:
@@ -78,7 +81,7 @@ def add_bench_train(benchmarks: Verbs) -> None:
     add_output_options(parser)
     parser.add_argument("--engine-only", action="store_true", help="skip the parts that need Ray")
     add_settings(parser)
-    set_run(parser, run_bench_train)
+    set_run(parser, ending_cleanly(run_bench_train))
 
 
 def add_bench_recovery(benchmarks: Verbs) -> None:
@@ -92,7 +95,7 @@ def add_bench_recovery(benchmarks: Verbs) -> None:
     )
     add_output_options(parser)
     add_settings(parser)
-    set_run(parser, run_bench_recovery)
+    set_run(parser, ending_cleanly(run_bench_recovery))
 
 
 def add_bench_serve(benchmarks: Verbs) -> None:
@@ -109,7 +112,7 @@ def add_bench_serve(benchmarks: Verbs) -> None:
     )
     add_output_options(parser)
     add_settings(parser, cluster=False)
-    set_run(parser, run_bench_serve)
+    set_run(parser, ending_cleanly(run_bench_serve))
 
 
 def add_bench_video(benchmarks: Verbs) -> None:
@@ -128,7 +131,7 @@ def add_bench_video(benchmarks: Verbs) -> None:
     )
     add_output_options(parser)
     add_settings(parser, cluster=False)
-    set_run(parser, run_bench_video)
+    set_run(parser, ending_cleanly(run_bench_video))
 
 
 def add_bench_style(benchmarks: Verbs) -> None:
@@ -142,7 +145,7 @@ def add_bench_style(benchmarks: Verbs) -> None:
     )
     add_output_options(parser)
     add_settings(parser, cluster=False)
-    set_run(parser, run_bench_style)
+    set_run(parser, ending_cleanly(run_bench_style))
 
 
 def add_output_options(parser: Parser) -> None:
@@ -151,6 +154,17 @@ def add_output_options(parser: Parser) -> None:
         "--output", metavar="DIR", required=True, help="folder of figures.json, report.html, report.md and charts"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of the table")
+
+
+def ending_cleanly(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
+    """Let SIGTERM end a benchmark as Ctrl-C does: its servers and clusters end, too, instead of staying behind."""
+
+    @functools.wraps(run)
+    def run_and_end(options: argparse.Namespace) -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        run(options)
+
+    return run_and_end
 
 
 def run_bench_start(options: argparse.Namespace) -> None:

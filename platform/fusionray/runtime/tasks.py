@@ -45,7 +45,9 @@ class Runner(Protocol):
     def run(self, pictures: Mapping[str, Image]) -> Image:
         """Make one picture from `pictures`, which holds one picture for each name in `inputs`.
 
-        All pictures are uint8 RGB [H, W, 3]. Inputs may have any size; the runner decides the size of the output.
+        All pictures are uint8 RGB [H, W, 3]. Inputs may have any size; the runner decides the size of the output. A
+        runner may take further pictures, and settings of a picture by keyword, each with a default; its served task
+        knows them.
 
         Raises: ImageRejected if a picture cannot be used; KeyError if one is not given.
         """

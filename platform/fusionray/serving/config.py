@@ -182,8 +182,12 @@ class LimitConfig(Section):
         "read, and are answered 503 after body_timeout_seconds.",
         json_schema_extra=in_unit("bytes"),
     )
-    max_pixels: int = Field(
-        default=25_000_000, ge=1024, description="Largest picture; larger ones are answered 413 without being decoded."
+    max_pixels: int | None = Field(
+        default=None,
+        ge=1024,
+        description="Largest picture; larger ones are answered 413 without being decoded; null: what decoded_bytes "
+        "hold, 89 megapixels of a JPEG and 38 to 53 of others in 1 GiB.",
+        json_schema_extra=in_unit("pixels"),
     )
     max_video_bytes: int = Field(
         default=2 * 2**30,
@@ -200,10 +204,11 @@ class LimitConfig(Section):
         description="Most frames of a film, an hour of 30 a second by default; longer ones are answered 413.",
         json_schema_extra=in_unit("frames"),
     )
-    decoded_bytes: int = Field(
-        default=2**30,
+    decoded_bytes: int | None = Field(
+        default=None,
         ge=2**20,
-        description="Memory for decoded pictures in a replica; further requests wait until theirs is free.",
+        description="Memory for decoded pictures in a replica; further requests wait until theirs is free; null: a "
+        "quarter of what is free when the replica starts, at most 1 GiB.",
         json_schema_extra=in_unit("bytes"),
     )
     max_batch_targets: int = Field(default=32, ge=1, description="Targets of one batch; jobs take more.")

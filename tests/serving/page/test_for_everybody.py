@@ -133,7 +133,7 @@ def test_landmarks_and_headings_describe_the_page(open_page: OpenPage, pictures:
         ("banner", None),
         ("main", None),
         ("contentinfo", None),
-        ("form", "What to fuse"),
+        ("form", "What to make"),
         ("region", "Result"),
     ):
         expect(page.get_by_role(role, name=name)).to_have_count(1)
@@ -170,7 +170,7 @@ MEASURE_CONTRAST = """() => {
     const texts = seen.filter(speaks).map((element) => [contrast(parse(getComputedStyle(element).color), ground(element)), element.outerHTML.slice(0, 90)]);
     const edges = seen.filter((element) => element.matches("select, .segments, .drop:not(.filled), .quiet, #key")).map((element) =>
         [contrast(parse(getComputedStyle(element).borderTopColor), ground(element.parentElement)), element.outerHTML.slice(0, 90)]);
-    const ring = document.querySelector("#fuse");
+    const ring = document.querySelector("#make");
     ring.focus({ focusVisible: true });
     edges.push([contrast(parse(getComputedStyle(ring).outlineColor), ground(ring.parentElement)), "focus ring"]);
     return { texts, edges };

@@ -223,7 +223,7 @@ def test_the_page_says_how_the_picture_was_made(
         "c2pa; test-key": ("A signed statement in the file (C2PA) says so.", "C2PA, test key"),
         None: ("The file carries no signed statement of that.", "not signed"),
     }[provenance]
-    expect(region).to_contain_text("This picture was made by AI; its face is not a photograph.")
+    expect(region).to_contain_text("This picture was made by AI; it is not a photograph.")
     expect(region).to_contain_text(says)
     expect(page.locator("#made-provenance")).to_have_text(kind)
     expect(page.locator("#made-model")).to_have_text("paired-128")

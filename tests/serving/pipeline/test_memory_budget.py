@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fusionray.errors import ImageRejected
 from fusionray.faces.decode import encode_image
 from fusionray.serving.application import run
 from fusionray.serving.config import LimitConfig, ModelConfig, ServeConfig, StageConfig
 from fusionray.serving.pipeline.memory_budget import BYTES_PER_PIXEL, MemoryBudget, estimate_bytes
+from fusionray.serving.pipeline.picture_codec import PictureCodec
 from tests.support.malformed_pictures import bombs, save
 from tests.support.pictures import draw_person
 from tests.support.serving import encode
@@ -53,6 +55,22 @@ def test_memory_is_estimated_from_the_header() -> None:
     assert estimate_bytes(write_png(40, 30)) == 1200 * BYTES_PER_PIXEL["png"]
     assert estimate_bytes(b"P5 40 30 255\n") == 1200 * BYTES_PER_PIXEL["netpbm"]
     assert estimate_bytes(b"no picture") == 0
+
+
+@pytest.mark.filterwarnings("ignore:outputs are signed with a generated TEST KEY")
+def test_the_largest_picture_follows_from_the_memory_unless_it_is_set() -> None:
+    def open_codec(**limits: int) -> PictureCodec:
+        limits = {"decoded_bytes": 2**20, **limits}
+        return PictureCodec(ServeConfig(models=(ModelConfig(bundle="b"),), limits=LimitConfig(**limits)))
+
+    small, large = write_png(200, 200), write_png(300, 200)
+    assert open_codec().decode(small).shape == (200, 200, 3)
+    with pytest.raises(ImageRejected, match=r"take 1\.1 MiB of memory; 1\.0 MiB are the limit") as refused:
+        open_codec().decode(large)
+    assert refused.value.reason == "too_large"
+    assert open_codec(max_pixels=10**6).decode(large).shape == (200, 300, 3)
+    with pytest.raises(ImageRejected, match="1024 pixels"):
+        open_codec(max_pixels=1024).decode(small)
 
 
 def test_work_waits_in_order_until_its_memory_is_free() -> None:

@@ -15,15 +15,20 @@ STRIDE = 4
 def mix_styles(styles: Sequence[FloatArray], weights: Sequence[float] | None = None) -> FloatArray:
     """Average encoded styles [L] with weights, by default equal ones, which are divided by their sum.
 
-    Raises: ValueError if weights are negative, all 0, or not as many as styles.
+    Raises: ValueError as `check_weights`.
     """
     chosen = np.asarray([1.0] * len(styles) if weights is None else weights, np.float32)
-    if len(chosen) != len(styles) or not len(styles):
-        raise ValueError(f"{len(chosen)} weights for {len(styles)} styles; give one for each style")
-    if not (np.isfinite(chosen).all() and (chosen >= 0).all() and chosen.sum() > 0):
-        raise ValueError(f"weights {', '.join(f'{weight:g}' for weight in chosen)}: must be at least 0, and not all 0")
+    check_weights(chosen.tolist(), len(styles))
     mixed: FloatArray = np.tensordot(chosen / chosen.sum(), np.stack(styles), axes=1)
     return mixed
+
+
+def check_weights(weights: Sequence[float], num_styles: int) -> None:
+    """Raise ValueError if weights are negative, all 0, or not as many as styles."""
+    if len(weights) != num_styles or not num_styles:
+        raise ValueError(f"{len(weights)} weights for {num_styles} styles; give one for each style")
+    if not (np.isfinite(weights).all() and min(weights) >= 0 and sum(weights) > 0):
+        raise ValueError(f"weights {', '.join(f'{weight:g}' for weight in weights)}: must be at least 0, and not all 0")
 
 
 def check_strength(strength: float) -> None:

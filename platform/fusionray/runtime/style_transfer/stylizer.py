@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -30,6 +31,7 @@ from fusionray.runtime.style_transfer.tiles import pad_picture
 WHOLE_PIXELS = 4_000_000
 # Memory that painting a picture as a whole takes at most, for each of its pixels (measured: 480, on ONNX Runtime).
 BYTES_PER_PIXEL = 512
+AnyPicture = TypeVar("AnyPicture")
 # Of pictures the models take any height and width.
 ANY_PICTURE = (3, 0, 0)
 
@@ -121,9 +123,9 @@ class Stylizer:
 
 
 class StyleTransferRunner:
-    """Runner of the task style transfer: paint `content` in the style of `style`. Thread-safe."""
+    """Runner of the task style transfer: paint `content` in the style of `style`, and of further ones. Thread-safe."""
 
-    inputs = ("style", "content")
+    inputs = ("content", "style")
 
     def __init__(
         self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
@@ -139,12 +141,24 @@ class StyleTransferRunner:
         """Run both models once, so that lazy allocation does not slow the first request."""
         self.stylizer.warm_up()
 
-    def run(self, pictures: Mapping[str, Image]) -> Image:
-        """Return `content` in the style of `style`: uint8 RGB [H, W, 3], the size of `content`.
+    def run(
+        self, pictures: Mapping[str, Image], *, weights: Sequence[float] | None = None, strength: float = 1.0
+    ) -> Image:
+        """Return `content` in the style of all other pictures, `style` and those that `name_pictures` names.
 
-        Raises: KeyError if one of them is not given.
+        It is uint8 RGB [H, W, 3], of the size of `content`. `weights` and `strength` as in `Stylizer.stylize`.
+
+        Raises: KeyError without `content` or `style`; ValueError, ImageRejected as `Stylizer.stylize`.
         """
-        return self.stylizer.stylize(pictures["content"], [pictures["style"]])
+        first = [pictures["style"]]
+        others = [picture for name, picture in pictures.items() if name not in self.inputs]
+        return self.stylizer.stylize(pictures["content"], first + others, weights=weights, strength=strength)
+
+
+def name_pictures(content: AnyPicture, styles: Sequence[AnyPicture]) -> dict[str, AnyPicture]:
+    """Name pictures, decoded or not, as the runner takes them: content, style, style_2, style_3 and so on."""
+    names = ["style", *(f"style_{number}" for number in range(2, len(styles) + 1))]
+    return {"content": content, **dict(zip(names, styles, strict=True))}
 
 
 def style_length(bundle: Bundle) -> int:

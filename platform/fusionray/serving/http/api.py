@@ -9,13 +9,14 @@ from fastapi import FastAPI, Response
 from starlette.responses import PlainTextResponse
 
 from fusionray import __version__
-from fusionray.bundle.description import FACE_FUSION
+from fusionray.bundle.description import FACE_FUSION, STYLE_TRANSFER
 from fusionray.serving.auth.key_admin import KeyAdmin
 from fusionray.serving.http.answers import Status
 from fusionray.serving.http.metrics_page import CONTENT_TYPE, collect_metrics
 from fusionray.serving.http.openapi import complete_document, problems
 from fusionray.serving.http.responses import add_problem_handlers, answer
 from fusionray.serving.http.routes_keys import add_key_routes, add_usage_route
+from fusionray.serving.http.static_page import page_routes
 from fusionray.serving.schema import AnyModelList, ModelList
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ def build_api(ingress: Ingress) -> FastAPI:
     add_problem_handlers(api)
     for task in ingress.tasks.values():
         task.add_routes(api)
+    if set(ingress.tasks) & {FACE_FUSION, STYLE_TRANSFER}:
+        # The web page has a tab for each of them.
+        api.router.routes.extend(page_routes())
     add_facts(api, ingress)
     add_usage_route(api, ingress.requests)
     file = ingress.config.keys.file

@@ -6,14 +6,18 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from fusionray.serving.http.problems import INTERNAL_ERROR
+from fusionray.serving.pipeline.request_service import PictureRequest
 from fusionray.serving.schema import PROBLEM_TYPE, FuseReply, PictureReply, Problem
+
+if TYPE_CHECKING:
+    from fusionray.serving.tasks.pictures import PictureTask
 
 logger = logging.getLogger("ray.serve")
 
@@ -28,6 +32,18 @@ def answer(problem: Problem) -> Response:
 def answer_picture(reply: PictureReply) -> Response:
     """Turn a picture into a response."""
     return Response(reply.data, 200, describe_reply(reply), reply.media_type)
+
+
+async def answer_request(task: PictureTask, request: PictureRequest) -> Response:
+    """Make one picture, counted against the limits of the caller's key, and turn it into a response."""
+    admitted = await task.requests.admit(request.caller, 1)
+    if isinstance(admitted, Problem):
+        return answer(admitted)
+    reply = await task.make(request)
+    if isinstance(reply, Problem):
+        task.requests.refund(admitted, 1)
+        return answer(reply)
+    return answer_picture(reply)
 
 
 def describe_reply(reply: PictureReply) -> dict[str, str]:

@@ -11,9 +11,8 @@ from pydantic import Field, create_model
 from fusionray.errors import BundleInvalid
 from fusionray.serving.http.forms import AS_FORM, AS_QUERY, PictureForm, PictureQuery, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
-from fusionray.serving.http.responses import answer, answer_picture, picture_responses
+from fusionray.serving.http.responses import answer_request, picture_responses
 from fusionray.serving.pipeline.request_service import PictureRequest
-from fusionray.serving.schema import Problem
 
 if TYPE_CHECKING:
     from fusionray.serving.tasks.pictures import PictureTask
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 MADE = picture_responses("The picture that was made, signed")
 # Fields of forms that are not pictures, and routes that no task may take.
 OPTION_FIELDS = frozenset({"model", "format", "mark", "consent"})
-OTHER_ROUTES = frozenset({"batches", "faces", "fuse", "identities", "jobs", "keys", "models", "usage"})
+OTHER_ROUTES = frozenset({"batches", "faces", "fuse", "identities", "jobs", "keys", "models", "stylize", "usage"})
 
 
 def check_names(task: str, inputs: Sequence[str]) -> None:
@@ -45,17 +44,9 @@ def add_picture_route(api: FastAPI, task: PictureTask) -> None:
     async def make(
         request: Request, query: Annotated[PictureQuery, AS_QUERY], form: Annotated[PictureForm, AS_FORM]
     ) -> Response:
-        caller = find_caller(request)
         options, model = form.read_picture_options(request, query), form.choose_model(query)
         pictures = {name: await getattr(form, field).read() for field, name in name_fields(task.inputs).items()}
-        admitted = await task.requests.admit(caller, 1)
-        if isinstance(admitted, Problem):
-            return answer(admitted)
-        reply = await task.make(PictureRequest(task.name, caller, pictures, options, model))
-        if isinstance(reply, Problem):
-            task.requests.refund(admitted, 1)
-            return answer(reply)
-        return answer_picture(reply)
+        return await answer_request(task, PictureRequest(task.name, find_caller(request), pictures, options, model))
 
     # The fields of its form depend on the task; annotations are strings here and could not name a local class.
     make.__annotations__["form"] = Annotated[build_form(task.name, task.inputs), AS_FORM]

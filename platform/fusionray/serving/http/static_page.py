@@ -17,6 +17,9 @@ FILES = {
     "/page/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/page/api.js": ("api.js", "text/javascript; charset=utf-8"),
+    "/page/state.js": ("state.js", "text/javascript; charset=utf-8"),
+    "/page/wells.js": ("wells.js", "text/javascript; charset=utf-8"),
+    "/page/tasks.js": ("tasks.js", "text/javascript; charset=utf-8"),
     "/page/result.js": ("result.js", "text/javascript; charset=utf-8"),
     "/page/favicon.svg": ("favicon.svg", "image/svg+xml"),
 }

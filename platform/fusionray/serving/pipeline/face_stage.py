@@ -100,7 +100,7 @@ class FaceStage:
         self.identities = open_store(config.identities)
         self.codec = PictureCodec(config)
         self.sources = SourceFaces(self.codec, self.policy, self.identities)
-        self.budget = MemoryBudget(config.limits.decoded_bytes)
+        self.budget = MemoryBudget(self.codec.decoded_bytes)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, here and in the generator stage, and describe what it runs on."""

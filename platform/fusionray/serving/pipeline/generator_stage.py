@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -54,8 +55,13 @@ class GeneratorService(Protocol):
         """Load a version of another task, warm it up, and describe what it runs on."""
         ...
 
-    async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
-        """Make a picture of the named pictures, of any size; return it and the seconds that they waited."""
+    async def run(
+        self, version: ModelVersion, pictures: dict[str, Image], settings: Mapping[str, Any]
+    ) -> tuple[Image, float]:
+        """Make a picture of the named pictures, of any size; return it and the seconds that they waited.
+
+        `settings` are those of the runner for this picture.
+        """
         ...
 
 
@@ -144,7 +150,7 @@ class LoadedRunner:
             **describe_model(version, bundle.description, self.runner.report),
         )
 
-    async def run(self, pictures: dict[str, Image]) -> tuple[Image, float]:
+    async def run(self, pictures: dict[str, Image], settings: Mapping[str, Any]) -> tuple[Image, float]:
         """Make a picture in one of the threads; return it and the seconds that the request waited.
 
         Raises: Overloaded if too many requests wait already.
@@ -155,7 +161,8 @@ class LoadedRunner:
 
         def work() -> tuple[Image, float]:
             waited = time.perf_counter() - asked_at
-            return self.runner.run(pictures), waited
+            run: Callable[..., Image] = self.runner.run
+            return run(pictures, **settings), waited
 
         self.num_waiting += 1
         try:
@@ -214,12 +221,14 @@ class GeneratorStage:
         """Load a version of another task, warm it up, and describe what it runs on."""
         return (await self.runners.get(version)).card
 
-    async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
+    async def run(
+        self, version: ModelVersion, pictures: dict[str, Image], settings: Mapping[str, Any]
+    ) -> tuple[Image, float]:
         """Make a picture of the named pictures; return it and the seconds that they waited.
 
         Raises: Overloaded if too many requests wait already; ImageRejected if the runner cannot use a picture.
         """
-        return await (await self.runners.get(version)).run(pictures)
+        return await (await self.runners.get(version)).run(pictures, settings)
 
 
 class RemoteFuser(DeploymentClient):
@@ -240,10 +249,12 @@ class RemoteFuser(DeploymentClient):
         card: PictureModelCard = await self.load(version, "prepare_pictures")
         return card
 
-    async def run(self, version: ModelVersion, pictures: dict[str, Image]) -> tuple[Image, float]:
+    async def run(
+        self, version: ModelVersion, pictures: dict[str, Image], settings: Mapping[str, Any]
+    ) -> tuple[Image, float]:
         """Make a picture in one of the replicas.
 
         Raises: Overloaded, ImageRejected; RayActorError if the replica dies in the meantime.
         """
-        made: tuple[Image, float] = await self.ask(version, "run", version, pictures)
+        made: tuple[Image, float] = await self.ask(version, "run", version, pictures, settings)
         return made

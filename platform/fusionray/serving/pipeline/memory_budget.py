@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.headers.image_header import ImageKind, read_header
+from fusionray.hardware.memory import free_bytes
+from fusionray.serving.config import LimitConfig
 
 # Bytes per pixel at the peak, from the decoder to the encoded answer: the picture, the warped faces that are pasted
 # into it, and the encoder's copies. Other formats than JPEG may have an alpha channel and 16 bits, of which decoders
@@ -16,6 +18,13 @@ from fusionray.faces.headers.image_header import ImageKind, read_header
 BYTES_PER_PIXEL: dict[ImageKind, int] = {
     "jpeg": 12, "png": 20, "webp": 20, "bmp": 20, "avif": 24, "heic": 24, "netpbm": 24, "tiff": 28
 }  # fmt: skip
+# Memory for decoded pictures, unless the settings say otherwise.
+MOST_DECODED_BYTES, DECODED_SHARE = 2**30, 0.25
+
+
+def choose_decoded_bytes(settings: LimitConfig) -> int:
+    """Return the memory for decoded pictures: as set, or a share of what is free now."""
+    return settings.decoded_bytes or max(2**20, min(MOST_DECODED_BYTES, int(free_bytes() * DECODED_SHARE)))
 
 
 class MemoryBudget:
@@ -65,3 +74,12 @@ def estimate_bytes(picture: bytes) -> int:
     except ImageRejected:
         return 0
     return header.width * header.height * BYTES_PER_PIXEL[header.kind]
+
+
+def count_pixels(picture: bytes) -> int:
+    """Count the pixels of an encoded picture, by its header; 0 if it will be refused by its header."""
+    try:
+        header = read_header(picture)
+    except ImageRejected:
+        return 0
+    return header.width * header.height

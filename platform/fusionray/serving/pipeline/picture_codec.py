@@ -16,6 +16,7 @@ from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import build_signer
 from fusionray.serving.config import ServeConfig
+from fusionray.serving.pipeline.memory_budget import BYTES_PER_PIXEL, choose_decoded_bytes, estimate_bytes
 from fusionray.serving.schema import LONGEST_SIDE, Problem
 
 # Reason why a picture is refused -> status and title.
@@ -58,7 +59,11 @@ class PictureCodec:
 
     def __init__(self, config: ServeConfig) -> None:
         limits = config.limits
-        self.limits = ImageLimits(max_bytes=limits.max_body_bytes, max_pixels=limits.max_pixels, max_side=LONGEST_SIDE)
+        self.decoded_bytes = choose_decoded_bytes(limits)
+        most = self.decoded_bytes // min(BYTES_PER_PIXEL.values())
+        max_pixels = most if limits.max_pixels is None else limits.max_pixels
+        self.limits = ImageLimits(max_bytes=limits.max_body_bytes, max_pixels=max_pixels, max_side=LONGEST_SIDE)
+        self.is_limited_by_memory = limits.max_pixels is None
         self.signer = build_signer(config.signing)
         self.mark = Mark(config.mark)
         self.always_mark = config.mark.enabled
@@ -70,6 +75,12 @@ class PictureCodec:
 
         Raises: ImageRejected.
         """
+        if self.is_limited_by_memory and (needed := estimate_bytes(data)) > self.decoded_bytes:
+            raise ImageRejected(
+                "too_large",
+                f"its pixels take {needed / 2**20:.1f} MiB of memory; {self.decoded_bytes / 2**20:.1f} MiB are the "
+                "limit: make it smaller",
+            )
         return decode_image(data, self.limits, reduction=reduction)
 
     def encode(

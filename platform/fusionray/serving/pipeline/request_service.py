@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -81,10 +81,11 @@ class NamedInputs:
 
 @dataclass(frozen=True)
 class PictureRequest(NamedInputs):
-    """One request of a caller to a task that makes a picture of named pictures."""
+    """One request of a caller to a task that makes a picture of named pictures. `settings` are for the runner."""
 
     options: PictureOptions
     model: str | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RequestService:

@@ -23,7 +23,6 @@ from fusionray.serving.http.routes_batches import add_batch_route
 from fusionray.serving.http.routes_faces import add_face_route
 from fusionray.serving.http.routes_fuse import add_fuse_route
 from fusionray.serving.http.routes_identities import add_identity_routes
-from fusionray.serving.http.static_page import page_routes
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.items import ItemOutcome, JobInputs, JobItem
@@ -75,7 +74,7 @@ class FaceFusion:
         return await self.pictures.prepare(version)
 
     def add_routes(self, api: FastAPI) -> None:
-        """Add the routes that find faces, fuse pictures and store identities, and the web page."""
+        """Add the routes that find faces, fuse pictures and store identities."""
         add_fuse_route(api, self)
         add_face_route(api, self)
         add_identity_routes(api, self)
@@ -84,7 +83,6 @@ class FaceFusion:
         add_item_routes(api, self)
         add_event_route(api, self)
         add_film_routes(api, self)
-        api.router.routes.extend(page_routes())
 
     def open_jobs(self) -> tuple[JobStore, JobWorker]:
         """Open the store of jobs, and make the worker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -19,7 +20,7 @@ from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.routes_pictures import add_picture_route
 from fusionray.serving.pipeline.generator_stage import GeneratorService
-from fusionray.serving.pipeline.memory_budget import MemoryBudget
+from fusionray.serving.pipeline.memory_budget import MemoryBudget, estimate_bytes
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.pipeline.request_service import PictureRequest, RequestService
 from fusionray.serving.schema import ModelVersion, PictureModelCard, PictureReply, Problem
@@ -45,7 +46,7 @@ class PictureTask:
         self.requests = requests
         self.generators = generators
         self.codec = PictureCodec(config)
-        self.budget = MemoryBudget(config.limits.decoded_bytes)
+        self.budget = MemoryBudget(self.codec.decoded_bytes)
         self.policy = build_policy(config.consent)
         self.target_policy = open_target_policy(config.target_policy)
         num_threads = config.faces.threads or len(os.sched_getaffinity(0)) + 1
@@ -85,8 +86,12 @@ class PictureTask:
 
     async def run_within_budget(self, request: PictureRequest, version: ModelVersion) -> PictureReply | Problem:
         """Make one picture once the memory for it is free; raises as `run` does."""
-        async with self.budget.reserve(request.pictures.values()):
+        async with self.budget.hold(self.estimate_bytes(request.pictures)):
             return await self.run(request, version)
+
+    def estimate_bytes(self, pictures: Mapping[str, bytes]) -> int:
+        """Estimate the memory that a request takes: that of its decoded pictures."""
+        return sum(map(estimate_bytes, pictures.values()))
 
     async def run(self, request: PictureRequest, version: ModelVersion) -> PictureReply | Problem:
         """Decode the pictures, run the model, encode. A faulty picture is returned as a problem, not raised.
@@ -101,7 +106,7 @@ class PictureTask:
             if isinstance(decoded, Problem):
                 return decoded
             with watch.over("run"):
-                made, waited = await self.generators.run(version, decoded)
+                made, waited = await self.generators.run(version, decoded, request.settings)
             watch.times["queue"] = waited * 1000.0
             watch.times["run"] -= watch.times["queue"]
             provenance = Provenance(card.title, version.bundle)

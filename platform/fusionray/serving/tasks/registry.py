@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ray.serve.handle import DeploymentHandle
 
-from fusionray.bundle.description import FACE_FUSION
+from fusionray.bundle.description import FACE_FUSION, STYLE_TRANSFER
 from fusionray.errors import ConfigInvalid
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.routes_pictures import check_names
@@ -16,6 +16,7 @@ from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.tasks.face_fusion import FaceFusion
 from fusionray.serving.tasks.pictures import PictureTask
 from fusionray.serving.tasks.served_task import ServedTask
+from fusionray.serving.tasks.style_transfer import StyleTransfer
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ TASKS: dict[str, OpenTask] = {
     FACE_FUSION: lambda parts: FaceFusion(
         parts.config, parts.requests, parts.generators, parts.faces, webhook_secret=parts.webhook_secret
     ),
+    STYLE_TRANSFER: lambda parts: StyleTransfer(parts.config, parts.requests, parts.generators),
 }
 
 

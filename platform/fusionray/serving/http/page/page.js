@@ -3,22 +3,12 @@
 
 import { Refused, access, ask, buildForm } from "./api.js";
 import { setImage, showResult, takeSplit } from "./result.js";
+import { ROLES, find, say, setFault, state, task } from "./state.js";
+import { TASKS, taskOf } from "./tasks.js";
+import { setPicture, takeChoices, takeDrops } from "./wells.js";
 
-const ROLES = ["source", "target"];
 const FIRST_RETRY_SECONDS = 2;
 const LONGEST_RETRY_SECONDS = 30;
-
-const state = {
-  source: null, // { blob, name } or { identity, blob, name }
-  target: null, // { blob, name }
-  kept: [], // { identity, expires_at, blob, name }
-  models: [],
-  running: null, // AbortController of the request under way
-  again: null, // what to do once a key or a token was entered
-};
-
-const find = (id) => document.getElementById(id);
-const inside = (role, selector) => find(role).querySelector(selector);
 
 /** Do what a person asked for, one thing at a time; if it is refused, say why. */
 async function attempt(action) {
@@ -39,19 +29,6 @@ async function attempt(action) {
 
 // --- Saying what is the matter ---
 
-function say(text) {
-  find("status").textContent = text;
-}
-
-function setFault(place, text) {
-  find(`${place}-fault`).textContent = text;
-  find(`${place}-fault`).hidden = !text;
-  const control = find(`${place}-file`) ?? find(place);
-  if (text) control.setAttribute("aria-invalid", "true");
-  else control.removeAttribute("aria-invalid");
-  if (ROLES.includes(place)) find(place).classList.toggle("faulty", Boolean(text));
-}
-
 function clearFaults() {
   for (const place of [...ROLES, "consent"]) setFault(place, "");
   find("problem").hidden = true;
@@ -61,7 +38,7 @@ function clearFaults() {
 function showProblem(problem, action) {
   const { status, reason = "", picture } = problem;
   const wantsKey = status === 401;
-  const atFault = ROLES.includes(picture) ? picture : null;
+  const atFault = task().roles.includes(picture) ? picture : null;
   const wait = problem.wait > 0 ? ` Try again in ${problem.wait} s.` : "";
   find("problem-title").textContent = atFault ? `${problem.title}: the ${atFault} picture` : problem.title;
   find("problem-detail").textContent = `${problem.detail ?? ""}${wait}`;
@@ -92,88 +69,10 @@ async function useAccess(event) {
     find(name).value = "";
   }
   find("access").hidden = true;
-  find("fuse").focus();
+  find("make").focus();
   const action = state.again;
   if (!state.models.length) await attempt(loadModels);
   if (action !== loadModels && find("access").hidden) await attempt(action);
-}
-
-// --- Pictures going in ---
-
-function setPicture(role, picture) {
-  state[role] = picture;
-  const image = inside(role, ".preview");
-  setImage(image, picture?.blob);
-  image.hidden = !picture;
-  inside(role, ".drop").classList.toggle("filled", Boolean(picture));
-  inside(role, ".invite").hidden = Boolean(picture);
-  inside(role, ".remove").hidden = !picture;
-  find(`${role}-note`).textContent = picture?.name ?? "";
-  setFault(role, "");
-  if (role === "source") {
-    find("keeping").hidden = !picture || Boolean(picture.identity);
-    showKept();
-  }
-  say(picture ? `${role} picture: ${picture.name}` : `${role} picture removed`);
-}
-
-/** Put files where they were dropped, then where there is still room. */
-function place(files, first) {
-  const roles = first ? [first, ...ROLES.filter((role) => role !== first)] : ROLES;
-  const free = roles.filter((role) => role === first || !state[role]);
-  for (const [index, role] of (free.length ? free : ["target"]).entries()) {
-    const blob = files[index];
-    if (!blob) break;
-    if (blob.type && !blob.type.startsWith("image/")) setFault(role, `${blob.name} is not a picture.`);
-    else setPicture(role, { blob, name: blob.name });
-  }
-}
-
-function wellOf(element) {
-  return element?.closest?.(".well")?.id;
-}
-
-function takeDrops() {
-  const mark = (role) => ROLES.forEach((each) => inside(each, ".drop").classList.toggle("over", each === role));
-  document.addEventListener("dragover", (event) => {
-    // Also outside of the two places: a browser would leave the page and open the file.
-    event.preventDefault();
-    mark(wellOf(event.target));
-  });
-  document.addEventListener("dragleave", (event) => event.relatedTarget || mark(null));
-  document.addEventListener("drop", (event) => {
-    event.preventDefault();
-    mark(null);
-    place([...event.dataTransfer.files], wellOf(event.target));
-  });
-  document.addEventListener("paste", (event) => {
-    const files = [...event.clipboardData.files];
-    if (!files.length) return;
-    event.preventDefault();
-    place(files, wellOf(document.activeElement));
-  });
-}
-
-function takeChoices(role) {
-  const input = find(`${role}-file`);
-  input.addEventListener("change", () => {
-    place([...input.files], role);
-    input.value = ""; // the same file may be chosen again
-  });
-  inside(role, ".remove").addEventListener("click", () => {
-    setPicture(role, null);
-    input.focus();
-  });
-  const image = inside(role, ".preview");
-  image.addEventListener("load", () => {
-    if (!state[role]) return;
-    find(`${role}-note`).textContent = `${state[role].name}, ${image.naturalWidth} × ${image.naturalHeight}`;
-  });
-  image.addEventListener("error", () => {
-    if (!state[role]) return;
-    image.hidden = true;
-    find(`${role}-note`).textContent = `${state[role].name}: no preview in this browser`;
-  });
 }
 
 // --- Kept faces ---
@@ -241,7 +140,7 @@ function buildKept(kept, index) {
   return item;
 }
 
-// --- Fusing ---
+// --- Making the picture ---
 
 /** Tell what is missing, and go there; true if nothing is. */
 function isComplete(roles) {
@@ -260,36 +159,28 @@ function start(action, roles) {
   if (isComplete(roles)) attempt(action);
 }
 
-async function fuse(signal) {
-  const { source, target } = state;
-  const chosen = new FormData(find("form"));
-  const form = buildForm({
-    [source.identity ? "identity" : "source"]: source.identity ?? source.blob,
-    target: target.blob,
-    model: find("model").value,
-    faces: chosen.get("faces"),
-    format: chosen.get("format"),
-    // Left out rather than false: the service may want its mark on every picture.
-    mark: find("mark").checked && "true",
-    consent: access.token,
-  });
+async function make(signal) {
+  const { path, kept, busy, file, write } = task();
+  const before = state[kept].blob;
+  const form = write(state);
   const started = performance.now();
-  setBusy("Fusing");
-  const { body, headers } = await ask("v1/fuse", (response) => response.blob(), { method: "POST", body: form, signal });
-  const faces = await showResult(body, headers, target.blob, performance.now() - started);
-  say(`Done: ${faces}. The picture was made by AI.`);
+  setBusy(busy);
+  const { body, headers } = await ask(path, (response) => response.blob(), { method: "POST", body: form, signal });
+  const what = await showResult(body, headers, before, performance.now() - started, file);
+  say(`Done: ${what}. The picture was made by AI.`);
 }
 
 /** Show what is being done; an empty word ends it. */
 function setBusy(word) {
   const busy = Boolean(word);
-  if (!busy && document.activeElement === find("cancel")) find("fuse").focus();
+  if (!busy && document.activeElement === find("cancel")) find("make").focus();
   find("result").classList.toggle("busy", busy);
   find("result").setAttribute("aria-busy", String(busy));
   find("progress").hidden = !busy;
+  find("progress").setAttribute("aria-label", word || "Working");
   find("cancel").hidden = !busy;
-  find("fuse").setAttribute("aria-disabled", String(busy));
-  find("fuse").textContent = word || "Fuse";
+  find("make").setAttribute("aria-disabled", String(busy));
+  find("make").textContent = word || task().verb;
   if (busy) say(`${word}.`);
 }
 
@@ -306,10 +197,46 @@ async function loadModels() {
     throw error;
   });
   state.models = body.models;
-  const select = find("model");
-  select.replaceChildren(...body.models.map((model) => new Option(`${model.name}, ${model.size} px`, model.name, model.default, model.default)));
-  describeModel();
+  const served = Object.keys(TASKS).filter((name) => body.models.some((model) => taskOf(model) === name));
+  find("tabs").hidden = served.length < 2;
+  showTask(served.includes(state.task) ? state.task : served[0] ?? state.task);
   setService("ready", "Ready");
+}
+
+// --- Tabs ---
+
+/** Show what belongs to a task, and its models; the pictures of the other one stay. */
+function showTask(name) {
+  state.task = name;
+  for (const element of document.querySelectorAll("[data-task]")) element.hidden = element.dataset.task !== name;
+  for (const tab of find("tabs").children) {
+    tab.setAttribute("aria-selected", String(tab.dataset.tab === name));
+    tab.tabIndex = tab.dataset.tab === name ? 0 : -1;
+  }
+  const models = state.models.filter((model) => taskOf(model) === name);
+  const chosen = models.find((model) => model.default) ?? models[0];
+  const options = models.map((model) => new Option(`${model.name}, ${model.size} px`, model.name, model === chosen, model === chosen));
+  if (options.length) find("model").replaceChildren(...options);
+  find("as-given").textContent = `As ${task().kept}`;
+  find("make").textContent = task().verb;
+  describeModel();
+}
+
+function takeTabs() {
+  const tabs = [...find("tabs").children];
+  const choose = (tab) => {
+    if (state.running) return;
+    clearFaults();
+    showTask(tab.dataset.tab);
+    tab.focus();
+  };
+  for (const [index, tab] of tabs.entries()) {
+    tab.addEventListener("click", () => choose(tab));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (step) choose(tabs[(index + step + tabs.length) % tabs.length]);
+    });
+  }
 }
 
 function describeModel() {
@@ -333,16 +260,23 @@ async function connect(seconds = FIRST_RETRY_SECONDS) {
 // --- Start ---
 
 ROLES.forEach(takeChoices);
+document.addEventListener("picture", (event) => {
+  if (event.detail !== "source") return;
+  find("keeping").hidden = !state.source || Boolean(state.source.identity);
+  showKept();
+});
 takeDrops();
 takeSplit();
+takeTabs();
 find("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  start(fuse, ROLES);
+  start(make, task().roles);
 });
 find("keep").addEventListener("click", () => start(keepFace, ["source"]));
 find("cancel").addEventListener("click", () => state.running?.abort());
 find("access").addEventListener("submit", useAccess);
 find("consent").addEventListener("change", () => setFault("consent", ""));
 find("model").addEventListener("change", describeModel);
+find("strength").addEventListener("input", (event) => event.target.setAttribute("aria-valuetext", `${event.target.value} %`));
 find("show-boxes").addEventListener("change", (event) => find("boxes").toggleAttribute("hidden", !event.target.checked));
 connect();

@@ -4,7 +4,7 @@ import { Refused } from "./api.js";
 
 const STAGES = {
   decode: "Open files", detect: "Find faces", read: "Read faces", queue: "Wait", fuse: "Fuse", paste: "Put back",
-  encode: "Write file", total: "Total",
+  run: "Paint", encode: "Write file", total: "Total",
 };
 
 const find = (id) => document.getElementById(id);
@@ -16,8 +16,8 @@ export function setImage(image, blob) {
   else image.removeAttribute("src");
 }
 
-/** Show what came out of `target` and what the answer's headers tell; returns in words how many faces were fused. */
-export async function showResult(blob, headers, target, milliseconds) {
+/** Show what came out of `target` and what the answer's headers tell; returns in words what was made. */
+export async function showResult(blob, headers, target, milliseconds, name) {
   const [before, after] = [find("before"), find("after")];
   setImage(before, target);
   setImage(after, blob);
@@ -30,13 +30,15 @@ export async function showResult(blob, headers, target, milliseconds) {
   find("compare").classList.toggle("alone", !comparable);
   find("compare").style.setProperty("--ratio", after.naturalWidth / after.naturalHeight);
   setSplit(50);
+  const num = headers.get("X-FusionRay-Faces");
+  find("boxes-choice").hidden = num === null;
   showBoxes(readBoxes(headers.get("X-FusionRay-Boxes")), after.naturalWidth, after.naturalHeight);
   showProvenance(headers);
   showTiming(readTiming(headers.get("Server-Timing")), milliseconds);
   find("download").href = after.src;
-  find("download").download = `fused-by-ai.${blob.type.replace("image/", "").replace("jpeg", "jpg")}`;
+  find("download").download = `${name}.${blob.type.replace("image/", "").replace("jpeg", "jpg")}`;
   find("compare").scrollIntoView({ block: "nearest" });
-  const num = headers.get("X-FusionRay-Faces");
+  if (num === null) return "the picture is painted";
   return num === "1" ? "1 face fused" : `${num} faces fused`;
 }
 
@@ -90,7 +92,7 @@ function showProvenance(headers) {
   const [kind, ...remarks] = (headers.get("X-FusionRay-Provenance") ?? "").split(";").map((part) => part.trim());
   const signed = kind === "c2pa";
   find("test-key").hidden = !remarks.includes("test-key");
-  find("provenance").textContent = `This picture was made by AI; its face is not a photograph. ${
+  find("provenance").textContent = `This picture was made by AI; it is not a photograph. ${
     signed ? "A signed statement in the file (C2PA) says so. Keep it when you pass the picture on." : "The file carries no signed statement of that."
   }`;
   const signature = remarks.includes("test-key") ? "C2PA, test key" : "C2PA, signed";

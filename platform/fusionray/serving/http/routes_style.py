@@ -1,0 +1,74 @@
+"""The route that paints a picture in the style of others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import FastAPI, Request, Response, UploadFile
+from pydantic import Field
+
+from fusionray.bundle.description import STYLE_TRANSFER
+from fusionray.runtime.style_transfer.styles import check_weights
+from fusionray.runtime.style_transfer.stylizer import name_pictures
+from fusionray.serving.http.forms import AS_FORM, AS_QUERY, PictureForm, PictureQuery, build_refusal, find_caller
+from fusionray.serving.http.openapi import OF_PICTURES, problems
+from fusionray.serving.http.responses import answer_request, picture_responses
+from fusionray.serving.pipeline.request_service import PictureRequest
+
+if TYPE_CHECKING:
+    from fusionray.serving.tasks.style_transfer import StyleTransfer
+
+PAINTED = picture_responses("The painted picture, signed")
+MAX_STYLES = 8
+NUMBER = r"[0-9]{1,4}(\.[0-9]{1,6})?"
+
+
+class StyleForm(PictureForm):
+    """The form of `POST /v1/stylize`."""
+
+    content: UploadFile = Field(description="The picture to paint.")
+    style: list[UploadFile] = Field(
+        min_length=1, max_length=MAX_STYLES, description="The picture whose style is taken; several are mixed."
+    )
+    weights: str | None = Field(
+        None,
+        pattern=f"^{NUMBER}(,{NUMBER}){{0,{MAX_STYLES - 1}}}$",
+        description="Weights of the styles, one for each: 0.7,0.3. All are equal by default.",
+    )
+    strength: float = Field(
+        1.0, ge=0.0, le=1.0, allow_inf_nan=False, description="0 paints the content in its own style, 1 in the others."
+    )
+
+    def read_weights(self) -> list[float] | None:
+        """Read the weights of the styles; None if they are equal.
+
+        Raises: RequestValidationError unless there is one for each style, and one above 0.
+        """
+        if self.weights is None:
+            return None
+        weights = [float(weight) for weight in self.weights.split(",")]
+        try:
+            check_weights(weights, len(self.style))
+        except ValueError as error:
+            raise build_refusal("weights", str(error)) from None
+        return weights
+
+
+def add_style_route(api: FastAPI, task: StyleTransfer) -> None:
+    """Add the route that paints a picture."""
+
+    @api.post("/v1/stylize", response_class=Response, responses=PAINTED | problems(*OF_PICTURES))
+    async def stylize(
+        request: Request, form: Annotated[StyleForm, AS_FORM], query: Annotated[PictureQuery, AS_QUERY]
+    ) -> Response:
+        weights = form.read_weights()
+        pictures = name_pictures(await form.content.read(), [await style.read() for style in form.style])
+        painting = PictureRequest(
+            STYLE_TRANSFER,
+            find_caller(request),
+            pictures,
+            form.read_picture_options(request, query),
+            form.choose_model(query),
+            {"weights": weights, "strength": form.strength},
+        )
+        return await answer_request(task, painting)
