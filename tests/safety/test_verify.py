@@ -23,14 +23,23 @@ from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance, build_packet, read_provenance
 from fusionray.safety.signing import SETTINGS, Signer
 from fusionray.safety.signing_keys import load_key
-from fusionray.safety.verify import verify
+from fusionray.safety.verify import MAX_BYTES, verify, verify_file
 from tests.safety.certificates import Authority, write_files
 from tests.safety.containers import flip, graft_png, split_png, strip_jpeg, strip_png
+from tests.support.child_python import run_python
 from tests.support.pictures import draw_empty, draw_person
 
 PROVENANCE = Provenance("tiny", "ab" * 32)
 FORMATS: tuple[PictureFormat, ...] = ("png", "jpeg", "webp")
 NUM_DAMAGED = 400
+# Prints the most memory that a process has held while it verified a file, KiB. getrusage counts that of its parent, too.
+MEASURE_VERIFY = """
+import pathlib, sys
+from fusionray.safety.verify import verify_file
+assert verify_file(pathlib.Path(sys.argv[1])).holds
+status = pathlib.Path("/proc/self/status").read_text()
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
 
 
 def sign_statement(signer: Signer, manifest: dict[str, object], data: bytes) -> bytes:
@@ -177,6 +186,40 @@ def test_other_bytes_and_large_files_are_rejected() -> None:
         with pytest.raises(ImageRejected) as caught:
             verify(data, max_bytes=limit)
         assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("picture_format", FORMATS)
+def test_a_file_is_verified_like_its_bytes(picture_format: PictureFormat, signer: Signer, tmp_path: Path) -> None:
+    data = encode_output(draw_person(3, 64), PROVENANCE, picture_format, signer=signer)
+    place = tmp_path / "picture"
+    for content in (data, flip(data, len(data) - 20), data[: len(data) // 2]):
+        place.write_bytes(content)
+        assert verify_file(place) == verify(content)
+    for content in (b"", b"hello"):
+        place.write_bytes(content)
+        with pytest.raises(ImageRejected, match="picture"):
+            verify_file(place)
+
+
+@pytest.mark.slow(seconds=20)
+def test_a_file_that_is_larger_than_the_memory_for_pictures_is_verified(signer: Signer, tmp_path: Path) -> None:
+    # Noise does not shrink: 300 MB.
+    noise = np.random.default_rng(0).integers(0, 256, (10_000, 10_000, 3), dtype=np.uint8)
+    plain, signed = tmp_path / "plain.png", tmp_path / "signed.png"
+    with plain.open("wb") as file:
+        for part in stream_png(10_000, 10_000, [noise], xmp=build_packet(PROVENANCE)):
+            file.write(part)
+    with plain.open("rb") as unsigned, signed.open("w+b") as result:
+        signer.sign_stream(unsigned, result, "image/png", PROVENANCE)
+    assert signed.stat().st_size > MAX_BYTES
+    # The modules take 60 MB, the reader of C2PA holds the file once.
+    assert int(run_python("-c", MEASURE_VERIFY, str(signed))) < 300 * 2**10 + signed.stat().st_size / 2**10
+    with signed.open("r+b") as file:
+        file.seek(200_000_000)
+        byte = file.read(1)
+        file.seek(200_000_000)
+        file.write(bytes([byte[0] ^ 1]))
+    assert verify_file(signed).altered
 
 
 def test_the_pixels_of_a_picture_do_not_matter() -> None:

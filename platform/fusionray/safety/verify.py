@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import c2pa
 from cryptography import x509
@@ -17,6 +18,8 @@ from fusionray.safety.self_signed import TEST_ORGANISATION
 from fusionray.safety.signing import MODEL_LABEL, OFFLINE, TRUST
 from fusionray.safety.verification_summary import ProvenanceResult
 
+# The part of a file in which its kind and its XMP are looked for; all of nearly every picture.
+HEAD_BYTES = 64 * 2**20
 MAX_BYTES = 256 * 2**20
 MAX_MANIFEST_MEBIBYTES = 16
 ACTION_LABELS = ("c2pa.actions", "c2pa.actions.v2")
@@ -89,7 +92,7 @@ class C2paReport(BaseModel):
 
 
 def verify(data: bytes, trust: str | None = None, max_bytes: int = MAX_BYTES) -> ProvenanceResult:
-    """Verify a JPEG, PNG or WebP picture, or an MP4 film. `trust` is PEM text of the trusted CAs.
+    """Verify a JPEG, PNG, TIFF or WebP picture, or an MP4 film. `trust` is PEM text of the trusted CAs.
 
     Decodes no pixel and fetches nothing.
 
@@ -98,6 +101,22 @@ def verify(data: bytes, trust: str | None = None, max_bytes: int = MAX_BYTES) ->
     """
     if len(data) > max_bytes:
         raise ImageRejected("too_large", f"the file has {len(data)} bytes, over the limit of {max_bytes}")
+    return verify_stream(io.BytesIO(data), data, trust)
+
+
+def verify_file(path: Path, trust: str | None = None) -> ProvenanceResult:
+    """Verify a file of any size as `verify` does. The C2PA reader holds the file once, and nothing else does.
+
+    Raises: OSError; ImageRejected, ConfigInvalid as `verify`.
+    """
+    with path.open("rb") as stream:
+        head = stream.read(HEAD_BYTES)
+        stream.seek(0)
+        return verify_stream(stream, head, trust)
+
+
+def verify_stream(stream: BinaryIO, data: bytes, trust: str | None) -> ProvenanceResult:
+    """Verify what a stream gives, of which `data` are the first bytes, those with its kind and XMP."""
     film = data[4:8] == b"ftyp" and detect_heif(data) is None
     media_type = "video/mp4" if film else f"image/{detect_kind(data)}"
     xmp = None if film else read_xmp(data)
@@ -109,7 +128,7 @@ def verify(data: bytes, trust: str | None = None, max_bytes: int = MAX_BYTES) ->
     }
     try:
         context = c2pa.Context.from_dict(settings)
-        with c2pa.Reader(media_type, io.BytesIO(data), context=context) as reader:
+        with c2pa.Reader(media_type, stream, context=context) as reader:
             report = C2paReport.model_validate_json(reader.json())
             manifest = report.manifests[report.active_manifest]
     except (c2pa.C2paError.ManifestNotFound, c2pa.C2paError.NotSupported):

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fusionray.errors import ImageRejected, InputMissing, ProvenanceInvalid
-from fusionray.safety.verify import MAX_BYTES, verify
+from fusionray.safety.verification_summary import ProvenanceResult
+from fusionray.safety.verify import verify_file
+
+# Certificate bundles of operating systems have a quarter of it.
+LONGEST_ANCHORS = 2**20
 
 
 def verify_files(files: Sequence[str], *, trust: str | None = None, as_json: bool = False) -> None:
@@ -16,8 +20,8 @@ def verify_files(files: Sequence[str], *, trust: str | None = None, as_json: boo
 
     Raises: ProvenanceInvalid if a file does not hold; InputMissing, ConfigInvalid if `trust` cannot be used.
     """
-    anchors = read_bounded(trust).decode("ascii", errors="replace") if trust is not None else None
-    results = [verify_file(file, anchors) for file in files]
+    anchors = read_anchors(trust) if trust is not None else None
+    results = [describe_file(file, anchors) for file in files]
     for result in results if not as_json else []:
         if result["holds"]:
             print(f"{result['file']}: {result['summary']}")
@@ -28,22 +32,33 @@ def verify_files(files: Sequence[str], *, trust: str | None = None, as_json: boo
         raise ProvenanceInvalid("; ".join(f"{result['file']}: {result['summary']}" for result in failed))
 
 
-def verify_file(file: str, anchors: str | None) -> dict[str, Any]:
+def describe_file(file: str, anchors: str | None) -> dict[str, Any]:
     """Verify one file; a file that is unreadable or not a picture does not hold."""
     try:
-        result = verify(read_bounded(file), anchors)
+        result = verify_path(file, anchors)
     except (ImageRejected, InputMissing) as error:
         return {"file": file, "summary": str(error).removeprefix(f"{file}: "), "holds": False}
     return {"file": file, "summary": result.describe()} | result.to_json()
 
 
-def read_bounded(file: str) -> bytes:
-    """Read a file up to one byte more than `verify` accepts, so that `verify` refuses a longer one by its length.
+def verify_path(file: str, anchors: str | None) -> ProvenanceResult:
+    """Verify the file at a path.
+
+    Raises: InputMissing; ImageRejected.
+    """
+    try:
+        return verify_file(Path(file), anchors)
+    except OSError as error:
+        raise InputMissing(f"{file}: cannot be read ({error.strerror}); check the path") from None
+
+
+def read_anchors(file: str) -> str:
+    """Read a file of certificates.
 
     Raises: InputMissing.
     """
     try:
         with Path(file).open("rb") as stream:
-            return stream.read(MAX_BYTES + 1)
+            return stream.read(LONGEST_ANCHORS).decode("ascii", errors="replace")
     except OSError as error:
         raise InputMissing(f"{file}: cannot be read ({error.strerror}); check the path") from None
