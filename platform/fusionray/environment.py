@@ -47,8 +47,8 @@ QUIET_DEFAULTS = {
 PRIVATE_DEFAULTS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 # Settings of every Ray node.
 NODE_DEFAULTS = {
-    # It keeps warm spares, which preload modules (training/faults/warm_spares.py).
-    "RAY_preload_python_modules": "fusionray.training.faults.preload",
+    # Processes import what they will need before they get work, warm spares above all.
+    "RAY_preload_python_modules": "fusionray.ray_cluster.preload",
     "RAY_num_workers_soft_limit": "32",
     # Workers have the priority of the command that started Ray. At Ray's niceness of 15, any other busy process of the
     # machine takes nearly all of its time: beside six of them on two cores, a service did not start within minutes.
@@ -85,8 +85,9 @@ CACHE_VARIABLE = "XDG_CACHE_HOME"
 RECIPES_VARIABLE = "FUSIONRAY_RECIPES"
 # Where Ray tells the driver of a job how it was submitted.
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-# Set to 1 in processes that will train, so that they import the modules of training before they get work.
+# What a process of Ray will do, so that it imports the modules for that before it gets work (ray_cluster/preload.py).
 WORKER_VARIABLE = "FUSIONRAY_WORKER"
+TRAINS, SERVES = "train", "serve"
 # Set to its id in all processes of a cluster that a command of ours started for itself, on one node, and stops again.
 PRIVATE_CLUSTER_VARIABLE = "FUSIONRAY_PRIVATE_CLUSTER"
 # Address on which HAProxy listens, if not on that of Ray Serve. In a private cluster Ray Serve, its replicas and its

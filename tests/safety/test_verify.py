@@ -32,7 +32,7 @@ from tests.support.pictures import draw_empty, draw_person
 PROVENANCE = Provenance("tiny", "ab" * 32)
 FORMATS: tuple[PictureFormat, ...] = ("png", "jpeg", "webp")
 NUM_DAMAGED = 400
-# Prints the most memory that a process has held while it verified a file, KiB. getrusage counts that of its parent, too.
+# Prints the most memory that a process has held while it verified a file, KiB; getrusage counts its parent, too.
 MEASURE_VERIFY = """
 import pathlib, sys
 from fusionray.safety.verify import verify_file

@@ -59,6 +59,8 @@ def run_serve(options: argparse.Namespace) -> None:
     ModelRegistry(with_absolute_paths(service.config))
     open_target_policy(service.config.target_policy)
     with cluster(options.address, service.host):
+        # Of a module that two threads import at the same time, one of them may see half.
+        import_module("ray")
         # Ray's processes take seconds to start; the modules of the service are imported meanwhile.
         with run_in_background(import_service, "import"):
             require_cluster()
@@ -87,6 +89,7 @@ def run_serve(options: argparse.Namespace) -> None:
 
 def import_service(_: threading.Event) -> None:
     """Import the modules of the service."""
+    import_module("fusionray.ray_cluster.serve_import").import_serve()
     import_module("fusionray.serving.application")
 
 

@@ -21,6 +21,8 @@ from typing import Protocol
 from fusionray.environment import (
     HTTP_HOST_VARIABLE,
     PRIVATE_CLUSTER_VARIABLE,
+    SERVES,
+    WORKER_VARIABLE,
     cluster_address,
     make_proxy_folder,
     passed_on,
@@ -90,7 +92,8 @@ def cluster(address: str | None = None, http_host: str | None = None) -> Iterato
         if _proxy_folder is not None:
             shutil.rmtree(_proxy_folder, ignore_errors=True)
             _proxy_folder = None
-        os.environ.pop(HTTP_HOST_VARIABLE, None)
+        for name in (HTTP_HOST_VARIABLE, WORKER_VARIABLE):
+            os.environ.pop(name, None)
 
 
 def is_connected() -> bool:
@@ -122,7 +125,7 @@ def connect(address: str) -> None:
     import ray
 
     # A command that a process of a private cluster runs inherits what is true of that one, and would end its workers.
-    for name in (PRIVATE_CLUSTER_VARIABLE, HTTP_HOST_VARIABLE):
+    for name in (PRIVATE_CLUSTER_VARIABLE, HTTP_HOST_VARIABLE, WORKER_VARIABLE):
         os.environ.pop(name, None)
     try:
         ray.init(
@@ -150,6 +153,7 @@ def start_local(http_host: str | None = None) -> None:
     os.environ[PRIVATE_CLUSTER_VARIABLE] = uuid.uuid4().hex
     if http_host:
         os.environ[HTTP_HOST_VARIABLE] = http_host
+        os.environ[WORKER_VARIABLE] = SERVES
     cores = len(os.sched_getaffinity(0))
     ray.init(
         address="local",

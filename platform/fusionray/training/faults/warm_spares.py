@@ -15,11 +15,11 @@ from typing import Any
 import ray
 import ray.train
 
-from fusionray.environment import WORKER_VARIABLE
+from fusionray.environment import TRAINS, WORKER_VARIABLE
 
 # Key of the metric that workers report after their first step: their node.
 FIRST_STEP_NODE = "first_step_node"
-WORKER_ENVIRONMENT = {"env_vars": {WORKER_VARIABLE: "1"}}
+WORKER_ENVIRONMENT = {"env_vars": {WORKER_VARIABLE: TRAINS}}
 # Delay after the first step: a group that fails at once needs no spares.
 DELAY_SECONDS = 3.0
 # After this delay the process is being started, but cannot construct the actor yet.
