@@ -115,7 +115,7 @@ def test_a_content_that_does_not_fit_into_memory_is_refused_before() -> None:
 def test_the_task_opens_the_runner_and_no_other_bundle_does(bundle: Bundle, stylizer: Stylizer, tmp_path: Path) -> None:
     runner = open_runner(bundle, ON_CPU)
     assert isinstance(runner, StyleTransferRunner)
-    assert (runner.inputs, runner.report.provider) == (("style", "content"), CPU)
+    assert (runner.inputs, runner.report.provider) == (("content", "style"), CPU)
     runner.warm_up()
     pictures = {"content": draw(1, 30, 41), "style": draw(2, 32, 32)}
     expected = stylizer.stylize(pictures["content"], [pictures["style"]])
