@@ -25,6 +25,8 @@ def test_a_content_is_painted_in_a_style(open_page: OpenPage, stand_in: StandIn,
     page.get_by_role("tab", name="Style").click()
     expect(page.get_by_label("Source picture", exact=True)).to_be_hidden()
     expect(page.get_by_label("Model")).to_have_value("style-small")
+    lines = [span.bounding_box()["height"] for span in page.locator("fieldset:not([hidden]) .segments span").all()]
+    assert max(lines) < 50, "a choice is broken into several lines"
     choose_style(page, pictures)
     page.get_by_label("Strength").fill("65")
     page.get_by_role("radio", name="WebP").check()
