@@ -66,10 +66,10 @@ def test_strength_and_further_styles_change_the_result(folder: Path) -> None:
 
 BAD_INPUT: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "out.gif: the name of the result must end in .png, .jpg or .webp": ("style.png", "out.gif", ()),
-    "--strength 1.2: give a number from 0": ("style.png", "out.png", ("--strength", "1.2")),
-    "--weights 1,2: give 1 numbers": ("style.png", "out.png", ("--weights", "1,2")),
-    "--weights x: give 1 numbers": ("style.png", "out.png", ("--weights", "x")),
-    "--weights 0: give 1 numbers from 0 on, one for each style, and not all 0": (
+    "strength 1.2: give a number from 0": ("style.png", "out.png", ("--strength", "1.2")),
+    "2 weights for 1 styles; give one for each style": ("style.png", "out.png", ("--weights", "1,2")),
+    "weights x: give numbers, separated by commas": ("style.png", "out.png", ("--weights", "x")),
+    "weights 0: must be at least 0, and not all 0": (
         "style.png",
         "o.png",
         ("--weights", "0"),

@@ -161,8 +161,11 @@ def ending_cleanly(run: Callable[[argparse.Namespace], None]) -> Callable[[argpa
 
     @functools.wraps(run)
     def run_and_end(options: argparse.Namespace) -> None:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        run(options)
+        former = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            run(options)
+        finally:
+            signal.signal(signal.SIGTERM, former)
 
     return run_and_end
 

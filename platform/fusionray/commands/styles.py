@@ -61,13 +61,12 @@ def add_stylize(verbs: Verbs) -> None:
 def run_stylize(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import read_bundle
     from fusionray.bundle.description import STYLE_TRANSFER
-    from fusionray.runtime.style_transfer.styles import mix_styles
+    from fusionray.runtime.style_transfer.styles import check_strength, mix_styles, parse_weights
     from fusionray.runtime.style_transfer.stylizer import Stylizer
 
     places = [options.style, *options.more_styles]
-    weights = read_weights(options.weights, len(places))
-    if not 0.0 <= options.strength <= 1.0:
-        raise ValueError(f"--strength {options.strength:g}: give a number from 0 (nearly the content) to 1")
+    weights = None if options.weights is None else parse_weights(options.weights, len(places))
+    check_strength(options.strength)
     output, large = Path(options.output), is_large(options.content)
     if large:
         find_band_format(output, options)
@@ -85,19 +84,3 @@ def run_stylize(options: argparse.Namespace) -> None:
         painted = stylizer.stylize(content, styles, weights=weights, strength=options.strength)
         write_signed(painted, output, bundle, options, made_of=options.content, signer=signer)
     print(f"{output}: painted in {len(styles)} style(s) with {bundle.description.name}; signed as AI-made")
-
-
-def read_weights(text: str | None, count: int) -> list[float] | None:
-    """Read the weights of `count` styles.
-
-    Raises: ValueError.
-    """
-    if text is None:
-        return None
-    try:
-        weights = [float(part) for part in text.split(",")]
-    except ValueError:
-        weights = []
-    if len(weights) != count or not all(0 <= weight < float("inf") for weight in weights) or not sum(weights):
-        raise ValueError(f"--weights {text}: give {count} numbers from 0 on, one for each style, and not all 0")
-    return weights

@@ -31,6 +31,19 @@ def check_weights(weights: Sequence[float], num_styles: int) -> None:
         raise ValueError(f"weights {', '.join(f'{weight:g}' for weight in weights)}: must be at least 0, and not all 0")
 
 
+def parse_weights(text: str, num_styles: int) -> list[float]:
+    """Parse the weights of so many styles, as in `0.7,0.3`.
+
+    Raises: ValueError as `check_weights`, or if the text is no list of numbers.
+    """
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"weights {text}: give numbers, separated by commas") from None
+    check_weights(weights, num_styles)
+    return weights
+
+
 def check_strength(strength: float) -> None:
     """Raise ValueError for a strength outside 0..1."""
     if not 0.0 <= strength <= 1.0:

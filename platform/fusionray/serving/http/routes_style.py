@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request, Response, UploadFile
 from pydantic import Field
 
 from fusionray.bundle.description import STYLE_TRANSFER
-from fusionray.runtime.style_transfer.styles import check_weights
+from fusionray.runtime.style_transfer.styles import parse_weights
 from fusionray.runtime.style_transfer.stylizer import name_pictures
 from fusionray.serving.http.forms import AS_FORM, AS_QUERY, PictureForm, PictureQuery, build_refusal, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
@@ -46,12 +46,10 @@ class StyleForm(PictureForm):
         """
         if self.weights is None:
             return None
-        weights = [float(weight) for weight in self.weights.split(",")]
         try:
-            check_weights(weights, len(self.style))
+            return parse_weights(self.weights, len(self.style))
         except ValueError as error:
             raise build_refusal("weights", str(error)) from None
-        return weights
 
 
 def add_style_route(api: FastAPI, task: StyleTransfer) -> None:

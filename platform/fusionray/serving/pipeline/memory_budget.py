@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.headers.image_header import ImageKind, read_header
+from fusionray.faces.headers.image_header import ImageHeader, ImageKind, read_header
 from fusionray.hardware.memory import free_bytes
 from fusionray.serving.config import LimitConfig
 
@@ -69,17 +69,19 @@ class MemoryBudget:
 
 def estimate_bytes(picture: bytes) -> int:
     """Estimate the memory that an encoded picture takes, by its header; 0 if it will be refused by its header."""
-    try:
-        header = read_header(picture)
-    except ImageRejected:
-        return 0
-    return header.width * header.height * BYTES_PER_PIXEL[header.kind]
+    header = look_at(picture)
+    return 0 if header is None else header.width * header.height * BYTES_PER_PIXEL[header.kind]
 
 
 def count_pixels(picture: bytes) -> int:
     """Count the pixels of an encoded picture, by its header; 0 if it will be refused by its header."""
+    header = look_at(picture)
+    return 0 if header is None else header.width * header.height
+
+
+def look_at(picture: bytes) -> ImageHeader | None:
+    """Read the header of an encoded picture; None if it will be refused."""
     try:
-        header = read_header(picture)
+        return read_header(picture)
     except ImageRejected:
-        return 0
-    return header.width * header.height
+        return None
