@@ -132,7 +132,7 @@ def test_help_imports_nothing_that_takes_long() -> None:
         "    fusionray.cli.main(['train', '--help'])\n"
         "except SystemExit:\n"
         "    pass\n"
-        "heavy = {'torch', 'numpy', 'ray', 'mlflow', 'shtab', 'onnx'} & set(sys.modules)\n"
+        "heavy = {'torch', 'numpy', 'ray', 'mlflow', 'shtab', 'onnx', 'pydantic'} & set(sys.modules)\n"
         "print(f'\\n{used} {sorted(heavy)}')"
     )
     used, heavy = run_python("-c", code).splitlines()[-1].split(" ", 1)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from fusionray.config import list_presets, load_config, read_preset
+from fusionray.config import load_config, read_preset
+from fusionray.config_presets import list_presets
 from fusionray.errors import ConfigInvalid
 from fusionray.recipes.face_fusion_config import FaceFusionConfig
 from fusionray.training.config import TrainConfig

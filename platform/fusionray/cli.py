@@ -16,7 +16,6 @@ from fusionray.commands.learning import add_evaluate, add_prepare, add_train, ad
 from fusionray.commands.parser import Parser
 from fusionray.commands.pictures import add_fuse, add_verify
 from fusionray.commands.service import add_keys, add_serve
-from fusionray.commands.settings import parse_settings, wants_settings
 from fusionray.commands.styles import add_stylize
 from fusionray.commands.videos import add_fuse_video
 from fusionray.environment import apply_defaults
@@ -93,7 +92,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = build_parser()
     check_verb(parser, given)
-    if wants_settings(given):
+    if any(item == "--settings" or item.startswith("--settings=") for item in given):
+        from fusionray.commands.settings import parse_settings
+
+        # What the verb itself requires may be left out.
         return parse_settings(given)
     options, rest = parser.parse_known_args(given)
     strange = [item for item in rest if item.startswith("-") or not getattr(options, "takes_overrides", False)]

@@ -7,7 +7,6 @@ preset, a file and overrides; the later one wins, key by key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -16,11 +15,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.config import JsonDict
 
 from fusionray.config_faults import describe_faults
+from fusionray.config_presets import list_presets, read_preset_text
 from fusionray.errors import ConfigInvalid
 from fusionray.spelling import suggest
-
-PRESET_PACKAGE = "fusionray.recipes"
-PRESET_FOLDER = "presets"
 
 
 class Section(BaseModel):
@@ -40,12 +37,6 @@ SectionT = TypeVar("SectionT", bound=Section)
 def in_unit(name: str) -> JsonDict:
     """Name the unit of a number where its key does not, as `json_schema_extra`; "" for a number without a unit."""
     return {"unit": name}
-
-
-def list_presets() -> list[str]:
-    """Name the presets of the package."""
-    folder = resources.files(PRESET_PACKAGE) / PRESET_FOLDER
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def load_config(
@@ -119,8 +110,7 @@ def read_preset(name: str) -> dict[str, Any]:
     if name not in list_presets():
         known = list_presets()
         raise ConfigInvalid(f"no preset '{name}'{suggest(name, known)} (presets: {', '.join(known)})")
-    text = (resources.files(PRESET_PACKAGE) / PRESET_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
-    tree = yaml.safe_load(text)
+    tree = yaml.safe_load(read_preset_text(name))
     assert isinstance(tree, dict)
     base = tree.pop("preset", None)
     return tree if base is None else merge_trees(read_preset(base), tree)

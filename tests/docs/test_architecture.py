@@ -12,7 +12,7 @@ from tests.support.child_python import ROOT
 PACKAGE = ROOT / "platform" / "fusionray"
 LABEL = re.compile(r'<g class="room"><rect [^>]*y="(\d+)"[^>]*/><text [^>]*>([^<]*)</text>')
 # Small modules that only the base row uses, or that hold the version: the drawing leaves them out.
-NOT_DRAWN = {"__init__", "background", "config_faults", "config_keys", "spelling"}
+NOT_DRAWN = {"__init__", "background", "config_faults", "config_keys", "config_presets", "spelling"}
 
 
 def read_rows() -> dict[str, int]:

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 
-from fusionray.config import list_presets, load_config
+from fusionray.config import load_config
+from fusionray.config_presets import list_presets
 from fusionray.nets.blocks import count_parameters
 from fusionray.nets.generator import Generator, GeneratorConfig
 from fusionray.nets.source_encoder import SourceConfig

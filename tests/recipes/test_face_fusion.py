@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusionray.config import list_presets, read_preset
+from fusionray.config import read_preset
+from fusionray.config_presets import list_presets
 from fusionray.data.synthetic import render_true_fusion
 from fusionray.metrics.similarity import gradient_energy
 from fusionray.nets.pixels import elliptic_region, to_float

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from fusionray.config import list_presets, load_config
+from fusionray.config import load_config
+from fusionray.config_presets import list_presets
 from fusionray.errors import ConfigInvalid
 from fusionray.training.config import TrainConfig, WorkersConfig
 from fusionray.training.engine.schedule import scale_lr

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fusionray.commands.parser import Parser, Verbs, add_settings, add_verb, set_run
-from fusionray.config import load_config
 
 if TYPE_CHECKING:
     from fusionray.benchmarks.results import BenchResult
@@ -176,6 +175,7 @@ def run_bench_start(options: argparse.Namespace) -> None:
     Raises: ConfigInvalid; the errors of `bench_start`.
     """
     from fusionray.benchmarks.cold_start import StartBenchConfig, bench_start
+    from fusionray.config import load_config
 
     config = load_config(StartBenchConfig, file=options.config, overrides=overrides_with_output(options))
     print_figures(bench_start(config), options)
@@ -187,6 +187,7 @@ def run_bench_faces(options: argparse.Namespace) -> None:
     Raises: ConfigInvalid; the errors of `bench_faces`.
     """
     from fusionray.benchmarks.face_search import FaceSearchConfig, bench_faces
+    from fusionray.config import load_config
 
     config = load_config(FaceSearchConfig, file=options.config, overrides=overrides_with_output(options))
     print_figures(bench_faces(config), options)
@@ -199,6 +200,7 @@ def run_bench_train(options: argparse.Namespace) -> None:
     """
     from fusionray.benchmarks.setup import TrainBenchConfig
     from fusionray.benchmarks.train import bench_train
+    from fusionray.config import load_config
 
     config = load_config(TrainBenchConfig, file=options.config, overrides=overrides_with_output(options))
     print_figures(bench_train(config, address=options.address, engine_only=options.engine_only), options)
@@ -210,6 +212,7 @@ def run_bench_recovery(options: argparse.Namespace) -> None:
     Raises: ConfigInvalid; the errors of `bench_recovery`.
     """
     from fusionray.benchmarks.recovery import RecoveryBenchConfig, bench_recovery
+    from fusionray.config import load_config
 
     config = load_config(RecoveryBenchConfig, file=options.config, overrides=overrides_with_output(options))
     print_figures(bench_recovery(config, address=options.address), options)
@@ -222,6 +225,7 @@ def run_bench_serve(options: argparse.Namespace) -> None:
     """
     from fusionray.benchmarks.serve.config import ServeBenchConfig
     from fusionray.benchmarks.serve.run import bench_serve
+    from fusionray.config import load_config
 
     config = load_config(ServeBenchConfig, file=options.config, overrides=overrides_with_output(options))
     print_figures(bench_serve(config), options)
@@ -234,6 +238,7 @@ def run_bench_video(options: argparse.Namespace) -> None:
     """
     from fusionray.benchmarks.video.config import VideoBenchConfig
     from fusionray.benchmarks.video.run import bench_video
+    from fusionray.config import load_config
 
     config = load_config(VideoBenchConfig, file=options.config, overrides=overrides_with_output(options))
     print_figures(bench_video(config), options)
@@ -246,6 +251,7 @@ def run_bench_style(options: argparse.Namespace) -> None:
     """
     from fusionray.benchmarks.style.config import StyleBenchConfig
     from fusionray.benchmarks.style.run import bench_style
+    from fusionray.config import load_config
 
     config = load_config(StyleBenchConfig, file=options.config, overrides=overrides_with_output(options))
     print_figures(bench_style(config), options)

@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 from fusionray.commands.parser import Verbs, add_settings, add_verb, set_run
-from fusionray.config import load_config
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 
 
@@ -44,6 +43,7 @@ def add_export(verbs: Verbs) -> None:
 
 
 def run_export(options: argparse.Namespace) -> None:
+    from fusionray.config import load_config
     from fusionray.export.export import ExportConfig, export
 
     if options.layout == "facefusion":
@@ -66,6 +66,7 @@ def run_export(options: argparse.Namespace) -> None:
 
 def run_facefusion(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import DESCRIPTION_NAME, read_bundle
+    from fusionray.config import load_config
     from fusionray.export.export import ExportConfig, export
     from fusionray.export.facefusion import write_facefusion
 
@@ -169,6 +170,7 @@ def add_compile(verbs: Verbs) -> None:
 
 def run_compile(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import read_bundle
+    from fusionray.config import load_config
     from fusionray.runtime.compile import compile_bundle
     from fusionray.runtime.config import RuntimeConfig
 

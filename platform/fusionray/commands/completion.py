@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusionray.commands.parser import Parser, Verbs, add_verb, set_run
 from fusionray.commands.trees import TREES
-from fusionray.config import list_presets
-from fusionray.config_keys import LIST_ENTRY, MAPPING_ENTRY, Group, list_groups
+from fusionray.config_presets import list_presets
 from fusionray.errors import InputMissing
+
+if TYPE_CHECKING:
+    from fusionray.config_keys import Group
 
 SHELLS = ("bash", "zsh", "fish")
 # What stands behind an option or in the place of an argument, by the name that the help gives it.
@@ -51,6 +53,8 @@ def write_script(parser: Parser, shell: str) -> str:
     """Write the completion script of a shell: what shtab writes, and a function that completes settings."""
     import shtab
 
+    from fusionray.config_keys import list_groups
+
     listings: dict[str, str] = {}
     for verb, load in TREES.items():
         try:
@@ -72,6 +76,8 @@ def write_script(parser: Parser, shell: str) -> str:
 
 def list_words(groups: list[Group]) -> list[str]:
     """List `key=choice` for settings with a few values, `key=` for others; not those of lists and mappings."""
+    from fusionray.config_keys import LIST_ENTRY, MAPPING_ENTRY
+
     words: set[str] = set()
     for group in groups:
         if not {LIST_ENTRY, MAPPING_ENTRY} & set(group.path.split(".")):

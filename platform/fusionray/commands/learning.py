@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fusionray.commands.parser import Verbs, add_settings, add_verb, set_run
-from fusionray.config import list_presets, load_config
+from fusionray.config_presets import list_presets
 from fusionray.environment import resolve_location
 
 # Steps that `train --profile` records; tracking.profile_steps=N records another number.
@@ -34,6 +34,7 @@ def add_prepare(verbs: Verbs) -> None:
 
 
 def run_prepare(options: argparse.Namespace) -> None:
+    from fusionray.config import load_config
     from fusionray.data.prepare import PrepareConfig, prepare
     from fusionray.ray_cluster.connection import cluster
 
@@ -87,6 +88,7 @@ def train_overrides(options: argparse.Namespace) -> list[str]:
 def run_train(options: argparse.Namespace) -> None:
     overrides = train_overrides(options)
     if options.dry_run:
+        from fusionray.config import load_config
         from fusionray.training.dry_run.dry_run import dry_run, load_dry_config
 
         dry_run(load_dry_config(options.config, overrides, options.preset))
@@ -124,6 +126,7 @@ def add_tune(verbs: Verbs) -> None:
 
 
 def run_tune(options: argparse.Namespace) -> None:
+    from fusionray.config import load_config
     from fusionray.ray_cluster.connection import cluster
     from fusionray.tuning.config import TuneConfig
 
@@ -161,6 +164,7 @@ def add_evaluate(verbs: Verbs) -> None:
 
 
 def run_evaluate(options: argparse.Namespace) -> None:
+    from fusionray.config import load_config
     from fusionray.evaluation.config import EvaluateConfig
     from fusionray.ray_cluster.connection import cluster
 

@@ -15,7 +15,6 @@ from fusionray.commands.signed_output import (
     open_signer,
     write_signed,
 )
-from fusionray.config import read_yaml, validate
 from fusionray.errors import ImageRejected, InputMissing
 
 if TYPE_CHECKING:
@@ -86,6 +85,7 @@ def add_fuse(verbs: Verbs) -> None:
 def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import read_bundle
     from fusionray.bundle.description import FACE_FUSION
+    from fusionray.config import read_yaml, validate
     from fusionray.faces.detect import build_detector
     from fusionray.runtime.face_preprocessor import SELECTION_PATTERN, check_sources
     from fusionray.runtime.fuser import Fuser

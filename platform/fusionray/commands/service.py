@@ -10,12 +10,14 @@ import threading
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusionray.background import run_in_background
 from fusionray.commands.parser import Verbs, add_settings, add_verb, set_run
-from fusionray.config import Section, parse_overrides
 from fusionray.environment import is_private_cluster
+
+if TYPE_CHECKING:
+    from fusionray.config import Section
 
 TEST_KEY_NOTE = (
     "a TEST KEY signs the outputs, which proves nothing to others; set signing.certificate and signing.key to your own "
@@ -169,6 +171,7 @@ def load_service_section() -> type[Section]:
 
 def read_service_settings(file: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     """Read what a file and overrides set, as an unchecked tree."""
+    from fusionray.config import parse_overrides
     from fusionray.serving.config import read_service_tree
 
     tree, _ = read_service_tree(file, parse_overrides(overrides))

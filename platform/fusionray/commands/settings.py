@@ -28,11 +28,6 @@ GAP = "  "
 INDENT = "  "
 
 
-def wants_settings(arguments: Sequence[str]) -> bool:
-    """Tell whether a command line asks for the list of keys; what the verb itself requires is then left out."""
-    return any(item == OPTION or item.startswith(f"{OPTION}=") for item in arguments)
-
-
 def parse_settings(arguments: Sequence[str]) -> argparse.Namespace:
     """Read `VERB --settings [SECTION] [--preset NAME] [--config FILE] [--json] [KEY=VALUE ...]`; ignore the rest."""
     parser = Parser(prog="fusionray", add_help=False)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusionray.commands.parser import Parser
-from fusionray.config import validate
 
 if TYPE_CHECKING:
     from fusionray.bundle.bundle import Bundle
@@ -53,6 +52,7 @@ def open_signer(options: argparse.Namespace) -> Signer:
 
     Raises: ConfigInvalid, SigningFailed.
     """
+    from fusionray.config import validate
     from fusionray.safety.signing import build_signer
     from fusionray.safety.signing_keys import SigningConfig
 

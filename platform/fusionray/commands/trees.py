@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from fusionray.config import Section
+if TYPE_CHECKING:
+    from fusionray.config import Section
 
 
 def load_prepare() -> type[Section]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from fusionray.commands.parser import Verbs, add_verb, set_run
 from fusionray.commands.pictures import read_picture
-from fusionray.config import validate
 
 if TYPE_CHECKING:
     from fusionray.runtime.fuser import Fuser
@@ -131,6 +130,7 @@ def add_fuse_video(verbs: Verbs) -> None:
 def run_fuse_video(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import bundle_hash, read_bundle
     from fusionray.bundle.description import FACE_FUSION
+    from fusionray.config import validate
     from fusionray.safety.mark import MarkConfig
     from fusionray.safety.provenance import Provenance
     from fusionray.safety.signing import build_signer

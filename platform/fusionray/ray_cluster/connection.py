@@ -29,6 +29,7 @@ from fusionray.environment import (
 )
 from fusionray.errors import ClusterUnavailable
 from fusionray.hardware.processes import find_processes
+from fusionray.ray_cluster.light_head import light_head
 
 # Ray counts logical CPUs: two more than the machine has let data tasks run at the same time as one worker per core.
 SPARE_CPUS = 2
@@ -155,14 +156,15 @@ def start_local(http_host: str | None = None) -> None:
         os.environ[HTTP_HOST_VARIABLE] = http_host
         os.environ[WORKER_VARIABLE] = SERVES
     cores = len(os.sched_getaffinity(0))
-    ray.init(
-        address="local",
-        num_cpus=cores + SPARE_CPUS,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.WARNING,
-        object_store_memory=choose_store_bytes(),
-    )
+    with light_head():
+        ray.init(
+            address="local",
+            num_cpus=cores + SPARE_CPUS,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            object_store_memory=choose_store_bytes(),
+        )
 
 
 def disconnect() -> None:

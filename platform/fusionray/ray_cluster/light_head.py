@@ -1,0 +1,38 @@
+"""Start Ray on one machine without two of its processes that would do nothing there.
+
+Ray starts the process of its dashboard even where none is wanted, and waits until it has imported its modules; and it
+starts the monitor of its autoscaler, though one machine has nothing to scale. Without them Ray is up 2 s earlier on two
+cores, and ends 1 s earlier. No public option leaves them out: the two methods are of Ray 2.60, and where a later Ray
+has them no more, it starts as it always does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+
+@contextlib.contextmanager
+def light_head() -> Iterator[None]:
+    """Leave out the dashboard's process and the autoscaler's monitor of a Ray that starts in the `with` block."""
+    from ray._private.node import Node
+
+    with contextlib.ExitStack() as stack:
+        for name, instead in (("start_api_server", announce_no_dashboard), ("start_monitor", start_nothing)):
+            if hasattr(Node, name):
+                stack.enter_context(mock.patch.object(Node, name, instead))
+        yield
+
+
+def announce_no_dashboard(node: Any, **_: Any) -> None:
+    """Write the address that Ray's agents wait for: that of a dashboard which answers nothing, as Ray does."""
+    from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
+
+    address = f"{node.node_ip_address}:0".encode()
+    node.get_gcs_client().internal_kv_put(DASHBOARD_ADDRESS.encode(), address, True, KV_NAMESPACE_DASHBOARD)
+
+
+def start_nothing(node: Any) -> None:
+    """Start no monitor."""
