@@ -70,11 +70,11 @@ def test_a_run_that_is_killed_three_times_makes_the_same_video(
     assert (figure(whole, "segments"), figure(whole, "frames_resumed")) == (5, 0)
     work = tmp_path / ".killed.mp4.work"
     shown = tmp_path / "killed-report" / "preview.png"
-    for file in (work / "faces-00001.npz", work / "segment-00000.mp4", shown):
+    for file in (work / "scan-00001.npz", work / "segment-00000.mp4", shown):
         kill_once(command(source, target, killed, bundle), file)
         assert not killed.exists()
     assert decode_image(shown.read_bytes()).shape == (HEIGHT, WIDTH, 3)
-    assert len(list(work.glob("faces-*"))) == 5
+    assert len(list(work.glob("scan-*"))) == 5
     assert main(command(source, target, killed, bundle)) == 0
     assert figure(killed, "frames_resumed") >= 8
     assert film_hash(killed) == film_hash(whole)
@@ -87,10 +87,10 @@ def test_what_other_settings_made_is_not_used(tmp_path: Path, target: str, sourc
     arguments = command(source, target, output, bundle)
     work = tmp_path / ".fused.mp4.work"
     kill_once(arguments, work / "segment-00001.mp4")
-    faces = {path.name: path.stat().st_mtime_ns for path in work.glob("faces-*")}
+    faces = {path.name: path.stat().st_mtime_ns for path in work.glob("scan-*")}
     kill_once([*arguments, "--quality", "30"], work / "segment-00000.mp4")
     # The faces do not depend on the encoder.
-    assert faces == {path.name: path.stat().st_mtime_ns for path in work.glob("faces-*")}
+    assert faces == {path.name: path.stat().st_mtime_ns for path in work.glob("scan-*")}
     assert main([*arguments, "--quality", "30", "--faces", "all"]) == 0
     assert figure(output, "frames_resumed") == 0
 
@@ -111,7 +111,7 @@ def test_a_damaged_manifest_is_begun_anew(tmp_path: Path, target: str, source: s
     work = tmp_path / ".fused.mp4.work"
     work.mkdir()
     (work / "manifest.json").write_text("{")
-    (work / "faces-00000.npz").write_text("nothing")
+    (work / "scan-00000.npz").write_text("nothing")
     assert main(command(source, target, output, bundle)) == 0
     assert output.exists()
 
@@ -119,7 +119,9 @@ def test_a_damaged_manifest_is_begun_anew(tmp_path: Path, target: str, source: s
 class EndlessWorker:
     """Fails on the first segment, and never finishes another one by itself."""
 
-    def find(self, segment: Segment, advance: Advance) -> NoReturn:
+    scans_at_once = 2
+
+    def scan(self, segment: Segment, advance: Advance) -> NoReturn:
         if segment.number == 0:
             started.wait(60)
             raise VideoRejected("damaged", "the first segment is damaged")
@@ -135,7 +137,7 @@ def test_work_on_other_segments_ends_when_one_fails() -> None:
     segments = [Segment(number, None, None, 1) for number in range(3)]
     workers = LocalWorkers(EndlessWorker())  # type: ignore[arg-type]
     with pytest.raises(VideoRejected, match="the first segment is damaged"):
-        list(workers.find(segments, lambda _: None))
+        list(workers.scan(segments, lambda _: None))
 
 
 def test_an_interrupted_run_says_that_it_goes_on(tmp_path: Path, target: str, source: str, bundle: str) -> None:
@@ -144,7 +146,7 @@ def test_an_interrupted_run_says_that_it_goes_on(tmp_path: Path, target: str, so
     path = os.pathsep.join((str(ROOT / "platform"), str(ROOT)))
     run = [sys.executable, "-m", "fusionray.cli", *command(source, target, output, bundle), "--preset", "placebo"]
     with subprocess.Popen(run, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True) as process:
-        while not list(work.glob("faces-*")):
+        while not list(work.glob("scan-*")):
             assert process.poll() is None
             time.sleep(0.002)
         process.send_signal(signal.SIGINT)

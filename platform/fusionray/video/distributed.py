@@ -1,4 +1,4 @@
-"""Segments on the nodes of a Ray cluster: each is found, fused and encoded where a worker is free."""
+"""Segments on the nodes of a Ray cluster: each is scanned, rendered and encoded where a worker is free."""
 
 from __future__ import annotations
 
@@ -15,42 +15,39 @@ from fusionray.errors import FusionRayError
 from fusionray.ray_cluster.actor_pool import ActorBatch, actor_pool, unpack
 from fusionray.ray_cluster.connection import require_cpus
 from fusionray.storage.atomic_files import replace_file
-from fusionray.video.finding import SegmentFaces
-from fusionray.video.fusing import FramePlan
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance
-from fusionray.video.work import SegmentWorker, VideoTask
+from fusionray.video.work import SegmentScan, VideoTask
 
 
 class SegmentActor:
     """A Ray actor that works on segments, with video and model opened once; see `ray_cluster.actor_pool`."""
 
     def __init__(self, task: VideoTask) -> None:
-        self.worker = SegmentWorker(task)
+        self.worker = task.open_worker()
 
     def __call__(self, batch: ActorBatch) -> Iterator[ActorBatch]:
-        """Work on segments; an answer is the segment and its faces, or its film and seconds, or a FusionRayError.
+        """Work on segments; an answer is the segment and its scan, or its film and seconds, or a FusionRayError.
 
         The error is a value: Ray would wrap one that is raised.
         """
         segment: Segment
-        plan: FramePlan | None
         for segment, plan in unpack(batch):
             try:
-                answer: Any = (segment, self.find(segment) if plan is None else self.fuse(segment, plan))
+                answer: Any = (segment, self.scan(segment) if plan is None else self.render(segment, plan))
             except FusionRayError as error:
                 answer = error
             yield {"answer": np.array([pickle.dumps(answer)], dtype=object)}
 
-    def find(self, segment: Segment) -> SegmentFaces:
-        """Find the faces of a segment."""
-        return self.worker.find(segment, ignore)
+    def scan(self, segment: Segment) -> SegmentScan:
+        """Scan a segment."""
+        return self.worker.scan(segment, ignore)
 
-    def fuse(self, segment: Segment, plan: FramePlan) -> tuple[bytes, dict[str, float]]:
+    def render(self, segment: Segment, plan: Any) -> tuple[bytes, dict[str, float]]:
         """Return the film of a segment: where the result is made, other nodes may have no way to write."""
         with tempfile.TemporaryDirectory(prefix="fusionray-video-") as folder:
             film = Path(folder) / f"segment{self.worker.task.suffix}"
-            seconds = self.worker.fuse(segment, plan, film, ignore)
+            seconds = self.worker.render(segment, plan, film, ignore)
             return film.read_bytes(), seconds
 
 
@@ -66,22 +63,22 @@ class ClusterWorkers:
         self.number, self.cpus, self.gpus = number, cpus, gpus
         require_cpus(number, cpus)
 
-    def find(self, segments: Sequence[Segment], advance: Advance) -> Iterator[tuple[Segment, SegmentFaces]]:
-        """Find the faces of segments."""
-        for segment, faces in self.work([(segment, None) for segment in segments]):
+    def scan(self, segments: Sequence[Segment], advance: Advance) -> Iterator[tuple[Segment, SegmentScan]]:
+        """Scan segments."""
+        for segment, scan in self.work([(segment, None) for segment in segments]):
             advance(segment.num_frames)
-            yield segment, faces
+            yield segment, scan
 
-    def fuse(
-        self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
+    def render(
+        self, parts: Sequence[tuple[Segment, Any]], path_of: Callable[[Segment], Path], advance: Advance
     ) -> Iterator[tuple[Segment, dict[str, float]]]:
-        """Write the fused frames of segments."""
+        """Write the new frames of segments."""
         for segment, (film, seconds) in self.work(parts):
             replace_file(path_of(segment), film)
             advance(segment.num_frames)
             yield segment, seconds
 
-    def work(self, items: Sequence[tuple[Segment, FramePlan | None]]) -> Iterator[tuple[Segment, Any]]:
+    def work(self, items: Sequence[tuple[Segment, Any]]) -> Iterator[tuple[Segment, Any]]:
         """Yield the answers of the actors."""
         if not items:
             return

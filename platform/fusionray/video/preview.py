@@ -1,4 +1,4 @@
-"""A picture of what was fused last, for whoever waits."""
+"""A picture of what was rendered last, for whoever waits."""
 
 from __future__ import annotations
 

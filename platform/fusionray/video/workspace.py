@@ -1,7 +1,7 @@
 """The folder in which a video is made: what is finished stays there when a run is killed, and the next one goes on.
 
     .fused.mp4.work/manifest.json       what is made, and of what: the settings and the segments
-    .fused.mp4.work/faces-00003.npz     the faces of a segment
+    .fused.mp4.work/scan-00003.npz      what the first pass over a segment found
     .fused.mp4.work/segment-00003.mp4   the frames of a segment, without sound
 
 Each file has its name only when it is complete.
@@ -22,18 +22,17 @@ from typing import Any
 
 from fusionray.errors import VideoInUse
 from fusionray.storage.atomic_files import replace_file, sync_folder
-from fusionray.video.finding import SegmentFaces
 from fusionray.video.segments import Segment
 
-FORMAT = "fusionray-video-1"
+FORMAT = "fusionray-video-2"
 LOCK = "lock"
 
 
 @dataclass(frozen=True)
 class MadeOf:
-    """What files depend on: `faces` on the video, `films` on all else too. Only JSON."""
+    """What files depend on: `scans` on the video and a little else, `films` on all. Only JSON."""
 
-    faces: Mapping[str, Any]
+    scans: Mapping[str, Any]
     films: Mapping[str, Any]
 
 
@@ -49,11 +48,11 @@ class Workspace:
         if before["made_of"] == now:
             self.segments = [decode_segment(each) for each in before["segments"]]
             return
-        same_faces = before["made_of"].get("faces") == now["faces"]
+        same_scans = before["made_of"].get("scans") == now["scans"]
         for file in self.folder.iterdir():
-            if file.name != LOCK and not (same_faces and file.name.startswith("faces-")):
+            if file.name != LOCK and not (same_scans and file.name.startswith("scan-")):
                 file.unlink()
-        self.segments = [decode_segment(each) for each in before["segments"]] if same_faces else plan()
+        self.segments = [decode_segment(each) for each in before["segments"]] if same_scans else plan()
         manifest = {"format": FORMAT, "made_of": now, "segments": [asdict(each) for each in self.segments]}
         replace_file(self.manifest, json.dumps(manifest, indent=1, default=str).encode())
 
@@ -65,21 +64,17 @@ class Workspace:
                 return manifest
         return {"made_of": {}, "segments": []}
 
-    def faces_of(self, segment: Segment) -> Path:
-        """Return the file of the faces of a segment."""
-        return self.folder / f"faces-{segment.number:05d}.npz"
+    def scan_of(self, segment: Segment) -> Path:
+        """Return the file of what the first pass over a segment found."""
+        return self.folder / f"scan-{segment.number:05d}.npz"
 
     def film_of(self, segment: Segment) -> Path:
         """Return the file of the frames of a segment."""
         return self.folder / f"segment-{segment.number:05d}{self.output.suffix}"
 
-    def write_faces(self, segment: Segment, faces: SegmentFaces) -> None:
-        """Keep the faces of a segment."""
-        replace_file(self.faces_of(segment), faces.encode())
-
-    def read_faces(self) -> list[SegmentFaces]:
-        """Read the faces of all segments."""
-        return [SegmentFaces.decode(self.faces_of(segment).read_bytes()) for segment in self.segments]
+    def write_scan(self, segment: Segment, scan: bytes) -> None:
+        """Keep what the first pass over a segment found."""
+        replace_file(self.scan_of(segment), scan)
 
     def remove(self) -> None:
         """Remove the folder: the video is complete."""

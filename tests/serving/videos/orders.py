@@ -111,7 +111,7 @@ def wait_for_frames(store: JobStore, job: str, stage: str) -> None:
     """Wait until some segments of a film are through a stage."""
     film = store.find(job, OWNER).film
     assert film is not None
-    pattern = {"finding": "faces-*.npz", "fusing": "segment-*.mp4"}[stage]
+    pattern = {"finding": "scan-*.npz", "fusing": "segment-*.mp4"}[stage]
     wait_for(lambda: len(list(film.path.glob(f".*.work/{pattern}"))) >= 2, END_SECONDS)
     assert store.status(job, OWNER).state == "running"
 

@@ -21,12 +21,13 @@ from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer, build_signer
 from fusionray.safety.signing_keys import SigningConfig
+from fusionray.video.face_fusion.finding import SEARCH_SIDE
+from fusionray.video.face_fusion.work import FusionTask, FusionWork, FusionWorker, open_fuser
 from fusionray.video.files.reader import VideoReader
-from fusionray.video.finding import SEARCH_SIDE
-from fusionray.video.run import FusedVideo, VideoRun
+from fusionray.video.run import MadeVideo, VideoRun
 from fusionray.video.segments import SEGMENT_SECONDS
 from fusionray.video.stages import Advance
-from fusionray.video.work import LocalWorkers, SegmentWorker, VideoTask, open_fuser
+from fusionray.video.work import LocalWorkers
 
 
 @dataclass(frozen=True)
@@ -83,25 +84,19 @@ class VideoBenchContext:
         """Open the test key."""
         return build_signer(SigningConfig(test_key_folder=str(self.output / "key")))
 
-    def task(self, target: Path) -> VideoTask:
+    def task(self, target: Path) -> FusionTask:
         """Describe the work on a film; people are not told apart, which an untrained model cannot."""
-        return VideoTask(target, ".mp4", str(self.bundle.folder), None, [self.source], with_identities=False)
+        return FusionTask(target, ".mp4", str(self.bundle.folder), None, [self.source], with_identities=False)
 
-    def fuse(self, target: Path, output: Path, seconds: Fraction = SEGMENT_SECONDS) -> tuple[FusedVideo, float]:
+    def fuse(self, target: Path, output: Path, seconds: Fraction = SEGMENT_SECONDS) -> tuple[MadeVideo, float]:
         """Fuse all faces of a film in this process, as `fusionray fuse-video --faces all` does; return the seconds."""
         task = self.task(target)
-        run = VideoRun(
-            task,
-            output,
-            lambda tracks: dict.fromkeys(range(len(tracks)), 0),
-            {},
-            self.signer,
-            Provenance(self.bundle.description.name, bundle_hash(self.bundle)),
-            seconds,
-        )
+        provenance = Provenance(self.bundle.description.name, bundle_hash(self.bundle))
+        work = FusionWork(task, lambda tracks: dict.fromkeys(range(len(tracks)), 0), {}, provenance.bundle)
+        run = VideoRun(work, output, self.signer, provenance, seconds)
         output.unlink(missing_ok=True)
         started = time.perf_counter()
-        made = run.make(LocalWorkers(SegmentWorker(task, self.fuser)), show_nothing)
+        made = run.make(LocalWorkers(FusionWorker(task, self.fuser)), show_nothing)
         return made, time.perf_counter() - started
 
 

@@ -23,10 +23,10 @@ from fusionray.benchmarks.video.context import VideoBenchContext
 from fusionray.errors import ServiceFailed
 from fusionray.evaluation.rendered_film import RenderedFilm
 from fusionray.hardware.processes import measure_cpu
+from fusionray.video.face_fusion.fusing import FramePlan
+from fusionray.video.face_fusion.work import FusionTask, FusionWorker
 from fusionray.video.files.reader import VideoReader
-from fusionray.video.fusing import FramePlan
 from fusionray.video.segments import Segment, plan_segments
-from fusionray.video.work import SegmentWorker, VideoTask
 
 # Segments of the parts that split or kill: several of them in a film of ten seconds.
 SHORT_SEGMENT = Fraction(2)
@@ -127,7 +127,7 @@ def measure_segments(context: VideoBenchContext, tick: Callable[[], None]) -> Fi
     return Findings({"segments_2_workers": ratios}, notes=notes)
 
 
-def work_in_processes(task: VideoTask, parts: Sequence[Sequence[Segment]], cores: Sequence[int]) -> float:
+def work_in_processes(task: FusionTask, parts: Sequence[Sequence[Segment]], cores: Sequence[int]) -> float:
     """Work on each part in a process on a core of its own; return the seconds until the last one is done."""
     spawn = multiprocessing.get_context("spawn")
     ready = spawn.Barrier(len(parts) + 1)
@@ -145,14 +145,14 @@ def work_in_processes(task: VideoTask, parts: Sequence[Sequence[Segment]], cores
     return time.perf_counter() - started
 
 
-def work_on(task: VideoTask, segments: Sequence[Segment], core: int, ready: Any) -> None:
+def work_on(task: FusionTask, segments: Sequence[Segment], core: int, ready: Any) -> None:
     """Find and fuse the faces of segments on one core; begin when all processes have loaded their models."""
     os.sched_setaffinity(0, {core})
-    worker = SegmentWorker(task)
+    worker = FusionWorker(task)
     worker.fuser.warm_up()
     ready.wait()
     with TemporaryDirectory(prefix="fusionray-video-") as folder:
         for segment in segments:
-            faces = worker.find(segment, lambda _: None)
+            faces = worker.scan(segment, lambda _: None)
             plan = FramePlan.of(faces.tracks, dict.fromkeys(range(len(faces.tracks)), 0))
-            worker.fuse(segment, plan, Path(folder) / f"{segment.number}.mp4", lambda _: None)
+            worker.render(segment, plan, Path(folder) / f"{segment.number}.mp4", lambda _: None)

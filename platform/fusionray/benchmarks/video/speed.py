@@ -27,12 +27,13 @@ from fusionray.faces.detect import DetectorPool
 from fusionray.faces.face import Image
 from fusionray.faces.following import FaceFollower
 from fusionray.runtime.fuser import Fuser
+from fusionray.video.face_fusion.finding import SEARCH_SIDE, find_faces
+from fusionray.video.face_fusion.fusing import FramePlan, GroupFuser
+from fusionray.video.face_fusion.tracking import FaceTracker
 from fusionray.video.files.reader import VideoReader
 from fusionray.video.files.writer import VideoWriter
-from fusionray.video.finding import SEARCH_SIDE, find_faces
-from fusionray.video.fusing import GROUPS_AHEAD, FramePlan, GroupFuser, group_frames
+from fusionray.video.rendering import GROUP_FRAMES, GROUPS_AHEAD
 from fusionray.video.segments import Segment
-from fusionray.video.tracking import FaceTracker
 
 # The quality of the product's own encoding, for all.
 QUALITY = {"crf": "18"}
@@ -111,7 +112,8 @@ def time_stages(context: VideoBenchContext) -> dict[str, StageCost]:
     faces = find_faces(reader, Segment(0, None, None, len(frames)), fuser, ignore, with_identities=False)
     plan = FramePlan.of(faces.tracks, dict.fromkeys(range(len(faces.tracks)), 0))
     group_fuser = GroupFuser(reader.description, fuser, [context.source])
-    groups = group_frames(iter(frames), plan)
+    planned = [(frame, plan.faces.get(number, [])) for number, frame in enumerate(frames)]
+    groups = [planned[start : start + GROUP_FRAMES] for start in range(0, len(planned), GROUP_FRAMES)]
     costs["fuse"] = measure_cost(lambda: exhaust(map_ahead(group_fuser.fuse, groups, at_once=GROUPS_AHEAD)))
 
     def encode() -> None:

@@ -22,10 +22,10 @@ from fusionray.faces.face import Face, Image
 from fusionray.faces.following import FaceFollower
 from fusionray.metrics.temporal import flicker, identity_jump, warp_error
 from fusionray.runtime.fuser import Fuser
+from fusionray.video.face_fusion.tracking import SAME_FACE, FaceTracker, share_of
+from fusionray.video.face_fusion.tracks import Track
 from fusionray.video.files.reader import VideoReader
 from fusionray.video.files.writer import VideoWriter
-from fusionray.video.tracking import SAME_FACE, FaceTracker, share_of
-from fusionray.video.tracks import Track
 
 # Side of the frames on which flow is estimated.
 FLOW_SIDE = 360

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fusionray.errors import ImageRejected, VideoInUse
 from fusionray.faces.detect import DetectorPool
@@ -34,17 +35,17 @@ from fusionray.serving.videos.order import VideoOrder
 from fusionray.serving.videos.progress import ProgressWriter
 from fusionray.serving.videos.target_check import CheckedWorker
 from fusionray.storage.atomic_files import replace_private_file
-from fusionray.video.choosing import choose_all, choose_main, choose_similar
+from fusionray.video.face_fusion.choosing import choose_all, choose_main, choose_similar
+from fusionray.video.face_fusion.report import describe_fusion
+from fusionray.video.face_fusion.tracks import Track
+from fusionray.video.face_fusion.work import FusionTask, FusionWork, FusionWorker, count_searches
 from fusionray.video.files.encoders import EncoderSettings
 from fusionray.video.files.signature import SIGNATURE_BYTES, find_video_suffix
-from fusionray.video.finding import SegmentFaces
-from fusionray.video.fusing import FramePlan
 from fusionray.video.report import write_report
-from fusionray.video.run import FusedVideo, VideoRun
+from fusionray.video.run import MadeVideo, VideoRun
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance
-from fusionray.video.tracks import Track
-from fusionray.video.work import LocalWorkers, SegmentWorker, VideoTask, count_searches
+from fusionray.video.work import LocalWorkers, SegmentScan, SegmentWorker
 
 # How often a task looks whether the one before it, whose order was replaced, has left the film.
 CLAIM_SECONDS = 0.5
@@ -88,18 +89,22 @@ class FilmMaker:
         task = self.describe_task(source)
         provenance = Provenance(fuser.bundle.description.name, self.order.version.bundle)
         output = self.film.path / f"{FILM_STEM}{task.suffix}"
-        run = VideoRun(
+        work = FusionWork(
             task,
-            output,
             partial(self.choose, reference=reference, least=inputs.reference_similarity),
             {"faces": self.options.faces, "who": None if reference is None else hash_array(reference)},
+            provenance.bundle,
+        )
+        run = VideoRun(
+            work,
+            output,
             self.codec.signer,
             provenance,
             Fraction(self.config.videos.segment_seconds).limit_denominator(1000),
             self.film.preview,
             partial(self.complete, output=output, provenance=provenance, source_sha256=source_sha256),
         )
-        self.run(run, SegmentWorkers(self.open_worker(task, fuser), self.threads, self.film.clear_attempts))
+        self.run(run, SegmentWorkers(self.open_worker(task, fuser), self.film.clear_attempts))
         made = self.film.read_made()
         assert made is not None
         return made
@@ -114,18 +119,18 @@ class FilmMaker:
         runtime = config.runtime.model_copy(update={"threads": config.runtime.threads or self.threads})
         return Fuser(open_bundle(version, config.tracking_uri), detectors, runtime, precision=version.precision)
 
-    def describe_task(self, source: FloatArray) -> VideoTask:
+    def describe_task(self, source: FloatArray) -> FusionTask:
         """Describe what is made of the film, with an encoded source."""
         config = self.config
-        return VideoTask(
+        return FusionTask(
             self.film.target,
             find_video_suffix(read_start(self.film.target)) or ".mp4",
             self.order.version.location,
             config.tracking_uri,
             [source],
             self.options.faces != "all",
-            EncoderSettings(config.videos.encoder, config.videos.quality, config.videos.preset),
-            config.mark.model_copy(update={"enabled": config.mark.enabled or self.options.mark}),
+            encoder=EncoderSettings(config.videos.encoder, config.videos.quality, config.videos.preset),
+            mark=config.mark.model_copy(update={"enabled": config.mark.enabled or self.options.mark}),
             threads=self.threads,
             leave_out=tuple(self.order.folder.record.options["leave_out"]),
         )
@@ -184,11 +189,11 @@ class FilmMaker:
             return choose_similar(tracks, [reference], least, ["the reference"])
         return choose_all(tracks) if self.options.faces == "all" else choose_main(tracks)
 
-    def open_worker(self, task: VideoTask, fuser: Fuser) -> SegmentWorker:
+    def open_worker(self, task: FusionTask, fuser: Fuser) -> FusionWorker:
         """Make the worker; it asks the target policy, if there is one."""
         policy = open_target_policy(self.config.target_policy)
         if policy is None:
-            return SegmentWorker(task, fuser)
+            return FusionWorker(task, fuser)
         return CheckedWorker(task, fuser, policy, self.config.videos.policy_seconds, self.progress.check)
 
     def run(self, run: VideoRun, workers: LocalWorkers) -> None:
@@ -205,11 +210,13 @@ class FilmMaker:
             else:
                 return
 
-    def complete(self, made: FusedVideo, *, output: Path, provenance: Provenance, source_sha256: str) -> None:
+    def complete(self, made: MadeVideo, *, output: Path, provenance: Provenance, source_sha256: str) -> None:
         """Write the report, and what was made."""
         # What writes reports makes folders that are not there, and that of the job may be removed just now.
         with TemporaryDirectory(prefix="fusionray-video-") as folder:
-            write_report(Path(folder), made, self.film.target, output, signer=self.codec.signer, provenance=provenance)
+            parts = describe_fusion(made, self.film.target.name, provenance.model)
+            signer = self.codec.signer
+            write_report(Path(folder), made, parts, self.film.target, output, signer=signer, provenance=provenance)
             for name in (REPORT_NAME, FIGURES_NAME):
                 replace_private_file(self.film.path / name, (Path(folder) / name).read_bytes())
         self.progress.enter("made", made.num_frames, made.num_frames)
@@ -229,24 +236,24 @@ class FilmMaker:
 
 
 class SegmentWorkers(LocalWorkers):
-    """The worker of a process; `finished` is called after each segment whose faces or frames are stored."""
+    """The worker of a process; `finished` is called after each segment whose scan or frames are stored."""
 
-    def __init__(self, worker: SegmentWorker, threads: int, finished: Callable[[], None]) -> None:
-        super().__init__(worker, threads)
+    def __init__(self, worker: SegmentWorker, finished: Callable[[], None]) -> None:
+        super().__init__(worker)
         self.finished = finished
 
-    def find(self, segments: Sequence[Segment], advance: Advance) -> Generator[tuple[Segment, SegmentFaces]]:
-        """Find the faces of segments."""
-        with closing(super().find(segments, advance)) as answers:
+    def scan(self, segments: Sequence[Segment], advance: Advance) -> Generator[tuple[Segment, SegmentScan]]:
+        """Scan segments."""
+        with closing(super().scan(segments, advance)) as answers:
             for answer in answers:
                 yield answer
                 self.finished()
 
-    def fuse(
-        self, parts: Sequence[tuple[Segment, FramePlan]], path_of: Callable[[Segment], Path], advance: Advance
+    def render(
+        self, parts: Sequence[tuple[Segment, Any]], path_of: Callable[[Segment], Path], advance: Advance
     ) -> Generator[tuple[Segment, dict[str, float]]]:
-        """Write the fused frames of segments."""
-        with closing(super().fuse(parts, path_of, advance)) as answers:
+        """Write the new frames of segments."""
+        with closing(super().render(parts, path_of, advance)) as answers:
             for answer in answers:
                 yield answer
                 self.finished()

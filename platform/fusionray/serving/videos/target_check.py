@@ -11,15 +11,15 @@ import numpy as np
 from fusionray.faces.face import Face, Image
 from fusionray.runtime.fuser import Fuser
 from fusionray.safety.target_policy import TargetPolicy
+from fusionray.video.face_fusion.finding import SEARCH_SIDE
+from fusionray.video.face_fusion.fusing import FramePlan, PlannedFace
+from fusionray.video.face_fusion.work import FusionTask, FusionWorker
 from fusionray.video.files.reader import frame_time
-from fusionray.video.finding import SEARCH_SIDE
-from fusionray.video.fusing import FramePlan, PlannedFace
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance
-from fusionray.video.work import SegmentWorker, VideoTask
 
 
-class CheckedWorker(SegmentWorker):
+class CheckedWorker(FusionWorker):
     """Fuses a segment only if the policy permits its frames: the first one, and one each `seconds`; 0: each.
 
     Every segment is asked about before any of its frames is fused, and there is no film unless all are permitted.
@@ -27,21 +27,21 @@ class CheckedWorker(SegmentWorker):
     """
 
     def __init__(
-        self, task: VideoTask, fuser: Fuser, policy: TargetPolicy, seconds: float, check: Callable[[], None]
+        self, task: FusionTask, fuser: Fuser, policy: TargetPolicy, seconds: float, check: Callable[[], None]
     ) -> None:
         super().__init__(task, fuser)
         self.policy = policy
         self.seconds = Fraction(seconds)
         self.check = check
 
-    def fuse(self, segment: Segment, plan: FramePlan, path: Path, advance: Advance) -> dict[str, float]:
+    def render(self, segment: Segment, plan: FramePlan, path: Path, advance: Advance) -> dict[str, float]:
         """Ask about the frames of a segment, then fuse them.
 
-        Raises: TargetRefused; as `SegmentWorker.fuse` does.
+        Raises: TargetRefused; as `FusionWorker.render` does.
         """
         for image, faces in self.choose_frames(segment, plan):
             self.policy.check(image, faces)
-        return super().fuse(segment, plan, path, advance)
+        return super().render(segment, plan, path, advance)
 
     def choose_frames(self, segment: Segment, plan: FramePlan) -> Iterator[tuple[Image, list[Face]]]:
         """Yield the frames of which the policy is asked, upright, with the faces that are to be fused."""

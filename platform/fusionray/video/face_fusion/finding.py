@@ -15,11 +15,11 @@ from fusionray.data.prefetch import map_ahead
 from fusionray.errors import VideoRejected
 from fusionray.faces.following import FaceFollower
 from fusionray.runtime.fuser import Fuser
+from fusionray.video.face_fusion.tracking import FARTHEST, LONGEST_LOSS, FaceTracker, distance_between, is_cut
+from fusionray.video.face_fusion.tracks import Track, join
 from fusionray.video.files.reader import Damage, VideoReader
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance
-from fusionray.video.tracking import FARTHEST, LONGEST_LOSS, FaceTracker, distance_between, is_cut
-from fusionray.video.tracks import Track, join
 
 # Longest side of the pictures that are searched: a face of 40 pixels of a video of 4K has 20 in them.
 SEARCH_SIDE = 1920

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.video.tracks import Track, to_unit
+from fusionray.video.face_fusion.tracks import Track, to_unit
 
 # Mean cosine from which the tracks of two groups show one person.
 SAME_PERSON = 0.45

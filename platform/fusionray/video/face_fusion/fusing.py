@@ -1,4 +1,4 @@
-"""The second pass over a video: fuse the faces of a segment, paste them into its frames, and encode these.
+"""The second pass over a video: fuse the faces of some frames, and paste them into these.
 
 Between the passes, tracks are smoothed from both sides and gaps are filled, so that no frame flips back to the original
 face. Only points are kept of the first pass: memory does not grow with the frames.
@@ -7,9 +7,8 @@ face. Only points are kept of the first pass: memory does not grow with the fram
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -17,29 +16,18 @@ import numpy as np
 from av import VideoFrame
 from numpy.typing import NDArray
 
-from fusionray.data.prefetch import map_ahead
 from fusionray.faces.align import estimate_alignment, invert_affine, region_under, warp_crop
 from fusionray.faces.face import FloatMap, Image, Matrix, Points
 from fusionray.faces.paste import paste_crop
 from fusionray.runtime.fuser import Fuser, edge_mask
 from fusionray.runtime.pixels import FloatArray
-from fusionray.safety.mark import Mark
+from fusionray.video.face_fusion.finding import SEARCH_SIDE
+from fusionray.video.face_fusion.tracking import LONGEST_LOSS
+from fusionray.video.face_fusion.tracks import Track, fill_gaps, smooth
 from fusionray.video.files.description import VideoDescription
-from fusionray.video.files.encoders import EncoderSettings
-from fusionray.video.files.reader import VideoReader
-from fusionray.video.files.writer import VideoWriter
-from fusionray.video.finding import SEARCH_SIDE
-from fusionray.video.frame_mark import FrameMark
 from fusionray.video.frames.planes import blend_region, read_region
 from fusionray.video.frames.region import Box
 from fusionray.video.frames.upright import map_to_stored
-from fusionray.video.segments import Segment
-from fusionray.video.stages import Advance, StageSeconds
-from fusionray.video.tracking import LONGEST_LOSS
-from fusionray.video.tracks import Track, fill_gaps, smooth
-
-# Frames that go through the generator together, and groups of them that wait or are computed at the same time.
-GROUP_FRAMES, GROUPS_AHEAD = 8, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,63 +80,10 @@ class FaceRegion:
     source: int
 
 
-def fuse_segment(
-    reader: VideoReader,
-    segment: Segment,
-    plan: FramePlan,
-    fuser: Fuser,
-    sources: Sequence[FloatArray],
-    *,
-    path: Path,
-    settings: EncoderSettings,
-    mark: Mark | None = None,
-    advance: Advance,
-) -> dict[str, float]:
-    """Fuse the planned faces of a segment, and write all of its frames in their order to `path`, without sound.
-
-    `mark` is drawn on every frame. Frames are decoded, fused and encoded at the same time, each a few frames ahead of
-    the next stage.
-
-    Returns: the seconds of each stage. Raises: VideoRejected, VideoNotWritten.
-    """
-    seconds = StageSeconds()
-    group_fuser = GroupFuser(reader.description, fuser, sources)
-    frame_mark = FrameMark(mark, reader.description) if mark else None
-
-    def work(group: list[tuple[VideoFrame, list[PlannedFace]]]) -> list[VideoFrame]:
-        with seconds.measure("fuse"):
-            group_fuser.fuse(group)
-            if frame_mark is not None:
-                for frame, _ in group:
-                    frame_mark.draw(frame)
-        return [frame for frame, _ in group]
-
-    frames = seconds.measure_each("decode", reader.read_frames(segment.start, segment.end))
-    with VideoWriter(path, reader.description, settings=settings) as writer:
-        for group in map_ahead(work, group_frames(frames, plan), at_once=GROUPS_AHEAD):
-            for frame in group:
-                with seconds.measure("encode"):
-                    writer.write(frame)
-                advance(1)
-    return seconds.seconds
-
-
 def find_changes(before: Image, after: Image) -> FloatMap:
     """Return 1 for each pixel that differs in any channel, float32 [H,W], else 0."""
     red, green, blue = cv2.split(cv2.absdiff(before, after))
     return np.asarray(cv2.min(cv2.max(cv2.max(red, green), blue), 1), np.float32)
-
-
-def group_frames(frames: Iterator[VideoFrame], plan: FramePlan) -> Iterator[list[tuple[VideoFrame, list[PlannedFace]]]]:
-    """Yield the frames with their faces, a few at a time."""
-    group: list[tuple[VideoFrame, list[PlannedFace]]] = []
-    for number, frame in enumerate(frames):
-        group.append((frame, plan.faces.get(number, [])))
-        if len(group) == GROUP_FRAMES:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 class GroupFuser:

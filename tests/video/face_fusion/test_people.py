@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.face import Face
-from fusionray.video.people import choose_sources, group_people
-from fusionray.video.tracks import Track
+from fusionray.video.face_fusion.people import choose_sources, group_people
+from fusionray.video.face_fusion.tracks import Track
 
 LENGTH = 64
 

@@ -10,8 +10,8 @@ import pytest
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Detector, Image
 from fusionray.faces.following import FaceFollower
-from fusionray.video.finding import SegmentFaces, join_faces
-from fusionray.video.tracking import FaceTracker
+from fusionray.video.face_fusion.finding import SegmentFaces, join_faces
+from fusionray.video.face_fusion.tracking import FaceTracker
 from tests.support.pictures import draw_empty, draw_person
 
 SIDE, WIDTH, HEIGHT = 200, 640, 240

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.face import Detector, Face, Image
-from fusionray.video.tracks import Track
+from fusionray.video.face_fusion.tracks import Track
 
 # Frames between two searches: half a second of most videos, after which a newcomer is seen.
 SEARCH_EVERY = 12

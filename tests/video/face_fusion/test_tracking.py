@@ -10,8 +10,8 @@ import pytest
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Detector, Face, Image
 from fusionray.faces.following import FaceFollower
-from fusionray.video.tracking import FaceTracker, is_cut, summarise
-from fusionray.video.tracks import Track
+from fusionray.video.face_fusion.tracking import FaceTracker, is_cut, summarise
+from fusionray.video.face_fusion.tracks import Track
 from tests.support.pictures import draw_empty, draw_person
 
 SIDE = 200

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusionray.video.tracks import Track, fill_gaps, smooth
+from fusionray.video.face_fusion.tracks import Track, fill_gaps, smooth
 
 POINTS = np.array([[40, 50], [80, 50], [60, 70], [45, 90], [75, 90]], np.float32)
 

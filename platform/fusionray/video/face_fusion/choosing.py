@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fusionray.errors import ImageRejected
 from fusionray.runtime.pixels import FloatArray
-from fusionray.video.people import choose_sources, group_people
-from fusionray.video.tracks import Track
+from fusionray.video.face_fusion.people import choose_sources, group_people
+from fusionray.video.face_fusion.tracks import Track
 
 
 def choose_main(tracks: Sequence[Track]) -> dict[int, int]:
