@@ -19,6 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fusionray.data.synthetic.pictures import draw_style
 from fusionray.faces.decode import encode_image
 from fusionray.hardware.processes import find_processes
 from fusionray.reporting.figures import Figures
@@ -196,6 +197,22 @@ def test_submitted_job_fuses_a_video_with_two_workers(head: dict[str, str], tmp_
     assert "40 faces in 40 of 40 frames" in done.stdout
     assert verify(output.read_bytes()).ai_made
     assert read_packets(output, "audio") == read_packets(Path(target), "audio")
+
+
+@pytest.mark.slow(seconds=40)
+def test_submitted_job_paints_a_video_with_two_workers(
+    head: dict[str, str], style_folder: Path, tmp_path: Path
+) -> None:
+    style, output = tmp_path / "style.png", tmp_path / "painted.mp4"
+    style.write_bytes(encode_image(draw_style(0, 3, 64)))
+    content = film(tmp_path / "walk.mp4", num_frames=40, key_frames=8)
+    options = ("--bundle", str(style_folder / "bundle"), "--segment-seconds", "0.3")
+    workers = ("--workers", "2", "--cpus-per-worker", "0.5")
+    done = submit(head, "python", "jobs/stylize.py", content, str(style), str(output), *options, *workers)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "40 frames, painted in 1 style(s)" in done.stdout
+    assert verify(output.read_bytes()).ai_made
+    assert read_packets(output, "audio") == read_packets(Path(content), "audio")
 
 
 @pytest.mark.slow(seconds=120)

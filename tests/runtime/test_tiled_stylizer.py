@@ -108,13 +108,13 @@ def test_statistics_need_their_halo_too(tiled: TiledStylizer, monkeypatch: pytes
     # Of 20 columns, and of all.
     monkeypatch.setattr(tiles, "TILE_PIXELS", 1800)
     assert len(next(cut_tiles(content, tiled.halos[TILE_CONTENT_NAME], 4))) == 5
-    exact = tiled.measure(TILE_CONTENT_NAME, content, {}, 4, report_nothing)
+    exact = tiled.measure_features(TILE_CONTENT_NAME, content, {}, 4, report_nothing)
     monkeypatch.setattr(tiles, "TILE_PIXELS", 20_000)
     np.testing.assert_allclose(
-        tiled.measure(TILE_CONTENT_NAME, content, {}, 4, report_nothing), exact, rtol=1e-5, atol=1e-6
+        tiled.measure_features(TILE_CONTENT_NAME, content, {}, 4, report_nothing), exact, rtol=1e-5, atol=1e-6
     )
     monkeypatch.setitem(tiled.halos, TILE_CONTENT_NAME, 0)
-    assert np.abs(tiled.measure(TILE_CONTENT_NAME, content, {}, 4, report_nothing) / exact - 1).max() > 1e-4
+    assert np.abs(tiled.measure_features(TILE_CONTENT_NAME, content, {}, 4, report_nothing) / exact - 1).max() > 1e-4
 
 
 def test_the_halos_hold_all_on_which_a_tile_depends() -> None:

@@ -1,9 +1,10 @@
-"""The verb for style transfer: stylize."""
+"""The verb for style transfer: stylize, for pictures and videos."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fusionray.commands.large_pictures import find_band_format, is_large, write_large
 from fusionray.commands.parser import Verbs, add_verb, set_run
@@ -15,14 +16,31 @@ from fusionray.commands.signed_output import (
     open_signer,
     write_signed,
 )
+from fusionray.commands.video_options import (
+    add_encoding_options,
+    add_work_options,
+    check_video_options,
+    make_video,
+    read_encoder,
+    tell_faults,
+    tell_frames,
+)
+
+if TYPE_CHECKING:
+    from fusionray.bundle.bundle import Bundle
+    from fusionray.runtime.pixels import FloatArray
+    from fusionray.runtime.style_transfer.tiled_stylizer import TiledStylizer
+    from fusionray.safety.signing import Signer
 
 
 def add_stylize(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "stylize",
-        "Paint a picture in the style of another one.",
+        "Paint a picture or a video in the style of a picture.",
         arguments="CONTENT STYLE OUTPUT --bundle BUNDLE [options]",
+        details="Of a video, times of frames, sound, subtitles, chapters, rotation and colours stay as they are,\n"
+        "and a repeated command goes on where an interrupted one was.",
         examples=[
             ("fusionray stylize town.jpg mosaic.jpg out.png --bundle runs/style/bundle", "town.jpg as a mosaic"),
             (
@@ -30,12 +48,15 @@ def add_stylize(verbs: Verbs) -> None:
                 "--bundle runs/style/bundle",
                 "7 parts mosaic, 3 parts ink, a fifth weaker",
             ),
+            ("fusionray stylize walk.mp4 mosaic.jpg out.mp4 --bundle runs/style/bundle", "a video"),
         ],
     )
-    parser.add_argument("content", metavar="CONTENT", help="picture to paint anew")
+    parser.add_argument("content", metavar="CONTENT", help="picture or video to paint anew")
     parser.add_argument("style", metavar="STYLE", help="picture in the style to take")
     parser.add_argument(
-        "output", metavar="OUTPUT", help="result: a .png, .jpg or .webp file; of a large content .png, .jpg or .tif"
+        "output",
+        metavar="OUTPUT",
+        help="result: a .png, .jpg or .webp file; of a large content .png, .jpg or .tif; of a video .mp4 or .mov",
     )
     model = parser.add_argument_group("model")
     model.add_argument("--bundle", required=True, help="bundle folder, or models:/name@alias")
@@ -53,8 +74,10 @@ def add_stylize(verbs: Verbs) -> None:
     style.add_argument(
         "--strength", type=float, metavar="SHARE", default=1.0, help="how strong the style is, 0 to 1 (1)"
     )
-    add_metadata_option(style, "content")
+    add_metadata_option(style, "content, if it is a picture")
     add_provenance_options(parser)
+    add_encoding_options(parser, "encoding of a video")
+    add_work_options(parser, "work on a video")
     set_run(parser, run_stylize)
 
 
@@ -67,20 +90,83 @@ def run_stylize(options: argparse.Namespace) -> None:
     places = [options.style, *options.more_styles]
     weights = None if options.weights is None else parse_weights(options.weights, len(places))
     check_strength(options.strength)
-    output, large = Path(options.output), is_large(options.content)
-    if large:
+    content, output = Path(options.content), Path(options.output)
+    is_film = is_video(content, output)
+    large = not is_film and is_large(options.content)
+    if is_film:
+        check_video_options(content, output, options)
+    elif large:
         find_band_format(output, options)
     else:
         find_format(output)
     styles = [read_picture(place) for place in places]
-    content = None if large else read_picture(options.content)
+    picture = None if large or is_film else read_picture(options.content)
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(STYLE_TRANSFER)
     signer, stylizer = open_signer(options), Stylizer(bundle)
-    if content is None:
-        mixed = mix_styles([stylizer.encode_style(style) for style in styles], weights)
+    mixed = mix_styles([stylizer.encode_style(style) for style in styles], weights)
+    said = ""
+    if is_film:
+        said = paint_video(stylizer.tiled, mixed, bundle, options, signer=signer)
+    elif picture is None:
         write_large(stylizer.tiled, mixed, bundle, options, signer=signer)
     else:
-        painted = stylizer.stylize(content, styles, weights=weights, strength=options.strength)
+        painted = stylizer.paint(picture, mixed, options.strength)
         write_signed(painted, output, bundle, options, made_of=options.content, signer=signer)
-    print(f"{output}: painted in {len(styles)} style(s) with {bundle.description.name}; signed as AI-made")
+    print(f"{output}: {said}painted in {len(styles)} style(s) with {bundle.description.name}; signed as AI-made")
+
+
+def is_video(content: Path, output: Path) -> bool:
+    """Tell whether a video is painted: the first bytes of the content, or the name of the result, say so.
+
+    An animated GIF or WebP may become either. What cannot be read is said by whoever reads it as a picture.
+    """
+    from fusionray.video.files.signature import SIGNATURE_BYTES, find_video_suffix
+    from fusionray.video.run import MEDIA_TYPES
+
+    if output.suffix.lower() in MEDIA_TYPES:
+        return True
+    try:
+        with content.open("rb") as file:
+            return find_video_suffix(file.read(SIGNATURE_BYTES)) is not None
+    except OSError:
+        return False
+
+
+def paint_video(
+    stylizer: TiledStylizer, style: FloatArray, bundle: Bundle, options: argparse.Namespace, *, signer: Signer
+) -> str:
+    """Paint a video in an encoded style, and write it and its report; return what to say of it.
+
+    Raises: as `make_video`.
+    """
+    from fusionray.bundle.bundle import bundle_hash
+    from fusionray.safety.mark import MarkConfig
+    from fusionray.safety.provenance import Provenance
+    from fusionray.video.style_transfer.report import describe_painting
+    from fusionray.video.style_transfer.work import StyleTask, StyleWork, StyleWorker
+
+    content, output = Path(options.content), Path(options.output)
+    task = StyleTask(
+        content,
+        output.suffix,
+        options.bundle,
+        options.tracking_uri,
+        style,
+        options.strength,
+        encoder=read_encoder(options),
+        mark=MarkConfig(enabled=options.mark),
+        leave_out=tuple(options.leave_out),
+    )
+    provenance = Provenance(bundle.description.name, bundle_hash(bundle))
+    num_styles = 1 + len(options.more_styles)
+    made = make_video(
+        StyleWork(task, provenance.bundle),
+        StyleWorker(task, stylizer),
+        output,
+        lambda made: describe_painting(made, content.name, num_styles, provenance.model),
+        options,
+        signer=signer,
+        provenance=provenance,
+    )
+    return f"{tell_frames(made)}{tell_faults(made)}, "

@@ -8,7 +8,7 @@ the pixels around it on which it depends. Shape suffixes: C channels, L length o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import cv2
 import numpy as np
@@ -55,6 +55,8 @@ class TiledStylizer:
             raise BundleInvalid(f"{bundle.folder}: the halo of {wrong[0]} is no multiple of {STRIDE}")
         self.picture = bundle.tensor(TILE_FULL_NAME, "content")
         self.style = bundle.tensor(TILE_FULL_NAME, "style")
+        described = {name: bundle.tensor(TILE_FULL_NAME, name) for name in ("style", "quarter")}
+        self.lengths = {name: int(tensor.shape[-1]) for name, tensor in described.items()}
 
         unplanned = (settings or RuntimeConfig()).model_copy(update={"memory_plans": False})
 
@@ -83,12 +85,8 @@ class TiledStylizer:
 
         Raises: ValueError for a strength outside 0..1.
         """
-        for tile, values in self.paint_values(content, style, strength, report, fast=fast):
-            if tile.columns.start == 0:
-                painted = np.empty((tile.rows.stop - tile.rows.start, content.width, 3), np.uint8)
-            painted[:, tile.columns] = denormalize_crops(values[None], self.picture)[0]
-            if tile.columns.stop == content.width:
-                yield painted
+        tiles = self.paint_values(content, style, strength, report, fast=fast)
+        yield from self.join_tiles(content.width, tiles)
 
     def paint_values(
         self,
@@ -100,16 +98,33 @@ class TiledStylizer:
         fast: bool = False,
     ) -> Iterator[tuple[Tile, FloatArray]]:
         """Do what `paint` does; yield each tile with its values [3,H,W] in the model's range."""
-        check_strength(strength)
         seen, done = content, report
         if fast:
             seen, done = ArrayBands(reduce_bands(content, REDUCED_PIXELS, report)), report_nothing
+        return self.paint_tiles(content, self.measure(seen, style, strength, done), report)
+
+    def measure(
+        self, content: BandSource, style: FloatArray, strength: float = 1.0, report: Report = report_nothing
+    ) -> FloatArray:
+        """Measure what a tile must know of the whole content: float32 [M].
+
+        It is the style, mixed with the content's own as `strength` says, and the statistics of both places, in turn.
+
+        Raises: ValueError for a strength outside 0..1.
+        """
+        check_strength(strength)
         if strength < 1.0:
-            style = mix_styles([style, self.encode_whole(seen, done)], [strength, 1.0 - strength])
+            style = mix_styles([style, self.encode_whole(content, report)], [strength, 1.0 - strength])
         given: dict[str, FloatArray] = {"style": style[None]}
-        given["quarter"] = self.measure(TILE_CONTENT_NAME, seen, {}, QUARTER, done)
-        given["half"] = self.measure(TILE_HALF_NAME, seen, given, HALF, done)
-        engine = self.engines[TILE_FULL_NAME]
+        given["quarter"] = self.measure_features(TILE_CONTENT_NAME, content, {}, QUARTER, report)
+        given["half"] = self.measure_features(TILE_HALF_NAME, content, given, HALF, report)
+        return np.concatenate([values[0] for values in given.values()])
+
+    def paint_tiles(
+        self, content: BandSource, measured: FloatArray, report: Report = report_nothing
+    ) -> Iterator[tuple[Tile, FloatArray]]:
+        """Paint a content by what `measure` gave, for it or for one like it; yield as `paint_values` does."""
+        engine, given = self.engines[TILE_FULL_NAME], self.split_measured(measured)
         for tiles in cut_tiles(content, self.halos[TILE_FULL_NAME], STRIDE):
             for tile in tiles:
                 (made,) = engine.run(["output"], {**given, "content": self.prepare(tile)})
@@ -117,7 +132,22 @@ class TiledStylizer:
                 yield tile, tile.cut(made[0], 1)[:, :height, :width]
             report(tiles[0].rows.stop - tiles[0].rows.start)
 
-    def measure(
+    def split_measured(self, measured: FloatArray) -> dict[str, FloatArray]:
+        """Split what `measure` gave into the inputs of the painting model, [1,...] each."""
+        style, quarter = (self.lengths[name] for name in ("style", "quarter"))
+        parts = np.split(measured[None], [style, style + quarter], axis=1)
+        return dict(zip(("style", "quarter", "half"), parts, strict=True))
+
+    def join_tiles(self, width: int, tiles: Iterable[tuple[Tile, FloatArray]]) -> Iterator[Image]:
+        """Join tiles of a picture `width` px wide to bands, uint8 RGB [H,W,3]."""
+        for tile, values in tiles:
+            if tile.columns.start == 0:
+                painted = np.empty((tile.rows.stop - tile.rows.start, width, 3), np.uint8)
+            painted[:, tile.columns] = denormalize_crops(values[None], self.picture)[0]
+            if tile.columns.stop == width:
+                yield painted
+
+    def measure_features(
         self, name: str, content: BandSource, given: Mapping[str, FloatArray], stride: int, report: Report
     ) -> FloatArray:
         """Measure means and deviations [1,2C] of what a model makes of the whole content."""

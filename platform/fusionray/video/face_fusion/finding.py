@@ -15,7 +15,8 @@ from fusionray.data.prefetch import map_ahead
 from fusionray.errors import VideoRejected
 from fusionray.faces.following import FaceFollower
 from fusionray.runtime.fuser import Fuser
-from fusionray.video.face_fusion.tracking import FARTHEST, LONGEST_LOSS, FaceTracker, distance_between, is_cut
+from fusionray.video.cuts import is_cut
+from fusionray.video.face_fusion.tracking import FARTHEST, LONGEST_LOSS, FaceTracker, distance_between
 from fusionray.video.face_fusion.tracks import Track, join
 from fusionray.video.files.reader import Damage, VideoReader
 from fusionray.video.segments import Segment

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.face import Detector, Face, Image
+from fusionray.video.cuts import is_cut, summarise
 from fusionray.video.face_fusion.tracks import Track
 
 # Frames between two searches: half a second of most videos, after which a newcomer is seen.
@@ -28,11 +28,6 @@ LONGEST_LOSS = 12
 SAME_FACE = 0.3
 # A lost face is at most so many of its widths away from where it was.
 FARTHEST = 1.0
-# Side of the summaries that are compared to find cuts, and how different two of them are across a cut: the mean
-# difference of their pixels, of 255. Camera flashes and pans stay below.
-CUT_SIDE, CUT_DIFFERENCE = 32, 36.0
-
-
 # Computes the identity of a face of a picture, float32 [E] of unit length.
 Embed = Callable[[Image, Face], NDArray[np.float32]]
 
@@ -78,20 +73,6 @@ class OpenTrack:
         """Return the track; what searches did not see at its end was no face."""
         kept = self.confirmed if self.misses else len(self.faces)
         return Track.of(self.frames[:kept], self.faces[:kept], self.identities)
-
-
-def summarise(image: Image) -> NDArray[np.int16]:
-    """Reduce a frame, uint8 RGB HWC, to the grey picture [32,32] by which cuts are found."""
-    # Some of the rows and columns are enough for a mean; all those of a large frame would cost milliseconds.
-    step = max(1, min(image.shape[:2]) // (8 * CUT_SIDE))
-    part = np.ascontiguousarray(image[::step, ::step])
-    small = cv2.resize(part, (CUT_SIDE, CUT_SIDE), interpolation=cv2.INTER_AREA)
-    return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.int16)
-
-
-def is_cut(before: NDArray[np.int16], after: NDArray[np.int16]) -> bool:
-    """Tell whether a frame begins a new shot, from the summary of the frame before it and its own."""
-    return float(np.abs(after - before).mean()) > CUT_DIFFERENCE
 
 
 class FaceTracker:
