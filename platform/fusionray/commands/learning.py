@@ -88,11 +88,11 @@ def train_overrides(options: argparse.Namespace) -> list[str]:
 def run_train(options: argparse.Namespace) -> None:
     overrides = train_overrides(options)
     if options.dry_run:
-        from fusionray.config import load_config
         from fusionray.training.dry_run.dry_run import dry_run, load_dry_config
 
         dry_run(load_dry_config(options.config, overrides, options.preset))
         return
+    from fusionray.config import load_config
     from fusionray.ray_cluster.connection import cluster
     from fusionray.training.config import TrainConfig
 
