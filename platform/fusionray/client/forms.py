@@ -16,6 +16,7 @@ Source = PictureInput | KeptIdentity
 """Whose face is taken: a picture, or a face that the service keeps."""
 Part = tuple[str, tuple[str | None, bytes | str | BinaryIO]]
 """A field of a form as httpx takes it: its name, and a file with its name, or a text without one."""
+Parts = list[Part]
 # Names of files can tell who is in the picture, and the service does not use them.
 FILE_NAME = "picture"
 
@@ -102,6 +103,21 @@ def write_sources(source: Source | list[Source]) -> list[Part]:
     Raises: InputMissing if a file cannot be read.
     """
     return [write_source(one) for one in (source if isinstance(source, list) else [source])]
+
+
+def write_styles(
+    styles: PictureInput | list[PictureInput], weights: Sequence[float] | None, strength: float
+) -> list[Part]:
+    """Write one or several styles as fields, and how they are mixed.
+
+    Raises: InputMissing if a file cannot be read.
+    """
+    fields = {
+        "weights": None if weights is None else ",".join(f"{weight:.6f}" for weight in weights),
+        "strength": f"{strength:.6f}",
+    }
+    parts = [write_picture("style", style) for style in (styles if isinstance(styles, list) else [styles])]
+    return [*parts, *write_fields(fields)]
 
 
 def write_source(source: Source) -> Part:

@@ -33,6 +33,7 @@ from fusionray.client.events import read_events
 from fusionray.client.forms import (
     FILE_NAME,
     FuseOptions,
+    Parts,
     PictureInput,
     PictureOptions,
     Source,
@@ -44,6 +45,7 @@ from fusionray.client.forms import (
     write_quoted,
     write_source,
     write_sources,
+    write_styles,
 )
 from fusionray.client.reading import build_answer, read_fused, read_made_picture
 from fusionray.errors import JobNotFinished, ServiceRefused, ServiceUnreachable
@@ -127,13 +129,7 @@ class FusionClient:
 
         Several styles are mixed with `weights`, one for each, or equally. `strength`: 0 (the content's own style) to 1.
         """
-        mixed = styles if isinstance(styles, list) else [styles]
-        fields = {
-            "weights": None if weights is None else ",".join(f"{weight:.6f}" for weight in weights),
-            "strength": f"{strength:.6f}",
-        }
-        parts = [write_picture("content", content), *(write_picture("style", style) for style in mixed)]
-        parts += [*write_fields(fields), *write_options(**options)]
+        parts = [write_picture("content", content), *write_styles(styles, weights, strength), *write_options(**options)]
         return read_made_picture(self.connection.send("POST", "/v1/stylize", files=parts))
 
     def find_faces(self, target: PictureInput, *, reference: PictureInput | None = None) -> FoundFaces:
@@ -201,15 +197,43 @@ class FusionClient:
         """
         parts = [] if source is None else [write_source(source)]
         parts += [write_picture("target", target) for target in targets]
-        fields = {"source_uri": source_uri, "target_uri": target_uris, "webhook": webhook, "leave_out": leave_out}
-        parts += write_fields(fields)
-        parts += write_choice(reference, reference_similarity, options)
-        headers = {} if idempotency_key is None else {"Idempotency-Key": write_quoted(idempotency_key)}
+        parts += write_fields({"source_uri": source_uri, "target_uri": target_uris, "webhook": webhook})
+        parts += [*write_fields({"leave_out": leave_out}), *write_choice(reference, reference_similarity, options)]
+        return self.start_job("/v1/jobs", parts, idempotency_key, "target", video)
+
+    def create_style_job(
+        self,
+        styles: PictureInput | list[PictureInput],
+        contents: Sequence[PictureInput] = (),
+        *,
+        content_uris: Sequence[str] = (),
+        weights: Sequence[float] | None = None,
+        strength: float = 1.0,
+        webhook: str | None = None,
+        idempotency_key: str | None = None,
+        video: str | os.PathLike[str] | None = None,
+        leave_out: Sequence[str] = (),
+        **options: Unpack[PictureOptions],
+    ) -> Job:
+        """Start a job: many contents, or the film `video`, painted in the same styles.
+
+        `weights` and `strength` are as in `stylize`, all else as in `create_job`.
+        """
+        parts = [*(write_picture("content", content) for content in contents), *write_styles(styles, weights, strength)]
+        parts += write_fields({"content_uri": content_uris, "webhook": webhook, "leave_out": leave_out})
+        parts += write_options(**options)
+        return self.start_job("/v1/stylize/jobs", parts, idempotency_key, "content", video)
+
+    def start_job(
+        self, path: str, parts: Parts, key: str | None, role: str, video: str | os.PathLike[str] | None
+    ) -> Job:
+        """Send the form of a job, with a film in the field `role` if there is one."""
+        headers = {} if key is None else {"Idempotency-Key": write_quoted(key)}
         with ExitStack() as opened:
             if video is not None:
-                parts.append(("target", (FILE_NAME, opened.enter_context(open_film(video)))))
+                parts = [*parts, (role, (FILE_NAME, opened.enter_context(open_film(video))))]
             content: dict[str, Any] = {"files": parts, "headers": headers}
-            return build_answer(Job, self.connection.ask("POST", "/v1/jobs", **content))
+            return build_answer(Job, self.connection.ask("POST", path, **content))
 
     def get_job(self, job: str) -> Job:
         """Ask for the state of a job."""

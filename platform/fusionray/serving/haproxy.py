@@ -34,8 +34,8 @@ from fusionray.storage.atomic_files import replace_private_file
 SOCKETS = {"frontend prometheus": "p.sock", "listen stats": "s.sock"}
 # Time for the head of a request, and for a body that fits HAProxy's buffer.
 ARRIVAL_SECONDS = 15
-# A request that starts long work is not retried: the first attempt may have started it.
-NOT_REPEATABLE = "/v1/jobs"
+# Requests that start long work are not retried: the first attempt may have started it.
+NOT_REPEATABLE = "/v1/jobs /v1/stylize/jobs"
 # Status of HAProxy's own answer -> status that the client sees, reason, detail.
 ERRORS = {
     400: (400, "bad_request", "this is no request that HTTP allows, or its head is too long"),

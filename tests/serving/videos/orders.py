@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fusionray.bundle.description import FACE_FUSION
 from fusionray.hardware.processes import add_descendants, find_processes, list_processes
 from fusionray.serving.config import ModelConfig, ServeConfig
 from fusionray.serving.identities.store import IdentityConfig
@@ -62,7 +63,7 @@ def create(
     inputs = JobInputs(target_uris=() if uri is None else (uri,), reference_similarity=least)
     fuse = asdict(FuseOptions(**options)) | {"consent": None}
     new = NewJob(
-        {"fuse": fuse, "model": "default", "leave_out": []},
+        {"task": FACE_FUSION, "fuse": fuse, "model": "default", "leave_out": []},
         SOURCE,
         [] if uri else [copy],
         inputs,

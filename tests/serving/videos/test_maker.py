@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import (
     ConsentRefused,
     FusionRayError,
@@ -28,7 +29,7 @@ from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.schema import Problem
 from fusionray.serving.videos.audit import FilmRequest
 from fusionray.serving.videos.config import VideoConfig
-from fusionray.serving.videos.maker import FilmMaker
+from fusionray.serving.videos.fusion_film import FusionFilmMaker
 from fusionray.serving.videos.results import find_film_file
 from fusionray.serving.videos.task import describe_refusal
 from fusionray.video.files.reader import VideoReader
@@ -44,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:outputs are signed with a genera
 
 def make(config: ServeConfig, folder: JobFolder) -> MadeFilm:
     """Make the film of a job, in this process."""
-    return FilmMaker(order(folder, config), config, 1, threading.Event()).make()
+    return FusionFilmMaker(order(folder, config), config, 1, threading.Event()).make()
 
 
 def test_a_film_that_is_named_by_a_uri_is_copied_once(tmp_path: Path, talk: Path) -> None:
@@ -54,9 +55,9 @@ def test_a_film_that_is_named_by_a_uri_is_copied_once(tmp_path: Path, talk: Path
     folder = create(store, talk, (tmp_path / "talk").as_uri(), faces="all", mark=True)
     made = make(config, folder)
     assert folder.film is not None
-    assert made.target_sha256 == hashlib.sha256(talk.read_bytes()).hexdigest()
+    assert made.inputs_sha256["target"] == hashlib.sha256(talk.read_bytes()).hexdigest()
     assert made.output_sha256 == hashlib.sha256((folder.film.path / made.file).read_bytes()).hexdigest()
-    assert made.source_sha256 == hashlib.sha256(SOURCE).hexdigest()
+    assert made.inputs_sha256["source"] == hashlib.sha256(SOURCE).hexdigest()
     assert (made.num_frames, made.media_type) == (40, "video/mp4")
     assert find_film_file(store, folder.record.job, OWNER, "report.html").stat().st_size > 1000
     with pytest.raises(UnknownJob):
@@ -96,7 +97,7 @@ def test_the_consent_policy_is_asked_for_the_source(tmp_path: Path, talk: Path, 
     with pytest.raises(ConsentRefused) as refused:
         make(config, folder)
     assert refused.value.reason == reason
-    assert describe_refusal(refused.value).status == 403
+    assert describe_refusal(refused.value, "target").status == 403
     assert folder.film is not None
     assert list(folder.film.path.glob(".*.work")) == []
 
@@ -115,7 +116,7 @@ def test_the_target_policy_is_asked_about_the_frames(tmp_path: Path, talk: Path,
     folder = create(store, talk)
     with pytest.raises(TargetRefused) as refused:
         make(with_least(0.01), folder)
-    assert describe_refusal(refused.value).rule == "red"
+    assert describe_refusal(refused.value, "target").rule == "red"
     assert folder.film is not None
     # Nothing was fused.
     assert list(folder.film.path.glob(".*.work/segment-*")) == []
@@ -144,12 +145,12 @@ def test_nobody_is_similar_to_the_reference(tmp_path: Path, talk: Path) -> None:
     ],
 )
 def test_refusals_are_problems_without_paths(error: FusionRayError, status: int, reason: str, detail: str) -> None:
-    problem = describe_refusal(error)
+    problem = describe_refusal(error, "target")
     assert (problem.status, problem.reason, problem.detail) == (status, reason, detail)
 
 
 def test_a_line_of_the_audit_log_has_the_hashes_of_a_film() -> None:
-    made = MadeFilm("fused.mp4", "tiny", "5e", 3, 4, "aa", "bb", "cc", "dd")
+    made = MadeFilm("fused.mp4", FACE_FUSION, "tiny", "5e", 3, 4, {"source": "aa", "target": "bb"}, "cc", "dd")
     request = FilmRequest(Caller("ann", request="job-1"), time.time() - 60)
     assert 59 < time.perf_counter() - request.asked_at < 120
     common = {"request": "job-1", "status": 200, "reason": "", "duration_ms": 1.0, "model": "default", "bundle": ""}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from fusionray.bundle.description import FACE_FUSION
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.jobs.films import FilmFolder, FilmProgress, MadeFilm
 from fusionray.serving.jobs.folder import JobFolder
@@ -34,6 +35,8 @@ from tests.serving.videos.orders import (
     write_config,
 )
 from tests.support.waiting import wait_for
+
+MADE = MadeFilm("fused.mp4", FACE_FUSION, "tiny", "5e", 3, 4, {"source": "aa", "target": "bb"}, "cc", "dd")
 
 
 @pytest.fixture
@@ -179,7 +182,7 @@ def test_a_shutdown_does_not_wait_for_an_end_that_cannot_be_written_down(config:
     store = open_store(config)
     folder = create(store, talk)
     assert folder.film is not None
-    folder.film.write_made(MadeFilm("fused.mp4", "tiny", "5e", 3, 4, "aa", "bb", "cc", "dd"))
+    folder.film.write_made(MADE)
     told: list[FilmAnswer] = []
 
     def never_close(_: JobFolder, answer: FilmAnswer) -> Future[bool]:
@@ -197,7 +200,7 @@ def test_an_end_that_does_not_count_is_told_again(config: ServeConfig, talk: Pat
     store = open_store(config)
     folder = create(store, talk)
     assert folder.film is not None
-    folder.film.write_made(MadeFilm("fused.mp4", "tiny", "5e", 3, 4, "aa", "bb", "cc", "dd"))
+    folder.film.write_made(MADE)
     told: list[Future[bool]] = []
 
     def close_at_last(_folder: JobFolder, _answer: FilmAnswer) -> Future[bool]:

@@ -12,6 +12,10 @@ from fusionray import __version__
 from fusionray.bundle.description import FACE_FUSION, STYLE_TRANSFER
 from fusionray.serving.auth.key_admin import KeyAdmin
 from fusionray.serving.http.answers import Status
+from fusionray.serving.http.jobs.events import add_event_route
+from fusionray.serving.http.jobs.films import add_film_routes
+from fusionray.serving.http.jobs.items import add_item_routes
+from fusionray.serving.http.jobs.routes import add_job_routes
 from fusionray.serving.http.metrics_page import CONTENT_TYPE, collect_metrics
 from fusionray.serving.http.openapi import complete_document, problems
 from fusionray.serving.http.responses import add_problem_handlers, answer
@@ -35,6 +39,11 @@ def build_api(ingress: Ingress) -> FastAPI:
     add_problem_handlers(api)
     for task in ingress.tasks.values():
         task.add_routes(api)
+    if ingress.jobs is not None:
+        add_job_routes(api, ingress.jobs)
+        add_item_routes(api, ingress.jobs)
+        add_event_route(api, ingress.jobs)
+        add_film_routes(api, ingress.jobs)
     if set(ingress.tasks) & {FACE_FUSION, STYLE_TRANSFER}:
         # The web page has a tab for each of them.
         api.router.routes.extend(page_routes())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Request, Response, UploadFile
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from fusionray.bundle.description import STYLE_TRANSFER
 from fusionray.runtime.style_transfer.styles import parse_weights
@@ -23,10 +23,9 @@ MAX_STYLES = 8
 NUMBER = r"[0-9]{1,4}(\.[0-9]{1,6})?"
 
 
-class StyleForm(PictureForm):
-    """The form of `POST /v1/stylize`."""
+class StyleFields(BaseModel):
+    """The fields that say how contents are painted."""
 
-    content: UploadFile = Field(description="The picture to paint.")
     style: list[UploadFile] = Field(
         min_length=1, max_length=MAX_STYLES, description="The picture whose style is taken; several are mixed."
     )
@@ -38,6 +37,13 @@ class StyleForm(PictureForm):
     strength: float = Field(
         1.0, ge=0.0, le=1.0, allow_inf_nan=False, description="0 paints the content in its own style, 1 in the others."
     )
+
+    def read_painting(self) -> dict[str, Any]:
+        """Read what the runner takes beside pictures.
+
+        Raises: RequestValidationError.
+        """
+        return {"weights": self.read_weights(), "strength": self.strength}
 
     def read_weights(self) -> list[float] | None:
         """Read the weights of the styles; None if they are equal.
@@ -52,6 +58,12 @@ class StyleForm(PictureForm):
             raise build_refusal("weights", str(error)) from None
 
 
+class StyleForm(PictureForm, StyleFields):
+    """The form of `POST /v1/stylize`."""
+
+    content: UploadFile = Field(description="The picture to paint.")
+
+
 def add_style_route(api: FastAPI, task: StyleTransfer) -> None:
     """Add the route that paints a picture."""
 
@@ -59,7 +71,7 @@ def add_style_route(api: FastAPI, task: StyleTransfer) -> None:
     async def stylize(
         request: Request, form: Annotated[StyleForm, AS_FORM], query: Annotated[PictureQuery, AS_QUERY]
     ) -> Response:
-        weights = form.read_weights()
+        painting_settings = form.read_painting()
         pictures = name_pictures(await form.content.read(), [await style.read() for style in form.style])
         painting = PictureRequest(
             STYLE_TRANSFER,
@@ -67,6 +79,6 @@ def add_style_route(api: FastAPI, task: StyleTransfer) -> None:
             pictures,
             form.read_picture_options(request, query),
             form.choose_model(query),
-            {"weights": weights, "strength": form.strength},
+            painting_settings,
         )
         return await answer_request(task, painting)

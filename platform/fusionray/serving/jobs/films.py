@@ -27,7 +27,7 @@ from typing import Literal
 
 from fusionray.storage.atomic_files import append_mark, replace_private_file
 
-FilmStage = Literal["waiting", "reading", "finding", "fusing", "joining", "made"]
+FilmStage = Literal["waiting", "reading", "finding", "fusing", "measuring", "painting", "joining", "made"]
 
 TARGET_NAME = "target"
 PROGRESS_NAME = "progress.json"
@@ -39,7 +39,8 @@ ATTEMPTS_NAME = "attempts"
 
 @dataclass(frozen=True)
 class FilmProgress:
-    """How far the work on a film is. Its faces are found in all frames first, then fused in all frames.
+    """How far the work on a film is. Its faces are found in all frames first, then fused in all frames; or its frames
+    are measured, then painted.
 
     `done` of `total` frames in this stage; `frames_per_second` and `seconds_left` are of this stage.
     None: unknown.
@@ -54,17 +55,19 @@ class FilmProgress:
 
 @dataclass(frozen=True)
 class MadeFilm:
-    """What was made: the file by its name in the folder, the title and the hash of the model's bundle, counts, and the
-    hexadecimal sha256 of source picture, target and result, and of the result before it was signed.
+    """What was made: the file by its name in the folder, the task, title and hash of the model's bundle, counts, and
+    the hexadecimal sha256 of the inputs by their names, of the result, and of the result before it was signed.
+
+    `num_faces`: None if the task has nothing to do with faces.
     """
 
     file: str
+    task: str
     model: str
     bundle: str
-    num_faces: int
+    num_faces: int | None
     num_frames: int
-    source_sha256: str
-    target_sha256: str
+    inputs_sha256: dict[str, str]
     output_sha256: str
     unsigned_sha256: str
 

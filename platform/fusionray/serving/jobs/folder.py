@@ -2,7 +2,8 @@
 
     job.json              owner and options; never changes
     secrets               handle, consent token and URIs, encrypted, until the job ends
-    source, targets/0001  source and target pictures, until the job ends; likewise `reference`, if there is one
+    source, targets/0001  source and target pictures, until the job ends; likewise `reference`, if there is one, or
+                          `styles/0001` instead of a source
     results/0001.done     outcome of one item (platform/fusionray/serving/jobs/items.py); .failed if it is a problem
     attempts/0001         one byte for each attempt that may have ended a process
     lease-000001          worker that holds the job (platform/fusionray/storage/lease.py)
@@ -56,8 +57,9 @@ EndState = Literal["done", "failed", "cancelled"]
 RECORD_NAME = "job.json"
 SOURCE_NAME = "source"
 REFERENCE_NAME = "reference"
+STYLES_NAME = "styles"
 # The pictures that all items share; `JobInputs` has fields of these names.
-PICTURES = (SOURCE_NAME, REFERENCE_NAME)
+PICTURES = (SOURCE_NAME, REFERENCE_NAME, STYLES_NAME)
 SECRETS_NAME = "secrets"
 WEBHOOK_NAME = "webhook"
 OUTCOME_NAME = "outcome"
@@ -174,7 +176,9 @@ class JobFolder:
         encrypted = (self.path / SECRETS_NAME).read_bytes()
         fields = json.loads(key.cipher.decrypt(encrypted, self.bind(SECRETS_NAME)))
         fields["target_uris"] = tuple(fields["target_uris"])
-        if fields["identity"] is None and fields["source_uri"] is None:
+        with suppress(FileNotFoundError):
+            fields["styles"] = tuple(path.read_bytes() for path in sorted((self.path / STYLES_NAME).iterdir()))
+        if fields["identity"] is None and fields["source_uri"] is None and "styles" not in fields:
             fields["source"] = (self.path / SOURCE_NAME).read_bytes()
         if fields["reference_similarity"] is not None:
             fields["reference"] = (self.path / REFERENCE_NAME).read_bytes()
@@ -320,9 +324,9 @@ class JobFolder:
             else:
                 self.film.remove()
         results = ("results",) if self.is_done else ()
-        for name in ("targets", "attempts", RESERVE_NAME, *results):
+        for name in ("targets", STYLES_NAME, "attempts", RESERVE_NAME, *results):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in (*PICTURES, SECRETS_NAME):
+        for name in (SOURCE_NAME, REFERENCE_NAME, SECRETS_NAME):
             (self.path / name).unlink(missing_ok=True)
 
 

@@ -16,9 +16,9 @@ ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class JobInputs:
-    """What the items of a job share: the source (a picture, the handle of an identity, or a URI), the client's consent
-    token, the URIs of the last targets (those before are pictures), and the reference with its least similarity, -1 to
-    1, if the faces are chosen by one.
+    """What the items of a job share: the source (a picture, the handle of an identity, or a URI) or the styles, the
+    client's consent token, the URIs of the last targets (those before are pictures), and the reference with its least
+    similarity, -1 to 1, if the faces are chosen by one.
     """
 
     source: bytes | None = None
@@ -28,6 +28,7 @@ class JobInputs:
     target_uris: tuple[str, ...] = ()
     reference: bytes | None = None
     reference_similarity: float | None = None
+    styles: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class ItemOutcome:
     extension: str = "png"
     details: dict[str, Any] = field(default_factory=dict)
     problem: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, data: bytes, media_type: str, **details: Any) -> ItemOutcome:
+        """Build the outcome of a picture that was made."""
+        return cls(data, media_type.removeprefix("image/").replace("jpeg", "jpg"), details)
 
     def pack(self) -> bytes:
         """Write the outcome: a line of JSON, then the picture."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusionray.serving.jobs.folder import RECORD_NAME, REFERENCE_NAME, SOURCE_NAME, JobFolder, sync_file
+from fusionray.serving.jobs.folder import RECORD_NAME, REFERENCE_NAME, SOURCE_NAME, STYLES_NAME, JobFolder, sync_file
 from fusionray.serving.jobs.items import JobInputs
 from fusionray.serving.jobs.service_key import ServiceKey
 from fusionray.serving.jobs.webhooks import write_address
@@ -39,6 +39,7 @@ class NewJob:
     fingerprint: str | None = None
     reference: bytes | Path | None = None
     film_bytes: int | None = None
+    styles: Sequence[bytes | Path] = ()
 
     @property
     def total(self) -> int:
@@ -50,7 +51,8 @@ class NewJob:
         """Return the size of the pictures, or what a film counts as."""
         if self.film_bytes is not None:
             return FILM_FACTOR * self.film_bytes
-        pictures = [*self.targets, *(picture for picture in (self.source, self.reference) if picture is not None)]
+        shared = (self.source, self.reference, *self.styles)
+        pictures = [*self.targets, *(picture for picture in shared if picture is not None)]
         sizes = (picture.stat().st_size if isinstance(picture, Path) else len(picture) for picture in pictures)
         return sum(sizes) + URI_BYTES * len(self.inputs.target_uris)
 
@@ -73,6 +75,10 @@ def write_job(folder: JobFolder, new: NewJob, key: ServiceKey) -> None:
     for name, picture in ((SOURCE_NAME, new.source), (REFERENCE_NAME, new.reference)):
         if picture is not None:
             place_picture(picture, folder.path / name)
+    if new.styles:
+        styles = make_private_folder(folder.path / STYLES_NAME)
+        for number, style in enumerate(new.styles, 1):
+            place_picture(style, styles / f"{number:04d}")
     folder.write_secrets(new.inputs, key)
     if new.webhook is not None:
         write_address(folder, new.webhook, key)

@@ -32,6 +32,7 @@ from fusionray.serving.http.middleware import (
 )
 from fusionray.serving.http.origins import OriginMiddleware
 from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
+from fusionray.serving.jobs.service import JobService
 from fusionray.serving.metrics import HttpMetrics
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
@@ -40,7 +41,8 @@ from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.replicas import enter_replica
 from fusionray.serving.schema import AnyModelCard, ModelVersion, Problem, unavailable
-from fusionray.serving.tasks.registry import Parts, open_task
+from fusionray.serving.tasks.registry import JOB_TASKS, Parts, open_task
+from fusionray.serving.tasks.served_task import ServedTask
 
 logger = logging.getLogger("ray.serve")
 
@@ -50,7 +52,7 @@ SWEEP_SECONDS = 60.0
 # The fields of a job with a film, which has at most a source and a reference beside it.
 FIELD_BYTES = 2**20
 # Method and path of the requests that have limits of their own.
-JOB_UPLOAD = "POST /v1/jobs"
+JOB_UPLOADS = ("POST /v1/jobs", "POST /v1/stylize/jobs")
 EVENT_STREAM = "GET /v1/jobs/[^/]+/events"
 
 
@@ -82,7 +84,9 @@ class Ingress:
         limits = RateLimitClient(rate_limiter.lease.remote) if rate_limiter is not None else None
         self.requests = RequestService(config, self.registry, limits)
         self.generators: GeneratorService = RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config)
-        parts = Parts(config, self.requests, self.generators, faces, webhook_secret)
+        has_jobs = any(task in JOB_TASKS for task in self.registry.tasks)
+        self.jobs = JobService(config, self.requests, webhook_secret) if has_jobs else None
+        parts = Parts(config, self.requests, self.generators, self.jobs, faces)
         self.tasks = {name: open_task(name, inputs, parts) for name, inputs in self.registry.tasks.items()}
         self.cards: dict[str, AnyModelCard] = {}
         self.follower: asyncio.Task[None] | None = None
@@ -93,10 +97,10 @@ class Ingress:
         # Pictures and films of the body have limits of their own (http/jobs/uploads.py).
         longest = max(limits.max_job_body_bytes, limits.max_video_bytes + 2 * limits.max_body_bytes + FIELD_BYTES)
         job_body = BodyLimit(longest, limits.job_body_timeout_seconds)
-        limited = BodyLimitMiddleware(build_api(self), body, {JOB_UPLOAD: job_body})
+        limited = BodyLimitMiddleware(build_api(self), body, dict.fromkeys(JOB_UPLOADS, job_body))
         # Uploads of jobs and streams of events last long, so they leave the places of other requests free.
         pools = (
-            RequestPool(re.compile(JOB_UPLOAD), limits.max_job_uploads, "jobs are being sent"),
+            RequestPool(re.compile("|".join(JOB_UPLOADS)), limits.max_job_uploads, "jobs are being sent"),
             RequestPool(re.compile(EVENT_STREAM), limits.max_event_streams, "streams of events are open"),
         )
         inside = ConcurrencyLimitMiddleware(
@@ -118,17 +122,23 @@ class Ingress:
             for version in self.registry.versions():
                 await self.prepare(version)
             self.follower = asyncio.create_task(self.follow())
-            for task in self.tasks.values():
-                task.start(asyncio.get_running_loop())
+            for work in self.background():
+                work.start(asyncio.get_running_loop())
         else:
-            for task in self.tasks.values():
-                task.check()
+            for work in self.background():
+                work.check()
             self.generators.check()
 
     def __del__(self) -> None:
         # Ray Serve calls this when it stops a replica; other replicas take its unfinished work at once.
-        for task in getattr(self, "tasks", {}).values():
-            task.drain()
+        for work in self.background():
+            work.drain()
+
+    def background(self) -> list[ServedTask | JobService]:
+        """List what works in the background: the tasks, and the jobs if a task has some."""
+        # A replica that could not be built is stopped as well.
+        jobs, tasks = getattr(self, "jobs", None), getattr(self, "tasks", {})
+        return [*([] if jobs is None else [jobs]), *tasks.values()]
 
     async def prepare(self, version: ModelVersion) -> None:
         card = await self.tasks[version.task].prepare(version)

@@ -11,6 +11,7 @@ from fusionray.bundle.description import FACE_FUSION, STYLE_TRANSFER
 from fusionray.errors import ConfigInvalid
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.routes_pictures import check_names
+from fusionray.serving.jobs.service import JobService
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.tasks.face_fusion import FaceFusion
@@ -23,24 +24,31 @@ from fusionray.serving.tasks.style_transfer import StyleTransfer
 class Parts:
     """The parts of an ingress replica that tasks use; `faces` is the face stage if it has a deployment of its own.
 
-    `webhook_secret` is the secret that signs webhooks, encrypted under the key of the service.
+    `jobs` is there if a task of `JOB_TASKS` is served.
     """
 
     config: ServeConfig
     requests: RequestService
     generators: GeneratorService
+    jobs: JobService | None = None
     faces: DeploymentHandle | None = None
-    webhook_secret: bytes | None = None
+
+
+def open_face_fusion(parts: Parts) -> ServedTask:
+    assert parts.jobs is not None
+    return FaceFusion(parts.config, parts.requests, parts.generators, parts.jobs, parts.faces)
+
+
+def open_style_transfer(parts: Parts) -> ServedTask:
+    assert parts.jobs is not None
+    return StyleTransfer(parts.config, parts.requests, parts.generators, parts.jobs)
 
 
 OpenTask = Callable[[Parts], ServedTask]
 
-TASKS: dict[str, OpenTask] = {
-    FACE_FUSION: lambda parts: FaceFusion(
-        parts.config, parts.requests, parts.generators, parts.faces, webhook_secret=parts.webhook_secret
-    ),
-    STYLE_TRANSFER: lambda parts: StyleTransfer(parts.config, parts.requests, parts.generators),
-}
+TASKS: dict[str, OpenTask] = {FACE_FUSION: open_face_fusion, STYLE_TRANSFER: open_style_transfer}
+# The tasks whose pictures and films can be made by jobs.
+JOB_TASKS = (FACE_FUSION, STYLE_TRANSFER)
 
 
 def open_task(name: str, inputs: tuple[str, ...], parts: Parts) -> ServedTask:

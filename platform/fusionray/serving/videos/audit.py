@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from fusionray.safety.audit import AuditEntry
+from fusionray.bundle.description import FACE_FUSION
+from fusionray.safety.audit import AuditEntry, TaskAuditEntry
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.jobs.films import MadeFilm
 
@@ -24,16 +25,11 @@ class FilmRequest:
         return time.perf_counter() - (time.time() - self.created_at)
 
     def write_entry(self, reply: Any, common: dict[str, Any]) -> AuditEntry:
-        """Build the entry with the hashes of source, film and result; a film that was refused has none."""
+        """Build the entry with the hashes of the inputs and of the result; a film that was refused has none."""
         if not isinstance(reply, MadeFilm):
             return AuditEntry(**common)
-        return AuditEntry(
-            **{
-                **common,
-                "bundle": reply.bundle,
-                "source_sha256": reply.source_sha256,
-                "target_sha256": reply.target_sha256,
-                "output_sha256": reply.output_sha256,
-                "num_faces": reply.num_faces,
-            }
-        )
+        common = {**common, "bundle": reply.bundle, "output_sha256": reply.output_sha256}
+        if reply.task != FACE_FUSION:
+            return TaskAuditEntry(**common, task=reply.task, inputs_sha256=reply.inputs_sha256)
+        inputs: dict[str, Any] = {f"{name}_sha256": digest for name, digest in reply.inputs_sha256.items()}
+        return AuditEntry(**common, **inputs, num_faces=reply.num_faces)

@@ -91,11 +91,14 @@ def check_film(location: str, folder: str | None, limits: LimitConfig) -> int:
     return answer
 
 
-def describe_film_fault(error: VideoRejected) -> Problem:
-    """Turn the fault of a film into a problem. Errors begin with the path of the film, which clients do not know."""
+def describe_film_fault(error: VideoRejected, role: str) -> Problem:
+    """Turn the fault of a film into a problem; `role`: what its task calls it.
+
+    Errors begin with the path of the film, which clients do not know.
+    """
     # FFmpeg forgets a size that is over the limit.
     reason = "too_large" if error.reason == "no_size" else error.reason
     status, title = VIDEO_PROBLEMS.get(reason, (422, "Film refused"))
     text = str(error)
     detail = text.partition(": ")[2] if text.startswith("/") else text
-    return Problem(status, reason, title, f"target film: {detail}", picture="target")
+    return Problem(status, reason, title, f"{role} film: {detail}", picture=role)

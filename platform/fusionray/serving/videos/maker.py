@@ -1,80 +1,96 @@
-"""Make the film of a job, in whichever process: read the inputs, ask the policies, fuse segment by segment, report."""
+"""Make the film of a job, in whichever process: read the inputs, ask the policies, work by segments, report."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fusionray.errors import ImageRejected, VideoInUse
-from fusionray.faces.detect import DetectorPool
-from fusionray.runtime.face_preprocessor import find_largest_face
-from fusionray.runtime.fuser import Fuser
-from fusionray.runtime.pixels import FloatArray
-from fusionray.safety.consent import build_policy
+from fusionray.bundle.bundle import Bundle
+from fusionray.errors import VideoInUse
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.safety.mark import MarkConfig
 from fusionray.safety.provenance import Provenance
-from fusionray.safety.target_policy import open_target_policy
+from fusionray.safety.target_policy import TargetPolicy, open_target_policy
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.identities.store import open_store
 from fusionray.serving.jobs.films import FIGURES_NAME, REPORT_NAME, FilmFolder, MadeFilm
 from fusionray.serving.jobs.items import JobInputs
 from fusionray.serving.jobs.service_key import open_jobs_key
 from fusionray.serving.jobs.uris import UriReader
 from fusionray.serving.pipeline.model_cache import open_bundle
-from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch
-from fusionray.serving.pipeline.source_faces import SourceFaces
-from fusionray.serving.schema import FuseOptions, FuseTask
+from fusionray.serving.pipeline.picture_codec import PictureCodec
 from fusionray.serving.videos.checking import count_frames
 from fusionray.serving.videos.order import VideoOrder
 from fusionray.serving.videos.progress import ProgressWriter
-from fusionray.serving.videos.target_check import CheckedWorker
 from fusionray.storage.atomic_files import replace_private_file
-from fusionray.video.face_fusion.choosing import choose_all, choose_main, choose_similar
-from fusionray.video.face_fusion.report import describe_fusion
-from fusionray.video.face_fusion.tracks import Track
-from fusionray.video.face_fusion.work import FusionTask, FusionWork, FusionWorker, count_searches
 from fusionray.video.files.encoders import EncoderSettings
 from fusionray.video.files.signature import SIGNATURE_BYTES, find_video_suffix
-from fusionray.video.report import write_report
+from fusionray.video.report import ReportParts, write_report
 from fusionray.video.run import MadeVideo, VideoRun
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance
-from fusionray.video.work import LocalWorkers, SegmentScan, SegmentWorker
+from fusionray.video.work import LocalWorkers, SegmentScan, SegmentWorker, VideoWork
 
 # How often a task looks whether the one before it, whose order was replaced, has left the film.
 CLAIM_SECONDS = 0.5
-FILM_STEM = "fused"
 
 
-class FilmMaker:
+@dataclass(frozen=True, eq=False)
+class PreparedFilm:
+    """What a task does with a film: its work, a worker, what the report says of it, and the sha256 of the inputs beside
+    the film, by their names. `count_faces`: of what was made; None if the task has nothing to do with faces.
+    """
+
+    work: VideoWork
+    worker: SegmentWorker
+    describe: Callable[[MadeVideo], ReportParts]
+    inputs_sha256: Mapping[str, str]
+    count_faces: Callable[[MadeVideo], int] | None = None
+
+
+class FilmMaker(ABC):
     """Make the film of an order. `threads`: CPUs for it; `stop` is set when the order is withdrawn.
 
-    Every segment that is finished clears the attempts of the job: a long film may meet many deaths of machines.
+    `task`: name of the served task; `role`: what it calls the film; `stem`: of the name of the result. Every segment
+    that is finished clears the attempts of the job: a long film may meet many deaths of machines.
     """
+
+    task: str
+    role: str
+    stem: str
 
     def __init__(self, order: VideoOrder, config: ServeConfig, threads: int, stop: threading.Event) -> None:
         film = order.folder.film
         assert film is not None
         self.order = order
+        self.options = order.folder.record.options
         self.config = config
         self.threads = threads
         self.stop = stop
         self.film: FilmFolder = film
         self.progress = ProgressWriter(film, stop, config.limits.max_video_frames)
-        self.options = FuseOptions(**order.folder.record.options["fuse"])
         self.codec = PictureCodec(config)
+
+    @abstractmethod
+    def prepare(self, inputs: JobInputs, bundle: Bundle) -> PreparedFilm:
+        """Load the models, read the inputs beside the film, and ask the policies about them.
+
+        Raises: ImageRejected, ConsentRefused, TargetRefused, UnknownIdentity; BundleInvalid, ProviderUnavailable.
+        """
 
     def make(self) -> MadeFilm:
         """Make the film, or find what an earlier task has made.
 
-        Raises: Withdrawn; VideoRejected, VideoNotWritten, ImageRejected, ConsentRefused, TargetRefused,
-            UnknownIdentity for a client's fault; BundleInvalid, SigningFailed, OSError.
+        Raises: Withdrawn; VideoRejected, VideoNotWritten, and what `prepare` raises, for a client's fault;
+            BundleInvalid, SigningFailed, OSError.
         """
         made = self.film.read_made()
         if made is not None:
@@ -83,57 +99,46 @@ class FilmMaker:
         inputs = self.order.folder.read_inputs(open_jobs_key(self.config.jobs))
         self.fetch(inputs)
         count_frames(self.film.target, self.config.limits)
-        fuser = self.open_fuser()
-        source, source_sha256 = self.encode_source(inputs, fuser)
-        reference = self.embed_reference(inputs, fuser)
-        task = self.describe_task(source)
-        provenance = Provenance(fuser.bundle.description.name, self.order.version.bundle)
-        output = self.film.path / f"{FILM_STEM}{task.suffix}"
-        work = FusionWork(
-            task,
-            partial(self.choose, reference=reference, least=inputs.reference_similarity),
-            {"faces": self.options.faces, "who": None if reference is None else hash_array(reference)},
-            provenance.bundle,
-        )
+        bundle = open_bundle(self.order.version, self.config.tracking_uri)
+        prepared = self.prepare(inputs, bundle)
+        provenance = Provenance(bundle.description.name, self.order.version.bundle)
+        output = self.film.path / f"{self.stem}{prepared.work.task.suffix}"
         run = VideoRun(
-            work,
+            prepared.work,
             output,
             self.codec.signer,
             provenance,
             Fraction(self.config.videos.segment_seconds).limit_denominator(1000),
             self.film.preview,
-            partial(self.complete, output=output, provenance=provenance, source_sha256=source_sha256),
+            partial(self.complete, prepared=prepared, output=output, provenance=provenance),
         )
-        self.run(run, SegmentWorkers(self.open_worker(task, fuser), self.film.clear_attempts))
+        self.run(run, SegmentWorkers(prepared.worker, self.film.clear_attempts))
         made = self.film.read_made()
         assert made is not None
         return made
 
-    def open_fuser(self) -> Fuser:
-        """Load the models, with as many threads and detectors as there are CPUs.
+    def runtime(self) -> RuntimeConfig:
+        """Return the settings of the models: as many threads as there are CPUs for the film."""
+        runtime = self.config.runtime
+        return runtime.model_copy(update={"threads": runtime.threads or self.threads})
 
-        Raises: BundleInvalid, ProviderUnavailable.
-        """
-        config, version = self.config, self.order.version
-        detectors = DetectorPool(config.detector, count_searches(self.threads), config.smallest_face)
-        runtime = config.runtime.model_copy(update={"threads": config.runtime.threads or self.threads})
-        return Fuser(open_bundle(version, config.tracking_uri), detectors, runtime, precision=version.precision)
-
-    def describe_task(self, source: FloatArray) -> FusionTask:
-        """Describe what is made of the film, with an encoded source."""
+    def describe_output(self, *, mark: bool) -> dict[str, Any]:
+        """Describe how the result is written: fields of a `VideoTask`. `mark`: whether the client wants one."""
         config = self.config
-        return FusionTask(
-            self.film.target,
-            find_video_suffix(read_start(self.film.target)) or ".mp4",
-            self.order.version.location,
-            config.tracking_uri,
-            [source],
-            self.options.faces != "all",
-            encoder=EncoderSettings(config.videos.encoder, config.videos.quality, config.videos.preset),
-            mark=config.mark.model_copy(update={"enabled": config.mark.enabled or self.options.mark}),
-            threads=self.threads,
-            leave_out=tuple(self.order.folder.record.options["leave_out"]),
-        )
+        return {
+            "encoder": EncoderSettings(config.videos.encoder, config.videos.quality, config.videos.preset),
+            "mark": MarkConfig.model_validate({**config.mark.model_dump(), "enabled": config.mark.enabled or mark}),
+            "threads": self.threads,
+            "leave_out": tuple(self.options["leave_out"]),
+        }
+
+    def find_suffix(self) -> str:
+        """Return the suffix of the result: that of the film, if it is one of MP4 or QuickTime."""
+        return find_video_suffix(read_start(self.film.target)) or ".mp4"
+
+    def open_policy(self) -> TargetPolicy | None:
+        """Load the policy for targets, if there is one."""
+        return open_target_policy(self.config.target_policy)
 
     def fetch(self, inputs: JobInputs) -> None:
         """Copy a film that is named by a URI into the folder of the job, once.
@@ -145,56 +150,6 @@ class FilmMaker:
         limits = self.config.limits
         reader = UriReader(self.config.jobs.allowed_uris, limits.max_body_bytes)
         reader.copy(inputs.target_uris[0], self.film.target, limits.max_video_bytes)
-
-    def encode_source(self, inputs: JobInputs, fuser: Fuser) -> tuple[FloatArray, str]:
-        """Encode the source, if the consent policy permits it; return the sha256 of its picture, too.
-
-        Raises: ImageRejected, ConsentRefused, UnknownIdentity; OSError.
-        """
-        sent: bytes | str | None = inputs.identity or inputs.source
-        if inputs.source_uri is not None:
-            reader = UriReader(self.config.jobs.allowed_uris, self.config.limits.max_body_bytes)
-            sent = reader.read(inputs.source_uri, "source")
-        assert sent is not None
-        owner = self.order.folder.record.owner
-        options = FuseOptions(**{**vars(self.options), "consent": inputs.consent})
-        task = FuseTask((sent,), b"", self.order.version, options, float("inf"), owner)
-        sources = SourceFaces(self.codec, build_policy(self.config.consent), open_store(self.config.identities))
-        encoded, hashes = sources.encode(task, fuser.preprocessor, Stopwatch())
-        return encoded[0], hashes[0]
-
-    def embed_reference(self, inputs: JobInputs, fuser: Fuser) -> FloatArray | None:
-        """Compute the identity of the reference, float32 [E]; None if there is none.
-
-        Raises: ImageRejected; also if a person is to be chosen, and the model compares no faces.
-        """
-        preprocessor = fuser.preprocessor
-        if self.options.faces != "all" and not preprocessor.compares_faces:
-            raise ImageRejected(
-                "no_identity_encoder", "this model takes pictures as sources and compares no faces; send faces=all"
-            )
-        if inputs.reference is None:
-            return None
-        image = self.codec.decode(inputs.reference)
-        return preprocessor.embed_face(image, find_largest_face(preprocessor.detector, image, "reference"))
-
-    def choose(
-        self, tracks: Sequence[Track], *, reference: FloatArray | None, least: float | None
-    ) -> Mapping[int, int]:
-        """Choose the tracks that get the source.
-
-        Raises: ImageRejected.
-        """
-        if reference is not None and least is not None:
-            return choose_similar(tracks, [reference], least, ["the reference"])
-        return choose_all(tracks) if self.options.faces == "all" else choose_main(tracks)
-
-    def open_worker(self, task: FusionTask, fuser: Fuser) -> FusionWorker:
-        """Make the worker; it asks the target policy, if there is one."""
-        policy = open_target_policy(self.config.target_policy)
-        if policy is None:
-            return FusionWorker(task, fuser)
-        return CheckedWorker(task, fuser, policy, self.config.videos.policy_seconds, self.progress.check)
 
     def run(self, run: VideoRun, workers: LocalWorkers) -> None:
         """Make the film, as soon as the task of the order before this one has left it.
@@ -210,12 +165,11 @@ class FilmMaker:
             else:
                 return
 
-    def complete(self, made: MadeVideo, *, output: Path, provenance: Provenance, source_sha256: str) -> None:
+    def complete(self, made: MadeVideo, *, prepared: PreparedFilm, output: Path, provenance: Provenance) -> None:
         """Write the report, and what was made."""
         # What writes reports makes folders that are not there, and that of the job may be removed just now.
         with TemporaryDirectory(prefix="fusionray-video-") as folder:
-            parts = describe_fusion(made, self.film.target.name, provenance.model)
-            signer = self.codec.signer
+            parts, signer = prepared.describe(made), self.codec.signer
             write_report(Path(folder), made, parts, self.film.target, output, signer=signer, provenance=provenance)
             for name in (REPORT_NAME, FIGURES_NAME):
                 replace_private_file(self.film.path / name, (Path(folder) / name).read_bytes())
@@ -223,12 +177,12 @@ class FilmMaker:
         self.film.write_made(
             MadeFilm(
                 output.name,
+                self.task,
                 provenance.model,
                 provenance.bundle,
-                made.plan.num_faces,
+                None if prepared.count_faces is None else prepared.count_faces(made),
                 made.num_frames,
-                source_sha256,
-                hash_file(self.film.target),
+                {**prepared.inputs_sha256, self.role: hash_file(self.film.target)},
                 hash_file(output),
                 made.film_sha256,
             )
@@ -269,8 +223,3 @@ def hash_file(path: Path) -> str:
     """Return the sha256 of a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def hash_array(array: FloatArray) -> str:
-    """Return the sha256 of an array, hexadecimal."""
-    return hashlib.sha256(array.tobytes()).hexdigest()

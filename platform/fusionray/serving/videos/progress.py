@@ -16,7 +16,14 @@ WRITE_SECONDS = 1.0
 # The speed is that of the last so many seconds: a stage begins slowly, and scenes differ.
 SPEED_SECONDS = 20.0
 # The names that `VideoRun` gives to its stages.
-STAGES: dict[str, FilmStage] = {"find faces": "finding", "fuse": "fusing"}
+STAGES: dict[str, FilmStage] = {
+    "find faces": "finding",
+    "fuse": "fusing",
+    "measure frames": "measuring",
+    "paint": "painting",
+}
+# After these, segments are joined.
+LAST_STAGES = ("fusing", "painting")
 
 
 class Withdrawn(Exception):
@@ -55,7 +62,7 @@ class ProgressWriter:
             raise too_long(total, self.max_frames)
         self.enter(STAGES[stage], total, done)
         yield self.advance
-        if self.stage == "fusing":
+        if self.stage in LAST_STAGES:
             self.enter("joining", total, total)
 
     def enter(self, stage: FilmStage, total: int | None = None, done: int = 0) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,14 +30,19 @@ from fusionray.serving.pipeline.picture_codec import describe_fault
 from fusionray.serving.replicas import use_reserved_gpus
 from fusionray.serving.schema import Problem
 from fusionray.serving.videos.checking import describe_film_fault
+from fusionray.serving.videos.fusion_film import FusionFilmMaker
 from fusionray.serving.videos.maker import FilmMaker
 from fusionray.serving.videos.order import VideoOrder
 from fusionray.serving.videos.progress import Withdrawn
+from fusionray.serving.videos.style_film import StyleFilmMaker
 
 logger = logging.getLogger("ray.serve")
 
 # How soon a task notices that it must leave, and how long it may take: a process that hangs ends itself.
 LOOK_SECONDS, LEAVE_SECONDS = 0.5, 20.0
+MAKERS: dict[str, type[FilmMaker]] = {maker.task: maker for maker in (FusionFilmMaker, StyleFilmMaker)}
+# Which of the pictures beside the film an error names.
+NAMED_PICTURE = re.compile(r"\b(source|reference|style(?:_\d+)?) picture")
 REFUSED = (VideoRejected, VideoNotWritten, ImageRejected, ConsentRefused, TargetRefused, UnknownIdentity)
 
 
@@ -58,6 +64,7 @@ def make_film(order: VideoOrder, config: ServeConfig, cpus: float) -> FilmAnswer
     stop = threading.Event()
     film = order.folder.film
     assert film is not None
+    maker = MAKERS[order.folder.record.options["task"]]
     try:
         # The job may have ended, or been removed, while this task waited for CPUs.
         if order.is_withdrawn():
@@ -67,9 +74,9 @@ def make_film(order: VideoOrder, config: ServeConfig, cpus: float) -> FilmAnswer
             return FilmAnswer(problem=Problem(500, "internal", "Internal error", detail))
         with watch(order, stop):
             config = config.model_copy(update={"runtime": use_reserved_gpus(config.runtime)})
-            return FilmAnswer(FilmMaker(order, config, threads, stop).make())
+            return FilmAnswer(maker(order, config, threads, stop).make())
     except REFUSED as error:
-        return FilmAnswer() if stop.is_set() else FilmAnswer(problem=describe_refusal(error))
+        return FilmAnswer() if stop.is_set() else FilmAnswer(problem=describe_refusal(error, maker.role))
     except Withdrawn:
         film.clear_attempts()
         return FilmAnswer()
@@ -102,16 +109,15 @@ def watch(order: VideoOrder, stop: threading.Event) -> Iterator[None]:
         yield
 
 
-def describe_refusal(error: Any) -> Problem:
-    """Turn what a client must change into a problem."""
+def describe_refusal(error: Any, film: str) -> Problem:
+    """Turn what a client must change into a problem; `film`: what the task calls the film."""
     if isinstance(error, VideoRejected):
-        return describe_film_fault(error)
+        return describe_film_fault(error, film)
     if isinstance(error, ImageRejected):
         shown = ImageRejected(error.reason, hide_paths(str(error)))
-        role = next((role for role in ("source", "reference") if f"{role} picture" in str(shown)), "target")
-        return describe_fault(shown, role)
+        return describe_fault(shown, found[1] if (found := NAMED_PICTURE.search(str(shown))) else film)
     if isinstance(error, VideoNotWritten):
-        return Problem(422, "not_written", "Film not made", f"target film: {hide_paths(str(error))}", picture="target")
+        return Problem(422, "not_written", "Film not made", f"{film} film: {hide_paths(str(error))}", picture=film)
     return explain(error)
 
 

@@ -24,7 +24,7 @@ from fusionray.storage.lease import Lease
 
 logger = logging.getLogger("ray.serve")
 
-TASK_NAME = "fuse-video"
+TASK_NAME = "make-film"
 # How soon a film is tried again whose task failed.
 RETRY_SECONDS = 5.0
 

@@ -32,10 +32,13 @@ class WebhookDocument(BaseModel):
 
 
 class VideoDocument(BaseModel):
-    """How far the work on a film is: its faces are found in all frames first, then fused in all frames."""
+    """How far the work on a film is: its faces are found in all frames first, then fused in all frames; or its frames
+    are measured, then painted.
+    """
 
     stage: FilmStage = Field(
-        description="waiting: for CPUs of the cluster; reading: the inputs; finding, fusing, joining; made."
+        description="waiting: for CPUs of the cluster; reading: the inputs; finding, fusing (faces) or measuring, "
+        "painting (styles); joining; made."
     )
     frames_done: int = Field(description="Frames that are done in this stage.")
     frames_total: int | None = Field(description="Frames of the film; null: not known yet.")

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
@@ -17,9 +17,7 @@ from fusionray.serving.http.jobs.documents import describe_job
 from fusionray.serving.http.openapi import problems
 from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer
-
-if TYPE_CHECKING:
-    from fusionray.serving.tasks.face_fusion import FaceFusion
+from fusionray.serving.jobs.service import JobService
 
 EVENTS = "text/event-stream"
 STREAM_RESPONSE: dict[int | str, dict[str, Any]] = {
@@ -38,7 +36,7 @@ HEARTBEAT = ": still there\n\n"
 Look = Callable[[], Awaitable[dict[str, Any]]]
 
 
-def add_event_route(api: FastAPI, task: FaceFusion) -> None:
+def add_event_route(api: FastAPI, jobs: JobService) -> None:
     """Add the route of events."""
 
     @api.get("/v1/jobs/{job}/events", response_class=Response, responses=STREAM_RESPONSE | problems(404))
@@ -46,7 +44,7 @@ def add_event_route(api: FastAPI, task: FaceFusion) -> None:
         loop, owner = asyncio.get_running_loop(), find_caller(request).name
 
         async def look() -> dict[str, Any]:
-            return describe_job(await loop.run_in_executor(None, task.jobs.status, job, owner))
+            return describe_job(await loop.run_in_executor(None, jobs.store.status, job, owner))
 
         try:
             first = await look()

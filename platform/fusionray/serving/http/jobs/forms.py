@@ -1,26 +1,26 @@
-"""What a client sends to start a job: pictures or URIs, options, a webhook, and an idempotency key."""
+"""What a client sends to start a job, whatever its task: targets or URIs, a webhook, and an idempotency key."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal, cast
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
-from fastapi import Request, UploadFile
-from pydantic import Field
+from pydantic import BaseModel, Field
+from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 
 from fusionray.serving.addresses import is_loopback
-from fusionray.serving.http.forms import FaceForm, build_refusal
+from fusionray.serving.http.forms import build_refusal
 from fusionray.serving.http.jobs.uploads import StoredUpload
 from fusionray.serving.jobs.items import JobInputs
 from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.post import name_host, read_url
 from fusionray.serving.jobs.service_key import ServiceKey
 from fusionray.serving.jobs.uris import LONGEST_URI, UriReader, is_plain_uri
-from fusionray.serving.schema import FuseOptions, Problem
+from fusionray.serving.schema import Problem
 
 StreamKind = Literal["audio", "subtitle", "data", "attachment", "video"]
 Uri = Annotated[str, Field(max_length=LONGEST_URI)]
@@ -31,76 +31,53 @@ BARE_KEY = re.compile(r"[A-Za-z0-9._~:/+=-]{1,255}")
 
 @dataclass(frozen=True)
 class JobForm:
-    """The pictures and URIs of a request. One of `source`, `identity` and `source_uri` is set; `sent_fields` names all
-    fields of the form and the query.
+    """What a request sends, whatever its task.
+
+    `role`: what the task calls its targets; `options`: what the task reads of a record, as JSON; `inputs`: what is no
+    picture; `film_refusals`: fields, and why a film cannot have them.
     """
 
-    targets: list[StoredUpload]
-    source: StoredUpload | None
-    identity: str | None
-    source_uri: str | None
-    target_uris: tuple[str, ...]
+    task: str
+    role: str
+    options: dict[str, Any]
+    targets: Sequence[StoredUpload]
+    inputs: JobInputs
+    leave_out: Sequence[str]
     webhook: str | None
     idempotency_key: str | None
-    reference: StoredUpload | None
-    reference_similarity: float
-    leave_out: tuple[str, ...]
-    sent_fields: frozenset[str]
+    source: StoredUpload | None = None
+    reference: StoredUpload | None = None
+    styles: Sequence[StoredUpload] = ()
+    film_refusals: Sequence[tuple[str, str]] = ()
 
     @property
     def total(self) -> int:
         """Return the number of targets."""
-        return len(self.targets) + len(self.target_uris)
+        return len(self.targets) + len(self.inputs.target_uris)
 
 
-class JobFields(FaceForm):
-    """The form of `POST /v1/jobs`."""
+class JobFields(BaseModel):
+    """The fields that every form of a job has beside those of its task."""
 
-    source: UploadFile | None = Field(None, description="The picture whose face is taken.")
-    identity: str | None = Field(None, max_length=100, description="Handle of a stored face.")
-    source_uri: str | None = Field(
-        None, max_length=LONGEST_URI, description="URI of the source, below an allowed folder."
-    )
-    target: list[UploadFile] = Field(
-        [], description="The pictures to change, in order; or one film, told by its content."
-    )
-    target_uri: list[Uri] = Field(
-        [], description="URIs of further pictures, below an allowed folder; their numbers come after."
-    )
     leave_out: list[StreamKind] = Field(
         [], description="Kinds of streams of a film that are not copied, because MP4 or MOV cannot hold them."
     )
     webhook: str | None = Field(None, max_length=LONGEST_URI, description="URL that is told when the job has ended.")
 
 
-async def read_form(request: Request, fields: JobFields, idempotency_key: str | None) -> JobForm:
-    """Read the pictures of a request.
+def find_sent(form: FormData, query: QueryParams) -> frozenset[str]:
+    """Name the fields of a form and a query that were sent."""
+    return frozenset(form.keys()) | frozenset(query.keys())
 
-    Raises: RequestValidationError; HTTPException 400 for a malformed idempotency key.
+
+def check_single(form: FormData, *names: str) -> None:
+    """Refuse repeated fields of which a job has one: the types of the form take the last.
+
+    Raises: RequestValidationError.
     """
-    key = read_idempotency_key(idempotency_key)
-    # Of a repeated field, the types of the form take the last one.
-    sent = await request.form()
-    for name in ("source", "identity", "source_uri", "reference"):
-        if (num_sent := len(sent.getlist(name))) > 1:
+    for name in names:
+        if (num_sent := len(form.getlist(name))) > 1:
             raise build_refusal(name, f"{num_sent} were sent; a job has one")
-    if sum(field is not None for field in (fields.source, fields.identity, fields.source_uri)) != 1:
-        raise build_refusal("source", "send one of `source` (a picture), `identity` (a handle) and `source_uri`")
-    if not fields.target and not fields.target_uri:
-        raise build_refusal("target", "send one or more of `target` (a picture) and `target_uri`")
-    return JobForm(
-        cast("list[StoredUpload]", fields.target),
-        cast("StoredUpload | None", fields.source),
-        fields.identity,
-        fields.source_uri,
-        tuple(fields.target_uri),
-        fields.webhook,
-        key,
-        cast("StoredUpload | None", fields.reference),
-        fields.reference_similarity,
-        tuple(fields.leave_out),
-        frozenset(sent.keys()) | frozenset(request.query_params.keys()),
-    )
 
 
 def read_idempotency_key(header: str | None) -> str | None:
@@ -121,7 +98,8 @@ def read_idempotency_key(header: str | None) -> str | None:
 
 def check_uris(form: JobForm, reader: UriReader) -> Problem | None:
     """Refuse URIs that are malformed or not allowed; nothing is read."""
-    for uri in (*form.target_uris, *(() if form.source_uri is None else (form.source_uri,))):
+    source = form.inputs.source_uri
+    for uri in (*form.inputs.target_uris, *(() if source is None else (source,))):
         if not is_plain_uri(uri):
             detail = "a URI is not plain (scheme://host/path without user, query, '..' or escaped slashes); mend it"
             return Problem(422, "bad_uri", "Malformed URI", detail)
@@ -150,33 +128,27 @@ def check_webhook(url: str | None, hosts: Sequence[str]) -> Problem | None:
     return Problem(403, "webhook_not_allowed", "Not allowed", detail)
 
 
-def build_job(
-    form: JobForm, options: FuseOptions, model: str, key: ServiceKey, film_bytes: int | None = None
-) -> NewJob:
-    """Build the job of a request; `film_bytes` is the length of the target if it is a film.
-
-    The consent token, a secret, is kept apart from the options.
-    """
-    job_options: dict[str, Any] = {"fuse": asdict(replace(options, consent=None)), "model": model}
+def build_job(form: JobForm, model: str, key: ServiceKey, film_bytes: int | None = None) -> NewJob:
+    """Build the job of a request; `film_bytes` is the length of the target if it is a film."""
+    job_options: dict[str, Any] = {"task": form.task, **form.options, "model": model}
     if film_bytes is not None:
-        job_options["leave_out"] = form.leave_out
-    least = form.reference_similarity if form.reference else None
-    inputs = JobInputs(None, form.identity, form.source_uri, options.consent, form.target_uris, None, least)
+        job_options["leave_out"] = list(form.leave_out)
     fingerprint = None
     if form.idempotency_key is not None:
-        pictures = [upload.digest.hexdigest() for upload in form.targets]
-        source, reference = (each and each.digest.hexdigest() for each in (form.source, form.reference))
-        content = [job_options, asdict(inputs), form.webhook, source, reference, pictures]
+        shared = [each for each in (form.source, form.reference, *form.styles) if each is not None]
+        digests = [[upload.digest.hexdigest() for upload in uploads] for uploads in (shared, form.targets)]
+        content = [job_options, asdict(form.inputs), form.webhook, form.source is None, *digests]
         fingerprint = key.name("request", json.dumps(content, sort_keys=True))
     return NewJob(
         job_options,
         form.source.path if form.source else None,
         [upload.path for upload in form.targets],
-        inputs,
+        form.inputs,
         form.webhook,
         find_host(form.webhook) if form.webhook else None,
         form.idempotency_key,
         fingerprint,
         form.reference.path if form.reference else None,
         film_bytes,
+        [upload.path for upload in form.styles],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Request, Response
 
@@ -15,16 +15,14 @@ from fusionray.serving.http.jobs.routes import Cursor, Limit
 from fusionray.serving.http.openapi import problems
 from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer, picture_responses
+from fusionray.serving.jobs.service import JobService
 from fusionray.serving.schema import Problem
-
-if TYPE_CHECKING:
-    from fusionray.serving.tasks.face_fusion import FaceFusion
 
 MADE = picture_responses("The picture that was made, or the film, signed")
 MADE[200]["content"] |= FILM_CONTENT
 
 
-def add_item_routes(api: FastAPI, task: FaceFusion) -> None:
+def add_item_routes(api: FastAPI, jobs: JobService) -> None:
     """Add the routes under /v1/jobs/ID/items."""
 
     @api.get(
@@ -39,7 +37,7 @@ def add_item_routes(api: FastAPI, task: FaceFusion) -> None:
         loop = asyncio.get_running_loop()
         try:
             # One more tells whether there is a next page.
-            found = await loop.run_in_executor(None, task.jobs.items, job, find_caller(request).name, first, limit + 1)
+            found = await loop.run_in_executor(None, jobs.store.items, job, find_caller(request).name, first, limit + 1)
         except UnknownJob as error:
             return answer(explain(error))
         following = write_cursor(first + limit) if len(found) > limit else None
@@ -52,9 +50,9 @@ def add_item_routes(api: FastAPI, task: FaceFusion) -> None:
         loop = asyncio.get_running_loop()
         try:
             owner = find_caller(request).name
-            outcome = await loop.run_in_executor(None, task.jobs.item, job, owner, index)
+            outcome = await loop.run_in_executor(None, jobs.store.item, job, owner, index)
             if outcome.problem is None and f".{outcome.extension}" in FILM_TYPES:
-                return answer_film(await loop.run_in_executor(None, task.jobs.result, job, owner), job)
+                return answer_film(await loop.run_in_executor(None, jobs.store.result, job, owner), job)
         except (UnknownJob, UnknownItem, JobNotFinished) as error:
             return answer(explain(error))
         if outcome.problem is not None:

@@ -32,17 +32,19 @@ from fusionray.video.files.signature import SIGNATURE_BYTES, find_video_suffix
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 # Most bytes of a field that is no file: a consent token of 4,096 characters.
 MAX_FIELD_BYTES = 16_384
-# The field whose files may be films.
-TARGET_FIELD = "target"
 
 
 @dataclass(frozen=True)
 class UploadLimits:
-    """Largest numbers of bytes: of a picture, of all pictures of a request, and of a film."""
+    """Largest numbers of bytes: of a picture, of all pictures of a request, and of a film.
+
+    `film_field`: the field whose files may be films.
+    """
 
     picture: int
     pictures: int
     film: int
+    film_field: str
 
 
 class UploadCounter:
@@ -158,7 +160,7 @@ class StoringParser(MultiPartParser):
         if opened is not None:
             self._files_to_close_on_error.pop().close()
             path = self.folder / f"{len(self.stored):04d}"
-            is_target = self._current_part.field_name == TARGET_FIELD
+            is_target = self._current_part.field_name == self.counter.limits.film_field
             upload = StoredUpload(path, self.counter, opened.filename or "", opened.headers, is_target=is_target)
             self.stored.append(upload)
             self._current_part.file = self.stored[-1]

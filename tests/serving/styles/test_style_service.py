@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,54 +10,19 @@ import numpy as np
 import PIL.Image
 import pytest
 from PIL import ImageCms
-from ray import serve
 
 from fusionray.bundle.bundle import read_bundle
 from fusionray.client import FusionClient
-from fusionray.environment import KEY_VARIABLE, ROOT_VARIABLE
 from fusionray.faces.decode import ImageLimits, decode_image, encode_image
 from fusionray.faces.face import Image
-from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.tasks import open_runner
 from fusionray.safety.verify import verify
-from fusionray.serving.application import run
-from fusionray.serving.config import ModelConfig, ServeConfig, StageConfig
 from tests.support.pictures import draw_person
 from tests.support.serving import encode
-from tests.support.tiny_bundle import write_tiny_bundle
 
 STYLES = ("style", "style_2")
 ANY_SIZE = ImageLimits(min_side=1)
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-SHAPES = {"content": (45, 62, 3), "style": (40, 40, 3), "style_2": (33, 70, 3)}
-
-
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, Image]:
-    return {
-        name: np.random.default_rng(number).integers(0, 256, shape, dtype=np.uint8)
-        for number, (name, shape) in enumerate(SHAPES.items())
-    }
-
-
-@pytest.fixture(scope="module")
-def client(style_folder: Path, tmp_path_factory: pytest.TempPathFactory, no_service: None) -> Iterator[FusionClient]:
-    """A client of a service that has two families side by side."""
-    place, port = tmp_path_factory.mktemp("styles"), find_free_port()
-    faces = write_tiny_bundle(place / "bundle")
-    models = (
-        ModelConfig(name="faces", bundle=str(faces.folder)),
-        ModelConfig(name="paint", bundle=str(style_folder / "bundle")),
-    )
-    with pytest.MonkeyPatch.context() as environment:
-        environment.delenv(KEY_VARIABLE, raising=False)
-        environment.setenv(ROOT_VARIABLE, str(place))
-        run(ServeConfig(models=models, ingress=StageConfig(num_replicas=1, cpus=1)), port=port, blocking=False)
-    try:
-        with FusionClient(f"http://127.0.0.1:{port}") as client:
-            yield client
-    finally:
-        serve.shutdown()
 
 
 @pytest.mark.slow(seconds=60)
