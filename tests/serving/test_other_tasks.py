@@ -183,7 +183,8 @@ def build_task(consent: ConsentConfig | None = None) -> PictureTask:
 
 def test_a_service_without_face_fusion_has_none_of_its_routes() -> None:
     task = build_task()
-    api = build_api(SimpleNamespace(config=task.config, requests=task.requests, tasks={"blend": task}))  # type: ignore[arg-type]
+    stub = SimpleNamespace(config=task.config, requests=task.requests, tasks={"blend": task}, jobs=None)
+    api = build_api(stub)  # type: ignore[arg-type]
     served = {"/v1/blend", "/healthz", "/readyz", "/v1/models", "/v1/usage", "/metrics"}
     served |= {"/v1/keys", "/v1/keys/{name}"}
     assert set(api.openapi()["paths"]) == served
