@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from fusionray.checkpoint.info import find_checkpoint
@@ -151,6 +153,26 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor]) -> Path:
     return path
 
 
+def write_onnx(path: Path, tensors: dict[str, Tensor]) -> Path:
+    """Write convolutions, each with its ReLU and pooling, as a model whose names say nothing."""
+    nodes, stored, given = [], [], "picture"
+    names = [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")]
+    for number, name in enumerate(names):
+        for kind in ("weight", "bias"):
+            stored.append(numpy_helper.from_array(tensors[f"{name}.{kind}"].numpy(), f"{kind}{number}"))
+        nodes += [
+            helper.make_node("Conv", [given, f"weight{number}", f"bias{number}"], [f"a{number}"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", [f"a{number}"], [f"b{number}"]),
+            helper.make_node("MaxPool", [f"b{number}"], [f"c{number}"], kernel_shape=[2, 2], strides=[2, 2]),
+        ]
+        given = f"c{number}"
+    nodes.append(helper.make_node("Flatten", [given], ["flat"]))
+    picture = helper.make_tensor_value_info("picture", TensorProto.FLOAT, [1, 3, 64, 64])
+    flat = helper.make_tensor_value_info("flat", TensorProto.FLOAT, None)
+    path.write_bytes(helper.make_model(helper.make_graph(nodes, "vgg", [picture], [flat], stored)).SerializeToString())
+    return path
+
+
 def draw_vgg() -> dict[str, Tensor]:
     generator, before, weights = torch.Generator().manual_seed(0), 3, {}
     for number, width in {0: 4, 3: 6, 6: 8, 9: 10}.items():
@@ -160,8 +182,9 @@ def draw_vgg() -> dict[str, Tensor]:
     return weights
 
 
-def test_a_vgg_from_a_file_supervises(tmp_path: Path) -> None:
-    state = load_perceptual(str(write_safetensors(tmp_path / "vgg.safetensors", draw_vgg())))
+@pytest.mark.parametrize(("name", "write"), [("vgg.safetensors", write_safetensors), ("vgg.onnx", write_onnx)])
+def test_a_vgg_from_a_file_supervises(tmp_path: Path, name: str, write: Any) -> None:
+    state = load_perceptual(str(write(tmp_path / name, draw_vgg())))
     torch.testing.assert_close(dict(state.weights), draw_vgg())
     recipe = StyleTransferRecipe(build_config().recipe, state.build())  # type: ignore[arg-type]
     batch = recipe.prepare(draw_pairs(2))
@@ -200,6 +223,21 @@ def test_a_file_of_something_else_is_one_clear_line(tmp_path: Path, data: bytes,
     assert str(caught.value).startswith(str(path))
     with pytest.raises(InputMissing, match="cannot be read"):
         load_perceptual(str(tmp_path / "none.safetensors"))
+
+
+def test_an_onnx_file_of_something_else_is_one_clear_line(tmp_path: Path) -> None:
+    path = tmp_path / "vgg.onnx"
+    for data, said in ((b"no model", "is not an ONNX model"), (b"", "holds no convolutions of a VGG")):
+        path.write_bytes(data)
+        with pytest.raises(InputMissing, match=said):
+            load_perceptual(str(path))
+    model = onnx.load_model_from_string(write_onnx(path, draw_vgg()).read_bytes())
+    onnx.external_data_helper.convert_model_to_external_data(model, location="beside.bin", size_threshold=0)
+    for tensor in model.graph.initializer:
+        tensor.data_location = TensorProto.EXTERNAL
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InputMissing, match="its weights lie in another file"):
+        load_perceptual(str(path))
 
 
 def test_the_encoder_learns_to_tell_pictures_apart() -> None:

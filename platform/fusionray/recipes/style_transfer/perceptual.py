@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, Literal, Protocol, cast
 
 import torch
@@ -16,13 +16,7 @@ from fusionray.checkpoint.reader import load_tensors
 from fusionray.errors import CheckpointMissing, InputMissing
 from fusionray.nets.picture_encoder import PictureEncoder, PictureEncoderConfig
 from fusionray.nets.vgg import VggFeatures
-from fusionray.storage import filesystem as storage
-
-FILE_ENDING = ".safetensors"
-# Of the types that safetensors knows, those in which weights are stored.
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-# A header of a thousand layers takes 100 kB.
-MAX_HEADER_BYTES = 10 * 2**20
+from fusionray.recipes.style_transfer.weight_files import READERS
 
 
 class PerceptualNetwork(Protocol):
@@ -59,16 +53,17 @@ class PerceptualState:
 
 
 def load_perceptual(location: str) -> PerceptualState:
-    """Load a perceptual network from a checkpoint or run folder, or from a .safetensors file of VGG weights.
+    """Load a perceptual network from a checkpoint or run folder, or from a .safetensors or .onnx file of a VGG.
 
     Raises: CheckpointMissing, InputMissing.
     """
-    if location.endswith(FILE_ENDING):
-        weights = read_safetensors(location)
+    read = READERS.get(PurePosixPath(location).suffix)
+    if read is not None:
+        weights = read(location)
         try:
             VggFeatures(weights)
         except ValueError as error:
-            raise InputMissing(f"{location}: {error}; save the state of torchvision's vgg16 or vgg19") from None
+            raise InputMissing(f"{location}: {error}; bring torchvision's vgg16 or vgg19") from None
         return PerceptualState("vgg", {}, weights)
     folder = find_checkpoint(location)
     config = read_info(folder).metadata.get("picture_encoder")
@@ -80,39 +75,3 @@ def load_perceptual(location: str) -> PerceptualState:
 def features_of(network: nn.Module, picture_N3HW: Tensor) -> list[Tensor]:
     """Return the feature maps of a network that `PerceptualState.build` built."""
     return cast(PerceptualNetwork, network).features(picture_N3HW)
-
-
-def read_safetensors(location: str) -> dict[str, Tensor]:
-    """Read a safetensors file: the length of a JSON header, the header, and the bytes of all tensors. It runs no code.
-
-    Raises: InputMissing if it cannot be read, or is not such a file.
-
-    Source: the format's description in huggingface/safetensors, README.md.
-    """
-    try:
-        data = storage.read_bytes(location)
-    except OSError as error:
-        raise InputMissing(f"{location}: cannot be read ({error.strerror or error}); check the path") from None
-    try:
-        length = int.from_bytes(data[:8], "little")
-        if not 2 <= length <= min(MAX_HEADER_BYTES, len(data) - 8):
-            raise ValueError("its header does not fit into the file")
-        header = json.loads(data[8 : 8 + length])
-        body = memoryview(data)[8 + length :]
-        return {name: read_tensor(body, entry) for name, entry in header.items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputMissing(f"{location}: is not a safetensors file of float tensors ({error})") from None
-
-
-def read_tensor(body: memoryview, entry: Mapping[str, Any]) -> Tensor:
-    """Read one tensor as float32.
-
-    Raises: ValueError, KeyError, TypeError for an entry that does not fit.
-    """
-    dtype, shape = DTYPES[entry["dtype"]], [int(side) for side in entry["shape"]]
-    start, end = entry["data_offsets"]
-    if not 0 <= start <= end <= len(body):
-        raise ValueError("a tensor lies outside the file")
-    # `frombuffer` needs memory that may be written to.
-    values = torch.frombuffer(bytearray(body[start:end]), dtype=dtype) if end > start else torch.empty(0, dtype=dtype)
-    return values.reshape(shape).float()

@@ -54,7 +54,7 @@ class StyleTransferConfig(RecipeConfig):
     perceptual: str = Field(
         "preset:style-encoder",
         description="Network whose features the losses compare: a checkpoint or run folder of a picture encoder, "
-        "preset:NAME to train it first on these shards, or a .safetensors file of VGG weights.",
+        "preset:NAME to train it first on these shards, or a .safetensors or .onnx file of a VGG.",
     )
     content_layers: tuple[int, ...] = Field(
         (2, 3), min_length=1, description="Feature maps that the content loss compares; 0 is the finest."
