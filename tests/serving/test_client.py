@@ -82,7 +82,7 @@ CALLS: dict[str, list[Callable[[FusionClient], object]]] = {
     "is_ready": [lambda client: client.is_ready()],
 }
 # Methods that send nothing, or what this service's document does not have.
-NOT_IN_DOCUMENT = {"close", "make_picture", "stylize"}
+NOT_IN_DOCUMENT = {"close", "make_picture", "stylize", "create_style_job"}
 # Operations without a method, each with its reason.
 EXCLUDED = {"GET /healthz": "a probe for whoever runs the service", "GET /metrics": "for Prometheus"}
 # Fields of the query that a form has, too.

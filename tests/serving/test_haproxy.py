@@ -98,7 +98,7 @@ def test_slow_requests_time_out_and_only_repeatable_ones_are_retried(written: Pa
     assert "timeout http-request 15s" in written.read_text()
     fits = "{ req.hdr_val(content-length) gt 0 } { req.hdr_val(content-length) le 245760 }"
     assert f"http-request wait-for-body time 15s if {fits}\n" in written.read_text()
-    assert "disable-l7-retry if METH_POST { path /v1/jobs }" in written.read_text()
+    assert "disable-l7-retry if METH_POST { path /v1/jobs /v1/stylize/jobs }" in written.read_text()
 
 
 def test_plain_text_answers_of_ray_become_problem_documents(written: Path) -> None:

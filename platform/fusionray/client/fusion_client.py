@@ -199,7 +199,7 @@ class FusionClient:
         parts += [write_picture("target", target) for target in targets]
         parts += write_fields({"source_uri": source_uri, "target_uri": target_uris, "webhook": webhook})
         parts += [*write_fields({"leave_out": leave_out}), *write_choice(reference, reference_similarity, options)]
-        return self.start_job("/v1/jobs", parts, idempotency_key, "target", video)
+        return start_job(self.connection, "/v1/jobs", parts, idempotency_key, "target", video)
 
     def create_style_job(
         self,
@@ -222,18 +222,7 @@ class FusionClient:
         parts = [*(write_picture("content", content) for content in contents), *write_styles(styles, weights, strength)]
         parts += write_fields({"content_uri": content_uris, "webhook": webhook, "leave_out": leave_out})
         parts += write_options(**options)
-        return self.start_job("/v1/stylize/jobs", parts, idempotency_key, "content", video)
-
-    def start_job(
-        self, path: str, parts: Parts, key: str | None, role: str, video: str | os.PathLike[str] | None
-    ) -> Job:
-        """Send the form of a job, with a film in the field `role` if there is one."""
-        headers = {} if key is None else {"Idempotency-Key": write_quoted(key)}
-        with ExitStack() as opened:
-            if video is not None:
-                parts = [*parts, (role, (FILE_NAME, opened.enter_context(open_film(video))))]
-            content: dict[str, Any] = {"files": parts, "headers": headers}
-            return build_answer(Job, self.connection.ask("POST", path, **content))
+        return start_job(self.connection, "/v1/stylize/jobs", parts, idempotency_key, "content", video)
 
     def get_job(self, job: str) -> Job:
         """Ask for the state of a job."""
@@ -365,3 +354,15 @@ class FusionClient:
 
 def job_path(job: str, rest: str = "") -> str:
     return f"/v1/jobs/{quote(job, safe='')}{rest}"
+
+
+def start_job(
+    connection: Connection, path: str, parts: Parts, key: str | None, role: str, video: str | os.PathLike[str] | None
+) -> Job:
+    """Send the form of a job, with a film in the field `role` if there is one."""
+    headers = {} if key is None else {"Idempotency-Key": write_quoted(key)}
+    with ExitStack() as opened:
+        if video is not None:
+            parts = [*parts, (role, (FILE_NAME, opened.enter_context(open_film(video))))]
+        content: dict[str, Any] = {"files": parts, "headers": headers}
+        return build_answer(Job, connection.ask("POST", path, **content))
