@@ -199,7 +199,7 @@ class FusionClient:
         parts += [write_picture("target", target) for target in targets]
         parts += write_fields({"source_uri": source_uri, "target_uri": target_uris, "webhook": webhook})
         parts += [*write_fields({"leave_out": leave_out}), *write_choice(reference, reference_similarity, options)]
-        return start_job(self.connection, "/v1/jobs", parts, idempotency_key, "target", video)
+        return start_job(self.connection, "/v1/jobs", parts, key=idempotency_key, role="target", video=video)
 
     def create_style_job(
         self,
@@ -222,7 +222,7 @@ class FusionClient:
         parts = [*(write_picture("content", content) for content in contents), *write_styles(styles, weights, strength)]
         parts += write_fields({"content_uri": content_uris, "webhook": webhook, "leave_out": leave_out})
         parts += write_options(**options)
-        return start_job(self.connection, "/v1/stylize/jobs", parts, idempotency_key, "content", video)
+        return start_job(self.connection, "/v1/stylize/jobs", parts, key=idempotency_key, role="content", video=video)
 
     def get_job(self, job: str) -> Job:
         """Ask for the state of a job."""
@@ -357,7 +357,7 @@ def job_path(job: str, rest: str = "") -> str:
 
 
 def start_job(
-    connection: Connection, path: str, parts: Parts, key: str | None, role: str, video: str | os.PathLike[str] | None
+    connection: Connection, path: str, parts: Parts, *, key: str | None, role: str, video: str | os.PathLike[str] | None
 ) -> Job:
     """Send the form of a job, with a film in the field `role` if there is one."""
     headers = {} if key is None else {"Idempotency-Key": write_quoted(key)}
