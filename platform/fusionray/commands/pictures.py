@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusionray.commands.parser import Verbs, add_verb, set_run
+from fusionray.commands.restorers import add_restorer_option, read_restorer
 from fusionray.commands.signed_output import (
     add_metadata_option,
     add_provenance_options,
@@ -78,6 +79,7 @@ def add_fuse(verbs: Verbs) -> None:
         metavar="FILE",
         help="YAML file with the settings of the service's section target_policy: refuse targets by a classifier",
     )
+    add_restorer_option(faces)
     add_provenance_options(parser)
     set_run(parser, run_fuse)
 
@@ -89,6 +91,7 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.faces.detect import build_detector
     from fusionray.runtime.face_preprocessor import SELECTION_PATTERN, check_sources
     from fusionray.runtime.fuser import Fuser
+    from fusionray.runtime.restorer import describe_makers
     from fusionray.safety.target_policy import TargetPolicyConfig, open_target_policy
 
     if options.reference is not None and options.faces != "largest":
@@ -107,8 +110,8 @@ def run_fuse(options: argparse.Namespace) -> None:
     target = read_picture(options.target)
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
-    signer = open_signer(options)
-    fuser = Fuser(bundle, build_detector(options.detector))
+    signer, restorer = open_signer(options), read_restorer(options)
+    fuser = Fuser(bundle, build_detector(options.detector), restorer=restorer)
     encoded = [fuser.encode_source(source) for source in sources]
     chosen = choose_faces(fuser.preprocessor, target, options)
     if options.target_policy is not None:
@@ -117,7 +120,8 @@ def run_fuse(options: argparse.Namespace) -> None:
         if policy is not None:
             policy.check(target, chosen)
     fused = fuser.fuse_chosen(encoded, target, chosen, options.strength)
-    write_signed(fused.image, output, bundle, options, made_of=options.target, signer=signer)
+    model = describe_makers(bundle.description.name, restorer)
+    write_signed(fused.image, output, bundle, options, made_of=options.target, signer=signer, model=model)
     print(f"{output}: {fused.num_faces} face(s) fused with {bundle.description.name}; signed as AI-made")
 
 

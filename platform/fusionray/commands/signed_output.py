@@ -61,12 +61,19 @@ def open_signer(options: argparse.Namespace) -> Signer:
 
 
 def write_signed(
-    image: Image, output: Path, bundle: Bundle, options: argparse.Namespace, *, made_of: str, signer: Signer
+    image: Image,
+    output: Path,
+    bundle: Bundle,
+    options: argparse.Namespace,
+    *,
+    made_of: str,
+    signer: Signer,
+    model: str | None = None,
 ) -> None:
     """Encode, mark and sign a picture and write it.
 
     `made_of`: file of the picture that was changed; the result keeps its metadata as the options say, and stores
-    colours as coarsely as that did.
+    colours as coarsely as that did. `model`: what made it, if that is more than the bundle.
 
     Raises: SigningFailed, OSError.
     """
@@ -80,7 +87,7 @@ def write_signed(
     changed = Path(made_of).read_bytes()
     data = encode_output(
         image,
-        Provenance(bundle.description.name, bundle_hash(bundle)),
+        Provenance(model or bundle.description.name, bundle_hash(bundle)),
         find_format(output),
         signer=signer,
         mark=Mark(MarkConfig(enabled=True)) if options.mark else None,

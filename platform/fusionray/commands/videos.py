@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusionray.commands.parser import Verbs, add_verb, set_run
 from fusionray.commands.pictures import read_picture
+from fusionray.commands.restorers import add_restorer_option, read_restorer_settings
 from fusionray.commands.signed_output import add_provenance_options, open_signer
 from fusionray.commands.video_options import (
     add_encoding_options,
@@ -77,6 +78,7 @@ def add_fuse_video(verbs: Verbs) -> None:
     faces.add_argument(
         "--who-similarity", type=float, metavar="COSINE", default=0.3, help="least similarity with it, -1 to 1 (0.3)"
     )
+    add_restorer_option(faces)
     encoding = add_encoding_options(parser)
     encoding.add_argument(
         "--copy-unchanged",
@@ -91,6 +93,7 @@ def add_fuse_video(verbs: Verbs) -> None:
 def run_fuse_video(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import bundle_hash, read_bundle
     from fusionray.bundle.description import FACE_FUSION
+    from fusionray.runtime.restorer import describe_makers
     from fusionray.safety.mark import MarkConfig
     from fusionray.safety.provenance import Provenance
     from fusionray.video.face_fusion.report import describe_fusion
@@ -110,7 +113,8 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     references = [read_picture(picture) for picture in options.who]
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
-    signer, fuser = open_signer(options), open_fuser(bundle)
+    signer, restorer = open_signer(options), read_restorer_settings(options)
+    fuser = open_fuser(bundle, restorer=restorer)
     by_person = options.faces != "all" or bool(options.who)
     if by_person and not fuser.preprocessor.compares_faces:
         raise ValueError(f"{bundle.description.name} takes pictures as sources and compares no faces; use --faces all")
@@ -124,10 +128,11 @@ def run_fuse_video(options: argparse.Namespace) -> None:
         encoder=encoder,
         mark=MarkConfig(enabled=options.mark),
         copy_unchanged=options.copy_unchanged,
+        restorer=restorer,
         leave_out=tuple(options.leave_out),
     )
     who = [hashlib.sha256(picture.tobytes()).hexdigest() for picture in references]
-    provenance = Provenance(bundle.description.name, bundle_hash(bundle))
+    provenance = Provenance(describe_makers(bundle.description.name, fuser.restorer), bundle_hash(bundle))
     work = FusionWork(
         task,
         lambda tracks: choose_sources_of(tracks, references, fuser, options),

@@ -112,8 +112,19 @@ def describe_profile(profile: HardwareProfile, device: torch.device) -> str:
         "channels_last" if profile.channels_last else "contiguous",
         "compiled" if profile.compile else "eager",
     ]
-    note = f" ({profile.note})" if profile.note else ""
+    notes = [profile.note] if profile.note else []
+    if is_emulated(profile):
+        notes.append(
+            f"this CPU emulates {profile.precision}, many times slower than float32: set engine.precision=auto"
+        )
+    note = f" ({'; '.join(notes)})" if notes else ""
     return f"{device_name(device)}, {memory_gib(device):.0f} GiB: profile {profile.name}, {', '.join(parts)}{note}"
+
+
+def is_emulated(profile: HardwareProfile) -> bool:
+    """Tell whether settings that override a CPU's profile want products that it has no instructions for."""
+    own = next((row for row in load_profiles()["cpu"] if row.name == profile.name), None)
+    return own is not None and own.precision == "fp32" and profile.precision in {"bf16", "fp16"}
 
 
 def device_name(device: torch.device) -> str:

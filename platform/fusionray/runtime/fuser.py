@@ -14,6 +14,7 @@ import numpy as np
 
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import WeightPrecision
+from fusionray.faces.align import Template
 from fusionray.faces.face import Detector, Face, FloatMap, Image
 from fusionray.faces.mask import soft_box_mask
 from fusionray.faces.paste import paste_crop
@@ -28,6 +29,7 @@ from fusionray.runtime.face_preprocessor import (
     search_faces,
 )
 from fusionray.runtime.pixels import FloatArray
+from fusionray.runtime.restorer import FaceRestorer
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ class FusedPicture:
 class Fuser:
     """The loaded models of a bundle, which fuse pictures. One call at a time, unless `detector` is a `DetectorPool`.
 
-    `precision` chooses among the generators of the bundle.
+    `precision` chooses among the generators of the bundle; `restorer` sharpens what was fused.
 
     Raises: BundleInvalid if the bundle describes its models wrongly; ProviderUnavailable.
     """
@@ -54,8 +56,10 @@ class Fuser:
         settings: RuntimeConfig | None = None,
         *,
         precision: WeightPrecision = "fp32",
+        restorer: FaceRestorer | None = None,
     ) -> None:
         self.bundle = bundle
+        self.restorer = restorer
         self.preprocessor = FacePreprocessor(bundle, detector, settings)
         self.crop_fuser = CropFuser(bundle, settings, precision=precision)
 
@@ -99,7 +103,9 @@ class Fuser:
         """
         target = self.preprocessor.cut_crops(target_image, chosen)
         fused = self.crop_fuser.fuse(stack_sources(sources, len(chosen)), target.crops)
-        return paste_fused(target_image.copy(), target, fused, strength)
+        return paste_fused(
+            target_image.copy(), target, fused, strength, restorer=self.restorer, template=self.preprocessor.template
+        )
 
 
 def stack_sources(sources: Sequence[FloatArray], num_faces: int) -> FloatArray:
@@ -114,15 +120,27 @@ def stack_sources(sources: Sequence[FloatArray], num_faces: int) -> FloatArray:
     return np.stack(sources)
 
 
-def paste_fused(target_image: Image, target: FaceCrops, fused: FusedCrops, strength: float = 1.0) -> FusedPicture:
+def paste_fused(
+    target_image: Image,
+    target: FaceCrops,
+    fused: FusedCrops,
+    strength: float = 1.0,
+    *,
+    restorer: FaceRestorer | None = None,
+    template: Template | None = None,
+) -> FusedPicture:
     """Paste fused crops where the target crops were cut, into `target_image` itself, and return it.
 
     Masks fade out, so the edge of a crop never shows; where all masks are 0, the picture keeps its bytes. `strength` is
-    the share of the fused face in the blend, 0 (the target as it is) to 1.
+    the share of the fused face in the blend, 0 (the target as it is) to 1. A `restorer` sharpens what was pasted, and
+    needs the `template` of the crops.
     """
     masks = fused.masks * (edge_mask(fused.masks.shape[1]) * np.float32(strength))
     for crop, mask, matrix in zip(fused.crops, masks, target.matrices, strict=True):
         paste_crop(target_image, np.ascontiguousarray(crop), mask, matrix)
+    if restorer is not None:
+        assert template is not None
+        restorer.restore(target_image, template, target.matrices, masks)
     return FusedPicture(target_image, len(target.boxes), target.boxes)
 
 

@@ -24,6 +24,7 @@ from fusionray.config import validate
 from fusionray.environment import WEBHOOK_SECRET_VARIABLE, read_webhook_secret
 from fusionray.errors import ConfigInvalid, ServiceFailed
 from fusionray.ray_cluster.connection import require_cluster
+from fusionray.runtime.restorer import open_restorer
 from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.addresses import (
     LOOPBACK,
@@ -142,6 +143,7 @@ def run(config: ServeConfig, host: str = "127.0.0.1", port: int = 8000, *, block
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     config = with_absolute_paths(config)
     open_target_policy(config.target_policy)
+    open_restorer(config.restorer, config.runtime)
     registry = ModelRegistry(config)
     check_tasks(config, registry.tasks)
     for version in registry.versions():

@@ -15,6 +15,7 @@ from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import ConfigInvalid
 from fusionray.faces.headers.image_header import KeptMetadata, PictureFormat
 from fusionray.runtime.config import AUTO, RuntimeConfig
+from fusionray.runtime.restorer import RestorerConfig
 from fusionray.safety.audit import AuditConfig
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.mark import MarkConfig
@@ -31,6 +32,7 @@ PATHS = (
     ("signing", "certificate", "key", "test_key_folder"),
     ("consent", "file"),
     ("target_policy", "model"),
+    ("restorer", "model"),
     ("audit", "path"),
     ("keys", "file", "usage_file"),
     ("identities", "folder"),
@@ -285,6 +287,9 @@ class ServeConfig(Section):
     consent: ConsentConfig = Field(default=ConsentConfig(), description="What a request needs besides its pictures.")
     target_policy: TargetPolicyConfig = Field(
         default=TargetPolicyConfig(), description="Which targets are refused: what a classifier of the operator says."
+    )
+    restorer: RestorerConfig = Field(
+        default=RestorerConfig(), description="What sharpens fused faces: a model of the operator."
     )
     audit: AuditConfig = Field(default=AuditConfig(), description="Where requests are recorded.")
     keys: ApiKeyConfig = Field(default=ApiKeyConfig(), description="Who may send requests, and how many.")

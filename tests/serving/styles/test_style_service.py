@@ -56,7 +56,16 @@ def test_the_answer_has_the_profile_of_the_content_and_faces_are_fused_beside(
     answer = client.stylize(content.getvalue(), style.getvalue())
     with PIL.Image.open(io.BytesIO(answer.data)) as made:
         assert (made.format, made.info["icc_profile"]) == ("JPEG", PROFILE)
-    assert client.fuse(encode(draw_person(1), "PNG"), encode(draw_person(2), "PNG")).boxes
+    fused = client.fuse(encode(draw_person(1), "PNG"), encode(draw_person(2), "PNG"))
+    assert fused.boxes
+    assert fused.model.endswith(", restored by invert (MIT)")
+    # The generator inverts the face, and the restorer inverts it again.
+    target = draw_person(2)
+    middle = tuple(slice(side // 2 - 8, side // 2 + 8) for side in target.shape[:2])
+    inverted, kept = (
+        np.abs(each[middle].astype(int) - decode_image(fused.data)[middle]).mean() for each in (255 - target, target)
+    )
+    assert kept < inverted
     assert {model.task for model in client.list_models()} == {None, "style_transfer"}
 
 

@@ -29,6 +29,7 @@ from fusionray.runtime.face_preprocessor import (
 )
 from fusionray.runtime.fuser import paste_fused, stack_sources
 from fusionray.runtime.pixels import FloatArray
+from fusionray.runtime.restorer import FaceRestorer, describe_makers, open_restorer
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
 from fusionray.safety.provenance import Provenance
@@ -73,11 +74,13 @@ class PreparedTarget:
 class LoadedPreprocessor:
     """The preprocessor of a version: it crops faces and encodes source faces."""
 
-    def __init__(self, version: ModelVersion, config: ServeConfig, detectors: DetectorPool) -> None:
+    def __init__(
+        self, version: ModelVersion, config: ServeConfig, detectors: DetectorPool, restorer: FaceRestorer | None
+    ) -> None:
         bundle = open_bundle(version, config.tracking_uri)
         self.preprocessor = FacePreprocessor(bundle, detectors, config.runtime)
         self.preprocessor.warm_up()
-        self.provenance = Provenance(bundle.description.name, version.bundle)
+        self.provenance = Provenance(describe_makers(bundle.description.name, restorer), version.bundle)
 
 
 class FaceStage:
@@ -92,8 +95,10 @@ class FaceStage:
         self.detectors = DetectorPool(config.detector, num_threads, config.smallest_face)
         self.found = FoundFaces(config.faces.remember_seconds)
         self.references = ReferenceFaces()
+        self.restorer = open_restorer(config.restorer, config.runtime)
         self.models = ModelCache(
-            lambda version: LoadedPreprocessor(version, config, self.detectors), config.models_per_replica
+            lambda version: LoadedPreprocessor(version, config, self.detectors, self.restorer),
+            config.models_per_replica,
         )
         self.policy = build_policy(config.consent)
         self.target_policy = open_target_policy(config.target_policy)
@@ -263,7 +268,14 @@ class FaceStage:
     ) -> bytes:
         """Paste the fused crops and encode the picture, on the calling thread."""
         with watch.over("paste"):
-            picture = paste_fused(prepared.target, prepared.faces, fused, task.options.strength)
+            picture = paste_fused(
+                prepared.target,
+                prepared.faces,
+                fused,
+                task.options.strength,
+                restorer=self.restorer,
+                template=loaded.preprocessor.template,
+            )
         with watch.over("encode"):
             return self.codec.encode(
                 picture.image, task.target, loaded.provenance, prepared.picture_format, mark=task.options.mark

@@ -13,6 +13,7 @@ from fusionray.faces.detect import DetectorPool
 from fusionray.runtime.face_preprocessor import find_largest_face
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import FloatArray
+from fusionray.runtime.restorer import describe_makers, open_restorer
 from fusionray.safety.consent import build_policy
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.jobs.items import JobInputs
@@ -44,7 +45,8 @@ class FusionFilmMaker(FilmMaker):
         Raises: ImageRejected, ConsentRefused, UnknownIdentity; BundleInvalid, ProviderUnavailable; OSError.
         """
         detectors = DetectorPool(self.config.detector, count_searches(self.threads), self.config.smallest_face)
-        fuser = Fuser(bundle, detectors, self.runtime(), precision=self.order.version.precision)
+        restorer = open_restorer(self.config.restorer, self.runtime())
+        fuser = Fuser(bundle, detectors, self.runtime(), precision=self.order.version.precision, restorer=restorer)
         source, source_sha256 = self.encode_source(inputs, fuser)
         reference = self.embed_reference(inputs, fuser)
         task = FusionTask(
@@ -54,6 +56,7 @@ class FusionFilmMaker(FilmMaker):
             self.config.tracking_uri,
             [source],
             self.fuse.faces != "all",
+            restorer=self.config.restorer,
             **self.describe_output(mark=self.fuse.mark),
         )
         work = FusionWork(
@@ -65,8 +68,11 @@ class FusionFilmMaker(FilmMaker):
         return PreparedFilm(
             work,
             self.open_worker(task, fuser),
-            lambda made: describe_fusion(made, self.film.target.name, bundle.description.name),
+            lambda made: describe_fusion(
+                made, self.film.target.name, describe_makers(bundle.description.name, restorer)
+            ),
             {"source": source_sha256},
+            describe_makers(bundle.description.name, restorer),
             lambda made: int(made.plan.num_faces),
         )
 

@@ -46,13 +46,15 @@ CLAIM_SECONDS = 0.5
 @dataclass(frozen=True, eq=False)
 class PreparedFilm:
     """What a task does with a film: its work, a worker, what the report says of it, and the sha256 of the inputs beside
-    the film, by their names. `count_faces`: of what was made; None if the task has nothing to do with faces.
+    the film, by their names. `model`: what made it. `count_faces`: of what was made; None if the task has nothing to do
+    with faces.
     """
 
     work: VideoWork
     worker: SegmentWorker
     describe: Callable[[MadeVideo], ReportParts]
     inputs_sha256: Mapping[str, str]
+    model: str
     count_faces: Callable[[MadeVideo], int] | None = None
 
 
@@ -101,7 +103,7 @@ class FilmMaker(ABC):
         count_frames(self.film.target, self.config.limits)
         bundle = open_bundle(self.order.version, self.config.tracking_uri)
         prepared = self.prepare(inputs, bundle)
-        provenance = Provenance(bundle.description.name, self.order.version.bundle)
+        provenance = Provenance(prepared.model, self.order.version.bundle)
         output = self.film.path / f"{self.stem}{prepared.work.task.suffix}"
         run = VideoRun(
             prepared.work,

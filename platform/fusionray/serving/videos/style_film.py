@@ -64,4 +64,5 @@ class StyleFilmMaker(FilmMaker):
             worker,
             lambda made: describe_painting(made, self.film.target.name, len(encoded), bundle.description.name),
             hashes,
+            bundle.description.name,
         )

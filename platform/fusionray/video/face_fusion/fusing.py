@@ -16,11 +16,18 @@ import numpy as np
 from av import VideoFrame
 from numpy.typing import NDArray
 
-from fusionray.faces.align import estimate_alignment, invert_affine, region_under, warp_crop
+from fusionray.faces.align import (
+    estimate_alignment,
+    invert_affine,
+    region_under,
+    template_to_template,
+    warp_crop,
+)
 from fusionray.faces.face import FloatMap, Image, Matrix, Points
 from fusionray.faces.paste import paste_crop
 from fusionray.runtime.fuser import Fuser, edge_mask
 from fusionray.runtime.pixels import FloatArray
+from fusionray.runtime.restorer import compose
 from fusionray.video.face_fusion.finding import SEARCH_SIDE
 from fusionray.video.face_fusion.tracking import LONGEST_LOSS
 from fusionray.video.face_fusion.tracks import Track, fill_gaps, smooth
@@ -110,9 +117,12 @@ class GroupFuser:
         crops = np.stack([warp_crop(region.pixels, region.matrix, size) for region in regions])
         fused = self.fuser.crop_fuser.fuse(np.stack([self.sources[region.source] for region in regions]), crops)
         masks: NDArray[Any] = fused.masks * edge_mask(fused.masks.shape[1])
+        restorer = self.fuser.restorer
         for region, crop, mask in zip(regions, fused.crops, masks, strict=True):
             pasted = region.pixels.copy()
             paste_crop(pasted, np.ascontiguousarray(crop), mask, region.matrix)
+            if restorer is not None:
+                restorer.restore(pasted, self.fuser.preprocessor.template, [region.matrix], [mask])
             blend_region(region.frame, region.box, pasted, find_changes(region.pixels, pasted))
 
     def cut(self, frame: VideoFrame, face: PlannedFace) -> FaceRegion | None:
@@ -121,10 +131,20 @@ class GroupFuser:
         to_crop = estimate_alignment(face.points, self.fuser.preprocessor.template, size)
         # Stored pixels are turned, mirrored and stretched against those in which the points are.
         matrix = np.asarray(to_crop @ self.from_stored)
-        left, top, right, bottom = region_under(matrix, size, size, np.empty((frame.height, frame.width), bool))
+        left, top, right, bottom = self.find_region(matrix, np.empty((frame.height, frame.width), bool))
         if left >= right or top >= bottom:
             return None
         box = (left, top, right - left, bottom - top)
         inside = matrix.copy()
         inside[:, 2] += matrix[:, :2] @ (left, top)
         return FaceRegion(frame, box, read_region(frame, box), inside, face.source)
+
+    def find_region(self, matrix: Matrix, frame: NDArray[np.bool_]) -> tuple[int, int, int, int]:
+        """Return left, top, right, bottom of a frame's pixels under a crop, and under that of the restorer."""
+        size, restorer = self.fuser.preprocessor.size, self.fuser.restorer
+        left, top, right, bottom = region_under(matrix, size, size, frame)
+        if restorer is None or left >= right or top >= bottom:
+            return left, top, right, bottom
+        between = template_to_template(self.fuser.preprocessor.template, size, restorer.template, restorer.size)
+        wide = region_under(compose(between, matrix), restorer.size, restorer.size, frame)
+        return min(left, wide[0]), min(top, wide[1]), max(right, wide[2]), max(bottom, wide[3])

@@ -9,13 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fusionray.bundle.bundle import Bundle, read_bundle
+from fusionray.bundle.bundle import Bundle, hash_file, read_bundle
+from fusionray.environment import resolve_location
 from fusionray.errors import NoFaceFound
 from fusionray.faces.detect import DetectorPool
 from fusionray.hardware.device import count_cpus
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import FloatArray
+from fusionray.runtime.restorer import RestorerConfig, open_restorer
 from fusionray.video.face_fusion.finding import SegmentFaces, find_faces, join_faces
 from fusionray.video.face_fusion.fusing import FramePlan, GroupFuser
 from fusionray.video.face_fusion.tracks import Track
@@ -33,12 +35,13 @@ MOST_SEARCHES = 8
 @dataclass(frozen=True, eq=False)
 class FusionTask(VideoTask):
     """`sources` are encoded; `with_identities`: whether people are told apart; `copy_unchanged`: whether segments
-    without a face to fuse are copied if they can be.
+    without a face to fuse are copied if they can be; `restorer`: what sharpens fused faces.
     """
 
     sources: Sequence[FloatArray]
     with_identities: bool
     copy_unchanged: bool = field(default=False, kw_only=True)
+    restorer: RestorerConfig = field(default_factory=RestorerConfig, kw_only=True)
 
     def open_worker(self) -> FusionWorker:
         """Make a worker for this process; it loads the models when it needs them."""
@@ -59,7 +62,8 @@ class FusionWorker(SegmentWorker):
     @cached_property
     def fuser(self) -> Fuser:
         """Load the models."""
-        return open_fuser(read_bundle(self.task.bundle, self.task.tracking_uri), self.task.threads)
+        bundle = read_bundle(self.task.bundle, self.task.tracking_uri)
+        return open_fuser(bundle, self.task.threads, self.task.restorer)
 
     def scan(self, segment: Segment, advance: Advance) -> SegmentFaces:
         """Find the faces of a segment."""
@@ -112,6 +116,7 @@ class FusionWork:
             **self.settings,
             "sources": [hashlib.sha256(source.tobytes()).hexdigest() for source in self.task.sources],
             "copy_unchanged": self.task.copy_unchanged,
+            "restorer": describe_restorer(self.task.restorer),
         }
 
     def decode(self, data: bytes) -> SegmentFaces:
@@ -129,10 +134,17 @@ class FusionWork:
         return FramePlan.of(tracks, self.choose(tracks))
 
 
-def open_fuser(bundle: Bundle, threads: int | None = None) -> Fuser:
+def open_fuser(bundle: Bundle, threads: int | None = None, restorer: RestorerConfig | None = None) -> Fuser:
     """Load the models; `threads` of each, None for all CPUs. Detectors are there for all searches at the same time."""
-    detectors = DetectorPool("default", count_searches(threads))
-    return Fuser(bundle, detectors, RuntimeConfig(threads=threads))
+    detectors, runtime = DetectorPool("default", count_searches(threads)), RuntimeConfig(threads=threads)
+    return Fuser(bundle, detectors, runtime, restorer=open_restorer(restorer or RestorerConfig(), runtime))
+
+
+def describe_restorer(settings: RestorerConfig) -> dict[str, Any] | None:
+    """Describe a restorer by its settings and the hash of its file; None if there is none."""
+    if settings.model is None:
+        return None
+    return {**settings.model_dump(), "sha256": hash_file(Path(resolve_location(settings.model)))}
 
 
 def count_searches(threads: int | None) -> int:

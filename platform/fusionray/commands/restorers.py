@@ -1,0 +1,41 @@
+"""The option of verbs that fuse faces: a model of the user that sharpens them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fusionray.runtime.restorer import FaceRestorer, RestorerConfig
+
+
+def add_restorer_option(group: argparse._ArgumentGroup) -> None:
+    """Add the option."""
+    group.add_argument(
+        "--restorer",
+        metavar="FILE",
+        help="YAML file with the settings of the service's section restorer: sharpen fused faces by a model of yours",
+    )
+
+
+def read_restorer_settings(options: argparse.Namespace) -> RestorerConfig:
+    """Read the settings of the restorer; without the option, those of none.
+
+    Raises: ConfigInvalid.
+    """
+    from fusionray.config import read_yaml, validate
+    from fusionray.runtime.restorer import RestorerConfig
+
+    tree = {} if options.restorer is None else read_yaml(Path(options.restorer))
+    return validate(RestorerConfig, tree, str(options.restorer))
+
+
+def read_restorer(options: argparse.Namespace) -> FaceRestorer | None:
+    """Load the restorer of the options, if there is one.
+
+    Raises: ConfigInvalid, ProviderUnavailable.
+    """
+    from fusionray.runtime.restorer import open_restorer
+
+    return open_restorer(read_restorer_settings(options))
