@@ -12,6 +12,7 @@ from fusionray.commands.audit import add_audit
 from fusionray.commands.bench import add_bench
 from fusionray.commands.bundles import add_compile, add_export, add_import
 from fusionray.commands.completion import add_completion
+from fusionray.commands.doctor import add_doctor
 from fusionray.commands.learning import add_evaluate, add_prepare, add_train, add_tune
 from fusionray.commands.parser import Parser
 from fusionray.commands.pictures import add_fuse, add_verify
@@ -40,6 +41,7 @@ VERBS = (
     add_verify,
     add_audit,
     add_bench,
+    add_doctor,
     add_completion,
 )
 EPILOG = """\
