@@ -46,15 +46,17 @@ class TorchPictureModel:
 
 
 class BundlePictureModel:
-    """A bundle as the service runs it; its inputs are in the order of the family's roles.
+    """A bundle as the service runs it; `inputs`: names of its pictures in the order of the family's roles.
 
-    Raises: BundleInvalid if the bundle takes another number of pictures than its family has roles;
-        ProviderUnavailable.
+    Raises: BundleInvalid if the bundle takes other pictures than its family has roles; ProviderUnavailable.
     """
 
-    def __init__(self, bundle: Bundle, num_roles: int, settings: RuntimeConfig | None = None) -> None:
+    def __init__(
+        self, bundle: Bundle, num_roles: int, settings: RuntimeConfig | None = None, *, inputs: tuple[str, ...] = ()
+    ) -> None:
         self.runner = open_runner(bundle, settings)
-        if len(self.runner.inputs) != num_roles:
+        self.inputs = inputs or tuple(self.runner.inputs)
+        if len(self.inputs) != num_roles or set(self.inputs) != set(self.runner.inputs):
             raise BundleInvalid(
                 f"{bundle.folder}: takes {', '.join(self.runner.inputs)}, but its recipe has {num_roles} "
                 "input picture(s); export it again"
@@ -64,7 +66,7 @@ class BundlePictureModel:
         """Run the bundle row by row; uint8 [N,3,S,S] in and out."""
         roles = [picture.permute(0, 2, 3, 1).numpy() for picture in pictures]
         rows = zip(*roles, strict=True)
-        outputs = [self.runner.run(dict(zip(self.runner.inputs, row, strict=True))) for row in rows]
+        outputs = [self.runner.run(dict(zip(self.inputs, row, strict=True))) for row in rows]
         return torch.from_numpy(np.stack(outputs)).permute(0, 3, 1, 2).contiguous()
 
 
@@ -80,7 +82,7 @@ def open_picture_model(
         description = bundle.description
         digest, data_digest = bundle_hash(bundle), description.lineage.data_manifest
         info = ModelInfo(description.name, description.size, description.template, digest, data_digest)
-        return BundlePictureModel(bundle, family.num_roles), info
+        return BundlePictureModel(bundle, family.num_roles, inputs=family.runner_inputs), info
     stored = read_info(location)
     config = read_stored_config(location, stored)
     info = ModelInfo(config.run.name, config.data.size, config.data.template, stored.table_sha256, stored.data_digest)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 
 @contextlib.contextmanager
@@ -19,11 +18,15 @@ def light_head() -> Iterator[None]:
     """Leave out the dashboard's process and the autoscaler's monitor of a Ray that starts in the `with` block."""
     from ray._private.node import Node
 
-    with contextlib.ExitStack() as stack:
-        for name, instead in (("start_api_server", announce_no_dashboard), ("start_monitor", start_nothing)):
-            if hasattr(Node, name):
-                stack.enter_context(mock.patch.object(Node, name, instead))
+    instead = {"start_api_server": announce_no_dashboard, "start_monitor": start_nothing}
+    before = {name: getattr(Node, name) for name in instead if hasattr(Node, name)}
+    try:
+        for name in before:
+            setattr(Node, name, instead[name])
         yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
 
 
 def announce_no_dashboard(node: Any, **_: Any) -> None:

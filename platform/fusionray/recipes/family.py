@@ -228,7 +228,8 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     """One model family. The registry holds one instance of each family, which has no state.
 
     `name`: `recipe.name` in configurations. `Config`: its settings. `task`: the task of the shards that it trains on.
-    `num_roles`: 1 samples single rows, 2 samples pairs (source, target) of rows. `source_folder`: in shards of
+    `num_roles`: 1 samples single rows, 2 samples pairs (source, target) of rows. `runner_inputs`: what the runner of a
+    bundle calls them, in this order; empty: as the runner lists them. `source_folder`: in shards of
     pictures, the folder of the input whose pictures are sources, and all others targets; None, or without such a
     folder: any picture is either. `fewest_images`: the smallest batch of a step. `sized_by_people`: the size of a
     network depends on the number of people. `evaluation`: the protocol of `fusionray evaluate` for its models
@@ -242,6 +243,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     Config: type[ConfigT]
     task: ClassVar[ShardTask]
     num_roles: ClassVar[Literal[1, 2]]
+    runner_inputs: ClassVar[tuple[str, ...]] = ()
     source_folder: ClassVar[str | None] = None
     fewest_images: ClassVar[int] = 1
     sized_by_people: ClassVar[bool] = False

@@ -50,6 +50,7 @@ class StyleTransferFamily(RecipeFamily[StyleTransferConfig]):
     Config = StyleTransferConfig
     task = "pictures"
     num_roles = 2
+    runner_inputs = ("style", "content")
     source_folder = "styles"
     fewest_images = 2  # one style has no others to contrast with
     evaluation = "pictures"
