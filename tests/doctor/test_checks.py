@@ -167,6 +167,12 @@ def test_a_driver_that_does_not_answer_and_gpus_that_are_missing(tmp_path: Path)
     assert (found.severity, found.action) == ("error", "fix setting")
 
 
+def test_an_older_driver_that_knows_other_fields_is_no_broken_one(tmp_path: Path) -> None:
+    host = with_tools(tmp_path, SOUND)
+    (tmp_path / "tools" / "nvidia-smi").write_text('#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: NVIDIA A100"\n')
+    assert seen(gpus.check_gpus(host)) == [("GPUs", "note", "fix setting")]
+
+
 def test_xids_have_their_class_of_action(tmp_path: Path) -> None:
     assert seen(gpus.check_kernel_log(with_tools(tmp_path))) == [
         ("XID", "error", "reboot"),

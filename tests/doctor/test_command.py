@@ -45,6 +45,12 @@ def test_an_error_is_the_exit_status_and_its_remedy_is_printed(
     assert "kernel log" in capsys.readouterr().out
 
 
+def test_a_cluster_must_be_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert main(["doctor", "--cluster"]) == 1
+    assert "--cluster: no cluster is named; give --address, or set RAY_ADDRESS" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("ray_session")
 def test_every_node_of_a_cluster_is_examined() -> None:
     found = examine_cluster(HostOptions())

@@ -28,8 +28,9 @@ from fusionray.safety.verify import verify
 from fusionray.serving.application import run
 from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.auth.key_file import add_key
-from fusionray.serving.config import FaceStageConfig, LimitConfig, ModelConfig, ServeConfig
+from fusionray.serving.config import FaceStageConfig, ModelConfig, ServeConfig
 from fusionray.serving.http.api import build_api
+from fusionray.serving.limits import LimitConfig
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
 from fusionray.serving.tasks.pictures import PictureTask
 from fusionray.serving.tasks.registry import check_tasks

@@ -79,13 +79,16 @@ def find(options: argparse.Namespace) -> list[Finding]:
     from fusionray.doctor.host import Host, HostOptions
     from fusionray.doctor.packages import list_versions
     from fusionray.doctor.suite import compare_versions, examine
-    from fusionray.errors import InputMissing
+    from fusionray.errors import ClusterUnavailable, InputMissing
 
     asked = HostOptions(options.gpus, tuple(options.storage), tuple(options.script))
     if options.cluster:
         from fusionray.doctor.cluster import examine_cluster
+        from fusionray.environment import cluster_address
         from fusionray.ray_cluster.connection import cluster, require_cluster
 
+        if cluster_address(options.address) is None:
+            raise ClusterUnavailable("--cluster: no cluster is named; give --address, or set RAY_ADDRESS")
         with cluster(options.address):
             require_cluster()
             return examine_cluster(asked)

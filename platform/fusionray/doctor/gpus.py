@@ -49,6 +49,10 @@ def check_gpus(host: Host) -> Iterator[Finding]:
         yield Finding("GPUs", "ok", "this machine has no NVIDIA GPU")
         return
     answer = host.run(QUERY)
+    if answer is None and host.run(("nvidia-smi", "-L")) is not None:
+        remedy = "update the driver (docs/installation.md), or look at `nvidia-smi -q` yourself"
+        yield Finding("GPUs", "note", "this nvidia-smi knows other fields than are asked for", remedy, "fix setting")
+        return
     if answer is None:
         remedy = "look at `nvidia-smi` and `dmesg`; in a container, start it with --gpus all"
         evidence = f"{host.num_gpus} device files, and nvidia-smi does not answer"

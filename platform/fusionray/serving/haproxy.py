@@ -35,7 +35,7 @@ SOCKETS = {"frontend prometheus": "p.sock", "listen stats": "s.sock"}
 # Time for the head of a request, and for a body that fits HAProxy's buffer.
 ARRIVAL_SECONDS = 15
 # Requests that start long work are not retried: the first attempt may have started it.
-NOT_REPEATABLE = "/v1/jobs /v1/stylize/jobs"
+NOT_REPEATABLE = ("/v1/jobs", "/v1/stylize/jobs")
 # Status of HAProxy's own answer -> status that the client sees, reason, detail.
 ERRORS = {
     400: (400, "bad_request", "this is no request that HTTP allows, or its head is too long"),
@@ -62,7 +62,7 @@ CONTROL_HEADERS = (
 # The tests of the service send a request for each of these rules.
 FRONTEND_RULES = (
     "option disable-h2-upgrade",
-    f"http-request disable-l7-retry if METH_POST {{ path {NOT_REPEATABLE} }}",
+    f"http-request disable-l7-retry if METH_POST {{ path {' '.join(NOT_REPEATABLE)} }}",
     f"http-request del-header ^{CONTROL_HEADERS}$ -m reg",
     # With this header Ray Serve creates no task and no queue for each request. The service itself notices a client that
     # disconnects (platform/fusionray/serving/http/middleware.py).

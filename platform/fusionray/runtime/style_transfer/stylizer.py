@@ -157,8 +157,12 @@ class StyleTransferRunner:
 
 def name_pictures(content: AnyPicture, styles: Sequence[AnyPicture]) -> dict[str, AnyPicture]:
     """Name pictures, decoded or not, as the runner takes them: content, style, style_2, style_3 and so on."""
-    names = ["style", *(f"style_{number}" for number in range(2, len(styles) + 1))]
-    return {"content": content, **dict(zip(names, styles, strict=True))}
+    return {"content": content, **dict(zip(name_styles(len(styles)), styles, strict=True))}
+
+
+def name_styles(count: int) -> list[str]:
+    """Name so many styles as the runner takes them: style, style_2 and so on."""
+    return ["style", *(f"style_{number}" for number in range(2, count + 1))]
 
 
 def style_length(bundle: Bundle) -> int:

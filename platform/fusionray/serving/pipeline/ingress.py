@@ -21,6 +21,7 @@ from fusionray.serving.auth.callers import ApiKeyMiddleware
 from fusionray.serving.auth.limit_headers import LimitHeadersMiddleware
 from fusionray.serving.auth.rate_limits import RateLimitClient
 from fusionray.serving.config import ServeConfig
+from fusionray.serving.haproxy import NOT_REPEATABLE
 from fusionray.serving.http.api import build_api
 from fusionray.serving.http.middleware import (
     AsgiApp,
@@ -52,7 +53,7 @@ SWEEP_SECONDS = 60.0
 # The fields of a job with a film, which has at most a source and a reference beside it.
 FIELD_BYTES = 2**20
 # Method and path of the requests that have limits of their own.
-JOB_UPLOADS = ("POST /v1/jobs", "POST /v1/stylize/jobs")
+JOB_UPLOADS = tuple(f"POST {path}" for path in NOT_REPEATABLE)
 EVENT_STREAM = "GET /v1/jobs/[^/]+/events"
 
 

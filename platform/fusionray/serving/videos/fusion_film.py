@@ -22,7 +22,6 @@ from fusionray.serving.pipeline.picture_codec import Stopwatch
 from fusionray.serving.pipeline.source_faces import SourceFaces
 from fusionray.serving.schema import FuseOptions, FuseTask
 from fusionray.serving.videos.maker import FilmMaker, PreparedFilm
-from fusionray.serving.videos.target_check import CheckedFusionWorker
 from fusionray.video.face_fusion.choosing import choose_all, choose_main, choose_similar
 from fusionray.video.face_fusion.report import describe_fusion
 from fusionray.video.face_fusion.tracks import Track
@@ -47,6 +46,7 @@ class FusionFilmMaker(FilmMaker):
         detectors = DetectorPool(self.config.detector, count_searches(self.threads), self.config.smallest_face)
         restorer = open_restorer(self.config.restorer, self.runtime())
         fuser = Fuser(bundle, detectors, self.runtime(), precision=self.order.version.precision, restorer=restorer)
+        model = describe_makers(bundle.description.name, restorer)
         source, source_sha256 = self.encode_source(inputs, fuser)
         reference = self.embed_reference(inputs, fuser)
         task = FusionTask(
@@ -67,12 +67,10 @@ class FusionFilmMaker(FilmMaker):
         )
         return PreparedFilm(
             work,
-            self.open_worker(task, fuser),
-            lambda made: describe_fusion(
-                made, self.film.target.name, describe_makers(bundle.description.name, restorer)
-            ),
+            self.check_frames(FusionWorker(task, fuser), lambda plan: plan.faces),
+            lambda made: describe_fusion(made, self.film.target.name, model),
             {"source": source_sha256},
-            describe_makers(bundle.description.name, restorer),
+            model,
             lambda made: int(made.plan.num_faces),
         )
 
@@ -118,13 +116,6 @@ class FusionFilmMaker(FilmMaker):
         if reference is not None and least is not None:
             return choose_similar(tracks, [reference], least, ["the reference"])
         return choose_all(tracks) if self.fuse.faces == "all" else choose_main(tracks)
-
-    def open_worker(self, task: FusionTask, fuser: Fuser) -> FusionWorker:
-        """Make the worker; it asks the target policy, if there is one."""
-        policy = self.open_policy()
-        if policy is None:
-            return FusionWorker(task, fuser)
-        return CheckedFusionWorker(task, fuser, policy, self.config.videos.policy_seconds, self.progress.check)
 
 
 def hash_array(array: FloatArray) -> str:

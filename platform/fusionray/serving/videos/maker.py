@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +30,9 @@ from fusionray.serving.pipeline.picture_codec import PictureCodec
 from fusionray.serving.videos.checking import count_frames
 from fusionray.serving.videos.order import VideoOrder
 from fusionray.serving.videos.progress import ProgressWriter
+from fusionray.serving.videos.target_check import CheckedWorker
 from fusionray.storage.atomic_files import replace_private_file
+from fusionray.video.face_fusion.fusing import PlannedFace
 from fusionray.video.files.encoders import EncoderSettings
 from fusionray.video.files.signature import SIGNATURE_BYTES, find_video_suffix
 from fusionray.video.report import ReportParts, write_report
@@ -138,9 +140,24 @@ class FilmMaker(ABC):
         """Return the suffix of the result: that of the film, if it is one of MP4 or QuickTime."""
         return find_video_suffix(read_start(self.film.target)) or ".mp4"
 
-    def open_policy(self) -> TargetPolicy | None:
-        """Load the policy for targets, if there is one."""
+    @cached_property
+    def policy(self) -> TargetPolicy | None:
+        """The policy for targets, if there is one."""
         return open_target_policy(self.config.target_policy)
+
+    @cached_property
+    def film_sha256(self) -> str:
+        """The sha256 of the client's film."""
+        return hash_file(self.film.target)
+
+    def check_frames(
+        self, worker: SegmentWorker, faces_of: Callable[[Any], Mapping[int, list[PlannedFace]]] | None = None
+    ) -> SegmentWorker:
+        """Let the policy, if there is one, be asked about frames before a worker changes them: see `CheckedWorker`."""
+        if self.policy is None:
+            return worker
+        seconds = self.config.videos.policy_seconds
+        return CheckedWorker(worker, self.policy, seconds, self.progress.check, faces_of=faces_of)
 
     def fetch(self, inputs: JobInputs) -> None:
         """Copy a film that is named by a URI into the folder of the job, once.
@@ -184,7 +201,7 @@ class FilmMaker(ABC):
                 provenance.bundle,
                 None if prepared.count_faces is None else prepared.count_faces(made),
                 made.num_frames,
-                {**prepared.inputs_sha256, self.role: hash_file(self.film.target)},
+                {**prepared.inputs_sha256, self.role: self.film_sha256},
                 hash_file(output),
                 made.film_sha256,
             )

@@ -6,13 +6,12 @@ from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import STYLE_TRANSFER
 from fusionray.errors import ImageRejected
 from fusionray.runtime.style_transfer.styles import mix_styles
-from fusionray.runtime.style_transfer.stylizer import Stylizer, name_pictures
+from fusionray.runtime.style_transfer.stylizer import Stylizer, name_styles
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
 from fusionray.serving.jobs.items import JobInputs
 from fusionray.serving.schema import PictureOptions
-from fusionray.serving.videos.maker import FilmMaker, PreparedFilm, hash_file
-from fusionray.serving.videos.target_check import CheckedStyleWorker
+from fusionray.serving.videos.maker import FilmMaker, PreparedFilm
 from fusionray.video.style_transfer.report import describe_painting
 from fusionray.video.style_transfer.work import StyleTask, StyleWork, StyleWorker
 
@@ -29,20 +28,18 @@ class StyleFilmMaker(FilmMaker):
         """
         options = PictureOptions(**{**self.options["picture"], "consent": inputs.consent})
         stylizer = Stylizer(bundle, self.runtime(), precision=self.order.version.precision)
-        consent, policy, owner = build_policy(self.config.consent), self.open_policy(), self.order.folder.record.owner
-        consent.check(hash_file(self.film.target), None, options.consent, owner)
-        named = name_pictures(b"", inputs.styles)
-        del named["content"]
+        consent, owner = build_policy(self.config.consent), self.order.folder.record.owner
+        consent.check(self.film_sha256, None, options.consent, owner)
         encoded, hashes = [], {}
-        for name, data in named.items():
+        for name, data in zip(name_styles(len(inputs.styles)), inputs.styles, strict=True):
             try:
                 style = self.codec.decode(data)
             except ImageRejected as error:
                 raise ImageRejected(error.reason, f"{name} picture: {error}") from None
             hashes[name] = hash_bytes(data)
             consent.check(hashes[name], None, options.consent, owner)
-            if policy is not None:
-                policy.check(style)
+            if self.policy is not None:
+                self.policy.check(style)
             encoded.append(stylizer.encode_style(style))
         painting = self.options["painting"]
         task = StyleTask(
@@ -54,14 +51,9 @@ class StyleFilmMaker(FilmMaker):
             painting["strength"],
             **self.describe_output(mark=options.mark),
         )
-        worker = StyleWorker(task, stylizer.tiled)
-        if policy is not None:
-            worker = CheckedStyleWorker(
-                task, stylizer.tiled, policy, self.config.videos.policy_seconds, self.progress.check
-            )
         return PreparedFilm(
             StyleWork(task, self.order.version.bundle),
-            worker,
+            self.check_frames(StyleWorker(task, stylizer.tiled)),
             lambda made: describe_painting(made, self.film.target.name, len(encoded), bundle.description.name),
             hashes,
             bundle.description.name,

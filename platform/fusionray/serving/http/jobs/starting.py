@@ -19,6 +19,7 @@ from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer
 from fusionray.serving.http.routes_batches import check_number
+from fusionray.serving.http.routes_style import MAX_STYLES
 from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.service import JobService
 from fusionray.serving.jobs.store import JobStatus
@@ -29,7 +30,7 @@ IdempotencyKey = Annotated[
     Header(description="A string in quotation marks: a repeated request with it gets the job of the first one."),
 ]
 # Files of a form that are shared by its targets, at most, and one more, which is counted and refused.
-SHARED_FILES = 9
+SHARED_FILES = MAX_STYLES + 1
 
 
 def add_start_route(api: FastAPI, jobs: JobService, path: str, create: Callable[..., Any], *, film_field: str) -> None:
