@@ -29,7 +29,7 @@ class HardwareProfile(Section):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(description="meaning of engine.precision=auto")
     tf32: bool = Field(description="tensor cores round float32 products to TF32: engine.precision=tf32 has an effect")
     channels_last: bool = Field(description="meaning of engine.channels_last=auto")
-    compile: bool = Field(description="meaning of engine.compile=auto")
+    compile: bool = Field(description="meaning of engine.compile=auto where passes are no CUDA graphs")
     decode_threads: int = Field(ge=1, description="threads that decode pictures fast enough for this device")
     source: str = Field(description="source of the row")
     note: str = Field("", description="why a device that the table does not name gets this row")

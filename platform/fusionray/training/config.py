@@ -160,6 +160,12 @@ class EngineConfig(Section):
     compile: Literal["auto"] | bool = Field(
         "auto", description="Compile the networks with torch.compile; auto takes the choice of the hardware profile."
     )
+    cuda_graphs: Literal["auto"] | bool = Field(
+        "auto",
+        description="Record the forward and backward passes as CUDA graphs, which one call starts: without, a fast GPU "
+        "waits for Python. Workers then exchange gradients after the backward pass. auto: on NVIDIA GPUs, where "
+        "nothing speaks against it.",
+    )
     activation_checkpointing: bool = Field(
         False,
         description="Activation checkpointing: recompute the activations of blocks in the backward pass, which saves "

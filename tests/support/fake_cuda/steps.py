@@ -95,7 +95,9 @@ def build(case: dict[str, Any]) -> tuple[Any, Any, Any]:
             batch = replace(batch, truth=SyntheticTruth(people, attributes, view))
         if isinstance(batch, FaceBatch):
             batch = replace(batch, traits=people)
-        engine = config.engine.model_copy(update={"global_batch": count, "batch_size": None, "compile": False})
+        engine = config.engine.model_copy(
+            update={"global_batch": count, "batch_size": None, "compile": False, "cuda_graphs": False}
+        )
     return recipe, batch, engine
 
 

@@ -42,7 +42,9 @@ def test_a_setting_wins_over_the_profile() -> None:
 @pytest.mark.parametrize(
     ("parallel", "device", "ranks", "overlap"),
     [
-        ({}, GPU, 2, True),
+        ({}, GPU, 2, False),  # CUDA graphs save more
+        ({"compression": "powersgd"}, GPU, 2, True),
+        ({"overlap": True}, GPU, 2, True),
         ({}, CPU, 2, False),
         ({}, GPU, 1, False),
         ({"overlap": True}, CPU, 2, True),
@@ -55,6 +57,35 @@ def test_gradients_are_exchanged_beside_the_backward_pass_where_that_is_faster(
     parallel: dict[str, Any], device: torch.device, ranks: int, overlap: bool
 ) -> None:
     assert chosen(parallel, device=device, ranks=ranks).overlap is overlap
+
+
+def test_a_gpu_records_its_passes_and_then_need_not_compile() -> None:
+    found = chosen(device=GPU)
+    assert (found.cuda_graphs, found.compile, found.overlap) == (True, False, False)
+    found = chosen(device=GPU, compile=True)
+    assert (found.cuda_graphs, found.compile) == (True, True)
+    found = chosen(device=GPU, cuda_graphs=False)
+    assert (found.cuda_graphs, found.compile, found.overlap) == (False, True, True)
+
+
+UNRECORDED: list[tuple[dict[str, Any], dict[str, Any], torch.device, str]] = [
+    ({}, {}, CPU, "a device other than an NVIDIA GPU"),
+    ({}, {"activation_checkpointing": True}, GPU, "activation_checkpointing=true, which reads the state"),
+    ({"strategy": "fsdp"}, {}, GPU, "strategy=fsdp, which exchanges parameters"),
+    ({"overlap": True}, {}, GPU, "overlap=true, which exchanges gradients"),
+    ({"compression": "powersgd"}, {}, GPU, "compression=powersgd, which exchanges gradients"),
+    ({"static_graph": True}, {}, GPU, "static_graph=true, which exchanges gradients"),
+]
+
+
+@pytest.mark.parametrize(("parallel", "settings", "device", "reason"), UNRECORDED)
+def test_what_cannot_be_recorded_is_compiled_and_refused_if_asked_for(
+    parallel: dict[str, Any], settings: dict[str, Any], device: torch.device, reason: str
+) -> None:
+    found = chosen(parallel, device=device, **settings)
+    assert (found.cuda_graphs, found.compile) == (False, True)
+    with pytest.raises(ValueError, match=rf"cuda_graphs=true is not possible with .*{reason}.*; set auto, or false"):
+        chosen(parallel, device=device, cuda_graphs=True, **settings)
 
 
 EXCLUSIVE: list[tuple[dict[str, Any], dict[str, Any], str]] = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -9,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +48,13 @@ class Workplace:
     folder: Path
     device: str
     seconds: float
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Measure the block while no other item of this folder measures: agendas of other items may run beside it."""
+        with (self.folder / "measuring").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def read(self, name: str) -> dict[str, Any]:
         """Return the values that an earlier item found.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,16 @@ from fusionray.types import PairBatch
 WARM_UP, TIMED = 4, 16
 COMPARED_STEPS, LAST_STEPS = 50, 10
 SYNC_FROM, SYNC_UNTIL = 10, 30
+PROFILED = 2
+# With a penalty in every second step, which is recorded in its third.
+GRAPH_STEPS, PENALTY = 8, "recipe.gradient_penalty_interval=2"
+# The calls that start a kernel: those of the runtime (cuDNN uses the extended one too), and of the driver (Triton).
+LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
 
 
-def load_setup(preset: str, device: str) -> BenchSetup:
-    """Load a preset as a run would, with its own optimizers, and untrained encoders."""
-    return BenchSetup(load_dry_config(None, [], preset), torch.device(device))
+def load_setup(preset: str, device: str, *settings: str) -> BenchSetup:
+    """Load a preset as a run would, with its own optimizers, and untrained encoders; `settings`: `KEY=VALUE`."""
+    return BenchSetup(load_dry_config(None, settings, preset), torch.device(device))
 
 
 def build_stepper(engine: Engine, setup: BenchSetup) -> Callable[[], StepReport]:
@@ -54,12 +60,45 @@ def learn(place: Workplace, preset: str, precision: str, device: str | None = No
     engine = setup.build_engine(precision=precision, compile=False)
     step = build_stepper(engine, setup)
     reports = [step().losses for _ in range(COMPARED_STEPS)]
-    last = {name: statistics.fmean(report[name] for report in reports[-LAST_STEPS:]) for name in reports[0]}
+    last = average_last(reports)
     found: dict[str, Any] = {"last": last, "skipped": engine.skipped_steps}
     if device is None:
         cpu = place.read("losses-cpu")["last"]
         found["over_cpu"] = {name: last[name] / cpu[name] for name in last if cpu.get(name)}
     return found
+
+
+def average_last(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Average each loss over the last steps that have it: a lazy penalty comes once in many."""
+    found = {name: [report[name] for report in reports if name in report] for name in reports[0]}
+    return {name: statistics.fmean(values[-LAST_STEPS:]) for name, values in found.items()}
+
+
+def compare_graphs(place: Workplace, preset: str, **changes: Any) -> dict[str, Any]:
+    """Take equal steps with CUDA graphs and without; return the largest relative difference of each loss, and more.
+
+    All is recorded by the fifth step.
+    """
+    setup = load_setup(preset, place.device, PENALTY)
+    reports, weights = [], []
+    for cuda_graphs in (False, True):
+        engine = setup.build_engine(**{"compile": False, **changes, "cuda_graphs": cuda_graphs})
+        step = build_stepper(engine, setup)
+        reports.append([step().losses for _ in range(GRAPH_STEPS)])
+        trained = [value for network in engine.networks.values() for value in network.parameters()]
+        weights.append(torch.cat([value.detach().flatten() for value in trained]))
+    off, on = reports
+    pairs = {
+        name: [(one[name], other[name]) for one, other in zip(off, on, strict=True) if name in one] for name in off[0]
+    }
+    return {
+        "differences": {
+            name: max(abs(one - other) / max(abs(one), 1e-6) for one, other in values) for name, values in pairs.items()
+        },
+        "weights": float((weights[0] - weights[1]).norm() / weights[0].norm()),
+        "recordings": len(engine.graphs.recordings) if engine.graphs else 0,
+        "last": {name: values[-1] for name, values in pairs.items()},
+    }
 
 
 def count_syncs(place: Workplace, preset: str) -> dict[str, Any]:
@@ -101,31 +140,40 @@ def measure_rate(
     place: Workplace, preset: str, images: int, *, cudnn_benchmark: bool = True, **changes: Any
 ) -> dict[str, Any]:
     """Measure images/s and the peak of memory at a batch size; `changes` are settings of `engine`."""
+    started = time.monotonic()
     setup = load_setup(preset, place.device)
     engine = setup.build_engine(global_batch=images, batch_size=images, **changes)
     torch.backends.cudnn.benchmark = cudnn_benchmark
     step = build_stepper(engine, setup)
-    time_steps(step, WARM_UP, setup.device)
-    seconds = time_steps(step, TIMED, setup.device)
-    found: dict[str, Any] = {"images_per_second": images * TIMED / seconds, **engine.choices()}
+    found: dict[str, Any] = {"build_seconds": time.monotonic() - started}
+    found["first_step_seconds"] = time_steps(step, 1, setup.device)
+    # Two more, and those in which CUDA graphs are recorded.
+    found["warm_up_seconds"] = time_steps(step, WARM_UP, setup.device)
+    with place.alone():
+        seconds = time_steps(step, TIMED, setup.device)
+    found |= {"images_per_second": images * TIMED / seconds, **engine.choices()}
     if setup.device.type == "cuda":
         found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     return found
 
 
-def record_profile(place: Workplace, preset: str) -> dict[str, Any]:
-    """Record five steps: kernels a step, the share of time in which the device works, and the table of kernels."""
+def record_profile(place: Workplace, preset: str, **changes: Any) -> dict[str, Any]:
+    """Record steps: launches and kernels a step, the share of time in which the device works, a table of kernels."""
     setup = load_setup(preset, place.device)
-    engine = setup.build_engine(compile=False)
+    engine = setup.build_engine(compile=False, **changes)
     step = build_stepper(engine, setup)
     time_steps(step, WARM_UP, setup.device)
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
-        time_steps(step, 5, setup.device)
+    with place.alone(), profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
+        time_steps(step, PROFILED, setup.device)
     averages = recorded.key_averages()
     by_time = "self_cuda_time_total" if setup.device.type == "cuda" else "self_cpu_time_total"
-    (place.folder / f"profile-{preset}.txt").write_text(averages.table(sort_by=by_time, row_limit=40))
-    launches = sum(event.count for event in averages if event.key == "cudaLaunchKernel")
-    return {"kernels_per_step": launches / 5, "busy": measure_busy(engine, setup) if launches else None}
+    graphs = "graphs" if engine.graphs else "eager"
+    (place.folder / f"profile-{preset}-{graphs}.txt").write_text(averages.table(sort_by=by_time, row_limit=40))
+    launches = sum(event.count for event in averages if event.key.startswith(LAUNCHES))
+    kernels = sum(event.count for event in averages if event.device_type.name == "CUDA")
+    with place.alone():
+        busy = measure_busy(engine, setup) if launches else None
+    return {"launches_per_step": launches / PROFILED, "kernels_per_step": kernels / PROFILED, "busy": busy}
 
 
 def fill_device(place: Workplace, preset: str) -> dict[str, Any]:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fusionray.benchmarks.gpu_agenda.agenda import Item
 
 ENGINE, EXCHANGE, RUNTIME = (f"{__package__}.{module}_items" for module in ("engine", "exchange", "runtime"))
 PRESETS = ("tiny-64", "fast-128", "base-256", "large-512", "identity-small", "attributes-small")
 # One change each of what the profile of the hardware chooses.
-VARIANTS: dict[str, dict[str, object]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "profile": {},
-    "eager": {"compile": False},
-    "contiguous": {"channels_last": False},
-    "no-cudnn-benchmark": {"cudnn_benchmark": False},
+    "eager": {"compile": False, "cuda_graphs": False},
+    "graphs": {"compile": False},
+    "compiled": {"cuda_graphs": False},
+    "contiguous": {"compile": False, "channels_last": False},
+    "no-cudnn-benchmark": {"compile": False, "cudnn_benchmark": False},
+}
+GRAPHED: dict[str, dict[str, Any]] = {
+    "tiny-64": {"preset": "tiny-64"},
+    "fast-128": {"preset": "fast-128"},
+    "compiled": {"preset": "tiny-64", "compile": True},
 }
 
 ITEMS = (
@@ -27,6 +36,7 @@ ITEMS = (
         Item(f"losses-{precision}", f"{ENGINE}:learn", 90, {"preset": "tiny-64", "precision": precision})
         for precision in ("fp32", "bf16", "fp16")
     ),
+    *(Item(f"graphs-{name}", f"{ENGINE}:compare_graphs", 180, changes) for name, changes in GRAPHED.items()),
     Item("syncs", f"{ENGINE}:count_syncs", 90, {"preset": "fast-128"}),
     Item("compilations", f"{ENGINE}:count_compilations", 240, {"preset": "fast-128"}),
     *(
@@ -37,13 +47,14 @@ ITEMS = (
         for name, changes in VARIANTS.items()
     ),
     Item("profile", f"{ENGINE}:record_profile", 90, {"preset": "fast-128"}),
+    Item("profile-eager", f"{ENGINE}:record_profile", 90, {"preset": "fast-128", "cuda_graphs": False}),
     Item("auto", f"{ENGINE}:fill_device", 180, {"preset": "fast-128"}),
     Item("squeeze", f"{ENGINE}:squeeze_memory", 120, {"preset": "fast-128", "images": 64}),
     *(
         Item(f"exchange-{name}", f"{EXCHANGE}:exchange_compressed", 60, {"compression": name}, needs_gpu=False)
         for name in ("none", "bf16", "fp16", "powersgd")
     ),
-    Item("kill-in-saves", f"{EXCHANGE}:kill_in_saves", 180, needs_gpu=False),
+    Item("kill-in-saves", f"{EXCHANGE}:kill_in_saves", 300, needs_gpu=False),
     Item("bundle", f"{RUNTIME}:make_bundle", 300, {"preset": "tiny-64"}, needs_gpu=False),
     *(
         Item(

@@ -84,7 +84,7 @@ def try_batch(engine: Engine, sample: Batch, images: int) -> float:
 
 @contextlib.contextmanager
 def isolated(engine: Engine) -> Iterator[None]:
-    """Compute without other ranks, which would wait for one whose memory runs out, and without compiling.
+    """Compute without other ranks, which would wait for one whose memory runs out, without compiling or recording.
 
     torch.compile would build graphs for every size that is tried, and leaves a function eager for ever after too many.
     Eager passes keep at least the activations that compiled ones keep, so what fits here fits there.
@@ -92,6 +92,8 @@ def isolated(engine: Engine) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for wrapped in engine.wrapped.values():
             stack.enter_context(wrapped.isolated())
+        if engine.graphs is not None:
+            stack.enter_context(engine.graphs.paused())
         if engine.chosen.compile:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from fusionray.nets.blocks import count_parameters
 from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
 from fusionray.training.config import EngineConfig
 from fusionray.training.engine.batch_partition import BatchPartition, fewest_images
+from fusionray.training.engine.cuda_graphs import CudaRecorder, GraphCache, Part
 from fusionray.training.engine.memory import memory_limit
 from fusionray.training.engine.microbatching import MicroBatch, cut
 from fusionray.training.engine.muon import MatrixDivision
@@ -31,6 +33,8 @@ from fusionray.training.engine.schedule import ema_decay, learning_rate, scale_l
 from fusionray.training.engine.step_report import StepReport
 from fusionray.training.timing.step_timer import StepTimer
 from fusionray.types import Batch
+
+ResultT = TypeVar("ResultT")
 
 
 class Engine:
@@ -100,6 +104,9 @@ class Engine:
             num_ranks=self.num_ranks,
             fewest=fewest_images(self.networks.values()),
         )
+        self.graphs = (
+            GraphCache(CudaRecorder(device), self.step_timer, self.notes.append) if self.chosen.cuda_graphs else None
+        )
         # (phase, batch size) of the dry passes that were made.
         self.dry_passes: set[tuple[str, int]] = set()
         if any(wrapped.needs_dry_pass for wrapped in self.wrapped.values()):
@@ -164,15 +171,20 @@ class Engine:
 
     def prepare(self, local_batch: Batch) -> list[MicroBatch]:
         """Cut the local batch, move it to the device, and let the recipe prepare it."""
-        self.reseed("prepare")
         # Snapshot the statistics first: an out-of-memory error here must not restore those of the previous step.
         self.statistics.snapshot()
         with self.step_timer.part("host_to_device"):
             parts = [part.to(self.device) for part in cut(local_batch, self.batch_size)]
+        # Relative to the mean over ranks, so that images have equal weight if local batches differ in size.
+        mean_images = self.global_batch / self.num_ranks or len(local_batch)
+        given = [MicroBatch(part, len(part) / mean_images) for part in parts]
+        part = Part("prepare", self.prepare_parts, partial(self.reseed, "prepare"), lambda: None, is_first=True)
+        return self.run_part(part, given)
+
+    def prepare_parts(self, given: Sequence[MicroBatch]) -> list[MicroBatch]:
+        """Let the recipe prepare parts of a batch on the device."""
         with self.step_timer.part("forward"), torch.no_grad():
-            # Relative to the mean over ranks, so that images have equal weight if local batches differ in size.
-            mean_images = self.global_batch / self.num_ranks or len(local_batch)
-            return [MicroBatch(self.recipe.prepare(part), len(part) / mean_images) for part in parts]
+            return [MicroBatch(self.recipe.prepare(micro.batch), micro.weight) for micro in given]
 
     def compute_gradients(
         self, phase: Phase[Any], micros: list[MicroBatch]
@@ -195,8 +207,28 @@ class Engine:
         self, phase: Phase[Any], micros: list[MicroBatch], *, exchanging: bool = False
     ) -> tuple[list[MicroBatch], dict[str, Tensor]]:
         """Accumulate a phase's gradients; `exchanging`: exchange them in the backward pass of the last micro-batch."""
-        self.reseed(phase.name)
+        part = Part(
+            phase.name,
+            partial(self.run_passes, phase, exchanging=exchanging),
+            partial(self.reseed, phase.name),
+            self.statistics.restore,
+            list(self.networks[phase.trains].parameters()),
+        )
+        return self.run_part(part, micros)
+
+    def run_part(self, part: Part[ResultT], micros: Sequence[MicroBatch]) -> ResultT:
+        """Run a part of a step by its CUDA graph, if there are any, else by itself."""
+        if self.graphs is not None:
+            return self.graphs.run(part, micros)
+        part.seed("")
+        return part.compute(micros)
+
+    def run_passes(
+        self, phase: Phase[Any], micros: Sequence[MicroBatch], *, exchanging: bool
+    ) -> tuple[list[MicroBatch], dict[str, Tensor]]:
+        """Run a phase's forward and backward passes over all micro-batches; those that it returns share more."""
         wrapped = self.wrapped[phase.trains]
+        micros = [replace(micro, shared=dict(micro.shared)) for micro in micros]
         self.select(phase.trains)
         self.statistics.snapshot()
         self.optimizers[phase.trains].zero_grad(set_to_none=True)
@@ -241,9 +273,9 @@ class Engine:
         for other, network in self.networks.items():
             network.requires_grad_(other == name)
 
-    def reseed(self, part: str) -> None:
+    def reseed(self, part: str, salt: str) -> None:
         """Seed torch for a part of the step, so that a repeated part draws the same numbers."""
-        seed_part(self.seed, self.images_seen, self.rank, part)
+        seed_part(self.seed, self.images_seen, self.rank, part + salt)
 
     def eager(self, phase: Phase[Any]) -> contextlib.AbstractContextManager[Any]:
         """Run without compiled graphs if the phase differentiates a gradient: they do not support that."""
@@ -311,6 +343,8 @@ class Engine:
             parts.append(f"gradients exchanged {' and '.join(sorted(moments, reverse=True))} the backward pass")
         if self.config.activation_checkpointing:
             parts.append("activation checkpointing")
+        if self.graphs is not None:
+            parts.append("passes as CUDA graphs")
         return ", ".join(parts)
 
     def choices(self) -> dict[str, Any]:
@@ -320,6 +354,7 @@ class Engine:
             "tf32": self.profile.tf32 and self.chosen.precision != "fp32",
             "channels_last": self.chosen.channels_last,
             "compile": self.chosen.compile,
+            "cuda_graphs": self.chosen.cuda_graphs,
         }
 
 

@@ -20,6 +20,7 @@ class ResolvedEngine:
     precision: PrecisionName
     channels_last: bool
     compile: bool
+    cuda_graphs: bool
     strategy: StrategyName
     strategy_reason: str
     overlap: bool
@@ -39,17 +40,44 @@ def resolve(
     Raises: ValueError for settings that exclude each other.
     """
     strategy, reason = choose_strategy(config.parallel, num_parameters, num_ranks, memory_bytes)
+    obstacle = find_obstacle_to_graphs(config, strategy, device, num_ranks)
+    if config.cuda_graphs is True and obstacle:
+        raise ValueError(f"engine.cuda_graphs=true is not possible with {obstacle}; set auto, or false")
+    cuda_graphs = bool(config.cuda_graphs) and not obstacle
     chosen = ResolvedEngine(
         precision=profile.precision if config.precision == "auto" else config.precision,
         channels_last=profile.channels_last if config.channels_last == "auto" else config.channels_last,
-        compile=profile.compile if config.compile == "auto" else config.compile,
+        # Compiling saves launches too, but a run waits for it for minutes.
+        compile=profile.compile and not cuda_graphs if config.compile == "auto" else config.compile,
+        cuda_graphs=cuda_graphs,
         strategy=strategy,
         strategy_reason=reason,
-        overlap=num_ranks > 1 and wants_overlap(config.parallel, device),
+        overlap=num_ranks > 1 and not cuda_graphs and wants_overlap(config.parallel, device),
     )
     if num_ranks > 1:
         check_combination(config, chosen)
     return chosen
+
+
+def find_obstacle_to_graphs(
+    config: EngineConfig, strategy: StrategyName, device: torch.device, num_ranks: int
+) -> str | None:
+    """Return what keeps the passes of a step from being recorded as CUDA graphs; None if nothing does."""
+    parallel, in_backward = config.parallel, "exchanges gradients in the backward pass"
+    obstacles = {
+        "a device other than an NVIDIA GPU": device.type != "cuda" or torch.version.hip is not None,
+        "engine.activation_checkpointing=true, which reads the state of random numbers on the host": (
+            config.activation_checkpointing
+        ),
+    }
+    if num_ranks > 1:
+        obstacles |= {
+            "engine.parallel.strategy=fsdp, which exchanges parameters in the passes": strategy == "fsdp",
+            f"engine.parallel.overlap=true, which {in_backward}": parallel.overlap is True,
+            f"engine.parallel.compression=powersgd, which {in_backward}": parallel.compression == "powersgd",
+            f"engine.parallel.static_graph=true, which {in_backward}": parallel.static_graph,
+        }
+    return next((name for name, stands in obstacles.items() if stands), None)
 
 
 def check_optimizers(kinds: Mapping[str, str], chosen: ResolvedEngine) -> None:

@@ -8,7 +8,8 @@ import torch
 
 from fusionray.training.config import TrainConfig
 
-PARTS = ("data_wait", "host_to_device", "forward", "backward", "communication", "optimizer")
+# `graphs`: forward and backward passes that run as CUDA graphs, which have no time stamps inside.
+PARTS = ("data_wait", "host_to_device", "forward", "backward", "graphs", "communication", "optimizer")
 OTHER = "other"
 HIGH_COMMUNICATION = 0.30
 HIGH_DATA_WAIT = 0.10

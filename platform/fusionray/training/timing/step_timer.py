@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -64,6 +64,7 @@ class StepTimer:
         self.clock = StreamClock(device) if device.type == "cuda" else HostClock()
         self.parts = {name: Span(self, name) for name in (*PARTS, PAUSED)}
         self.stack: list[str] = [OTHER]
+        self.is_stopped = False
         self.marks: list[Any] = []
         self.lock = threading.Lock()
         self.step = Step([(self.clock.now(), OTHER)])
@@ -89,8 +90,19 @@ class StepTimer:
         """Exclude the time of the block, such as evaluation, previews and saving, from every step."""
         return self.parts[PAUSED]
 
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Take no time stamps in the block, whose time counts for the part around it."""
+        self.is_stopped = True
+        try:
+            yield
+        finally:
+            self.is_stopped = False
+
     def enter(self, name: str) -> None:
         """Start a part inside the present one."""
+        if self.is_stopped:
+            return
         self.stack.append(name)
         self.step.cuts.append((self.clock.now(), name))
         if self.annotate:
@@ -100,6 +112,8 @@ class StepTimer:
 
     def leave(self) -> None:
         """End the innermost part."""
+        if self.is_stopped:
+            return
         self.stack.pop()
         self.step.cuts.append((self.clock.now(), self.stack[-1]))
         if self.marks:
