@@ -1,0 +1,86 @@
+"""The images: no complaint of hadolint, and what the build stage runs gives an environment that works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.manifests import ROOT
+
+DOCKERFILE = ROOT / "cluster" / "docker" / "Dockerfile"
+SECONDS = 900
+
+
+def run(*command: str, folder: Path, **variables: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**kept, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_hadolint_has_no_complaint_and_finds_one() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    assert run(str(hadolint), str(DOCKERFILE), folder=ROOT) == ""
+    worse = DOCKERFILE.read_text().replace("--no-install-recommends ", "")
+    done = subprocess.run([hadolint, "-"], input=worse, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "DL3015" in done.stdout
+
+
+def test_the_build_sees_what_it_copies() -> None:
+    sent = {
+        line[1:] for line in DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"
+    }
+    lines = re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE.read_text(), re.MULTILINE)
+    copied = {name for line in lines for name in line.split()[:-1]}
+    assert copied == sent
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def read_build_steps() -> list[str]:
+    """The lines of the build stage that run or copy something, with their continuations."""
+    stage = DOCKERFILE.read_text().partition(" AS build\n")[2].partition("\nFROM ")[0]
+    stage = re.sub(r"^#.*\n", "", stage, flags=re.MULTILINE).replace("\\\n", " ")
+    return [line for line in stage.splitlines() if line.startswith(("RUN ", "COPY "))]
+
+
+@pytest.mark.slow(seconds=220)
+def test_the_steps_of_the_build_make_an_environment_that_works(tmp_path: Path) -> None:
+    # There is no Docker where this runs: the steps are taken in folders that stand for those of the image.
+    source, environment = tmp_path / "src", tmp_path / "venv"
+    source.mkdir()
+    for step in read_build_steps():
+        word, _, rest = step.partition(" ")
+        if word == "COPY":
+            *names, target = rest.split()
+            for name in names:
+                copy(ROOT / name, source / name if target == "./" else source / target)
+        else:
+            line = rest.replace("/opt/venv", str(environment)).replace(" python -c", f" {sys.executable} -c")
+            line = line.replace("python -m venv", f"{sys.executable} -m venv")
+            run("bash", "-euc", line, folder=source, VARIANT="cpu", TORCH_INDEX="https://pypi.org/simple")
+    printed = run(str(environment / "bin" / "fusionray"), "--version", folder=tmp_path)
+    assert printed.startswith("fusionray ")
+    opened = "from fusionray.faces.default_detector import DefaultDetector; import ray, torch; DefaultDetector()"
+    run(str(environment / "bin" / "python"), "-c", opened, folder=tmp_path)
+
+
+def copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    else:
+        shutil.copy(source, target)
