@@ -22,6 +22,10 @@ class BrokenHost(Host):
     files: int = 65_536
     disk: tuple[int, int] = (100 * 2**30, 50 * 2**30)
     address: str | None = "10.0.0.7"
+    locked: int = -1
+
+    def locked_memory(self) -> int:
+        return self.locked
 
     def open_files(self) -> int:
         return self.files
@@ -89,6 +93,16 @@ def test_host_names_and_interfaces(tmp_path: Path) -> None:
     ):
         host.environment = chosen
         assert [found.severity for found in network.check_interfaces(host)] == severities
+
+
+@pytest.mark.parametrize(("locked", "severity"), [(64 * 2**10, "error"), (4 * 2**30, "ok"), (-1, "ok")])
+def test_locked_memory(tmp_path: Path, locked: int, severity: str) -> None:
+    host = build(tmp_path)
+    host.locked = locked
+    assert list(network.check_locked_memory(host)) == []  # no InfiniBand, nothing to lock
+    host = build(tmp_path, {"sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"})
+    host.locked = locked
+    assert [found.severity for found in network.check_locked_memory(host)] == [severity]
 
 
 def test_infiniband(tmp_path: Path) -> None:

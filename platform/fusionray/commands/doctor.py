@@ -26,6 +26,7 @@ def add_doctor(verbs: Verbs) -> None:
             ("fusionray doctor", "this machine, in seconds"),
             ("fusionray doctor --storage s3://bucket/runs --script train.py --gpus 8", "and what a job will use"),
             ("fusionray doctor --cluster --address auto --json", "every node, and what differs between them"),
+            ("fusionray doctor --cluster --intensive", "and which node is slow, or has a slow link"),
         ],
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs that each machine must have; default: those there")
@@ -41,6 +42,12 @@ def add_doctor(verbs: Verbs) -> None:
     parser.add_argument("--write-golden", metavar="FILE", help="write the versions of this machine, and exit")
     parser.add_argument("--cluster", action="store_true", help="examine every node of the Ray cluster at --address")
     parser.add_argument("--address", help="the cluster; default: the one that RAY_ADDRESS or a Ray job names")
+    parser.add_argument(
+        "--intensive",
+        action="store_true",
+        help="also measure matrix products, copies to GPUs and, on a cluster, exchanges of every pair of nodes: "
+        "minutes in which nothing else should run",
+    )
     parser.add_argument("--dry-run", action="store_true", help="list the checks, and exit")
     parser.add_argument("--strict", action="store_true", help="let warnings fail, too")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON instead of the table")
@@ -71,6 +78,11 @@ def run_doctor(options: argparse.Namespace) -> None:
         raise SystemExit(1)
 
 
+def show(line: str) -> None:
+    """Say what is being done, where the findings do not go."""
+    print(f"doctor: {line}", file=sys.stderr)
+
+
 def find(options: argparse.Namespace) -> list[Finding]:
     """Examine what the options name.
 
@@ -91,8 +103,18 @@ def find(options: argparse.Namespace) -> list[Finding]:
             raise ClusterUnavailable("--cluster: no cluster is named; give --address, or set RAY_ADDRESS")
         with cluster(options.address):
             require_cluster()
-            return examine_cluster(asked)
+            findings = examine_cluster(asked)
+            if options.intensive:
+                from fusionray.doctor.intensive_cluster import stress_cluster
+
+                findings += stress_cluster(show)
+            return findings
     findings = examine(Host(asked))
+    if options.intensive:
+        from fusionray.doctor.intensive import judge_machine, measure_machine
+
+        show("matrix products on this machine")
+        findings += judge_machine(measure_machine())
     if options.golden:
         try:
             golden = json.loads(Path(options.golden).read_text(encoding="utf-8"))

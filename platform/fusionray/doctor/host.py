@@ -70,6 +70,11 @@ class Host:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return -1 if soft == resource.RLIM_INFINITY else soft
 
+    def locked_memory(self) -> int:
+        """Return the bytes that a process may lock in memory; -1: any number."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        return -1 if soft == resource.RLIM_INFINITY else soft
+
     def space(self, path: str) -> tuple[int, int]:
         """Return total and free bytes of the file system of a path."""
         found = os.statvfs(self.root / path.lstrip("/"))

@@ -10,6 +10,8 @@ from fusionray.doctor.host import Host
 
 GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy")
+# Bytes that NCCL and its buffers take at least.
+LEAST_LOCKED = 2**30
 # Counters of an InfiniBand port that grow when its cable or plug is bad.
 COUNTERS = ("symbol_error", "link_downed", "port_rcv_errors")
 
@@ -72,3 +74,16 @@ def check_infiniband(host: Host) -> Iterator[Finding]:
             yield Finding("InfiniBand", "warning", evidence, remedy, "isolate node")
         else:
             yield Finding("InfiniBand", "ok", f"{name}: {state}, {rate}")
+
+
+def check_locked_memory(host: Host) -> Iterator[Finding]:
+    """Look whether InfiniBand may lock the memory that it sends from."""
+    if not host.list("/sys/class/infiniband/*"):
+        return
+    limit = host.locked_memory()
+    if 0 <= limit < LEAST_LOCKED:
+        remedy = "set `ulimit -l unlimited` (LimitMEMLOCK=infinity of the container runtime or the systemd unit)"
+        evidence = f"a process may lock {limit // 1024:,} KiB: NCCL cannot register its buffers"
+        yield Finding("locked memory", "error", evidence, remedy, "fix setting")
+    else:
+        yield Finding("locked memory", "ok", "unlimited" if limit < 0 else f"{limit // 2**20:,} MiB")

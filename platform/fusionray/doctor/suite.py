@@ -25,6 +25,7 @@ CHECKS: tuple[Check, ...] = (
     network.check_interfaces,
     network.check_proxies,
     network.check_infiniband,
+    network.check_locked_memory,
     settings.check_bytecode,
     settings.check_debugging,
     settings.check_authentication,

@@ -1,0 +1,94 @@
+"""The intensive checks on every node of a Ray cluster: products on each, then exchanges of every pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fusionray.doctor.finding import Finding
+from fusionray.doctor.intensive import judge_exchanges, judge_products, measure_machine, plan_rounds
+
+MEASURE_SECONDS, EXCHANGE_SECONDS = 300.0, 150.0
+
+
+class Examiner:
+    """The Ray actor of a node. It reserves nothing: a cluster is examined before its work begins."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def measure(self) -> dict[str, float]:
+        """Measure this machine."""
+        return measure_machine()
+
+    def find_port(self) -> int:
+        """Find a free port of this node."""
+        from fusionray.doctor.stress import find_free_port
+
+        return find_free_port(self.address)
+
+    def exchange(self, rank: int, address: str, port: int) -> float:
+        """Exchange with another examiner; return MB/s."""
+        from fusionray.doctor.stress import measure_exchange
+
+        return measure_exchange(rank, address, port, self.address)
+
+
+def stress_cluster(show: Callable[[str], object] = lambda _: None) -> list[Finding]:
+    """Examine every live node of the connected cluster; `show` is told what is done."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    actor = ray.remote(num_cpus=0, max_restarts=0)(Examiner)
+    examiners = {
+        address: actor.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(address)
+        for address, node in nodes.items()
+    }
+    try:
+        show(f"matrix products on {len(nodes)} nodes")
+        asked = {address: examiner.measure.remote() for address, examiner in examiners.items()}
+        measured: dict[str, Any] = {address: fetch(answer, MEASURE_SECONDS) for address, answer in asked.items()}
+        findings = [
+            Finding(
+                "node", "error", "its measurement does not end", "look at its raylet's log", "isolate node", address
+            )
+            for address, values in measured.items()
+            if values is None
+        ]
+        known = {address: values for address, values in measured.items() if values is not None}
+        findings += judge_products(known)
+        findings += judge_exchanges(exchange_all({address: examiners[address] for address in known}, show))
+    finally:
+        for examiner in examiners.values():
+            ray.kill(examiner)
+    return findings
+
+
+def exchange_all(examiners: Mapping[str, Any], show: Callable[[str], object]) -> dict[tuple[str, str], float | None]:
+    """Let every pair exchange messages; return MB/s, None for a pair that does not meet."""
+    rates: dict[tuple[str, str], float | None] = {}
+    rounds = plan_rounds(sorted(examiners))
+    for number, pairs in enumerate(rounds, start=1):
+        show(f"exchanges between nodes, round {number} of {len(rounds)}")
+        running = {}
+        for one, other in pairs:
+            port = fetch(examiners[one].find_port.remote(), EXCHANGE_SECONDS)
+            running[one, other] = [
+                examiners[node].exchange.remote(rank, one, port) for rank, node in enumerate((one, other))
+            ]
+        for pair, answers in running.items():
+            found = [fetch(answer, EXCHANGE_SECONDS) for answer in answers]
+            rates[pair] = None if None in found else min(found)
+    return rates
+
+
+def fetch(answer: Any, seconds: float) -> Any:
+    """Return what an examiner answers; None if it fails, or not in time."""
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+
+    try:
+        return ray.get(answer, timeout=seconds)
+    except (GetTimeoutError, RayError, RuntimeError):
+        return None

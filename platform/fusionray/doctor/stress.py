@@ -1,0 +1,94 @@
+"""Work that shows what a machine and its links can do: products of matrices, copies to a GPU, an all-reduce. No Ray."""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from fusionray.hardware.network import find_interface
+
+# Side of the matrices, and seconds that are measured: a CPU computes a product in some 50 ms, a GPU in one.
+CPU_SIDE, GPU_SIDE = 1024, 8192
+SECONDS = 1.0
+COPY_BYTES = 256 * 2**20
+# Of a message between two nodes: long enough for a bandwidth, and a second on a link of 250 Mbit/s.
+MESSAGE_BYTES = 32 * 2**20
+ROUNDS = 3
+GROUP_TIMEOUT = timedelta(seconds=120)
+
+
+def measure_products(device: torch.device) -> float:
+    """Multiply square matrices for a second; return 10^9 floating-point operations a second, the median of them.
+
+    float32 on a CPU, bfloat16 on a GPU.
+    """
+    side, dtype = (GPU_SIDE, torch.bfloat16) if device.type == "cuda" else (CPU_SIDE, torch.float32)
+    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    return 2e-9 * side**3 / time_each(lambda: left @ right, device)
+
+
+def measure_copies(device: torch.device) -> float:
+    """Copy page-locked memory to a GPU for a second; return GB/s."""
+    host = torch.empty(COPY_BYTES, dtype=torch.uint8).pin_memory()
+    there = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
+    return 1e-9 * COPY_BYTES / time_each(lambda: there.copy_(host, non_blocking=True), device)
+
+
+def time_each(work: Callable[[], object], device: torch.device) -> float:
+    """Return the median of the seconds that a piece of work takes, after one that is not counted."""
+    taken: list[float] = []
+    until = time.perf_counter() + SECONDS
+    while len(taken) < 2 or time.perf_counter() < until:
+        started = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken[1:])
+
+
+def find_free_port(address: str) -> int:
+    """Find a port that is free on an address now."""
+    with socket.socket() as listener:
+        listener.bind((address, 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def measure_exchange(rank: int, address: str, port: int, own_address: str) -> float:
+    """Exchange messages with one other process, as gradients are averaged; return MB/s of payload a direction.
+
+    Both processes call it, with the address and a free port of rank 0. NCCL on machines with GPUs, else gloo, by the
+    interface that has `own_address`, as in a training.
+
+    Raises: RuntimeError if they do not meet.
+    """
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    interface = find_interface(own_address)
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(
+        backend, init_method=f"tcp://{address}:{port}", rank=rank, world_size=2, timeout=GROUP_TIMEOUT
+    )
+    try:
+        message = torch.zeros(MESSAGE_BYTES // 4, device=device)
+        dist.all_reduce(message[:1024])
+        taken: list[float] = []
+        for _ in range(ROUNDS):
+            started = time.perf_counter()
+            dist.all_reduce(message)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            taken.append(time.perf_counter() - started)
+    finally:
+        dist.destroy_process_group()
+    # Of two ranks each sends and receives the message once in all.
+    return 1e-6 * MESSAGE_BYTES / statistics.median(taken)
