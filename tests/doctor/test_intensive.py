@@ -12,7 +12,8 @@ import torch
 
 from fusionray.cli import main
 from fusionray.doctor.intensive import judge_exchanges, judge_machine, judge_products, measure_machine, plan_rounds
-from fusionray.doctor.stress import find_free_port, measure_exchange, measure_products
+from fusionray.doctor.stress import measure_exchange, measure_products
+from fusionray.ray_cluster.connection import find_free_port
 from tests.faults.three_nodes import LocalNodes, can_make_namespaces
 from tests.support.child_python import ROOT
 
@@ -82,7 +83,7 @@ def test_the_node_with_the_bad_link_is_named(
 
 
 def test_two_processes_exchange_and_agree_on_the_rate() -> None:
-    port = find_free_port("127.0.0.1")
+    port = find_free_port()
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         answers = [pool.apply_async(measure_exchange, (rank, "127.0.0.1", port, "127.0.0.1")) for rank in range(2)]
         one, other = (answer.get(60) for answer in answers)

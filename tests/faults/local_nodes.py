@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,12 +65,15 @@ class LocalNodes:
         cpus: int = 2,
         namespaces: bool = False,
         environment: Mapping[str, str] | None = None,
+        *,
         store_bytes: int = STORE_BYTES,
+        head_cpus: int | None = None,
+        head_options: Sequence[str] = (),
     ) -> None:
         """Describe the nodes; nothing starts before the `with`.
 
-        `cpus` are logical CPUs of each node, `store_bytes` its object store; `environment` reaches every node and all
-        of its workers.
+        `cpus` are logical CPUs of each node (of the head: `head_cpus`, if it is not None), `store_bytes` its object
+        store; `environment` reaches every node and all of its workers, `head_options` the `ray start` of the head.
 
         Raises: ValueError if there is no node.
         """
@@ -81,6 +84,8 @@ class LocalNodes:
         self.namespaces = namespaces
         self.extra = dict(environment or {})
         self.store_bytes = store_bytes
+        self.head_options = head_options
+        self.head_cpus = cpus if head_cpus is None else head_cpus
         self.nodes: list[Node] = []
         self.cut_off: set[int] = set()
         self.seen: set[str] = set()
@@ -138,7 +143,7 @@ class LocalNodes:
         """Kill a whole node at once, like a power failure: `ray start`, raylet and every worker get SIGKILL.
 
         Returns when its processes are gone, not when the head has noticed. Without the head the others end after a
-        minute; after `start(0)` they are to be started too.
+        minute, and after `start(0)` they are to be started too, unless the head keeps its state (test_head.py).
         """
         kill_session(self.nodes[index].process)
 
@@ -206,11 +211,12 @@ class LocalNodes:
         (agent_port,) = free_ports(1)
         role = [f"--address={self.address}"] if index else [
             "--head", f"--port={self.gcs_port}", f"--dashboard-port={self.dashboard_port}",
-            f"--ray-client-server-port={self.client_port}",
+            f"--ray-client-server-port={self.client_port}", *self.head_options,
         ]  # fmt: skip
         return [
             str(Path(sys.executable).parent / "ray"), "start", "--block", *role,
-            f"--node-ip-address={ip}", f"--num-cpus={self.cpus}", f"--object-store-memory={self.store_bytes}",
+            f"--node-ip-address={ip}", f"--num-cpus={self.cpus if index else self.head_cpus}",
+            f"--object-store-memory={self.store_bytes}",
             f"--temp-dir={self.folder / str(index) / 'ray'}", f"--dashboard-agent-listen-port={agent_port}",
             # Any free port: by default every raylet counts from 10002, so raylets of one machine would collide.
             "--min-worker-port=0", "--max-worker-port=0",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +100,20 @@ def test_join_appends_to_paths_and_uris() -> None:
 
 def test_sha256_hex_is_sha256() -> None:
     assert storage.sha256_hex(b"abc") == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_a_folder_may_come_and_go_while_it_is_listed(tmp_path: Path) -> None:
+    folder, is_over = tmp_path / "run", threading.Event()
+
+    def come_and_go() -> None:
+        while not is_over.is_set():
+            folder.mkdir()
+            folder.rmdir()
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        assert all(storage.list_folder(str(folder)) == {} for _ in range(4000))
+    finally:
+        is_over.set()
+        thread.join()

@@ -23,7 +23,7 @@ class Examiner:
 
     def find_port(self) -> int:
         """Find a free port of this node."""
-        from fusionray.doctor.stress import find_free_port
+        from fusionray.ray_cluster.connection import find_free_port
 
         return find_free_port(self.address)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import statistics
 import time
 from collections.abc import Callable
@@ -52,14 +51,6 @@ def time_each(work: Callable[[], object], device: torch.device) -> float:
             torch.cuda.synchronize(device)
         taken.append(time.perf_counter() - started)
     return statistics.median(taken[1:])
-
-
-def find_free_port(address: str) -> int:
-    """Find a port that is free on an address now."""
-    with socket.socket() as listener:
-        listener.bind((address, 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def measure_exchange(rank: int, address: str, port: int, own_address: str) -> float:

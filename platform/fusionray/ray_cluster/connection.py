@@ -183,8 +183,8 @@ def disconnect() -> None:
         time.sleep(POLL_SECONDS)
 
 
-def find_free_port() -> int:
-    """Find a TCP port of loopback on which nothing listens, and which the kernel gives to no connection meanwhile.
+def find_free_port(address: str = "127.0.0.1") -> int:
+    """Find a TCP port of an own address on which nothing listens, and which the kernel gives to no connection soon.
 
     What binds it may take seconds to start. A port of the kernel's own range would be gone by then, now and then: Ray's
     processes connect to each other all the time.
@@ -192,10 +192,10 @@ def find_free_port() -> int:
     first, last = FREE_PORTS
     for port in (first + secrets.randbelow(last - first) for _ in range(100)):
         with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("127.0.0.1", port))
+            listener.bind((address, port))
             return port
     raise ClusterUnavailable(
-        f"no free port of 127.0.0.1 among a hundred from {first} to {last}; end what listens there"
+        f"no free port of {address} among a hundred from {first} to {last}; end what listens there"
     )
 
 

@@ -159,7 +159,11 @@ def write_atomic(location: str, data: bytes) -> None:
 def list_folder(location: str) -> dict[str, int | None]:
     """List the names in a folder, with the bytes of each file and None for a folder; empty if there is no folder."""
     filesystem, path = open_filesystem(location)
-    entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    try:
+        entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    except FileNotFoundError:
+        # It was made, or deleted, while Arrow looked: that checks only after it failed whether there is a folder.
+        return {}
     return {entry.base_name: entry.size if entry.type == fs.FileType.File else None for entry in entries}
 
 
