@@ -70,7 +70,7 @@ def test_bash_offers_the_keys_of_a_section_once(bash_script: Path) -> None:
     *found, _ = run("bash", "--norc", "-c", BASH, "bash", str(bash_script), "fusionray", "train", "engine.")
     assert "engine.batch_size=" in found
     assert "engine.parallel." in found
-    assert len(found) == len(set(found)) == 13
+    assert len(found) == len(set(found)) == 14
 
 
 def test_bash_starts_no_python_to_complete(bash_script: Path) -> None:

@@ -1,7 +1,7 @@
 """CUDA graphs: the kernels of a part of a step are recorded once, and then started by one call.
 
 Python starts a kernel in 10 to 20 us, and most kernels of a small batch take less: without graphs a fast GPU waits for
-Python for most of a step (docs/engine.md has figures). A part is recorded for each set of shapes; the recording reads
+Python for most of a step (docs/hardware.md has figures). A part is recorded for each set of shapes; the recording reads
 and writes the same memory each time. Recipes are pure functions of tensors, and draw random numbers on the device
 alone, so that a replay computes what Python would have computed.
 
@@ -217,8 +217,9 @@ def difference(wanted: Sequence[Tensor], found: Sequence[Tensor]) -> float:
     for one, other in zip(wanted, found, strict=True):
         known = one.isfinite()
         length = torch.where(known, one, 0.0).norm().clamp_min(1e-12)
-        distances.append(float(torch.where(known, one - other, 0.0).norm() / length))
-    return max(distances, key=lambda value: math.inf if math.isnan(value) else value)
+        distance = float(torch.where(known, one - other, 0.0).norm() / length)
+        distances.append(math.inf if math.isnan(distance) else distance)
+    return max(distances)
 
 
 def first_line(error: BaseException) -> str:
