@@ -109,7 +109,9 @@ def test_the_slow_cable_among_three_nodes_is_found_and_named() -> None:
         )
         address = nodes.nodes[2].ip
     assert done.returncode == 1, done.stderr
-    found = [each for each in json.loads(done.stdout)["findings"] if each["name"] == "exchange"]
+    findings = json.loads(done.stdout)["findings"]
+    assert len({each["node"] for each in findings if each["name"] == "products"}) == 3
+    found = [each for each in findings if each["name"] == "exchange"]
     assert len(found) == 3
     (bad,) = (each for each in found if each["severity"] == "error")
     print(*(f"{each['node']}: {each['evidence']}" for each in found), sep="\n")

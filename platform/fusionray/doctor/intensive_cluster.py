@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fusionray.doctor.finding import Finding
-from fusionray.doctor.intensive import judge_exchanges, judge_products, measure_machine, plan_rounds
+from fusionray.doctor.intensive import judge_exchanges, judge_machine, judge_products, measure_machine, plan_rounds
 
 MEASURE_SECONDS, EXCHANGE_SECONDS = 300.0, 150.0
 
@@ -57,6 +58,8 @@ def stress_cluster(show: Callable[[str], object] = lambda _: None) -> list[Findi
             if values is None
         ]
         known = {address: values for address, values in measured.items() if values is not None}
+        for address, values in known.items():
+            findings += [replace(finding, node=address) for finding in judge_machine(values)]
         findings += judge_products(known)
         findings += judge_exchanges(exchange_all({address: examiners[address] for address in known}, show))
     finally:

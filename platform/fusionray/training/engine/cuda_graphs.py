@@ -86,6 +86,10 @@ class Part(Generic[ResultT]):
     parameters: Sequence[nn.Parameter] = ()
     is_first: bool = False
 
+    def gradients(self) -> list[Tensor | None]:
+        """Return the gradients that are there now."""
+        return [parameter.grad for parameter in self.parameters]
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -156,7 +160,7 @@ class GraphCache:
             # A recording reads where it read, and that memory, which may be a view, is the caller's.
             micros = [replace(micro, batch=micro.batch.map(Tensor.clone)) for micro in micros]
         part.seed("check")
-        wanted = measured(self.compute(part, micros), part.parameters)
+        wanted = measured(self.compute(part, micros), part.gradients())
         part.undo()
         try:
             recording = self.record(part, micros)
@@ -177,7 +181,7 @@ class GraphCache:
         # Time stamps would become part of the recording.
         with self.timer.stopped():
             result, replay = self.recorder.record(lambda: part.compute(micros))
-        return Recording(list_tensors(micros), result, [parameter.grad for parameter in part.parameters], replay)
+        return Recording(list_tensors(micros), result, part.gradients(), replay)
 
     def give_up(self, problem: str) -> None:
         """Go on without recordings."""
@@ -202,8 +206,7 @@ class GraphCache:
 
 def measured(result: Any, gradients: Iterable[Tensor | None]) -> list[Tensor]:
     """Copy what is compared: all floating-point values of a result, and all gradients, flat, float32."""
-    given = [part.grad if isinstance(part, nn.Parameter) else part for part in gradients]
-    groups = (list_results(result), [gradient for gradient in given if gradient is not None])
+    groups = (list_results(result), [gradient for gradient in gradients if gradient is not None])
     return [
         torch.cat([value.detach().flatten().float() for value in values])
         for group in groups
