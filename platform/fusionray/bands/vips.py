@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from typing import Any
 
 # Formats whose files may come from anybody; libvips knows many more, some of them by code that nobody attacks daily.
 LOADERS = ("VipsForeignLoadPng", "VipsForeignLoadJpeg", "VipsForeignLoadTiff", "VipsForeignLoadWebp")
+RESTRICTING = threading.Lock()
 
 
 def load_vips() -> Any:
     """Import pyvips and restrict it, for the whole process; its import takes 0.1 s of those who need it."""
+    with RESTRICTING:
+        return restrict_vips()
+
+
+@functools.cache
+def restrict_vips() -> Any:
+    # Once: for a moment no loader is allowed, and a thread that opened a picture then would not know its format.
     import pyvips
 
     pyvips.operation_block_set("VipsForeignLoad", True)
