@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cluster.manifests import ROOT
 
@@ -49,6 +50,29 @@ def test_the_build_sees_what_it_copies() -> None:
     copied = {name for line in lines for name in line.split()[:-1]}
     assert copied == sent
     assert all((ROOT / name).exists() for name in copied)
+
+
+COMPOSE = DOCKERFILE.with_name("compose.yaml")
+SECRETS = ("FUSIONRAY_API_KEY", "FUSIONRAY_KEY_FILE", "GRAFANA_PASSWORD", "POSTGRES_PASSWORD")
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is missing: apt-get install it")
+def test_docker_compose_reads_its_file_and_starts_nothing_without_secrets() -> None:
+    variables = {name: f"of {name}" for name in SECRETS} | {"FUSIONRAY_KEY_FILE": "/key"}
+    command = ("docker-compose", "--file", str(COMPOSE), "config")
+    services = yaml.safe_load(run(*command, folder=ROOT, **variables))["services"]
+    # Callers reach the service; what has no keys of its own is reached from this machine alone.
+    ports = {name: port for name, service in services.items() for port in service.get("ports", ())}
+    assert ports.pop("serve") == {"published": 8000, "target": 8000}
+    assert all(port.startswith("127.0.0.1:") for port in ports.values())
+    mounted = [each.split(":")[0] for service in services.values() for each in service["volumes"] if each[0] == "/"]
+    assert len(mounted) == 4
+    assert all(Path(source).exists() for source in mounted if source != "/key")
+    for name in SECRETS:
+        rest = {key: value for key, value in variables.items() if key != name}
+        refused = subprocess.run(command, env={"PATH": os.environ["PATH"], **rest}, capture_output=True, check=False)
+        assert refused.returncode != 0
+        assert name in refused.stderr.decode()
 
 
 def read_build_steps() -> list[str]:

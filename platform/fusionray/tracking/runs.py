@@ -37,14 +37,7 @@ def open_run(
     migrations.
     """
     client = make_client(uri)
-    found = client.get_experiment_by_name(experiment)
-    if found is not None:
-        experiment_id = found.experiment_id
-    elif uri.startswith(SQLITE):
-        folder = Path(uri.removeprefix(SQLITE)).parent / ARTIFACT_FOLDER
-        experiment_id = client.create_experiment(experiment, artifact_location=folder.as_uri())
-    else:
-        experiment_id = client.create_experiment(experiment)
+    experiment_id = open_experiment(client, uri, experiment)
     run_id = find_run(client, experiment_id, key or name)
     if run_id is not None:
         client.update_run(run_id, status="RUNNING")
@@ -53,6 +46,24 @@ def open_run(
     run_id = str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
     log_parameters(client, run_id, parameters)
     return run_id
+
+
+def open_experiment(client: Any, uri: str, name: str) -> str:
+    """Find an experiment, or create it; return its ID."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        local = uri.startswith(SQLITE)
+        folder = (Path(uri.removeprefix(SQLITE)).parent / ARTIFACT_FOLDER).as_uri() if local else None
+        try:
+            return str(client.create_experiment(name, artifact_location=folder))
+        except MlflowException as error:
+            # Another run of it began at the same moment.
+            found = client.get_experiment_by_name(name) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
+            if found is None:
+                raise
+    return str(found.experiment_id)
 
 
 def find_run(client: Any, experiment_id: str, key: str) -> str | None:

@@ -16,6 +16,7 @@ from ray.tune.search import SearchAlgorithm
 from tqdm import tqdm
 
 from fusionray.ray_cluster.progress import ProgressHandle
+from fusionray.tuning.metrics import SearchMetrics
 from fusionray.tuning.plan import SearchPlan
 from fusionray.tuning.records import SearchRecords, TrialRecord
 from fusionray.tuning.result import choose_best
@@ -39,6 +40,7 @@ class SearchMonitor(Callback, Stopper):  # type: ignore[misc]
         self.stop_handle = stop_handle
         self.searcher = searcher
         self.records = SearchRecords(plan.folder)
+        self.ray_metrics = SearchMetrics(plan.config)
         self.spent_before = self.records.spent_seconds()
         self.started = time.monotonic()
         self.shown_at = 0.0
@@ -68,6 +70,7 @@ class SearchMonitor(Callback, Stopper):  # type: ignore[misc]
         if now - self.shown_at > SHOW_SECONDS:
             self.shown_at = now
             self.records.write_spent(self.spent_seconds)
+            self.ray_metrics.set(self.records.trials(), self.spent_seconds)
             self.show()
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:  # noqa: ARG002

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from fusionray.serving.http.middleware import (
 from fusionray.serving.http.origins import OriginMiddleware
 from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
 from fusionray.serving.jobs.service import JobService
-from fusionray.serving.metrics import HttpMetrics
+from fusionray.serving.metrics import ExpiryMetrics, HttpMetrics
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
@@ -90,6 +91,7 @@ class Ingress:
         parts = Parts(config, self.requests, self.generators, self.jobs, faces)
         self.tasks = {name: open_task(name, inputs, parts) for name, inputs in self.registry.tasks.items()}
         self.cards: dict[str, AnyModelCard] = {}
+        self.expiry = ExpiryMetrics()
         self.follower: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> AsgiApp:
@@ -153,6 +155,7 @@ class Ingress:
         loop = asyncio.get_running_loop()
         next_sweep = loop.time()
         while True:
+            self.expiry.set_keys((key.expires for _, key in self.keys.keys), time.time())
             await asyncio.sleep(self.config.alias_poll_seconds)
             try:
                 changed = await loop.run_in_executor(None, self.registry.look_up)

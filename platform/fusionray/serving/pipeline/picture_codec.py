@@ -16,6 +16,7 @@ from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import build_signer
 from fusionray.serving.config import ServeConfig
+from fusionray.serving.metrics import ExpiryMetrics
 from fusionray.serving.pipeline.memory_budget import BYTES_PER_PIXEL, choose_decoded_bytes, estimate_bytes
 from fusionray.serving.schema import LONGEST_SIDE, Problem
 
@@ -65,6 +66,9 @@ class PictureCodec:
         self.limits = ImageLimits(max_bytes=limits.max_body_bytes, max_pixels=max_pixels, max_side=LONGEST_SIDE)
         self.is_limited_by_memory = limits.max_pixels is None
         self.signer = build_signer(config.signing)
+        self.expiry = ExpiryMetrics()
+        if not self.signer.is_test:
+            self.expiry.set_certificate(self.signer.expires)
         self.mark = Mark(config.mark)
         self.always_mark = config.mark.enabled
         self.quality = config.jpeg_quality

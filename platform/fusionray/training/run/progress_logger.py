@@ -1,4 +1,4 @@
-"""Reports of a run while it trains: the progress bar, the tracker's curves, validation on held-out people."""
+"""Reports of a run while it trains: progress bar, curves of the tracker, Prometheus, validation on held-out people."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import torch.distributed as dist
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.shard_readers import CorruptionTracker
 from fusionray.ray_cluster.progress import ProgressHandle
+from fusionray.tracking.background import BackgroundTracker
 from fusionray.tracking.runs import RunTracker
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.state import agree_on_statistics
 from fusionray.training.engine.step_report import StepReport
+from fusionray.training.run.metrics import TrainMetrics
 from fusionray.training.run.task import WorkerTask
 from fusionray.training.run.validation import Validation
 
@@ -22,7 +24,7 @@ SHOW_SECONDS = 0.5
 
 
 class ProgressLogger:
-    """Log the progress of one rank; all ranks must call it at the same points, and rank 0 writes.
+    """Log the progress of one rank; all ranks must call it at the same points, and rank 0 writes the curves.
 
     `metrics`: the newest value of each metric; checkpoints store them.
     """
@@ -43,7 +45,10 @@ class ProgressLogger:
         self.shown = 0.0
         self.warned: set[str] = set()
         self.logged = False
-        self.tracker = RunTracker(task.tracking_uri, task.tracking_run, once=True) if engine.rank == 0 else None
+        self.ray_metrics = TrainMetrics(task.config.run.name, engine.rank)
+        self.tracker = (
+            BackgroundTracker(RunTracker(task.tracking_uri, task.tracking_run, once=True)) if engine.rank == 0 else None
+        )
         self.validation = Validation(
             task.config,
             task.manifest,
@@ -53,6 +58,22 @@ class ProgressLogger:
             dependencies=task.dependencies,
             group=engine.host_group,
         )
+
+    def flush(self) -> None:
+        """Wait until what was logged is stored.
+
+        Raises: TrackerFailed.
+        """
+        if self.tracker is not None:
+            self.tracker.flush()
+
+    def close(self) -> None:
+        """Store what was logged; nothing may be logged afterwards.
+
+        Raises: TrackerFailed.
+        """
+        if self.tracker is not None:
+            self.tracker.close()
 
     def log_line(self, line: str) -> None:
         """Show the user a line with the name of the run."""
@@ -76,9 +97,7 @@ class ProgressLogger:
             self.shown = time.monotonic()
             self.progress.set_completed(images, report.losses)
         if crossed(before, images, budget.log_every_images):
-            replaced = self.count_replaced()
-            if self.tracker is not None:
-                self.log(self.tracker, report, replaced)
+            self.log(report, self.count_replaced())
         # After the last step, the worker runs the final validation.
         if crossed(before, images, budget.validate_every_images) and images < budget.images:
             self.evaluate(final=False)
@@ -90,26 +109,33 @@ class ProgressLogger:
             dist.all_reduce(rows, group=self.engine.host_group)
         return int(rows)
 
-    def log(self, tracker: RunTracker, report: StepReport, replaced_rows: int) -> None:
+    def log(self, report: StepReport, replaced_rows: int) -> None:
         """Log metrics of the steps since the last entry; warn once if communication or data takes too long."""
+        engine = self.engine
+        times = engine.step_timer.take() if engine.step_timer.num_steps else None
+        if times is not None:
+            self.ray_metrics.set_times(times)
+        if self.tracker is None:
+            return
         found = {f"loss_{name}": value for name, value in report.losses.items()}
         extra = {f"lr_{name}": value for name, value in report.learning_rates.items()}
         extra |= {f"grad_norm_{name}": value for name, value in report.grad_norms.items()}
-        extra["skipped_steps"] = self.engine.skipped_steps
-        extra["batch_size"] = self.engine.batch_size
-        extra["num_workers"] = self.engine.num_ranks
+        extra["skipped_steps"] = engine.skipped_steps
+        extra["batch_size"] = engine.batch_size
+        extra["num_workers"] = engine.num_ranks
         extra["replaced_rows"] = replaced_rows
-        summary = self.engine.step_timer.take() if self.engine.step_timer.num_steps else None
-        if summary is not None:
-            found["images_per_second"] = summary.images_per_second * self.engine.num_ranks
-            extra |= summary.metrics()
+        if times is not None:
+            found["images_per_second"] = times.images_per_second * engine.num_ranks
+            extra |= times.metrics()
             # The first entry includes the start of readers and kernels, so its times are not typical.
             if self.logged:
-                self.warn_once("step_times", summary.warning(self.config))
+                self.warn_once("step_times", times.warning(self.config))
             self.logged = True
         self.metrics |= found
         # Metrics of validations are logged by `evaluate`, at the position where they were measured.
-        tracker.log(self.engine.images_seen, {**extra, **found})
+        self.tracker.log(engine.images_seen, {**extra, **found})
+        budget = self.config.budget.images
+        self.ray_metrics.set_progress(engine.images_seen, budget, report.losses, engine.skipped_steps, replaced_rows)
 
     def evaluate(self, *, final: bool) -> None:
         """Validate on held-out people, who are shared by the ranks, and draw a preview; all ranks must call it."""

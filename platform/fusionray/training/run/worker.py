@@ -28,7 +28,7 @@ from fusionray.data.ray_data_reader import DECODE_TASKS, OBJECT_STORAGE_TASKS, R
 from fusionray.data.shard_files import list_files
 from fusionray.data.shard_readers import CorruptionTracker, LocalReader
 from fusionray.data.stream import TrainingStream
-from fusionray.errors import CheckpointDamaged
+from fusionray.errors import CheckpointDamaged, CheckpointFailed
 from fusionray.hardware.affinity import bind_worker, gpu_address
 from fusionray.hardware.profiles import describe_profile, detect_profile
 from fusionray.ray_cluster.progress import ProgressHandle, WorkerInfo
@@ -254,7 +254,7 @@ class Worker:
                     # Planning the first save takes longer than a step, so it is done once, before a save is due.
                     self.writer.prepare(state_tensors(engine))
                 elif self.writer.finished():
-                    self.writer.wait()  # raises on all ranks if the save failed
+                    self.wait_for_save()  # raises on all ranks if the save failed
                 if not has_stepped:
                     has_stepped = True
                     ray.train.report({FIRST_STEP_NODE: self.node})
@@ -264,7 +264,7 @@ class Worker:
             if not stop_requested:
                 self.logger.evaluate(final=True)
             self.save()
-        self.writer.wait()
+        self.wait_for_save()
         if self.rank == 0:
             if self.config.data.decode == "nodes":
                 rows = ", ".join(f"{count} on {node}" for node, count in self.reader.rows_by_node.most_common())
@@ -282,13 +282,16 @@ class Worker:
     def close(self) -> None:
         """Wait for a save in progress, and release threads and the reading process.
 
-        Raises: CheckpointFailed if that save failed.
+        Raises: CheckpointFailed if that save failed, TrackerFailed.
         """
         self.profiler.close()
         self.decoder.close()
         self.train_decoder.close()
         self.reader.close()
-        self.writer.close()
+        try:
+            self.writer.close()
+        finally:
+            self.logger.close()
 
     def check_stop(self) -> tuple[bool, bool]:
         """Return (stop the loop, the user requested it), the same on all ranks; all ranks call it before each step.
@@ -322,15 +325,13 @@ class Worker:
         reader, decoder = (local, self.decoder) if local else (self.reader, self.train_decoder)
         stream = TrainingStream(self.order, reader, decoder, rank=self.rank, step_rows=step_images)
         family = self.config.family
-        single, people = family.num_roles == 1, self.task.people
         batches: Iterator[Batch] = stream.batches(
             self.position,
             family.collate,
             num_roles=family.num_roles,
             same_identity_ratio=self.config.data.same_identity_ratio,
             source_folder=family.source_folder,
-            # Shards of pictures list no people, whose rows would need a label.
-            labels={person: index for index, person in enumerate(people)} if single and people else None,
+            labels=self.task.labels,
         )
         return (batch.pin() for batch in batches) if self.engine.device.type == "cuda" else batches
 
@@ -339,7 +340,7 @@ class Worker:
 
         All ranks call it at the same step; it waits for the save before this one.
 
-        Raises: CheckpointFailed if the save before this one failed.
+        Raises: CheckpointFailed if the save before this one failed, TrackerFailed.
         """
         wanted, metrics = self.config.budget.best_metric, self.logger.metrics
         if wanted and wanted not in metrics:
@@ -347,7 +348,7 @@ class Worker:
             self.logger.warn_once("best", f"budget.best_metric={wanted} is not measured yet; measured metrics: {known}")
         info = CheckpointInfo(
             config=self.config.model_dump(mode="json"),
-            num_people=len(self.task.people),
+            num_people=self.task.manifest.num_people,
             data_digest=self.task.manifest.digest(),
             images_seen=self.engine.images_seen,
             seconds=self.elapsed_seconds(),
@@ -356,6 +357,22 @@ class Worker:
             position=self.position.model_dump(mode="json"),
             metadata=self.config.family.describe(self.engine.recipe),
         )
+        self.wait_for_save()
+        # Who resumes from this checkpoint does not log again what was logged before it.
+        self.logger.flush()
         self.writer.begin(state_tensors(self.engine), info)
         self.saved = self.engine.images_seen
         ray.train.report({"images_seen": self.engine.images_seen, **metrics})
+
+    def wait_for_save(self) -> None:
+        """Wait for the save in progress, if there is one, and count it.
+
+        Raises: CheckpointFailed if it failed.
+        """
+        metrics = self.logger.ray_metrics
+        try:
+            if self.writer.wait() is not None:
+                metrics.count_checkpoint()
+        except CheckpointFailed:
+            metrics.count_checkpoint(failed=True)
+            raise
