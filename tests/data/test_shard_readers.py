@@ -18,7 +18,7 @@ import pytest
 from fusionray.data.ray_data_reader import SEGMENTS_PER_TASK, RayDataReader
 from fusionray.data.segment_source import SegmentPart, divide_segments
 from fusionray.data.segments import Segment
-from fusionray.data.shard_files import ShardFiles, list_files, list_people, read_rows, read_split
+from fusionray.data.shard_files import ShardFiles, list_files, read_rows, read_split
 from fusionray.data.shard_readers import CorruptionTracker, LocalReader, ShardReader
 from fusionray.data.shards import Manifest, SplitInfo, build_picture_row, write_shard
 from fusionray.errors import DataTimeout, ShardCorrupt
@@ -291,11 +291,6 @@ def find_coordinators() -> list[int]:
 def find_own(title: str) -> list[int]:
     """Find processes of this test session by their titles."""
     return [*add_descendants({os.getpid()}, list_processes()).intersection(find_processes(title))]
-
-
-def test_people_are_listed_in_a_fixed_order(shards: tuple[str, Manifest]) -> None:
-    assert list_people(*shards, "train") == [name_person(person) for person in range(16)]
-    assert list_people(*shards, "validation") == [name_person(16), name_person(17)]
 
 
 def test_a_split_is_read_in_a_fixed_order_and_an_empty_one_is_refused(tmp_path: Path) -> None:

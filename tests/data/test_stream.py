@@ -14,10 +14,11 @@ import torch
 from fusionray.data import ray_data_reader
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition, ShuffleWindow
+from fusionray.data.person_labels import read_labels
 from fusionray.data.prefetch import prefetched
 from fusionray.data.ray_data_reader import RayDataReader
 from fusionray.data.segments import Segment
-from fusionray.data.shard_files import list_files, list_people
+from fusionray.data.shard_files import list_files
 from fusionray.data.shard_readers import LocalReader
 from fusionray.data.shards import Manifest
 from fusionray.data.stream import TrainingStream
@@ -168,7 +169,7 @@ def test_same_identity_is_true_for_pairs_of_one_person_only(shards: tuple[str, M
 
 
 def test_faces_come_with_the_labels_of_their_people(shards: tuple[str, Manifest], decoder: CropDecoder) -> None:
-    labels = {person: index for index, person in enumerate(list_people(*shards, "train"))}
+    labels = read_labels(*shards)
     seen = Counter[tuple[int, int]]()
     for batch in islice(
         open_stream(shards, decoder, step=26).batches(DataPosition(), collate_faces, num_roles=1, labels=labels), 8

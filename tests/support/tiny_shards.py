@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fusionray.data.pairs import EncodedCrop
+from fusionray.data.person_labels import write_labels
 from fusionray.data.shards import Manifest, ShardInfo, Split, SplitInfo, build_face_row, write_manifest, write_shard
 from fusionray.data.synthetic import sample_attributes, sample_identities
 
@@ -105,6 +106,7 @@ def write_tiny_shards(
         num_dropped=0,
         dropped={},
     )
+    write_labels(str(folder), map(name_person, range(people)))
     write_manifest(str(folder), manifest)
     return manifest
 

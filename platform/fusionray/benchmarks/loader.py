@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import cv2
@@ -21,8 +21,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from fusionray.benchmarks.interleaving import Pace
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import DataOrder, DataPosition
+from fusionray.data.person_labels import PersonLabels, read_labels
 from fusionray.data.prefetch import prefetched
-from fusionray.data.shard_files import ShardFiles, list_files, list_people
+from fusionray.data.shard_files import ShardFiles, list_files
 from fusionray.data.shard_readers import LocalReader, ShardReader
 from fusionray.data.shards import read_manifest
 from fusionray.data.stream import TrainingStream
@@ -61,7 +62,7 @@ class ShardBatches(IterableDataset[Labelled]):
     """
 
     files: ShardFiles
-    labels: Mapping[str, int]
+    labels: PersonLabels
     size: int
     batch: int
     decode: Decode
@@ -134,7 +135,7 @@ def open_ours(
     """Open the stream that training uses."""
     manifest = read_manifest(shards)
     files = list_files(shards, manifest, "train")
-    labels = {person: index for index, person in enumerate(list_people(shards, manifest, "train"))}
+    labels = read_labels(shards, manifest)
     collate = find_family("identity").collate
     order = DataOrder(files.rows, seed=0, num_ranks=1, window_rows=WINDOW_ROWS)
     decoder = CropDecoder(manifest.size, threads)
@@ -149,7 +150,7 @@ def open_ours(
 def open_dataloader(shards: str, decode: Decode, processes: int, batch: int) -> Iterator[Labelled]:
     """Open a DataLoader over the same shards; its processes end when the iterator is deleted."""
     manifest = read_manifest(shards)
-    labels = {person: index for index, person in enumerate(list_people(shards, manifest, "train"))}
+    labels = read_labels(shards, manifest)
     dataset = ShardBatches(list_files(shards, manifest, "train"), labels, manifest.size, batch, decode)
     # A fork would copy the locks of threads that it does not copy.
     loader = DataLoader(

@@ -24,7 +24,6 @@ from fusionray.benchmarks.object_storage import measure_object_storage
 from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.ray_data_reader import OBJECT_STORAGE_TASKS, RayDataReader
-from fusionray.data.shard_files import list_people
 from fusionray.data.shards import read_manifest
 from fusionray.errors import TrainingFailed
 from fusionray.hardware.affinity import bind_worker
@@ -102,7 +101,7 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
             config=setup.config,
             manifest=manifest,
             run_folder=storage.join(folder, RUN["name"]),
-            people=list_people(shards, manifest, "train"),
+            labels=None,
             dependencies=build_dependencies(setup.config)[0],
             tracking_run=run,
             tracking_uri=uri,

@@ -23,7 +23,6 @@ from fusionray.benchmarks.results import BenchResult, write_result
 from fusionray.benchmarks.setup import TrainBenchConfig, build_setup
 from fusionray.config import Section
 from fusionray.data.prepare import PrepareConfig, prepare
-from fusionray.data.shard_files import list_people
 from fusionray.data.shards import read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ClusterUnavailable, TrainingFailed
@@ -146,7 +145,7 @@ def build_task(config: RecoveryBenchConfig, folder: str) -> Any:
         config=setup.config,
         manifest=manifest,
         run_folder=storage.join(folder, "recovery"),
-        people=list_people(shards, manifest, "train"),
+        labels=None,
         dependencies=build_dependencies(setup.config)[0],
         tracking_run=open_run(uri, "bench", "recovery", {}),
         tracking_uri=uri,

@@ -6,8 +6,9 @@ Crops that cannot be decoded raise ShardCorrupt with the name of the person.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import cv2
 import numpy as np
@@ -21,6 +22,14 @@ from fusionray.types import DecodedRows, PairBatch
 
 # Few enough that the threads finish at about the same time, enough that scheduling costs little.
 CROPS_PER_TASK = 16
+
+
+class Labels(Protocol):
+    """Labels of people by their names."""
+
+    def __getitem__(self, name: str, /) -> int:
+        """Return the label of a person."""
+        ...
 
 
 class CropDecoder:
@@ -97,7 +106,7 @@ class BufferPool:
 
 
 def decode_rows(
-    group: Sequence[SampledPairs], decoder: CropDecoder, labels: Mapping[str, int] | None = None
+    group: Sequence[SampledPairs], decoder: CropDecoder, labels: Labels | None = None
 ) -> tuple[DecodedRows, ...]:
     """Decode draws role by role; regions only for the last role, since sources need none.
 

@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from fusionray.config import Section
+from fusionray.data.row_ranges import RowRanges
 from fusionray.data.segments import RowIndices, Segment, SegmentTable, divide_files
 from fusionray.errors import ShardMismatch
 
@@ -100,9 +101,9 @@ class DataOrder:
                 "prepare more of them, or use fewer workers"
             )
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
-        """Count the rows of an epoch."""
+        """The number of rows of an epoch."""
         return sum(self.file_rows)
 
     @cached_property
@@ -151,16 +152,19 @@ class DataOrder:
         """Yield the windows of a rank from a position on, endlessly."""
         while True:
             epoch, partitions, rows_per_rank = self.open_partition(position)
-            own = self.list_undrawn(epoch, partitions[:-1])[rank * rows_per_rank : (rank + 1) * rows_per_rank].copy()
+            segments = self.permute_segments(epoch)
+            own = self.list_undrawn(epoch, partitions[:-1]).part(rank * rows_per_rank, (rank + 1) * rows_per_rank)
             edges = window_edges(rows_per_rank, self.window_rows)
             drawn = partitions[-1].drawn_by(rank)
             for number in range(find_window(edges, drawn), len(edges) - 1):
                 start, end = edges[number], edges[number + 1]
                 key = (self.seed, epoch, len(partitions) - 1, rank, number)
-                yield self.plan_window(key, own[start:end], max(0, drawn - start))
+                yield self.plan_window(key, own.part(start, end).rows(), max(0, drawn - start), segments)
             position = DataPosition(epoch=epoch + 1)
 
-    def plan_window(self, key: tuple[int, ...], rows: RowIndices, skip: int) -> ShuffleWindow:
+    def plan_window(
+        self, key: tuple[int, ...], rows: RowIndices, skip: int, segments: PermutedSegments
+    ) -> ShuffleWindow:
         """Build the window of the given rows."""
         order = shuffle_window(key, len(rows))
         wanted = min(self.num_rows, self.window_rows // 2)
@@ -169,37 +173,51 @@ class DataOrder:
             read = np.union1d(rows, nearest_other_rows(rows, self.num_rows, wanted - len(rows)))
             order = np.searchsorted(read, rows)[order]
             rows = read
-        return ShuffleWindow(key, tuple(self.split_into_segments(key[1], rows)), order, skip)
+        return ShuffleWindow(key, tuple(segments.split(rows)), order, skip)
 
-    def list_undrawn(self, epoch: int, partitions: Sequence[EpochPartition]) -> RowIndices:
-        """List the rows, ascending, of an epoch that remain after some partitions."""
-        rows = np.arange(self.num_rows, dtype=np.int64)
+    def list_undrawn(self, epoch: int, partitions: Sequence[EpochPartition]) -> RowRanges:
+        """List the rows of an epoch that remain after some partitions."""
+        rows = RowRanges.first(self.num_rows)
         for index, partition in enumerate(partitions):
             rows_per_rank = len(rows) // partition.num_ranks
             edges = window_edges(rows_per_rank, partition.window_rows)
-            left: list[RowIndices] = []
+            left: list[RowRanges] = []
             for rank in range(partition.num_ranks):
-                own, drawn = rows[rank * rows_per_rank : (rank + 1) * rows_per_rank], partition.drawn_by(rank)
+                own = rows.part(rank * rows_per_rank, (rank + 1) * rows_per_rank)
+                drawn = partition.drawn_by(rank)
                 if drawn == rows_per_rank:
                     continue  # this rank is a row ahead of others, and has none left
                 number = find_window(edges, drawn)
                 start, end = edges[number], edges[number + 1]
                 order = shuffle_window((self.seed, epoch, index, rank, number), end - start)
-                left += [own[start:end][np.sort(order[drawn - start :])], own[end:]]
-            rows = np.concatenate([*left, rows[partition.num_ranks * rows_per_rank :]])
+                window = own.part(start, end).rows()
+                left += [RowRanges.of(window[np.sort(order[drawn - start :])]), own.part(end)]
+            rows = RowRanges.join([*left, rows.part(partition.num_ranks * rows_per_rank)])
         return rows
 
-    def split_into_segments(self, epoch: int, rows: RowIndices) -> Iterator[Segment]:
-        """Yield the segments, or parts of them, that hold the given ascending rows of an epoch."""
-        table = self.segments
-        permuted = np.random.default_rng([self.seed, epoch, SEGMENTS]).permutation(len(table.length))
-        starts = np.concatenate([[0], np.cumsum(table.length[permuted])])
-        places = np.searchsorted(starts, rows, side="right") - 1
+    def permute_segments(self, epoch: int) -> PermutedSegments:
+        """Permute the segments for an epoch."""
+        permuted = np.random.default_rng([self.seed, epoch, SEGMENTS]).permutation(len(self.segments.length))
+        return PermutedSegments(self.segments, permuted)
+
+
+class PermutedSegments:
+    """The segments of an epoch in its order, which numbers the rows of the epoch."""
+
+    def __init__(self, table: SegmentTable, permuted: RowIndices) -> None:
+        self.table = table
+        self.permuted = permuted
+        self.starts = np.concatenate([[0], np.cumsum(table.length[permuted])])
+
+    def split(self, rows: RowIndices) -> Iterator[Segment]:
+        """Yield the segments, or parts of them, that hold the given ascending rows of the epoch."""
+        table = self.table
+        places = np.searchsorted(self.starts, rows, side="right") - 1
         bounds = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(rows)]
         for begin, end in pairwise(bounds):
             place = int(places[begin])
-            segment = permuted[place]
-            inside = table.first[segment] + table.step[segment] * (rows[begin:end] - starts[place])
+            segment = self.permuted[place]
+            inside = table.first[segment] + table.step[segment] * (rows[begin:end] - self.starts[place])
             yield Segment(int(table.file[segment]), inside)
 
 
@@ -221,8 +239,5 @@ def shuffle_window(key: tuple[int, ...], count: int) -> RowIndices:
 
 def nearest_other_rows(rows: RowIndices, num_rows: int, count: int) -> RowIndices:
     """Return the `count` next rows after the given ones that are not among them; after the last row, from the first."""
-    free = np.ones(num_rows, bool)
-    free[rows] = False
-    others = np.flatnonzero(free)
-    first = int(np.searchsorted(others, rows[-1]))
-    return others[np.arange(first, first + count) % len(others)]
+    near = (int(rows[-1]) + 1 + np.arange(min(count + len(rows), num_rows))) % num_rows
+    return near[~np.isin(near, rows)][:count]

@@ -171,13 +171,3 @@ def choose_files(manifest: Manifest, split: Split, limit: int) -> list[str]:
         if sum(rows[file] for file in chosen) >= limit:
             return chosen
     return files
-
-
-def list_people(folder: str, manifest: Manifest, split: Split) -> list[str]:
-    """List the people of a split, sorted: the index is the label of the person. Empty for shards of pictures.
-
-    Raises: ShardCorrupt if the split is empty.
-    """
-    if manifest.task == "pictures":
-        return []
-    return sorted(set(read_split(folder, manifest, split, ["identity"]).column("identity").to_pylist()))

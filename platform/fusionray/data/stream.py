@@ -6,11 +6,11 @@ Rows travel encoded and are decoded in the process that uses them: decoded pixel
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Literal, TypeVar
 
-from fusionray.data.decoding import CropDecoder, decode_rows
+from fusionray.data.decoding import CropDecoder, Labels, decode_rows
 from fusionray.data.order import PAIRS, DataOrder, DataPosition, ShuffleWindow
 from fusionray.data.pairs import EncodedCrops, SampledPairs, crops_from_tables, draw_pairs, rebatch
 from fusionray.data.prefetch import prefetched
@@ -45,7 +45,7 @@ class TrainingStream:
         num_roles: Literal[1, 2],
         same_identity_ratio: float = 0.0,
         source_folder: str | None = None,
-        labels: Mapping[str, int] | None = None,
+        labels: Labels | None = None,
     ) -> Iterator[BatchT]:
         """Yield batches. With two roles, each row is a target, for which a source is drawn.
 

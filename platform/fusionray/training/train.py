@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from fusionray.checkpoint.info import find_checkpoint, find_dependency, read_info, take_fencing_token
 from fusionray.config import read_preset, validate
+from fusionray.data.person_labels import read_labels
 from fusionray.data.prepare import PrepareConfig, prepare
-from fusionray.data.shard_files import list_people
 from fusionray.data.shards import check_shards, read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ShardMismatch
@@ -62,14 +62,14 @@ def train(config: TrainConfig, *, progress: ProgressHandle | None = None, parent
         max_damaged_files=config.data.max_damaged_files if former else 0,
     ):
         tqdm.write(f"train {config.run.name}: {complaint}; continuing without it", file=sys.stderr)
-    known = former and former.get("people")
-    people = known or list_people(config.data.shards, manifest, "train")
-    count = manifest.splits["train"].identities if family.task == "pictures" else len(people)
+    train = manifest.splits.get("train")
+    count = 0 if train is None else train.identities
     if count < 2:
         shown = GROUP_NAMES[family.task]
         raise ShardMismatch(f"{config.data.shards}: has {count} {shown} in the train split; training needs at least 2")
+    labels = read_labels(config.data.shards, manifest) if family.sized_by_people else None
     dependencies = load_dependencies(config)
-    guard_resume(run_folder, config, manifest, people)
+    guard_resume(run_folder, config, manifest)
     uri = tracking_uri(config.tracking.uri, config.run.output)
     settings = config.model_dump(mode="json")
     run_id = open_run(uri, config.tracking.experiment, config.run.name, settings, parent=parent_run)
@@ -80,7 +80,7 @@ def train(config: TrainConfig, *, progress: ProgressHandle | None = None, parent
         else:
             fencing_token = take_fencing_token(run_folder)
             run_workers(
-                WorkerTask(config, manifest, run_folder, people, dependencies, run_id, uri, fencing_token), progress
+                WorkerTask(config, manifest, run_folder, labels, dependencies, run_id, uri, fencing_token), progress
             )
         failed = False
     finally:

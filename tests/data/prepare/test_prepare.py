@@ -21,6 +21,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from fusionray.data.person_labels import LABELS_NAME, read_labels
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.prepare import run as run_module
 from fusionray.data.shards import Manifest, SplitInfo, read_manifest
@@ -155,6 +156,24 @@ def test_a_second_run_does_nothing_and_only_a_lost_shard_is_made_again(
     changed = {name for name in after if after[name] != before.get(name)}
     assert {name for name in changed if name.endswith(".parquet")} == {lost}
     assert "3 of 4 shards were made before" in capsys.readouterr().err
+
+    labels = read_labels(str(output), manifest)
+    train = manifest.model_copy(update={"shards": [shard for shard in manifest.shards if shard.split == "train"]})
+    names = [row["identity"] for row in rows_of(output, train)]
+    assert sorted({labels[name] for name in names}) == list(range(manifest.num_people))
+    (output / LABELS_NAME).unlink()
+    assert prepare(config) == manifest
+    assert read_labels(str(output), manifest).hashes.tolist() == labels.hashes.tolist()
+    assert {name: state for name, state in files_of(output).items() if name.endswith(".parquet")} == {
+        name: state for name, state in after.items() if name.endswith(".parquet")
+    }
+
+
+def test_shards_are_larger_where_there_would_be_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "FEWEST_ROWS", 2)
+    assert run_module.choose_rows_per_shard(19_999) == 2
+    assert run_module.choose_rows_per_shard(20_001) == 3
+    assert run_module.choose_rows_per_shard(100_000_000) == 10_000
 
 
 @pytest.mark.usefixtures("ray_session")

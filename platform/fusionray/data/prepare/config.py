@@ -52,10 +52,10 @@ class PrepareConfig(Section):
     )
     image_format: Literal["jpeg", "png"] = Field("jpeg", description="File format of the stored crops.")
     quality: int = Field(95, ge=50, le=100, description="JPEG quality of the stored crops.")
-    rows_per_shard: int = Field(
-        512,
+    rows_per_shard: int | None = Field(
+        None,
         ge=1,
-        description="Source pictures per shard; the pictures of one person are never split.",
+        description="Source pictures per shard; default: 512, or as many as 10,000 shards need.",
         json_schema_extra=in_unit("rows"),
     )
     validation_fraction: float = Field(

@@ -11,6 +11,7 @@ from typing import Any
 from pyarrow import fs
 from pydantic import ValidationError
 
+from fusionray.data.person_labels import LABELS_NAME
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.plan import PlannedShard
 from fusionray.data.prepare.worker import ShardReport
@@ -70,6 +71,7 @@ class OutputFolder:
             return None
         sizes = self._sizes()
         complete = all(sizes.get(shard.file) == shard.bytes for shard in manifest.shards)
+        complete &= manifest.task == "pictures" or LABELS_NAME in sizes
         return manifest if complete and manifest.fingerprint == fingerprint else None
 
     def list_finished(self, planned_shards: Sequence[PlannedShard], fingerprint: str) -> set[str]:
@@ -104,7 +106,7 @@ class OutputFolder:
 
     def _clear(self) -> None:
         """Remove the files of an earlier set, and no others; the manifest first, since it marks a complete set."""
-        own = ("manifest.json", "dropped.jsonl", "summary.json", "contact_sheet.png", _SETTINGS_NAME)
+        own = ("manifest.json", LABELS_NAME, "dropped.jsonl", "summary.json", "contact_sheet.png", _SETTINGS_NAME)
         sizes = self._sizes()
         shards = [name for name in sizes if name.startswith(("shard-", f"{_PARTS}/shard-"))]
         for name in [*(name for name in own if name in sizes), *shards]:

@@ -11,6 +11,7 @@ from collections import Counter
 from tqdm import tqdm
 
 from fusionray import __version__
+from fusionray.data.person_labels import write_labels
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.contact_sheet import collect_crops, draw_contact_sheet
 from fusionray.data.prepare.open_input import open_input
@@ -25,6 +26,9 @@ from fusionray.faces.detect import build_detector
 from fusionray.ray_cluster.actor_pool import actor_pool
 from fusionray.ray_cluster.connection import require_cluster
 from fusionray.shard_task import GROUP_NAMES
+
+# Shards that a set has by default: of at least so many pictures, and so few that 100 million fit in a manifest of 2 MB.
+FEWEST_ROWS, MOST_SHARDS = 512, 10_000
 
 
 def prepare(config: PrepareConfig) -> Manifest:
@@ -58,7 +62,7 @@ def prepare(config: PrepareConfig) -> Manifest:
         seed=config.seed,
         validation_fraction=config.validation_fraction,
         test_fraction=config.test_fraction,
-        rows_per_shard=config.rows_per_shard,
+        rows_per_shard=config.rows_per_shard or choose_rows_per_shard(len(entries)),
     )
     done = output.list_finished(planned_shards, fingerprint)
     missing = [planned for planned in planned_shards if planned.file not in done]
@@ -81,6 +85,11 @@ def prepare(config: PrepareConfig) -> Manifest:
             f"too few for test_fraction={config.test_fraction:g}; add more, or raise it until it covers two of them"
         )
     return manifest
+
+
+def choose_rows_per_shard(num_pictures: int) -> int:
+    """Choose how many pictures a shard has, if the settings do not say."""
+    return max(FEWEST_ROWS, -(-num_pictures // MOST_SHARDS))
 
 
 def _make_shards(context: PrepareContext, planned_shards: list[PlannedShard], *, num_done: int) -> None:
@@ -154,7 +163,7 @@ def _write_results(
     refused: list[DroppedPicture],
     reports: list[ShardReport],
 ) -> None:
-    """Write dropped.jsonl, summary.json, the contact sheet, and last the manifest."""
+    """Write dropped.jsonl, summary.json, the contact sheet, the labels of people, and last the manifest."""
     drops = sorted([*refused, *(drop for report in reports for drop in report.dropped)])
     lines = [json.dumps(drop._asdict(), ensure_ascii=False) for drop in drops]
     output.write("dropped.jsonl", "".join(f"{line}\n" for line in lines).encode())
@@ -170,6 +179,9 @@ def _write_results(
         sheet = draw_contact_sheet(collect_crops(config.output, manifest))
         output.write("contact_sheet.png", encode_image(sheet, "png"))
     output.remove_partial_files()
+    if config.task == "faces":
+        train = [report for report in reports if report.shard is not None and report.shard.split == "train"]
+        write_labels(config.output, {identity for report in train for identity in report.identities})
     write_manifest(config.output, manifest)
 
 

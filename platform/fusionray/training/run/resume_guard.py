@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from fusionray.data.shards import Manifest
@@ -40,7 +39,7 @@ CHANGEABLE = (
 
 
 def read_run_record(run_folder: str) -> dict[str, Any] | None:
-    """Read the settings, data digest and people that a run was started with; None if there is no run."""
+    """Read the settings and the data digest that a run was started with; None if there is no run."""
     location = storage.join(run_folder, CONFIG_NAME)
     if not storage.exists(location):
         return None
@@ -48,12 +47,12 @@ def read_run_record(run_folder: str) -> dict[str, Any] | None:
     return stored
 
 
-def guard_resume(run_folder: str, config: TrainConfig, manifest: Manifest, people: Sequence[str]) -> None:
-    """Store the configuration and the people of a new run, or check that they equal those of the existing run.
+def guard_resume(run_folder: str, config: TrainConfig, manifest: Manifest) -> None:
+    """Store the configuration and the data digest of a new run, or check that they equal those of the existing run.
 
     Raises: ConfigInvalid naming the first setting that differs.
     """
-    wanted = {"config": config.model_dump(mode="json"), "data_digest": manifest.digest(), "people": list(people)}
+    wanted = {"config": config.model_dump(mode="json"), "data_digest": manifest.digest()}
     location = storage.join(run_folder, CONFIG_NAME)
     former = read_run_record(run_folder)
     if former is not None:

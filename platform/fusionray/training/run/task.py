@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fusionray.data.person_labels import PersonLabels
 from fusionray.data.shards import Manifest
 from fusionray.recipes.family import DatasetInfo
 from fusionray.training.config import TrainConfig
@@ -15,14 +16,14 @@ from fusionray.training.config import TrainConfig
 class WorkerTask:
     """A run as plain data, as its workers need it.
 
-    `people`: names of the training split, empty for shards of pictures. `dependencies`: what the family loaded.
-    `fencing_token`: only workers with the newest token of a run may publish checkpoints.
+    `labels`: of the people of the training split, if the recipe tells them apart. `dependencies`: what the recipe's
+    family loaded. `fencing_token`: only workers with the newest token of a run may publish checkpoints.
     """
 
     config: TrainConfig
     manifest: Manifest
     run_folder: str
-    people: list[str]
+    labels: PersonLabels | None
     dependencies: Mapping[str, Any]
     tracking_run: str
     tracking_uri: str
@@ -31,4 +32,4 @@ class WorkerTask:
     @property
     def dataset_info(self) -> DatasetInfo:
         """Return the facts that determine the sizes of the networks."""
-        return self.config.dataset_info(num_people=len(self.people), synthetic=self.manifest.synthetic)
+        return self.config.dataset_info(num_people=self.manifest.num_people, synthetic=self.manifest.synthetic)
