@@ -3,11 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # Without bytecode every process of Ray compiles Ray and torch anew: each start takes two to four times as long.
 unexport PYTHONDONTWRITEBYTECODE
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 STAMP := .venv/.installed
 # Python compiles what it imports, once; to compile all packages takes half of the time of an installation.
 PIP_QUICKLY := --quiet --disable-pip-version-check --no-compile
 
-.PHONY: demo test slow chaos bench bench-serve bench-competitors check format lock wheel wheel-check clean
+.PHONY: demo test slow chaos bench bench-serve bench-competitors check docs format lock wheel wheel-check clean
 
 # Train and serve a small model on synthetic faces, from nothing to an HTTP answer, in runs/demo.
 demo: $(STAMP)
@@ -47,6 +48,11 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(MKDOCS)
+
+# The documentation as pages, in build/site; a link that leads nowhere is an error.
+docs: $(STAMP)
+	$(MKDOCS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

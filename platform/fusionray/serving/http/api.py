@@ -58,11 +58,17 @@ def build_api(ingress: Ingress) -> FastAPI:
 def add_facts(api: FastAPI, ingress: Ingress) -> None:
     """Add the routes for health, models and metrics."""
 
-    @api.get("/healthz")
+    @api.get("/healthz", summary="Say that the process lives", response_description="It lives.")
     async def healthz() -> Status:
         return Status(status="ok")
 
-    @api.get("/readyz", response_model=Status, responses=problems(503))
+    @api.get(
+        "/readyz",
+        summary="Say whether the default model answers",
+        response_description="It is loaded and warm.",
+        response_model=Status,
+        responses=problems(503),
+    )
     async def readyz() -> Response | Status:
         problem = await ingress.find_model()
         return answer(problem) if problem else Status(status="ready")
@@ -70,10 +76,20 @@ def add_facts(api: FastAPI, ingress: Ingress) -> None:
     # Clients of face fusion alone find the schema that they know.
     listed = ModelList if set(ingress.tasks) == {FACE_FUSION} else AnyModelList
 
-    @api.get("/v1/models", response_model=listed)
+    @api.get(
+        "/v1/models",
+        summary="List the models",
+        response_description="Each model, the default first.",
+        response_model=listed,
+    )
     async def models() -> ModelList | AnyModelList:
         return listed(ingress.list_models())  # type: ignore[arg-type]
 
-    @api.get("/metrics", response_class=PlainTextResponse)
+    @api.get(
+        "/metrics",
+        summary="Give the series for Prometheus",
+        response_description="The series of all nodes.",
+        response_class=PlainTextResponse,
+    )
     async def metrics() -> Response:
         return Response(await collect_metrics(), media_type=CONTENT_TYPE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import File, Query, Request, UploadFile
+from fastapi import File, Path, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, model_validator
 
@@ -23,7 +23,11 @@ from fusionray.serving.schema import FuseOptions, PictureOptions, ReferenceFace
 Sources = tuple[bytes | str, ...]
 # Of a model of a form that may have files: `form: Annotated[FuseForm, AS_FORM]`; of one of a query.
 AS_FORM, AS_QUERY = File(), Query()
+JobId = Annotated[str, Path(description="ID of the job, from the answer that started it.")]
 Handle = Annotated[str, Field(min_length=1, max_length=100)]
+MODEL = "Name of the model, as `GET /v1/models` lists them; default: the first."
+FORMAT = "Format of the answer; default: as `Accept` prefers, or that of the picture."
+CONSENT = "Token of consent, where the operator asks for one."
 FACES = (
     "Faces of the target that are fused: largest (default), all, reference, or numbers by size (0,2; 0: the largest)."
 )
@@ -33,8 +37,8 @@ SEVERAL = "Several are for as many numbered faces: the first for the first numbe
 class PictureQuery(BaseModel):
     """Options in the query; a field of the form overrides them."""
 
-    model: str | None = Field(None, pattern=NAME_PATTERN)
-    format: PictureFormat | None = None
+    model: str | None = Field(None, pattern=NAME_PATTERN, description=MODEL)
+    format: PictureFormat | None = Field(None, description=FORMAT)
 
 
 class FuseQuery(PictureQuery):
@@ -56,10 +60,10 @@ class Form(BaseModel):
 class PictureForm(Form):
     """The fields of every form that asks for a picture."""
 
-    model: str | None = Field(None, pattern=NAME_PATTERN)
-    format: PictureFormat | None = None
-    mark: bool = False
-    consent: str | None = Field(None, max_length=4096)
+    model: str | None = Field(None, pattern=NAME_PATTERN, description=MODEL)
+    format: PictureFormat | None = Field(None, description=FORMAT)
+    mark: bool = Field(False, description="Draw a visible mark on the picture.")
+    consent: str | None = Field(None, max_length=4096, description=CONSENT)
 
     def choose_model(self, query: PictureQuery) -> str | None:
         """Return the name of the requested model, if one is named."""
@@ -79,7 +83,9 @@ class FaceForm(PictureForm):
     """The fields that choose faces of a target, and say how they are fused."""
 
     faces: FaceSelection | None = Field(None, pattern=SELECTION_PATTERN, description=FACES)
-    strength: float = Field(1.0, ge=0.0, le=1.0, allow_inf_nan=False)
+    strength: float = Field(
+        1.0, ge=0.0, le=1.0, allow_inf_nan=False, description="How much of the fused face is blended in, 0 to 1."
+    )
     reference: UploadFile | None = Field(
         None,
         description="For `faces=reference`: fuse the face that is most similar to the largest one of this picture.",

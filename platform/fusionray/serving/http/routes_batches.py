@@ -28,7 +28,12 @@ ZIP_RESPONSE: dict[int | str, dict[str, Any]] = {
 def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
     """Add the route of batches."""
 
-    @api.post("/v1/batches", response_class=Response, responses=ZIP_RESPONSE | problems(*OF_PICTURES))
+    @api.post(
+        "/v1/batches",
+        summary="Fuse faces into several pictures",
+        response_class=Response,
+        responses=ZIP_RESPONSE | problems(*OF_PICTURES),
+    )
     async def batch(
         request: Request, form: Annotated[BatchForm, AS_FORM], query: Annotated[FuseQuery, AS_QUERY]
     ) -> Response:

@@ -29,7 +29,14 @@ class FindForm(Form):
 def add_face_route(api: FastAPI, task: FaceFusion) -> None:
     """Add the route of faces."""
 
-    @api.post("/v1/faces", response_model=Faces, responses=problems(*OF_PICTURES), response_model_exclude_none=True)
+    @api.post(
+        "/v1/faces",
+        summary="Find the faces of a picture",
+        response_description="The faces, the largest first.",
+        response_model=Faces,
+        responses=problems(*OF_PICTURES),
+        response_model_exclude_none=True,
+    )
     async def find(request: Request, response: Response, form: Annotated[FindForm, AS_FORM]) -> Response | Faces:
         caller = find_caller(request)
         admitted = await task.requests.admit(caller, 0)

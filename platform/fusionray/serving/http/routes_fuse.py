@@ -21,7 +21,12 @@ FUSED = picture_responses("The fused picture, signed")
 def add_fuse_route(api: FastAPI, task: FaceFusion) -> None:
     """Add the route of single pictures."""
 
-    @api.post("/v1/fuse", response_class=Response, responses=FUSED | problems(*OF_PICTURES))
+    @api.post(
+        "/v1/fuse",
+        summary="Fuse a face into a picture",
+        response_class=Response,
+        responses=FUSED | problems(*OF_PICTURES),
+    )
     async def fuse(
         request: Request, form: Annotated[FuseForm, AS_FORM], query: Annotated[FuseQuery, AS_QUERY]
     ) -> Response:

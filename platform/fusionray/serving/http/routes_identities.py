@@ -11,7 +11,7 @@ from fastapi import FastAPI, Header, Request, Response, UploadFile
 from pydantic import Field
 
 from fusionray.serving.http.answers import Identity, KeptIdentity
-from fusionray.serving.http.forms import AS_FORM, Form, find_caller
+from fusionray.serving.http.forms import AS_FORM, CONSENT, Form, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer, write_time
 from fusionray.serving.schema import Problem
@@ -30,13 +30,20 @@ class KeepForm(Form):
     """The form of `POST /v1/identities`."""
 
     source: UploadFile = Field(description="The picture whose largest face is stored.")
-    consent: str | None = Field(None, max_length=4096)
+    consent: str | None = Field(None, max_length=4096, description=CONSENT)
 
 
 def add_identity_routes(api: FastAPI, task: FaceFusion) -> None:
     """Add the routes of /v1/identities."""
 
-    @api.post("/v1/identities", status_code=201, response_model=KeptIdentity, responses=problems(*OF_PICTURES, 507))
+    @api.post(
+        "/v1/identities",
+        summary="Store a face",
+        response_description="Its handle, which is told this once.",
+        status_code=201,
+        response_model=KeptIdentity,
+        responses=problems(*OF_PICTURES, 507),
+    )
     async def keep(request: Request, response: Response, form: Annotated[KeepForm, AS_FORM]) -> Response | KeptIdentity:
         caller = find_caller(request)
         admitted = await task.requests.admit(caller, 0)
@@ -49,7 +56,13 @@ def add_identity_routes(api: FastAPI, task: FaceFusion) -> None:
         box = [round(value) for value in reply.box]
         return KeptIdentity(identity=reply.identity, expires_at=write_time(reply.expires_at), box=box)
 
-    @api.get("/v1/identities", response_model=Identity, responses=problems(404, 422))
+    @api.get(
+        "/v1/identities",
+        summary="Look at a stored face",
+        response_description="When it expires.",
+        response_model=Identity,
+        responses=problems(404, 422),
+    )
     async def find(request: Request, response: Response, identity: Handle) -> Response | Identity:
         reply = await task.service.find_identity(find_caller(request), identity)
         if isinstance(reply, Problem):
@@ -57,7 +70,13 @@ def add_identity_routes(api: FastAPI, task: FaceFusion) -> None:
         response.headers["Cache-Control"] = "no-store"
         return Identity(expires_at=write_time(reply.expires_at))
 
-    @api.delete("/v1/identities", status_code=204, responses=problems(404, 422))
+    @api.delete(
+        "/v1/identities",
+        summary="Remove a stored face",
+        response_description="It is removed.",
+        status_code=204,
+        responses=problems(404, 422),
+    )
     async def remove(request: Request, identity: Handle) -> Response:
         reply = await task.service.remove_identity(find_caller(request), identity)
         return answer(reply) if isinstance(reply, Problem) else Response(status_code=204)

@@ -25,7 +25,12 @@ NO_STORE = {"Cache-Control": "no-store"}
 def add_usage_route(api: FastAPI, requests: RequestService) -> None:
     """Add the route that tells a caller about its own key."""
 
-    @api.get("/v1/usage", response_model=Usage)
+    @api.get(
+        "/v1/usage",
+        summary="Look at the limits of the own key",
+        response_description="What is used of each limit.",
+        response_model=Usage,
+    )
     async def usage(request: Request, response: Response) -> Response | Usage:
         caller = find_caller(request)
         states = await requests.find_limits(caller, fresh=True)
@@ -46,14 +51,27 @@ def add_usage_route(api: FastAPI, requests: RequestService) -> None:
 def add_key_routes(api: FastAPI, keys: KeyAdmin) -> None:
     """Add the routes of /v1/keys."""
 
-    @api.get("/v1/keys", response_model=ApiKeyList, responses=problems(403, 409))
+    @api.get(
+        "/v1/keys",
+        summary="List the keys",
+        response_description="The keys with their limits, without the keys themselves.",
+        response_model=ApiKeyList,
+        responses=problems(403, 409),
+    )
     async def list_keys(request: Request) -> Response | ApiKeyList:
         reply = await keys.list(find_caller(request))
         if isinstance(reply, Problem):
             return answer(reply)
         return ApiKeyList(keys=[describe_key(key) for key in reply.keys])
 
-    @api.post("/v1/keys", status_code=201, response_model=AddedApiKey, responses=problems(403, 409, 422))
+    @api.post(
+        "/v1/keys",
+        summary="Add a key",
+        response_description="The key, which is told this once.",
+        status_code=201,
+        response_model=AddedApiKey,
+        responses=problems(403, 409, 422),
+    )
     async def add(request: Request, response: Response, new: NewApiKey) -> Response | AddedApiKey:
         limits = {**new.model_dump(exclude={"name"}), "expires": write_expiry(new.expires)}
         reply = await keys.add(find_caller(request), new.name, limits)
@@ -62,7 +80,13 @@ def add_key_routes(api: FastAPI, keys: KeyAdmin) -> None:
         response.headers.update(NO_STORE)
         return AddedApiKey(name=new.name, key=reply.key)
 
-    @api.delete("/v1/keys/{name}", status_code=204, responses=problems(403, 404, 409, 422))
+    @api.delete(
+        "/v1/keys/{name}",
+        summary="Remove a key",
+        response_description="It is refused from now on.",
+        status_code=204,
+        responses=problems(403, 404, 409, 422),
+    )
     async def remove(
         request: Request, name: Annotated[str, Path(pattern=KEY_NAME_PATTERN, description="Name of the key.")]
     ) -> Response:

@@ -51,7 +51,8 @@ def add_picture_route(api: FastAPI, task: PictureTask) -> None:
     # The fields of its form depend on the task; annotations are strings here and could not name a local class.
     make.__annotations__["form"] = Annotated[build_form(task.name, task.inputs), AS_FORM]
     responses = MADE | problems(*OF_PICTURES)
-    api.post(f"/v1/{task.name}", name=task.name, response_class=Response, responses=responses)(make)
+    summary = f"Make a picture by {task.name}"
+    api.post(f"/v1/{task.name}", name=task.name, summary=summary, response_class=Response, responses=responses)(make)
 
 
 def name_fields(inputs: Sequence[str]) -> dict[str, str]:

@@ -67,7 +67,12 @@ class StyleForm(PictureForm, StyleFields):
 def add_style_route(api: FastAPI, task: StyleTransfer) -> None:
     """Add the route that paints a picture."""
 
-    @api.post("/v1/stylize", response_class=Response, responses=PAINTED | problems(*OF_PICTURES))
+    @api.post(
+        "/v1/stylize",
+        summary="Paint a picture in the style of others",
+        response_class=Response,
+        responses=PAINTED | problems(*OF_PICTURES),
+    )
     async def stylize(
         request: Request, form: Annotated[StyleForm, AS_FORM], query: Annotated[PictureQuery, AS_QUERY]
     ) -> Response:

@@ -65,7 +65,7 @@ class JobDocument(BaseModel):
 class JobListDocument(BaseModel):
     """A page of the caller's jobs, the newest first."""
 
-    jobs: list[JobDocument]
+    jobs: list[JobDocument] = Field(description="The jobs.")
     next: str | None = Field(description="The `cursor` of the next page; null: this is the last one.")
 
 
@@ -87,7 +87,7 @@ class ItemDocument(BaseModel):
 class ItemListDocument(BaseModel):
     """A page of the pictures of a job, in their order."""
 
-    items: list[ItemDocument]
+    items: list[ItemDocument] = Field(description="The pictures.")
     next: str | None = Field(description="The `cursor` of the next page; null: this is the last one.")
 
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from fusionray.errors import UnknownJob
-from fusionray.serving.http.forms import find_caller
+from fusionray.serving.http.forms import JobId, find_caller
 from fusionray.serving.http.jobs.documents import describe_job
 from fusionray.serving.http.openapi import problems
 from fusionray.serving.http.problems import explain
@@ -39,8 +39,13 @@ Look = Callable[[], Awaitable[dict[str, Any]]]
 def add_event_route(api: FastAPI, jobs: JobService) -> None:
     """Add the route of events."""
 
-    @api.get("/v1/jobs/{job}/events", response_class=Response, responses=STREAM_RESPONSE | problems(404))
-    async def follow(request: Request, job: str) -> Response:
+    @api.get(
+        "/v1/jobs/{job}/events",
+        summary="Follow a job by server-sent events",
+        response_class=Response,
+        responses=STREAM_RESPONSE | problems(404),
+    )
+    async def follow(request: Request, job: JobId) -> Response:
         loop, owner = asyncio.get_running_loop(), find_caller(request).name
 
         async def look() -> dict[str, Any]:

@@ -97,4 +97,6 @@ def add_face_job_route(api: FastAPI, jobs: JobService) -> None:
         form = await fields.read(request, query, idempotency_key)
         return await answer_start(request, response, jobs, form, fields.choose_model(query))
 
-    add_start_route(api, jobs, "/v1/jobs", create, film_field="target")
+    add_start_route(
+        api, jobs, "/v1/jobs", create, film_field="target", summary="Fuse faces in many pictures, or a film, as a job"
+    )

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse
 
 from fusionray.errors import ImageRejected, JobNotFinished, UnknownJob, VideoRejected
-from fusionray.serving.http.forms import build_refusal, find_caller
+from fusionray.serving.http.forms import JobId, build_refusal, find_caller
 from fusionray.serving.http.jobs.forms import JobForm
 from fusionray.serving.http.openapi import problems
 from fusionray.serving.http.problems import explain
@@ -145,7 +145,7 @@ def add_file_route(api: FastAPI, jobs: JobService, path: str) -> None:
     name, media_type, what = FILES[path]
     described: dict[int | str, dict[str, Any]] = {200: {"content": {media_type: {}}, "description": what}}
 
-    async def fetch(request: Request, job: str) -> Response:
+    async def fetch(request: Request, job: JobId) -> Response:
         loop = asyncio.get_running_loop()
         try:
             owner = find_caller(request).name
@@ -158,6 +158,7 @@ def add_file_route(api: FastAPI, jobs: JobService, path: str) -> None:
         f"/v1/jobs/{{job}}/{path}",
         fetch,
         methods=["GET"],
+        summary=f"Fetch the {path} of a film",
         response_class=Response,
         responses=described | problems(404, 409),
         operation_id=f"fetch_{path}_of_film",

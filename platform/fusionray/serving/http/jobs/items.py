@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Path, Request, Response
 
 from fusionray.errors import JobNotFinished, UnknownItem, UnknownJob
-from fusionray.serving.http.forms import find_caller
+from fusionray.serving.http.forms import JobId, find_caller
 from fusionray.serving.http.jobs.documents import ItemListDocument, read_cursor, write_cursor
 from fusionray.serving.http.jobs.films import FILM_CONTENT, FILM_TYPES, answer_film
 from fusionray.serving.http.jobs.routes import Cursor, Limit
@@ -27,11 +27,13 @@ def add_item_routes(api: FastAPI, jobs: JobService) -> None:
 
     @api.get(
         "/v1/jobs/{job}/items",
+        summary="List the pictures of a job",
+        response_description="A page of them, in their order.",
         response_model=ItemListDocument,
         response_model_exclude_unset=True,
         responses=problems(404, 422),
     )
-    async def find(request: Request, job: str, limit: Limit = 50, cursor: Cursor = None) -> Any:
+    async def find(request: Request, job: JobId, limit: Limit = 50, cursor: Cursor = None) -> Any:
         position = read_cursor(cursor, (int,))
         first = max(1, position[0]) if position else 1
         loop = asyncio.get_running_loop()
@@ -43,9 +45,14 @@ def add_item_routes(api: FastAPI, jobs: JobService) -> None:
         following = write_cursor(first + limit) if len(found) > limit else None
         return {"items": found[:limit], "next": following}
 
-    @api.get("/v1/jobs/{job}/items/{index}", response_class=Response, responses=MADE | problems(404, 409, 422))
+    @api.get(
+        "/v1/jobs/{job}/items/{index}",
+        summary="Fetch one picture of a job",
+        response_class=Response,
+        responses=MADE | problems(404, 409, 422),
+    )
     async def fetch(
-        request: Request, job: str, index: Annotated[int, Path(description="Number of the picture, from 1 on.")]
+        request: Request, job: JobId, index: Annotated[int, Path(description="Number of the picture, from 1 on.")]
     ) -> Response:
         loop = asyncio.get_running_loop()
         try:

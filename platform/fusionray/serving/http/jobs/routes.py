@@ -9,7 +9,7 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from fusionray.errors import JobEnded, JobNotFinished, UnknownJob
-from fusionray.serving.http.forms import find_caller
+from fusionray.serving.http.forms import JobId, find_caller
 from fusionray.serving.http.jobs.documents import JobDocument, JobListDocument, describe_job, read_cursor, write_cursor
 from fusionray.serving.http.jobs.films import FILM_CONTENT, FILM_TYPES, NO_STORE, answer_film
 from fusionray.serving.http.openapi import problems
@@ -38,7 +38,13 @@ def add_job_routes(api: FastAPI, jobs: JobService) -> None:
 def add_look_routes(api: FastAPI, jobs: JobService) -> None:
     """Add the routes that look at jobs."""
 
-    @api.get("/v1/jobs", response_model=JobListDocument, responses=problems(422))
+    @api.get(
+        "/v1/jobs",
+        summary="List the own jobs",
+        response_description="A page of them, the newest first.",
+        response_model=JobListDocument,
+        responses=problems(422),
+    )
     async def find(
         request: Request,
         limit: Limit = 50,
@@ -57,16 +63,27 @@ def add_look_routes(api: FastAPI, jobs: JobService) -> None:
         following = write_cursor(page[-1].created_at, page[-1].job) if len(found) > limit else None
         return {"jobs": [describe_job(each) for each in page], "next": following}
 
-    @api.get("/v1/jobs/{job}", response_model=JobDocument, responses=problems(404))
-    async def look(request: Request, job: str) -> Any:
+    @api.get(
+        "/v1/jobs/{job}",
+        summary="Look at a job",
+        response_description="Its state.",
+        response_model=JobDocument,
+        responses=problems(404),
+    )
+    async def look(request: Request, job: JobId) -> Any:
         loop = asyncio.get_running_loop()
         try:
             return describe_job(await loop.run_in_executor(None, jobs.store.status, job, find_caller(request).name))
         except UnknownJob as error:
             return answer(explain(error))
 
-    @api.get("/v1/jobs/{job}/result", response_class=Response, responses=RESULT_RESPONSE | problems(404, 409))
-    async def fetch(request: Request, job: str) -> Response:
+    @api.get(
+        "/v1/jobs/{job}/result",
+        summary="Fetch the result of a job",
+        response_class=Response,
+        responses=RESULT_RESPONSE | problems(404, 409),
+    )
+    async def fetch(request: Request, job: JobId) -> Response:
         loop = asyncio.get_running_loop()
         try:
             path = await loop.run_in_executor(None, jobs.store.result, job, find_caller(request).name)
@@ -80,16 +97,28 @@ def add_look_routes(api: FastAPI, jobs: JobService) -> None:
 def add_end_routes(api: FastAPI, jobs: JobService) -> None:
     """Add the routes that end jobs."""
 
-    @api.post("/v1/jobs/{job}/cancel", response_model=JobDocument, responses=problems(404, 409))
-    async def cancel(request: Request, job: str) -> Any:
+    @api.post(
+        "/v1/jobs/{job}/cancel",
+        summary="Cancel a job",
+        response_description="Its state.",
+        response_model=JobDocument,
+        responses=problems(404, 409),
+    )
+    async def cancel(request: Request, job: JobId) -> Any:
         loop = asyncio.get_running_loop()
         try:
             return describe_job(await loop.run_in_executor(None, jobs.store.cancel, job, find_caller(request).name))
         except (UnknownJob, JobEnded) as error:
             return answer(explain(error))
 
-    @api.delete("/v1/jobs/{job}", status_code=204, responses=problems(404))
-    async def remove(request: Request, job: str) -> Response:
+    @api.delete(
+        "/v1/jobs/{job}",
+        summary="Remove a job and its pictures",
+        response_description="It is removed.",
+        status_code=204,
+        responses=problems(404),
+    )
+    async def remove(request: Request, job: JobId) -> Response:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(None, jobs.store.remove, job, find_caller(request).name)

@@ -33,7 +33,9 @@ IdempotencyKey = Annotated[
 SHARED_FILES = MAX_STYLES + 1
 
 
-def add_start_route(api: FastAPI, jobs: JobService, path: str, create: Callable[..., Any], *, film_field: str) -> None:
+def add_start_route(
+    api: FastAPI, jobs: JobService, path: str, create: Callable[..., Any], *, film_field: str, summary: str
+) -> None:
     """Add a route that starts jobs; its form may have a film in the field `film_field`."""
     limits = jobs.config.limits
     # A target too many is counted below.
@@ -45,6 +47,8 @@ def add_start_route(api: FastAPI, jobs: JobService, path: str, create: Callable[
         create,
         methods=["POST"],
         status_code=202,
+        summary=summary,
+        response_description="The job, which waits for its turn.",
         response_model=JobDocument,
         responses=problems(*OF_PICTURES, 507),
         form_limits=form_limits,

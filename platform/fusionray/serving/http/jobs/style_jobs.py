@@ -67,4 +67,6 @@ def add_style_job_route(api: FastAPI, jobs: JobService) -> None:
         form = await fields.read(request, query, idempotency_key)
         return await answer_start(request, response, jobs, form, fields.choose_model(query))
 
-    add_start_route(api, jobs, "/v1/stylize/jobs", create, film_field="content")
+    add_start_route(
+        api, jobs, "/v1/stylize/jobs", create, film_field="content", summary="Paint many pictures, or a film, as a job"
+    )
