@@ -42,7 +42,11 @@ def test_an_error_is_the_exit_status_and_its_remedy_is_printed(
     assert main(["doctor", "--golden", str(tmp_path / "gone.json")]) == 1
     assert "gone.json: cannot be read" in capsys.readouterr().err
     assert main(["doctor", "--dry-run"]) == 0
-    assert "kernel log" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "kernel log" in listed
+    assert "exchange " not in listed
+    assert main(["doctor", "--dry-run", "--intensive"]) == 0
+    assert "exchange " in capsys.readouterr().out.removeprefix(listed)
 
 
 def test_a_cluster_must_be_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def add_doctor(verbs: Verbs) -> None:
         help="also measure matrix products, copies to GPUs and, on a cluster, exchanges of every pair of nodes: "
         "minutes in which nothing else should run",
     )
-    parser.add_argument("--dry-run", action="store_true", help="list the checks, and exit")
+    parser.add_argument("--dry-run", action="store_true", help="list the checks, with --intensive those too, and exit")
     parser.add_argument("--strict", action="store_true", help="let warnings fail, too")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON instead of the table")
     set_run(parser, run_doctor)
@@ -56,12 +56,18 @@ def add_doctor(verbs: Verbs) -> None:
 
 def run_doctor(options: argparse.Namespace) -> None:
     from fusionray.doctor.finding import SEVERITIES, find_worst
+    from fusionray.doctor.intensive import MEASUREMENTS
     from fusionray.doctor.packages import list_versions
     from fusionray.doctor.suite import CHECKS, describe_check, name_check
     from fusionray.doctor.table import write_table
 
     if options.dry_run:
-        print("\n".join(f"{name_check(check):18} {describe_check(check)}" for check in CHECKS))
+        checks = {name_check(check): describe_check(check) for check in CHECKS}
+        print(
+            "\n".join(
+                f"{name:18} {what}" for name, what in (checks | (MEASUREMENTS if options.intensive else {})).items()
+            )
+        )
         return
     if options.write_golden:
         Path(options.write_golden).write_text(json.dumps(list_versions(), indent=1) + "\n", encoding="utf-8")

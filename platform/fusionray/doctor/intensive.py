@@ -8,6 +8,13 @@ from itertools import combinations
 
 from fusionray.doctor.finding import Finding
 
+# What is measured, by the names of the findings.
+MEASUREMENTS = {
+    "products": "Matrix products on all cores and each GPU: how many operations a second.",
+    "copies": "Copies from page-locked memory to each GPU: GB/s, against what its model reaches.",
+    "straggler": "On a cluster: nodes whose products are slower than those of the others.",
+    "exchange": "On a cluster: what every pair of nodes exchanges in a second, which names a slow node or link.",
+}
 # Share of the median of all nodes below which one is a straggler: in a synchronous training all others wait for it.
 LEAST_PRODUCTS, LEAST_EXCHANGE = 0.8, 0.5
 # GB/s from page-locked memory that a healthy link of each GPU reaches, as cloud providers' health checks have it.
