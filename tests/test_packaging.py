@@ -78,7 +78,7 @@ def test_the_lock_pins_everything_that_is_needed() -> None:
 
 def test_the_lock_serves_the_cpu_build_and_the_cuda_build_of_torch() -> None:
     for line in locked_lines():
-        assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line), f"{line}: pin one public version"
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==([0-9]+!)?[0-9][A-Za-z0-9.]*", line), f"{line}: pin one public version"
         assert not line.lower().startswith(("nvidia-", "triton", "cuda-")), line
 
 

@@ -14,16 +14,18 @@ from fusionray.benchmarks.loader import (
     decode_with_simplejpeg,
     measure_loader,
 )
-from fusionray.data.shard_files import list_files, list_people
-from tests.support.tiny_shards import SIZE, draw_crop, write_tiny_shards
+from fusionray.data.person_labels import read_labels
+from fusionray.data.shard_files import list_files
+from tests.support.tiny_shards import SIZE, draw_crop, name_person, write_tiny_shards
 
 
 @pytest.mark.parametrize("decode", [decode_with_pillow, decode_with_simplejpeg])
 def test_the_loader_that_we_are_compared_with_does_the_same_work(tmp_path: Path, decode: Decode) -> None:
     manifest = write_tiny_shards(tmp_path, people=6, pictures=8)
     folder = str(tmp_path)
-    labels = {person: index for index, person in enumerate(list_people(folder, manifest, "train"))}
+    labels = read_labels(folder, manifest)
     dataset = ShardBatches(list_files(folder, manifest, "train"), labels, SIZE, 16, decode)
+    people = {labels[name_person(person)]: person for person in range(6)}
     seen = set()
     for images, numbers in islice(dataset, 3):  # one epoch
         assert images.shape == (16, 3, SIZE, SIZE)
@@ -31,7 +33,8 @@ def test_the_loader_that_we_are_compared_with_does_the_same_work(tmp_path: Path,
         assert images.is_contiguous()
         for image, number in zip(images, numbers.tolist(), strict=True):
             pixels = image.permute(1, 2, 0).numpy().tobytes()
-            seen.add((number, next(n for n in range(8) if draw_crop(number, n).tobytes() == pixels)))
+            person = people[number]
+            seen.add((person, next(n for n in range(8) if draw_crop(person, n).tobytes() == pixels)))
     assert len(seen) == 48
 
 

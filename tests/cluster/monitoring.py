@@ -20,7 +20,7 @@ from tests.cluster.manifests import ROOT
 from tests.faults.driver import wait_until
 
 MONITORING = ROOT / "cluster" / "monitoring"
-CONFIGS = ("prometheus-cluster.yaml", "prometheus-service.yaml")
+CONFIGS = ("prometheus-cluster.yaml", "prometheus-service.yaml", "prometheus-compose.yaml")
 # A name of a series: those of Ray, of NVIDIA's exporter, of Prometheus itself; those with colons are recorded.
 SERIES = re.compile(r"\b(ray_\w+|DCGM_\w+|up)\b")
 NEEDS_A_GPU = re.compile(r"DCGM_\w+|ray_node_(gpus?|gram)_\w+")

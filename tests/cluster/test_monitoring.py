@@ -60,7 +60,7 @@ def test_configurations_and_rules_are_valid(config: str, tmp_path: Path) -> None
     # The key of the service, which promtool wants to see.
     key, file = tmp_path / "fusionray.key", tmp_path / config
     key.write_text("fr_key")
-    file.write_text(file.read_text().replace("/etc/prometheus/fusionray.key", str(key)))
+    file.write_text(file.read_text().replace("/etc/prometheus-key/fusionray.key", str(key)))
     checked = run("promtool", "check", "config", config, folder=tmp_path)
     assert checked.returncode == 0, checked.stderr
     assert f"{len(list_rules())} rules found" in checked.stdout
