@@ -6,18 +6,22 @@ import json
 import os
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 
-from fusionray.checkpoint.info import (
-    INFO_NAME,
-)
-from fusionray.checkpoint.reader import list_tensors, load_into, load_tensors
+from fusionray.checkpoint import data_files
+from fusionray.checkpoint.index import read_table
+from fusionray.checkpoint.info import INFO_NAME, read_info
+from fusionray.checkpoint.reader import list_tensors, load_into, load_tensors, read_parts
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.errors import CheckpointMissing
+from fusionray.storage import filesystem as storage
+from fusionray.storage import retries
 from tests.checkpoint.states import (
     assert_equal,
     blank_state,
@@ -205,3 +209,71 @@ def test_a_description_that_leads_out_of_its_folder_is_refused(tmp_path: Path, n
     rewrite(folder, table=name)
     with pytest.raises(CheckpointMissing, match="names a file outside the folder"):
         load_tensors(folder)
+
+
+class Flaky:
+    """A file of an object store: each second read fails, and all are counted."""
+
+    def __init__(self, path: str) -> None:
+        self.file = open(path, "rb")  # noqa: SIM115 - closed by its context
+        self.reads = 0
+
+    def __enter__(self) -> Flaky:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def seek(self, place: int) -> None:
+        self.file.seek(place)
+
+    def readinto(self, data: Any) -> int:
+        self.reads += 1
+        if self.reads % 2:
+            raise OSError("AWS Error INTERNAL_FAILURE during GetObject operation")
+        return self.file.readinto(data)
+
+
+def test_an_object_store_is_asked_once_for_neighbours_and_again_if_it_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_plain(tmp_path, 7)
+    opened: list[Flaky] = []
+
+    class Store:
+        def open_input_file(self, path: str) -> Flaky:
+            opened.append(Flaky(path))
+            return opened[-1]
+
+    open_store = SimpleNamespace(open_filesystem=lambda location: (Store(), location), join=storage.join)
+    monkeypatch.setattr(data_files, "storage", open_store)
+    monkeypatch.setattr(retries, "PAUSE_SECONDS", 0.0)
+    state = plain_state(7)
+    found = {name: torch.empty_like(value) for name, value in state.items()}
+    table = read_table(folder, read_info(folder))
+    read_parts(folder, table, found)
+    assert_equal(found, state)
+    (file,) = opened
+    assert len(state) > 5
+    assert file.reads == 2
+    # Pieces of a few bytes give the same.
+    monkeypatch.setattr(data_files, "READ_BYTES", 64)
+    again = {name: torch.empty_like(value) for name, value in state.items()}
+    read_parts(folder, table, again)
+    assert_equal(again, state)
+    assert opened[1].reads > 6
+
+
+def test_an_object_store_that_refuses_for_long_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Store:
+        def open_input_file(self, path: str) -> Flaky:
+            file = Flaky(path)
+            file.readinto = Mock(side_effect=OSError("slow down"))  # type: ignore[method-assign]
+            return file
+
+    folder = save_plain(tmp_path, 7)
+    open_store = SimpleNamespace(open_filesystem=lambda location: (Store(), location), join=storage.join)
+    monkeypatch.setattr(data_files, "storage", open_store)
+    monkeypatch.setattr(retries, "PAUSE_SECONDS", 0.0)
+    with pytest.raises(CheckpointMissing, match=r"cannot be read \(slow down\)"):
+        read_parts(folder, read_table(folder, read_info(folder)), plain_state(7))

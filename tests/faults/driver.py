@@ -77,6 +77,10 @@ class Driver:
         assert self.process is not None
         return self.process.wait(timeout=seconds)
 
+    def has_ended(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() is not None
+
     def find(self, title: str) -> list[int]:
         """Find the Ray processes of this driver that have a title."""
         return find_processes(f"ray::{title}", variable=f"RAY_TMPDIR={self.ray_folder}")

@@ -25,6 +25,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
@@ -139,10 +140,17 @@ class Bundle:
 def write_bundle(folder: str | Path, files: Mapping[str, bytes | Path], description: BundleDescription) -> Bundle:
     """Write files and description as a bundle, atomically; an older bundle in `folder` is replaced.
 
-    `files` maps names in the bundle to content, or to a file to copy; the description gets their hashes.
+    `files` maps names in the bundle to content, or to a file to copy; the description gets their hashes. `folder` may
+    be a URI; the returned bundle is then a copy of it on this machine.
 
     Raises: BundleInvalid if a required file is missing, a name is a path, or `folder` has content other than a bundle.
     """
+    if is_remote(folder):
+        from fusionray.bundle.remote import upload_bundle
+
+        with TemporaryDirectory(prefix="fusionray-bundle-") as temporary:
+            upload_bundle(write_bundle(Path(temporary) / "bundle", files, description), str(folder))
+        return read_bundle(folder)
     target = Path(folder).expanduser().absolute()
     missing = [name for name in description.required_files if name not in files]
     if missing:
@@ -163,6 +171,11 @@ def write_bundle(folder: str | Path, files: Mapping[str, bytes | Path], descript
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return Bundle(target, complete)
+
+
+def is_remote(location: str | Path) -> bool:
+    """Tell whether a location is a URI."""
+    return "://" in str(location)
 
 
 def check_name(name: str, where: str) -> None:
@@ -210,7 +223,7 @@ def replace_folder(staging: Path, target: Path) -> None:
 def read_bundle(location: str | Path, tracking_uri: str | None = None) -> Bundle:
     """Open a bundle and check every file against its hash.
 
-    `location` is a folder, or `models:/name@alias` of the MLflow registry at `tracking_uri`.
+    `location` is a folder, a URI, or `models:/name@alias` of the MLflow registry at `tracking_uri`.
 
     Raises: BundleInvalid naming the file that is missing, damaged or not understood.
     """
@@ -219,6 +232,10 @@ def read_bundle(location: str | Path, tracking_uri: str | None = None) -> Bundle
         from fusionray.tracking.bundles import resolve_bundle
 
         location = resolve_bundle(str(location), tracking_uri)
+    elif is_remote(location):
+        from fusionray.bundle.remote import fetch_bundle
+
+        location = fetch_bundle(str(location))
     folder = Path(location).expanduser().absolute()
     description = read_description(folder)
     for name in description.required_files:
@@ -248,8 +265,16 @@ def read_description(folder: Path) -> BundleDescription:
     path = folder / DESCRIPTION_NAME
     if not path.is_file():
         raise BundleInvalid(f"{folder}: is not a bundle (no {DESCRIPTION_NAME}); make one with `fusionray export`")
+    return parse_description(path.read_bytes(), str(path))
+
+
+def parse_description(text: bytes, path: str) -> BundleDescription:
+    """Read the content of `bundle.json`; `path` is where it lies.
+
+    Raises: BundleInvalid if it is not understood.
+    """
     try:
-        return BundleDescription.model_validate_json(path.read_bytes())
+        return BundleDescription.model_validate_json(text)
     except ValidationError as error:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"])

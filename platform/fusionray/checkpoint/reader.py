@@ -6,23 +6,20 @@ seen to be right.
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from fusionray.checkpoint.boxes import find_box
-from fusionray.checkpoint.index import DTYPES, Part, TensorEntry, TensorTable, read_table
-from fusionray.checkpoint.info import CheckpointInfo, check_whole, damaged, newest_checkpoint, read_info
+from fusionray.checkpoint.data_files import Need, read_file
+from fusionray.checkpoint.index import DTYPES, TensorTable, read_table
+from fusionray.checkpoint.info import CheckpointInfo, check_whole, newest_checkpoint, read_info
 from fusionray.checkpoint.sharding import local_part
 from fusionray.errors import CheckpointDamaged, CheckpointMissing
-from fusionray.storage import filesystem as storage
 
 Value = TypeVar("Value")
 
@@ -179,29 +176,3 @@ def read_parts(folder: str, table: TensorTable, targets: Mapping[str, Tensor]) -
                     needs[part.file].append(Need(entry, part, common.cut(part.box), view))
         for file, wanted in sorted(needs.items()):
             read_file(folder, file, sorted(wanted, key=lambda need: need.part.start))
-
-
-@dataclass(frozen=True)
-class Need:
-    """A part that this process needs, the box of it that is wanted, and the view of the target that it fills."""
-
-    entry: TensorEntry
-    part: Part
-    box: tuple[slice, ...]
-    view: Tensor
-
-
-def read_file(folder: str, name: str, needs: Sequence[Need]) -> None:
-    """Read parts of one data file in their order into the views that need them."""
-    filesystem, path = storage.open_filesystem(storage.join(folder, name))
-    try:
-        with filesystem.open_input_file(path) as file:
-            for need in needs:
-                data = np.empty(need.entry.part_bytes(need.part), np.uint8)
-                file.seek(need.part.start)
-                if file.readinto(data) != data.size or hashlib.sha256(data.data).hexdigest() != need.part.sha256:
-                    raise damaged(folder, name, "does not hold what was saved (SHA-256 differs)")
-                values = torch.from_numpy(data).view(DTYPES[need.entry.dtype]).view(need.part.sizes)
-                need.view.copy_(values[need.box])
-    except OSError as error:
-        raise damaged(folder, name, f"cannot be read ({str(error).splitlines()[0]})") from None

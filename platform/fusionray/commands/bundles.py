@@ -55,10 +55,10 @@ def run_export(options: argparse.Namespace) -> None:
     bundle = export(load_config(ExportConfig, file=options.config, overrides=[*options.overrides, *places]))
     parity = bundle.description.parity
     assert parity is not None, "export compares every bundle with torch"
-    print(f"{bundle.folder}: differs from torch by {parity.largest_difference:.1e} (tolerance {parity.tolerance:g})")
+    print(f"{options.output}: differs from torch by {parity.largest_difference:.1e} (tolerance {parity.tolerance:g})")
     for precision, variant in bundle.description.variants.items():
         print(
-            f"{bundle.folder / variant.file}: {variant.bytes:,} bytes; differs from fp32 by at most "
+            f"{options.output}/{variant.file}: {variant.bytes:,} bytes; differs from fp32 by at most "
             f"{variant.largest_difference:.1e} (tolerance {variant.tolerance:g}), SSIM {variant.ssim:.4f}, PSNR "
             f"{variant.psnr_decibels:.1f} dB on {variant.crops} {variant.measured_on} ({precision})"
         )
@@ -131,7 +131,7 @@ def run_import(options: argparse.Namespace) -> None:
     described = bundle.description
     batch = described.tensors["generator.onnx"]["target"].shape[0]
     print(
-        f"{bundle.folder}: {described.name}, {described.size} px at {described.template}, batch {batch}, source "
+        f"{options.output}: {described.name}, {described.size} px at {described.template}, batch {batch}, source "
         f"{list(bundle.source_shape)}; it runs; look at a fused picture before you rely on it"
     )
 

@@ -63,11 +63,9 @@ def run_doctor(options: argparse.Namespace) -> None:
 
     if options.dry_run:
         checks = {name_check(check): describe_check(check) for check in CHECKS}
-        print(
-            "\n".join(
-                f"{name:18} {what}" for name, what in (checks | (MEASUREMENTS if options.intensive else {})).items()
-            )
-        )
+        if options.intensive:
+            checks |= MEASUREMENTS
+        print("\n".join(f"{name:18} {what}" for name, what in checks.items()))
         return
     if options.write_golden:
         Path(options.write_golden).write_text(json.dumps(list_versions(), indent=1) + "\n", encoding="utf-8")

@@ -20,6 +20,7 @@ from fusionray.data.shards import GROUP_COLUMNS, REGION_COLUMN, Manifest, Split
 from fusionray.errors import ShardCorrupt
 from fusionray.shard_task import ShardTask
 from fusionray.storage import filesystem as storage
+from fusionray.storage.retries import ask_again
 
 
 class SegmentRows(NamedTuple):
@@ -55,16 +56,19 @@ class ShardFiles:
         columns = ["image", GROUP_COLUMNS[self.task], *(TRUTH_COLUMNS if self.synthetic else ())]
         # Requests to an object store are joined, since each waits; on a disk, joining only copies.
         options = {"page_checksum_verification": True, "pre_buffer": not isinstance(filesystem, fs.LocalFileSystem)}
-        try:
+
+        def read() -> pa.Table:
             with pq.ParquetFile(f"{root}/{name}", filesystem=filesystem, **options) as file:
                 if file.metadata.num_rows != promised:
                     raise ShardCorrupt(
                         f"{self.folder}/{name}: holds {file.metadata.num_rows} rows, but the manifest says "
                         f"{promised}; run `fusionray prepare` again into {self.folder}"
                     )
-                if self.with_regions and REGION_COLUMN in file.schema_arrow.names:
-                    columns.append(REGION_COLUMN)
-                return read_rows(file, segment.rows, columns)
+                has_regions = self.with_regions and REGION_COLUMN in file.schema_arrow.names
+                return read_rows(file, segment.rows, [*columns, *([REGION_COLUMN] if has_regions else ())])
+
+        try:
+            return ask_again(filesystem, read)
         except (OSError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())
             raise ShardCorrupt(

@@ -11,7 +11,8 @@ from ray.util.metrics import Gauge
 
 REFRESH_SECONDS = 1.0
 GAUGES: WeakSet[LastingGauge] = WeakSet()
-STARTING = threading.Lock()
+# Over the two lists: they must not grow while the thread goes through them.
+LOCK = threading.Lock()
 # The thread that sets all gauges of this process again; none before the first gauge.
 REFRESHERS: list[threading.Thread] = []
 
@@ -27,8 +28,8 @@ class LastingGauge:
         self.described = (name, description, tag_keys)
         self.gauge = Gauge(*self.described)
         self.values: dict[tuple[tuple[str, str], ...], float] = {}
-        GAUGES.add(self)
-        with STARTING:
+        with LOCK:
+            GAUGES.add(self)
             if not REFRESHERS:
                 REFRESHERS.append(threading.Thread(target=refresh_for_ever, name="gauges", daemon=True))
                 REFRESHERS[0].start()
@@ -57,5 +58,7 @@ def refresh_for_ever() -> None:
 
 def refresh_all() -> None:
     # A function of its own: its variables hold no gauge during the pause.
-    for gauge in list(GAUGES):
+    with LOCK:
+        gauges = list(GAUGES)
+    for gauge in gauges:
         gauge.refresh()

@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from fusionray.bundle.bundle import is_remote
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import ConfigInvalid, ServiceFailed
@@ -31,7 +32,8 @@ def check_shared_folders(config: ServeConfig, tasks: Iterable[str]) -> None:
     if len(nodes) < 2:
         return
     bundles = [version.bundle for model in config.models for version in (model, model.canary) if version is not None]
-    local = {f"models: {place}": Path(place) for place in bundles if not place.startswith(REGISTRY_PREFIX)}
+    folders = [place for place in bundles if not is_remote(place) and not place.startswith(REGISTRY_PREFIX)]
+    local = {f"models: {place}": Path(place) for place in folders}
     stores: dict[str, Path] = {}
     if FACE_FUSION in tasks:
         # A key that one node does not see it would make anew.

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from pyarrow import fs
 
 from fusionray.storage.atomic_files import FILE_MODE, PART_SUFFIX, make_folder, replace_file, sync_folder
+from fusionray.storage.retries import ask_again
 
 OUTPUT_BUFFER_BYTES = 1 << 20
 COPY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -43,8 +44,12 @@ def is_file(location: str) -> bool:
 def read_bytes(location: str) -> bytes:
     """Read a whole file."""
     filesystem, path = open_filesystem(location)
-    with filesystem.open_input_stream(path) as stream:
-        return bytes(stream.read())
+
+    def read() -> bytes:
+        with filesystem.open_input_stream(path) as stream:
+            return bytes(stream.read())
+
+    return ask_again(filesystem, read)
 
 
 def read_below(location: str, folder: str, max_bytes: int) -> bytes | None:
@@ -179,9 +184,13 @@ def delete(location: str) -> None:
 def copy(source: str, target: str) -> None:
     """Copy a file in pieces, between any two locations."""
     filesystem, path = open_filesystem(source)
-    with filesystem.open_input_stream(path) as stream, open_output(target) as file:
-        while piece := stream.read(OUTPUT_BUFFER_BYTES):
-            file.write(piece)
+
+    def copy_whole() -> None:
+        with filesystem.open_input_stream(path) as stream, open_output(target) as file:
+            while piece := stream.read(OUTPUT_BUFFER_BYTES):
+                file.write(piece)
+
+    ask_again(filesystem, copy_whole)
 
 
 def join(location: str, *parts: str) -> str:

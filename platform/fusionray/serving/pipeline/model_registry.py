@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusionray.bundle.bundle import Bundle, bundle_hash, read_description
+from fusionray.bundle.bundle import Bundle, bundle_hash, is_remote, read_description
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import BundleInvalid, FusionRayError
@@ -110,6 +110,10 @@ class ModelRegistry:
 
     def find_version(self, model: ModelConfig, location: str, share: float) -> ModelVersion:
         """Find the bundle at a location; a version of the registry is fetched once."""
+        if is_remote(location):
+            from fusionray.bundle.remote import fetch_bundle
+
+            return describe_version(model, location, fetch_bundle(location), share)
         if not location.startswith(REGISTRY_PREFIX):
             return describe_version(model, location, Path(location), share)
         # MLflow is imported only for a location in the registry.

@@ -1,0 +1,78 @@
+"""Bundles at URIs (s3://, gs://, ...): engines read files, so each content is copied to this machine once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle, check_name, parse_description
+from fusionray.environment import find_cache_folder
+from fusionray.errors import BundleInvalid
+from fusionray.storage import filesystem as storage
+
+
+def fetch_bundle(location: str) -> Path:
+    """Copy a bundle into this user's cache, if its content is not there; return the folder, unchecked.
+
+    Raises: BundleInvalid if there is no bundle, or it cannot be read.
+    """
+    text = fetch(location, DESCRIPTION_NAME)
+    folder = find_cache_folder() / "bundles" / hashlib.sha256(text).hexdigest()
+    if folder.is_dir():
+        return folder
+    staging = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.part")
+    staging.mkdir(parents=True)
+    try:
+        for name in parse_description(text, f"{location}/{DESCRIPTION_NAME}").files:
+            check_name(name, f"{location}/{DESCRIPTION_NAME}")
+            fetch(location, name, staging / name)
+        (staging / DESCRIPTION_NAME).write_bytes(text)
+        os.rename(staging, folder)
+    except OSError as error:
+        # Another process may have been faster.
+        if not folder.is_dir():
+            raise BundleInvalid(f"{folder}: cannot be written ({error.strerror}); free some space there") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+def fetch(location: str, name: str, target: Path | None = None) -> bytes:
+    """Read a file of a bundle, or copy it to `target`.
+
+    Raises: BundleInvalid.
+    """
+    place = storage.join(location, name)
+    try:
+        if target is None:
+            return storage.read_bytes(place)
+        storage.copy(place, str(target))
+    except FileNotFoundError:
+        if name == DESCRIPTION_NAME:
+            reason = f"is not a bundle (no {name}); make one with `fusionray export`"
+        else:
+            reason = f"{DESCRIPTION_NAME} lists {name}, but it is missing; copy or export it again"
+        raise BundleInvalid(f"{location}: {reason}") from None
+    except OSError as error:
+        raise BundleInvalid(f"{place}: cannot be read ({' '.join(str(error).split())}); check the storage") from None
+    return b""
+
+
+def upload_bundle(bundle: Bundle, location: str) -> None:
+    """Write a bundle to a URI, its description last; an older bundle there is replaced.
+
+    While it is replaced there is no bundle there, but never a mixture of both.
+
+    Raises: BundleInvalid if something else lies there; OSError.
+    """
+    present = storage.list_folder(location)
+    if present and DESCRIPTION_NAME not in present:
+        raise BundleInvalid(f"{location}: has content that is not a bundle, and is left alone; choose another folder")
+    for name in (DESCRIPTION_NAME, *sorted(present.keys() - {DESCRIPTION_NAME})):
+        if name in present:
+            storage.delete(storage.join(location, name))
+    for name in (*sorted(bundle.description.files), DESCRIPTION_NAME):
+        storage.copy(str(bundle.folder / name), storage.join(location, name))
