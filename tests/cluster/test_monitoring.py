@@ -156,7 +156,7 @@ def check_queries(prometheus: Prometheus, started: float) -> None:
 
 
 @needs_prometheus
-@pytest.mark.slow(seconds=110)
+@pytest.mark.slow(seconds=95)
 @pytest.mark.starts_ray
 @pytest.mark.timeout(600)
 def test_a_cluster_that_trains_searches_and_serves_has_every_series(tmp_path: Path) -> None:

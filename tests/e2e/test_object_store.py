@@ -24,7 +24,6 @@ from tests.support.tiny_run import CHECKPOINT_IMAGES, LOG_IMAGES, NAME, read_ste
 
 SHARDS, RUNS, BUNDLE = (f"s3://{BUCKET}/{name}" for name in ("shards", "runs", "bundle"))
 IMAGES = 400
-pytestmark = [pytest.mark.starts_ray, pytest.mark.slow(seconds=130), pytest.mark.timeout(500)]
 
 
 @pytest.fixture
@@ -52,6 +51,9 @@ def test_an_upload_that_fails_is_tried_again(store: dict[str, str]) -> None:
     assert storage.read_bytes(f"s3://{BUCKET}/lost") == b"found"
 
 
+@pytest.mark.starts_ray
+@pytest.mark.slow(seconds=160)
+@pytest.mark.timeout(500)
 def test_every_stage_reads_and_writes_an_object_store(store: dict[str, str], tmp_path: Path, ray_folder: str) -> None:
     # Ray's workers find the store by the variables of the process that starts Ray.
     prepared = (

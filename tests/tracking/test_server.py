@@ -101,7 +101,7 @@ def write_run(uri: str, number: int) -> str:
     return run
 
 
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=40)
 @pytest.mark.timeout(400)
 def test_many_runs_write_at_one_moment_and_nothing_is_lost(tmp_path: Path) -> None:
     with postgres() as store, mlflow_server(store, tmp_path) as uri:
