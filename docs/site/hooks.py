@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from fusionray.commands.parser import Parser
 
 ROOT = Path(__file__).resolve().parents[2]
-# As wide as a block of code.
-os.environ["COLUMNS"] = "110"
+# What argparse reads: as wide as a block of code.
+WIDTH = {"COLUMNS": "110"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -47,8 +47,10 @@ def describe_commands() -> Iterator[str]:
 
     yield "# Commands\n"
     yield "What `fusionray VERB --help` prints.\n"
-    for name, parser in list_verbs(build_parser()):
-        yield f"## fusionray {name}\n\n```text\n{parser.format_help().rstrip()}\n```\n"
+    with patch.dict(os.environ, WIDTH):
+        helps = {name: parser.format_help().rstrip() for name, parser in list_verbs(build_parser())}
+    for name, text in helps.items():
+        yield f"## fusionray {name}\n\n```text\n{text}\n```\n"
 
 
 def list_verbs(parser: Parser, before: str = "") -> Iterator[tuple[str, Parser]]:

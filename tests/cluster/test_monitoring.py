@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cluster.monitoring.make_dashboards import build_all
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.serving.auth.key_file import add_key
+from fusionray.serving.http.metrics_page import FAMILIES
 from tests.cluster.monitoring import (
     CONFIGS,
     MONITORING,
@@ -101,6 +102,11 @@ def test_queries_of_dashboards_can_be_parsed(tmp_path: Path) -> None:
     (tmp_path / "queries.yaml").write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
     checked = run("promtool", "check", "rules", "--lint=none", "queries.yaml", folder=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_page_of_a_service_has_what_rules_and_dashboards_ask_for() -> None:
+    wanted = {name for name in find_series() if not name.startswith("DCGM_") and name != "up"}
+    assert {name for name in wanted if not name.startswith(FAMILIES)} == set()
 
 
 def start_service(folder: Path, nodes: LocalNodes) -> tuple[str, str]:

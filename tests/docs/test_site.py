@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from docs.site.hooks import build_document, list_fields, list_parameters, write_references
 from tests.support.child_python import ROOT
 
@@ -37,14 +35,16 @@ def test_references_are_read_off_the_code() -> None:
     assert "## POST /v1/stylize/jobs" in pages["reference/http.md"]
 
 
-@pytest.mark.parametrize("path", build_document()["paths"])
-def test_each_route_and_field_and_answer_says_what_it_is(path: str) -> None:
+def test_each_route_and_field_and_answer_says_what_it_is() -> None:
     document = build_document()
-    for route in document["paths"][path].values():
-        # FastAPI makes a title of the name of the function where none is given.
-        assert " " in route["summary"]
-        fields = [*list_parameters(route), *list_fields(document, route)]
-        assert [name for name, _, _, meaning in fields if not meaning] == []
-        made = [answer["description"] for status, answer in route["responses"].items() if status[0] == "2"]
-        assert made
-        assert "Successful Response" not in made
+    silent = []
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            fields = [*list_parameters(route), *list_fields(document, route)]
+            silent += [f"{method} {path}: {name}" for name, _, _, meaning in fields if not meaning]
+            made = [answer["description"] for status, answer in route["responses"].items() if status[0] == "2"]
+            # FastAPI makes a title of the name of the function where none is given, and calls an answer successful.
+            if " " not in route["summary"] or not made or "Successful Response" in made:
+                silent.append(f"{method} {path}")
+    assert len(document["paths"]) > 20
+    assert silent == []

@@ -14,8 +14,9 @@ from PIL import Image
 
 from fusionray.data.pairs import EncodedCrop
 from fusionray.data.person_labels import write_labels
-from fusionray.data.shards import Manifest, ShardInfo, Split, SplitInfo, build_face_row, write_manifest, write_shard
+from fusionray.data.shards import Manifest, ShardInfo, Split, build_face_row, write_manifest, write_shard
 from fusionray.data.synthetic import sample_attributes, sample_identities
+from tests.support.tiny_manifest import build_manifest
 
 SIZE = 16
 LANDMARKS_52 = np.array([[5, 6], [10.5, 6], [8, 9], [6, 12], [10, 12.25]], np.float32)
@@ -90,22 +91,7 @@ def write_tiny_shards(
             for number in range(pictures)
         ]
         infos.append(write_shard(str(folder), f"shard-{index:05d}.parquet", split, rows))
-    manifest = Manifest(
-        template="arcface_128",
-        size=size,
-        image_format="png",
-        seed=0,
-        input="tests",
-        fingerprint="0" * 64,
-        code_version="test",
-        synthetic=synthetic,
-        num_images=sum(counts.values()) * pictures,
-        num_identities=sum(counts.values()),
-        splits={split: SplitInfo(rows=count * pictures, identities=count) for split, count in counts.items()},
-        shards=infos,
-        num_dropped=0,
-        dropped={},
-    )
+    manifest = build_manifest(infos, size, synthetic=synthetic)
     write_labels(str(folder), map(name_person, range(people)))
     write_manifest(str(folder), manifest)
     return manifest

@@ -12,7 +12,7 @@ from fusionray.bundle.bundle import Bundle
 from fusionray.checkpoint.info import CheckpointInfo
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.config import validate
-from fusionray.data.shards import Manifest, ShardInfo, Split, SplitInfo, build_picture_row, write_manifest, write_shard
+from fusionray.data.shards import Manifest, ShardInfo, Split, build_picture_row, write_manifest, write_shard
 from fusionray.data.synthetic.pictures import draw_contents, draw_style
 from fusionray.export.export import ExportConfig, export
 from fusionray.faces.decode import encode_image
@@ -23,6 +23,7 @@ from fusionray.recipes.style_transfer.recipe import StylePairs
 from fusionray.training.config import TrainConfig
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.state import state_tensors
+from tests.support.tiny_manifest import build_manifest
 
 SIZE = 32
 ENCODER = {"channels": [6, 8, 10, 12], "embedding_length": 8}
@@ -105,7 +106,6 @@ def write_style_bundle(folder: Path) -> Bundle:
 
 def write_picture_shards(folder: Path, count: int, size: int = SIZE) -> Manifest:
     """Write `count` contents and as many styles to each split."""
-    splits: dict[str, SplitInfo] = {}
     shards: list[ShardInfo] = []
     names: tuple[Split, ...] = ("train", "validation", "test")
     for seed, split in enumerate(names):
@@ -113,23 +113,6 @@ def write_picture_shards(folder: Path, count: int, size: int = SIZE) -> Manifest
         pictures |= {f"styles/{seed}-{n:03d}": draw_style(seed, n, size) for n in range(count)}
         rows = [build_picture_row(encode_image(p, "png"), name, size, size) for name, p in pictures.items()]
         shards.append(write_shard(str(folder), f"shard-{split}-00000.parquet", split, rows))
-        splits[split] = SplitInfo(rows=len(rows), identities=len(rows))
-    manifest = Manifest(
-        task="pictures",
-        template="",
-        size=size,
-        image_format="png",
-        seed=0,
-        input="tests",
-        fingerprint="tests",
-        code_version="tests",
-        synthetic=False,
-        num_images=6 * count,
-        num_identities=6 * count,
-        splits=splits,
-        shards=shards,
-        num_dropped=0,
-        dropped={},
-    )
+    manifest = build_manifest(shards, size, task="pictures", template="")
     write_manifest(str(folder), manifest)
     return manifest

@@ -14,7 +14,7 @@ from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.crop import FaceCropper
 from fusionray.data.prepare.synthetic_input import parse_synthetic
-from fusionray.data.shards import Manifest, Split, SplitInfo, write_manifest, write_shard
+from fusionray.data.shards import Manifest, Split, write_manifest, write_shard
 from fusionray.faces.align import load_template
 from fusionray.faces.face import Face, Image
 from fusionray.nets.fusion import FusionNetwork
@@ -24,6 +24,7 @@ from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.attributes import AttributesRecipe, AttributesRecipeConfig
 from fusionray.training.config import DataConfig, RunConfig, TrainConfig
 from tests.support.tiny_fusion import ENCODER, SIZE, build_config
+from tests.support.tiny_manifest import build_manifest
 
 TEMPLATE = "arcface_128"
 PEOPLE: dict[Split, int] = {"train": 2, "validation": 4, "test": 6}
@@ -52,22 +53,7 @@ def write_world(folder: Path, *, pictures: int = 4, photographs: bool = False, s
     for split, people in PEOPLE.items():
         chosen, rows = rows[: people * pictures], rows[people * pictures :]
         infos.append(write_shard(str(folder), f"shard-{split}.parquet", split, chosen))
-    manifest = Manifest(
-        template=TEMPLATE,
-        size=size,
-        image_format="png",
-        seed=0,
-        input="tests",
-        fingerprint="0" * 64,
-        code_version="test",
-        synthetic=not photographs,
-        num_images=sum(info.rows for info in infos),
-        num_identities=sum(info.identities for info in infos),
-        splits={info.split: SplitInfo(rows=info.rows, identities=info.identities) for info in infos},
-        shards=infos,
-        num_dropped=0,
-        dropped={},
-    )
+    manifest = build_manifest(infos, size, template=TEMPLATE, synthetic=not photographs)
     write_manifest(str(folder), manifest)
     return manifest
 

@@ -53,8 +53,10 @@ def read_file(folder: str, name: str, needs: Sequence[Need]) -> None:
                 # Of a file that is too short, the rest is not what was saved.
                 ask_again(filesystem, partial(fill, file, first, data))
                 for need in together:
-                    # A copy, since a part may begin at a byte at which its type cannot.
-                    part = data[need.start - first : need.stop - first].copy()
+                    part = data[need.start - first : need.stop - first]
+                    if (need.start - first) % DTYPES[need.entry.dtype].itemsize:
+                        # Its type cannot begin at this byte.
+                        part = part.copy()
                     if hashlib.sha256(part.data).hexdigest() != need.part.sha256:
                         raise damaged(folder, name, "does not hold what was saved (SHA-256 differs)")
                     values = torch.from_numpy(part).view(DTYPES[need.entry.dtype]).view(need.part.sizes)

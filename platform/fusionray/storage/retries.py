@@ -19,14 +19,16 @@ def ask_again(filesystem: fs.FileSystem, ask: Callable[[], Value]) -> Value:
     Arrow asks again by itself where it understands a refusal. But it reads into memory of the wanted length, and where
     the text of a refusal is longer than what is wanted, it takes that for a fault of its own.
 
-    Raises: OSError of the last try; FileNotFoundError at once.
+    What has a number of the operating system is no refusal of a store: a file that is missing, a disk that is full.
+
+    Raises: OSError of the last try, or at once if it has such a number.
     """
     tries = 1 if isinstance(filesystem, fs.LocalFileSystem) else TRIES
     for number in range(1, tries):
         try:
             return ask()
-        except FileNotFoundError:
-            raise
-        except OSError:
+        except OSError as error:
+            if error.errno is not None:
+                raise
             time.sleep(PAUSE_SECONDS * 2**number)
     return ask()

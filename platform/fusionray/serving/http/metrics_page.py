@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import ray
 
-# Series of this service, of Ray Serve, and of the load of the GPUs.
-FAMILIES = ("ray_fusionray_", "ray_serve_", "ray_node_gpus_utilization", "ray_node_gram_")
+# Series of this service, of Ray Serve, and of the load of the nodes and their GPUs.
+FAMILIES = ("ray_fusionray_", "ray_serve_", "ray_node_")
 TIMEOUT_SECONDS = 3.0
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
