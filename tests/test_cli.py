@@ -83,7 +83,7 @@ def test_help_lists_the_verbs_in_the_order_of_the_path_one_line_each(capsys: pyt
     text = help_of("", capsys)
     places = [text.index(f"\n    {verb} ") for verb in ("prepare", "train", "tune", "evaluate", "export", "serve")]
     assert places == sorted(places)
-    assert len(VERBS) == 27
+    assert len(VERBS) == 28
     listed = text.split("VERB [OPTION]\n")[1].split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in listed] == [verb for verb in VERBS if " " not in verb]
 

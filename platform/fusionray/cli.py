@@ -16,6 +16,7 @@ from fusionray.commands.doctor import add_doctor
 from fusionray.commands.learning import add_evaluate, add_prepare, add_train, add_tune
 from fusionray.commands.parser import Parser
 from fusionray.commands.pictures import add_fuse, add_verify
+from fusionray.commands.planning import add_plan
 from fusionray.commands.service import add_keys, add_serve
 from fusionray.commands.styles import add_stylize
 from fusionray.commands.videos import add_fuse_video
@@ -41,6 +42,7 @@ VERBS = (
     add_verify,
     add_audit,
     add_bench,
+    add_plan,
     add_doctor,
     add_completion,
 )

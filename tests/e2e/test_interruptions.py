@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 import torch
 
 from fusionray.checkpoint.info import read_info
 from fusionray.checkpoint.reader import load_tensors
+from fusionray.cli import main
 from fusionray.data.shards import read_manifest
 from fusionray.hardware.processes import find_processes
 from fusionray.training.faults.preemption import EXIT_STATUS
@@ -81,6 +84,17 @@ def test_an_interrupted_run_is_bit_for_bit_the_uninterrupted_one(
     assert found.keys() == wanted.keys()
     # Networks, averages, optimisers: data order, augmentation and rates were those of a run without a break.
     assert [name for name, value in wanted.items() if not torch.equal(value, found[name])] == []
+
+
+def test_a_plan_starts_from_what_the_run_measured(uninterrupted: FusionRun, tmp_path: Path) -> None:
+    newest = uninterrupted.newest()
+    timing = read_info(str(newest)).timing
+    assert timing["time_step_ms"] > 0
+    assert 0 < timing["save_stall_seconds"] < timing["save_seconds"]
+    assert main(["plan", str(newest.parent), "--output", str(tmp_path), "workers=[1,8]", "simulation.failures=20"]) == 0
+    figures = json.loads((tmp_path / "figures.json").read_text())["figures"]
+    alone = figures["images_per_second_1"]["value"]
+    assert 4 * alone < figures["images_per_second_8"]["value"] <= 8 * alone
 
 
 def test_a_run_replaces_damaged_checkpoints_and_rows(

@@ -43,6 +43,10 @@ class CheckpointInfo(Section):
     images_seen: int = Field(ge=0)
     seconds: float = Field(description="training time so far, without start-up")
     metrics: dict[str, float]
+    timing: dict[str, float] = Field(
+        default_factory=dict,
+        description="what steps and saves took lately on rank 0 (StepTimes.metrics()); `fusionray plan` reads it",
+    )
     counters: dict[str, int] = Field(default_factory=dict, description="Engine.counters()")
     position: dict[str, Any] | None = Field(None, description="position in the data, as its reader wrote it")
     num_ranks: int = Field(1, description="processes that wrote it; any number may read it")
@@ -60,7 +64,7 @@ class CheckpointInfo(Section):
         kept = {name: value for name, value in tree.items() if name not in EARLIER_METADATA}
         return {**kept, "metadata": {**found, **kept.get("metadata", {})}}
 
-    @field_validator("metrics")
+    @field_validator("metrics", "timing")
     @classmethod
     def keep_finite(cls, metrics: dict[str, float]) -> dict[str, float]:
         """Leave out what JSON has no number for: the loss of a skipped step must not make a checkpoint unreadable."""

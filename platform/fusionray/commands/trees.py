@@ -57,6 +57,12 @@ def load_serve() -> type[Section]:
     return load_service_section()
 
 
+def load_plan() -> type[Section]:
+    from fusionray.planning.config import PlanConfig
+
+    return PlanConfig
+
+
 def load_bench_start() -> type[Section]:
     from fusionray.benchmarks.cold_start import StartBenchConfig
 
@@ -96,6 +102,7 @@ TREES: Mapping[str, Callable[[], type[Section]]] = {
     "import": load_import,
     "compile": load_compile,
     "serve": load_serve,
+    "plan": load_plan,
     "bench start": load_bench_start,
     "bench faces": load_bench_faces,
     "bench train": load_bench_train,

@@ -202,3 +202,22 @@ def test_on_a_gpu_the_parts_sum_to_the_time_line_of_the_device() -> None:
     assert sum(summary.seconds.values()) == pytest.approx(summary.step_seconds)
     assert summary.overlapped["communication"] > 0
     assert summary.memory_gib > 0
+
+
+def test_the_spread_is_that_of_the_own_work_and_rare_long_steps_are_no_noise(
+    timer: StepTimer, clock: HandClock
+) -> None:
+    for number in range(64):
+        with timer.part("data_wait"):
+            clock.move(number % 7)
+        with timer.part("backward"):
+            # Half of the steps are a tenth longer; each sixteenth has a penalty besides.
+            clock.move(1.0 + 0.1 * (number % 2) + 5.0 * (number % 16 == 15))
+        with timer.part("communication"):
+            clock.move(number % 3)
+        timer.end_step(8)
+    assert timer.take().own_spread == pytest.approx(0.1 / 1.349 / 1.05, rel=0.05)
+    with timer.part("forward"):
+        clock.move(1.0)
+    timer.end_step(8)
+    assert timer.take().own_spread == 0

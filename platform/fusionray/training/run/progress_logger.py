@@ -26,7 +26,7 @@ SHOW_SECONDS = 0.5
 class ProgressLogger:
     """Log the progress of one rank; all ranks must call it at the same points, and rank 0 writes the curves.
 
-    `metrics`: the newest value of each metric; checkpoints store them.
+    `metrics`: the newest value of each metric; `timing`: what steps and saves took lately. Checkpoints store both.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class ProgressLogger:
         self.damage = damage
         self.progress = progress
         self.metrics: dict[str, float] = {}
+        self.timing: dict[str, float] = {}
         self.shown = 0.0
         self.warned: set[str] = set()
         self.logged = False
@@ -127,6 +128,7 @@ class ProgressLogger:
         if times is not None:
             found["images_per_second"] = times.images_per_second * engine.num_ranks
             extra |= times.metrics()
+            self.timing |= {**times.metrics(), "num_workers": engine.num_ranks, "global_batch": engine.global_batch}
             # The first entry includes the start of readers and kernels, so its times are not typical.
             if self.logged:
                 self.warn_once("step_times", times.warning(self.config))

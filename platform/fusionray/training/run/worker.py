@@ -149,6 +149,7 @@ class Worker:
         self.started = time.monotonic()
         # `images_seen` of the newest checkpoint; -1 while there is none.
         self.saved = -1
+        self.save_began = self.started
         self.position = DataPosition()
         self.decoder = CropDecoder(config.data.size, config.data.decode_threads or engine.profile.decode_threads)
         decoded = config.data.decode == "nodes"
@@ -353,6 +354,7 @@ class Worker:
             images_seen=self.engine.images_seen,
             seconds=self.elapsed_seconds(),
             metrics=metrics,
+            timing=self.logger.timing,
             counters=counters(self.engine),
             position=self.position.model_dump(mode="json"),
             metadata=self.config.family.describe(self.engine.recipe),
@@ -360,7 +362,9 @@ class Worker:
         self.wait_for_save()
         # Who resumes from this checkpoint does not log again what was logged before it.
         self.logger.flush()
+        self.save_began = time.monotonic()
         self.writer.begin(state_tensors(self.engine), info)
+        self.logger.timing["save_stall_seconds"] = time.monotonic() - self.save_began
         self.saved = self.engine.images_seen
         ray.train.report({"images_seen": self.engine.images_seen, **metrics})
 
@@ -373,6 +377,7 @@ class Worker:
         try:
             if self.writer.wait() is not None:
                 metrics.count_checkpoint()
+                self.logger.timing["save_seconds"] = time.monotonic() - self.save_began
         except CheckpointFailed:
             metrics.count_checkpoint(failed=True)
             raise

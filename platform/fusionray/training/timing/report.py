@@ -20,7 +20,8 @@ class StepTimes:
     """Means per step since the last summary.
 
     `seconds`: of each part and of `other`; they sum to `step_seconds`. `overlapped`: of spans that overlap with the
-    parts and are in none of them. `memory_gib`: peak so far, of the device, or of the process on a CPU.
+    parts and are in none of them. `memory_gib`: peak so far, of the device, or of the process on a CPU. `own_spread`:
+    standard deviation of what this rank itself takes for a step, without waiting for data and others, over its median.
     """
 
     num_steps: int
@@ -29,6 +30,7 @@ class StepTimes:
     overlapped: dict[str, float]
     images_per_second: float
     memory_gib: float
+    own_spread: float = 0.0
 
     @property
     def shares(self) -> dict[str, float]:
@@ -55,6 +57,7 @@ class StepTimes:
             "time_step_ms": 1e3 * self.step_seconds,
             "images_per_second": self.images_per_second,
             "device_memory_gib": self.memory_gib,
+            "own_spread": self.own_spread,
         }
 
     def warning(self, config: TrainConfig) -> str | None:

@@ -8,9 +8,10 @@ never waits for it. There, `data_wait` is the time in which the device is idle f
 from __future__ import annotations
 
 import contextlib
+import statistics
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,10 @@ from fusionray.training.timing.report import OTHER, PARTS, StepTimes
 
 # Time that belongs to no step.
 PAUSED = "paused"
+# Parts in which a rank waits for others: for data, or for the slowest rank.
+WAITING = (PAUSED, "data_wait", "communication")
+# Of a normal distribution, the distance between the quartiles in standard deviations.
+QUARTILES_APART = 1.349
 GIB = 2**30
 
 
@@ -81,6 +86,7 @@ class StepTimer:
         self.overlapped: dict[str, float] = {}
         self.images = 0
         self.num_steps = 0
+        self.own_seconds: list[float] = []
 
     def part(self, name: str) -> Span:
         """Count the time of the block as `name`, one of PARTS."""
@@ -157,8 +163,11 @@ class StepTimer:
         """Add the times of an ended step to the totals."""
         origin = step.cuts[0][0]
         times = [self.clock.between(origin, moment) for moment, _ in step.cuts]
+        own = 0.0
         for index, (_, name) in enumerate(step.cuts[:-1]):
             self.seconds[name] += times[index + 1] - times[index]
+            own += 0.0 if name in WAITING else times[index + 1] - times[index]
+        self.own_seconds.append(own)
         for name in {name for name, _, _ in step.spans}:
             spans = [
                 (self.clock.between(origin, start), self.clock.between(origin, stop))
@@ -192,9 +201,21 @@ class StepTimer:
             overlapped={name: value / count for name, value in self.overlapped.items()},
             images_per_second=self.images / max(1e-12, total * count),
             memory_gib=peak_memory_bytes(self.device) / GIB,
+            own_spread=measure_spread(self.own_seconds),
         )
         self.clear()
         return summary
+
+
+def measure_spread(values: Sequence[float]) -> float:
+    """Return the standard deviation over the median, from the quartiles; 0 for fewer than four values.
+
+    Rare long steps, such as those with a penalty, are no noise: all ranks take them at the same time.
+    """
+    if len(values) < 4:
+        return 0.0
+    low, middle, high = statistics.quantiles(values, n=4)
+    return (high - low) / QUARTILES_APART / max(1e-12, middle)
 
 
 def measure_union(spans: Iterable[tuple[float, float]]) -> float:

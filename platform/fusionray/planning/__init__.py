@@ -1,0 +1,1 @@
+"""`fusionray plan`: what a training and its service need on more machines, from what one machine measured."""
