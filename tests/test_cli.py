@@ -83,7 +83,7 @@ def test_help_lists_the_verbs_in_the_order_of_the_path_one_line_each(capsys: pyt
     text = help_of("", capsys)
     places = [text.index(f"\n    {verb} ") for verb in ("prepare", "train", "tune", "evaluate", "export", "serve")]
     assert places == sorted(places)
-    assert len(VERBS) == 28
+    assert len(VERBS) == 30
     listed = text.split("VERB [OPTION]\n")[1].split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in listed] == [verb for verb in VERBS if " " not in verb]
 
@@ -149,7 +149,7 @@ def test_help_imports_nothing_that_takes_long() -> None:
         ("keys ad x", "fusionray keys: unknown verb 'ad'; did you mean 'add'?"),
         ("zzz", "fusionray: unknown verb 'zzz'; choose from prepare, train"),
         ("", "fusionray: a verb is missing; choose from prepare, train"),
-        ("bench", "fusionray bench: a verb is missing; choose from start, faces, train, recovery, serve"),
+        ("bench", "fusionray bench: a verb is missing; choose from start, faces, data, train, recovery, serve"),
         ("train --presett x", "fusionray train: unknown argument --presett; did you mean '--preset'?"),
         ("fuse --settings", "fusionray: fuse has no --settings"),
         ("bench --settings", "such as `fusionray bench train --settings`"),

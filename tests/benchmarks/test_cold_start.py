@@ -106,7 +106,7 @@ def test_a_command_that_says_nothing_is_reported(tmp_path: Path) -> None:
 def test_one_round_measures_every_key(tmp_path: Path) -> None:
     result = bench_start(StartBenchConfig(output=str(tmp_path), rounds=1))
     figures = result.figures.figures
-    assert list(figures) == list(load_keys("start"))
+    assert list(figures) == [*load_keys("start"), *load_keys("machine")]
     assert result.figures.not_measured == {}
     assert all(0 < figure.value < 300 for figure in figures.values())
     assert figures["help_seconds"].value < figures["serve_first_answer_seconds"].value
@@ -114,6 +114,7 @@ def test_one_round_measures_every_key(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {
         "bundle-tiny-64",
         "figures.json",
+        "figures.png",
         "logs",
         "report.html",
         "report.md",

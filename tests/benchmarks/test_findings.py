@@ -54,7 +54,7 @@ def test_figures_are_written_with_the_reasons_of_those_that_are_missing(tmp_path
     write(tmp_path)
     tree = json.loads((tmp_path / "figures.json").read_text())
     assert tree["name"] == "bench-train"
-    scaling = MeasuredFigure(value=1.9, unit="x", goal=">= 1.85", goal_low=1.85, holds=True)
+    scaling = MeasuredFigure(value=1.9, unit="x", low=1.7, high=2.0, goal=">= 1.85", goal_low=1.85, holds=True)
     assert tree["figures"]["scaling_2"] == scaling.model_dump()
     assert tree["not_measured"] == {"gpu_busy": "no GPU"}
 

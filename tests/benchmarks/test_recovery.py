@@ -32,6 +32,7 @@ def test_a_killed_worker_is_measured_until_its_successors_have_made_a_step(tmp_p
     assert Figures.model_validate_json((tmp_path / "out" / "figures.json").read_bytes()) == result.figures
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "figures.json",
+        "figures.png",
         "report.html",
         "report.md",
         "shards",

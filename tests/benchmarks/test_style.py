@@ -36,7 +36,7 @@ def test_every_key_is_measured_on_small_pictures(tmp_path: Path, style_folder: P
     )
     result = bench_style(config)
     assert result.figures.not_measured == {}
-    assert set(result.figures.figures) == set(load_keys("style"))
+    assert set(result.figures.figures) == {*load_keys("style"), *load_keys("machine")}
     assert result.figures.figures["tiled_max_difference"].value < 1e-3
     assert result.figures.figures["tiled_max_difference_fast"].value < 1
     assert (tmp_path / "bench" / "report.html").exists()

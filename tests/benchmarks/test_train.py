@@ -28,6 +28,9 @@ from fusionray.benchmarks.train import main
 raise SystemExit(main(sys.argv[1:]))
 """
 
+# What every benchmark says of its machine.
+MACHINE = set(load_keys("machine"))
+
 
 @pytest.mark.slow(seconds=45)
 def test_every_key_is_measured_or_says_why_not(tmp_path: Path, ray_session: None) -> None:
@@ -35,18 +38,19 @@ def test_every_key_is_measured_or_says_why_not(tmp_path: Path, ray_session: None
     found, missing = result.figures.figures, result.figures.not_measured
     assert set(missing) == GPU_KEYS
     assert set(missing.values()) == {"no GPU"}
-    assert set(found) == set(load_keys("train")) - GPU_KEYS
+    assert set(found) - MACHINE == set(load_keys("train")) - GPU_KEYS
     for key, figure in found.items():
         # Shares of a tiny step may be nothing; ratios never are.
         assert figure.value > 0 or figure.unit == "share", key
     assert 0 < found["recompute_kept_ratio"].value < 1
     output = tmp_path / "out"
-    assert sorted(path.name for path in output.iterdir()) == ["figures.json", PAGE_NAME, TEXT_NAME, "shards"]
+    written = {"figures.json", "figures.png", PAGE_NAME, TEXT_NAME, "shards"}
+    assert {path.name for path in output.iterdir()} == written
     assert Figures.model_validate_json((output / "figures.json").read_text()) == result.figures
     report = (output / TEXT_NAME).read_text()
     for title in ("Ray Train loop, shards", "two workers, one thread each", "one worker, batches in memory"):
         assert f"| {title} |" in report
-    assert result.table.count("\n") == len(load_keys("train"))
+    assert result.table.count("\n") == len(load_keys("train")) + len(MACHINE)
 
 
 def test_the_engine_is_measured_where_ray_is_not_installed(tmp_path: Path) -> None:
@@ -56,13 +60,13 @@ def test_the_engine_is_measured_where_ray_is_not_installed(tmp_path: Path) -> No
     settings.append(f"keys={json.dumps(keys)}")
     run_python("-W", "error", "-c", WITHOUT_RAY, "--output", bench.output, *settings)
     figures = Figures.model_validate_json((tmp_path / "out" / "figures.json").read_text())
-    assert set(figures.figures) == {"vs_plain_recipe", "checkpoint_step_ratio", "recompute_memory_ratio"}
+    assert set(figures.figures) - MACHINE == {"vs_plain_recipe", "checkpoint_step_ratio", "recompute_memory_ratio"}
     assert figures.not_measured == {"gpu_busy": "no GPU", "loop_efficiency": "Ray is not installed"}
 
 
 def test_nothing_is_measured_after_the_limit(tmp_path: Path) -> None:
     result = bench_train(build_bench(tmp_path, seconds=1e-9, keys=["vs_plain_recipe", "scaling_2"]), engine_only=True)
-    assert result.figures.figures == {}
+    assert set(result.figures.figures) == MACHINE
     assert set(result.figures.not_measured) == {"vs_plain_recipe", "scaling_2"}
     assert "raise seconds" in result.figures.not_measured["scaling_2"]
 

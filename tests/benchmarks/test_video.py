@@ -48,7 +48,7 @@ def test_every_key_is_measured_on_a_small_film(tmp_path: Path) -> None:
     )
     result = bench_video(config)
     assert result.figures.not_measured == {}
-    assert set(result.figures.figures) == set(load_keys("video"))
+    assert set(result.figures.figures) == {*load_keys("video"), *load_keys("machine")}
     assert result.figures.figures["follow_recall"].value == 1
     assert result.figures.figures["reverted_frames_per_1000"].value == 0
     assert (tmp_path / "bench" / "report.html").exists()

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from typing import Literal
 
 import yaml
 
@@ -16,16 +17,21 @@ from fusionray.reporting.parts import Chart
 
 
 class BenchKey(Section):
-    """A row of the table: the part that measures it, its meaning, unit and goal."""
+    """A row of the table: the part that measures it, its meaning, unit and goal.
+
+    `kind`: hardware, what the machine can do; algorithm, what does not depend on its speed; system, what users get.
+    """
 
     part: str
+    kind: Literal["hardware", "algorithm", "system"] = "system"
     what: str
     unit: str
     goal: Goal | None = None
 
-    def compare_to_goal(self, value: float) -> MeasuredFigure:
-        """Compare a value with the goal."""
-        figure = MeasuredFigure(value=value, unit=self.unit)
+    def compare_to_goal(self, rounds: Sequence[float]) -> MeasuredFigure:
+        """Compare the median over the rounds with the goal."""
+        low, high = (min(rounds), max(rounds)) if len(rounds) > 1 else (None, None)
+        figure = MeasuredFigure(value=statistics.median(rounds), unit=self.unit, low=low, high=high)
         return self.goal.check(figure, {}) if self.goal else figure
 
 
@@ -57,11 +63,7 @@ class Findings:
 
     def figures(self, keys: Mapping[str, BenchKey]) -> dict[str, MeasuredFigure]:
         """Compare the medians over the rounds with the goals, in the order of the keys."""
-        return {
-            name: key.compare_to_goal(statistics.median(self.values[name]))
-            for name, key in keys.items()
-            if self.values.get(name)
-        }
+        return {name: key.compare_to_goal(self.values[name]) for name, key in keys.items() if self.values.get(name)}
 
 
 Row = tuple[str, str, str, str, str]

@@ -1,7 +1,7 @@
-"""`fusionray bench start|faces|train|recovery|serve|video|style`: the parsers of the benchmarks, and what runs them.
+"""`fusionray bench NAME`: one frame for all benchmarks, which `BENCHMARKS` lists.
 
-Each `add_...` registers a parser. Each `run_...` builds the configuration from the parsed options, runs one benchmark
-of `fusionray.benchmarks`, and prints its figures; the benchmark itself writes its report into `--output`.
+Each has a configuration and a function of it, which measures and writes its report into `--output`; the frame prints
+the figures, compares them with those of an earlier run, and logs them.
 """
 
 from __future__ import annotations
@@ -9,149 +9,167 @@ from __future__ import annotations
 import argparse
 import functools
 import signal
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from fusionray.commands.parser import Parser, Verbs, add_settings, add_verb, set_run
+from fusionray.commands.parser import Example, Parser, Verbs, add_settings, add_verb, set_run
 
 if TYPE_CHECKING:
-    from fusionray.benchmarks.results import BenchResult
+    from fusionray.config import Section
+
+LOADER_KEYS = "[loader_vs_pillow,loader_vs_best,loader_object_storage,data_wait_share]"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark: where its configuration and its function are, as `module:name` under `fusionray.benchmarks`.
+
+    `settings`: KEY=VALUE that it always has. `on_cluster`: it may run on a Ray cluster. `engine_only`: it has parts
+    that need no Ray.
+    """
+
+    name: str
+    sentence: str
+    section: str
+    function: str
+    example: Example
+    details: str = ""
+    settings: Sequence[str] = ()
+    on_cluster: bool = False
+    engine_only: bool = False
+
+    def load_section(self) -> type[Section]:
+        """Import the configuration's class."""
+        section: type[Section] = load(self.section)
+        return section
+
+
+BENCHMARKS = (
+    Benchmark(
+        "start",
+        "Time the help, the first step of a training and the first answer of a service.",
+        "cold_start:StartBenchConfig",
+        "cold_start:bench_start",
+        ("fusionray bench start --output runs/bench-start rounds=3", "three starts of each"),
+    ),
+    Benchmark(
+        "faces",
+        "Time the search for faces in pictures of 2 and 12 megapixels, and count the faces found.",
+        "face_search:FaceSearchConfig",
+        "face_search:bench_faces",
+        ("fusionray bench faces --output runs/bench-faces", "on one CPU thread"),
+    ),
+    Benchmark(
+        "data",
+        "Compare the stream of decoded batches with DataLoaders, and with an object store's delays.",
+        "setup:TrainBenchConfig",
+        "train:bench_train",
+        ("fusionray bench data --output runs/bench-data", "the keys of `bench train` that are about data"),
+        settings=(f"keys={LOADER_KEYS}",),
+        on_cluster=True,
+    ),
+    Benchmark(
+        "train",
+        "Compare the training engine with a bare loop, a DataLoader and a plain recipe.",
+        "setup:TrainBenchConfig",
+        "train:bench_train",
+        ("fusionray bench train --output runs/bench rounds=3 --compare old/figures.json", "and what has changed since"),
+        on_cluster=True,
+        engine_only=True,
+    ),
+    Benchmark(
+        "recovery",
+        "Kill workers of a run at random moments and time how soon it continues.",
+        "recovery:RecoveryBenchConfig",
+        "recovery:bench_recovery",
+        ("fusionray bench recovery --output runs/bench kills=3", "three kills"),
+        on_cluster=True,
+    ),
+    Benchmark(
+        "serve",
+        "Measure the service under load, and compare it with other servers.",
+        "serve.config:ServeBenchConfig",
+        "serve.run:bench_serve",
+        ("fusionray bench serve --output runs/bench 'parts=[throughput]' bundle=runs/mine/bundle", "one part of it"),
+        details="`make bench-competitors` installs the other servers.",
+    ),
+    Benchmark(
+        "video",
+        "Measure how fast films are fused, against plain ways, and how steady they are.",
+        "video.config:VideoBenchConfig",
+        "video.run:bench_video",
+        (
+            "fusionray bench video --output runs/bench-video bundle=runs/mine/bundle 'clips=[talk.mp4]'",
+            "a rendered film and a recorded one",
+        ),
+    ),
+    Benchmark(
+        "style",
+        "Measure how fast and in how much memory pictures of any size are stylized.",
+        "style.config:StyleBenchConfig",
+        "style.run:bench_style",
+        ("fusionray bench style --output runs/bench-style run=runs/style/first", "the network of a run"),
+    ),
+    Benchmark(
+        "large",
+        "Measure the tiles of a picture of 8K and of one that is 30,000 pixels wide.",
+        "style.config:StyleBenchConfig",
+        "style.run:bench_style",
+        ("fusionray bench large --output runs/bench-large 'huge=[30000,600]'", "a row of tiles of the largest width"),
+        settings=("parts=[tiles,growth]",),
+    ),
+)
+
+
+def load(place: str) -> Any:
+    """Import `module:name` of the benchmarks."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"fusionray.benchmarks.{module}"), name)
 
 
 def add_bench(verbs: Verbs) -> None:
-    """Register `bench` and its seven benchmarks as subcommands of `verbs`."""
+    """Register `bench` and its benchmarks as subcommands of `verbs`."""
     parser = add_verb(
         verbs,
         "bench",
-        "Measure starts, training, recovery, serving, videos, styles.",
-        arguments="{start,faces,train,recovery,serve,video,style} --output DIR ...",
+        "Measure data, training, serving and more on this machine.",
+        arguments=f"{{{','.join(each.name for each in BENCHMARKS)}}} --output DIR ...",
         examples=[("fusionray bench train --output runs/bench", "compare the training engine with plain loops")],
     )
     benchmarks = parser.add_verbs("bench", metavar="BENCH", title="benchmarks")
-    add_bench_start(benchmarks)
-    add_bench_faces(benchmarks)
-    add_bench_train(benchmarks)
-    add_bench_recovery(benchmarks)
-    add_bench_serve(benchmarks)
-    add_bench_video(benchmarks)
-    add_bench_style(benchmarks)
+    for benchmark in BENCHMARKS:
+        add_benchmark(benchmarks, benchmark)
 
 
-def add_bench_start(benchmarks: Verbs) -> None:
-    """Register `bench start`: the seconds from a command to its first result."""
+def add_benchmark(benchmarks: Verbs, benchmark: Benchmark) -> None:
+    """Register one benchmark."""
     parser = add_verb(
         benchmarks,
-        "start",
-        "Time the help, the first step of a training and the first answer of a service.",
+        benchmark.name,
+        benchmark.sentence,
         arguments="--output DIR [options] [KEY=VALUE ...]",
-        examples=[("fusionray bench start --output runs/bench-start rounds=3", "three starts of each")],
+        details=benchmark.details,
+        examples=[benchmark.example],
     )
     add_output_options(parser)
-    add_settings(parser, cluster=False)
-    set_run(parser, ending_cleanly(run_bench_start))
-
-
-def add_bench_faces(benchmarks: Verbs) -> None:
-    """Register `bench faces`: how fast faces are found in large pictures, and how many of them."""
-    parser = add_verb(
-        benchmarks,
-        "faces",
-        "Time the search for faces in pictures of 2 and 12 megapixels, and count the faces found.",
-        arguments="--output DIR [options] [KEY=VALUE ...]",
-        examples=[("fusionray bench faces --output runs/bench-faces", "on one CPU thread")],
-    )
-    add_output_options(parser)
-    add_settings(parser, cluster=False)
-    set_run(parser, ending_cleanly(run_bench_faces))
-
-
-def add_bench_train(benchmarks: Verbs) -> None:
-    """Register `bench train`: the throughput of the training engine and of simpler training loops."""
-    parser = add_verb(
-        benchmarks,
-        "train",
-        "Compare the training engine with a bare loop, a DataLoader and a plain recipe.",
-        arguments="--output DIR [options] [KEY=VALUE ...]",
-        examples=[
-            ("fusionray bench train --output runs/bench rounds=3", "every key of the table, three rounds"),
-            ("fusionray bench train --output runs/bench --engine-only", "without Ray"),
-        ],
-    )
-    add_output_options(parser)
-    parser.add_argument("--engine-only", action="store_true", help="skip the parts that need Ray")
-    add_settings(parser)
-    set_run(parser, ending_cleanly(run_bench_train))
-
-
-def add_bench_recovery(benchmarks: Verbs) -> None:
-    """Register `bench recovery`: the seconds that a run needs to continue after a worker was killed."""
-    parser = add_verb(
-        benchmarks,
-        "recovery",
-        "Kill workers of a run at random moments and time how soon it continues.",
-        arguments="--output DIR [options] [KEY=VALUE ...]",
-        examples=[("fusionray bench recovery --output runs/bench kills=3", "three kills")],
-    )
-    add_output_options(parser)
-    add_settings(parser)
-    set_run(parser, ending_cleanly(run_bench_recovery))
-
-
-def add_bench_serve(benchmarks: Verbs) -> None:
-    """Register `bench serve`: the service and other servers under load."""
-    parser = add_verb(
-        benchmarks,
-        "serve",
-        "Measure the service under load, and compare it with other servers.",
-        arguments="--output DIR [options] [KEY=VALUE ...]",
-        details="`make bench-competitors` installs the other servers.",
-        examples=[
-            ("fusionray bench serve --output runs/bench 'parts=[throughput]' bundle=runs/mine/bundle", "one part of it")
-        ],
-    )
-    add_output_options(parser)
-    add_settings(parser, cluster=False)
-    set_run(parser, ending_cleanly(run_bench_serve))
-
-
-def add_bench_video(benchmarks: Verbs) -> None:
-    """Register `bench video`: speed, memory and steadiness of fused films."""
-    parser = add_verb(
-        benchmarks,
-        "video",
-        "Measure how fast films are fused, against plain ways, and how steady they are.",
-        arguments="--output DIR [options] [KEY=VALUE ...]",
-        examples=[
-            (
-                "fusionray bench video --output runs/bench-video bundle=runs/mine/bundle 'clips=[talk.mp4]'",
-                "a rendered film and a recorded one",
-            )
-        ],
-    )
-    add_output_options(parser)
-    add_settings(parser, cluster=False)
-    set_run(parser, ending_cleanly(run_bench_video))
-
-
-def add_bench_style(benchmarks: Verbs) -> None:
-    """Register `bench style`: speed and memory of stylized pictures of any size."""
-    parser = add_verb(
-        benchmarks,
-        "style",
-        "Measure how fast and in how much memory pictures of any size are stylized.",
-        arguments="--output DIR [options] [KEY=VALUE ...]",
-        examples=[("fusionray bench style --output runs/bench-style run=runs/style/first", "the network of a run")],
-    )
-    add_output_options(parser)
-    add_settings(parser, cluster=False)
-    set_run(parser, ending_cleanly(run_bench_style))
+    if benchmark.engine_only:
+        parser.add_argument("--engine-only", action="store_true", help="skip the parts that need Ray")
+    add_settings(parser, cluster=benchmark.on_cluster)
+    set_run(parser, ending_cleanly(functools.partial(run_benchmark, benchmark)))
 
 
 def add_output_options(parser: Parser) -> None:
-    """Add `--output DIR`, which is required, and `--json`."""
+    """Add what the frame takes for every benchmark."""
     parser.add_argument(
-        "--output", metavar="DIR", required=True, help="folder of figures.json, report.html, report.md and charts"
+        "--output",
+        metavar="DIR",
+        required=True,
+        help="folder of figures.json, figures.png, report.html, report.md and charts",
     )
+    parser.add_argument("--compare", metavar="FILE", help="figures.json of an earlier run, to say what has changed")
+    parser.add_argument("--track", metavar="URI", help="MLflow store or server that also gets figures and report")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of the table")
 
 
@@ -169,99 +187,26 @@ def ending_cleanly(run: Callable[[argparse.Namespace], None]) -> Callable[[argpa
     return run_and_end
 
 
-def run_bench_start(options: argparse.Namespace) -> None:
-    """Run the benchmark of starts.
+def run_benchmark(benchmark: Benchmark, options: argparse.Namespace) -> None:
+    """Run a benchmark; compare, log and print its figures.
 
-    Raises: ConfigInvalid; the errors of `bench_start`.
+    Raises: ConfigInvalid; InputMissing for the file to compare with, before anything is measured; the errors of the
+        benchmark.
     """
-    from fusionray.benchmarks.cold_start import StartBenchConfig, bench_start
+    from fusionray.benchmarks.comparison import add_comparison, read_figures
     from fusionray.config import load_config
 
-    config = load_config(StartBenchConfig, file=options.config, overrides=overrides_with_output(options))
-    print_figures(bench_start(config), options)
+    former = None if options.compare is None else read_figures(options.compare)
+    overrides = [*benchmark.settings, *options.overrides, f"output={options.output}"]
+    config = load_config(benchmark.load_section(), file=options.config, overrides=overrides)
+    named: dict[str, Any] = {"address": options.address} if benchmark.on_cluster else {}
+    if benchmark.engine_only:
+        named["engine_only"] = options.engine_only
+    result = load(benchmark.function)(config, **named)
+    if former is not None:
+        result = add_comparison(result, former)
+    if options.track is not None:
+        from fusionray.benchmarks.tracking import track
 
-
-def run_bench_faces(options: argparse.Namespace) -> None:
-    """Run the benchmark of face detection.
-
-    Raises: ConfigInvalid; the errors of `bench_faces`.
-    """
-    from fusionray.benchmarks.face_search import FaceSearchConfig, bench_faces
-    from fusionray.config import load_config
-
-    config = load_config(FaceSearchConfig, file=options.config, overrides=overrides_with_output(options))
-    print_figures(bench_faces(config), options)
-
-
-def run_bench_train(options: argparse.Namespace) -> None:
-    """Run the benchmark of training; `--engine-only` leaves out the parts that need Ray.
-
-    Raises: ConfigInvalid; the errors of `bench_train`.
-    """
-    from fusionray.benchmarks.setup import TrainBenchConfig
-    from fusionray.benchmarks.train import bench_train
-    from fusionray.config import load_config
-
-    config = load_config(TrainBenchConfig, file=options.config, overrides=overrides_with_output(options))
-    print_figures(bench_train(config, address=options.address, engine_only=options.engine_only), options)
-
-
-def run_bench_recovery(options: argparse.Namespace) -> None:
-    """Run the benchmark of recovery.
-
-    Raises: ConfigInvalid; the errors of `bench_recovery`.
-    """
-    from fusionray.benchmarks.recovery import RecoveryBenchConfig, bench_recovery
-    from fusionray.config import load_config
-
-    config = load_config(RecoveryBenchConfig, file=options.config, overrides=overrides_with_output(options))
-    print_figures(bench_recovery(config, address=options.address), options)
-
-
-def run_bench_serve(options: argparse.Namespace) -> None:
-    """Run the benchmark of serving.
-
-    Raises: ConfigInvalid; the errors of `bench_serve`.
-    """
-    from fusionray.benchmarks.serve.config import ServeBenchConfig
-    from fusionray.benchmarks.serve.run import bench_serve
-    from fusionray.config import load_config
-
-    config = load_config(ServeBenchConfig, file=options.config, overrides=overrides_with_output(options))
-    print_figures(bench_serve(config), options)
-
-
-def run_bench_video(options: argparse.Namespace) -> None:
-    """Run the benchmark of videos.
-
-    Raises: ConfigInvalid; the errors of `bench_video`.
-    """
-    from fusionray.benchmarks.video.config import VideoBenchConfig
-    from fusionray.benchmarks.video.run import bench_video
-    from fusionray.config import load_config
-
-    config = load_config(VideoBenchConfig, file=options.config, overrides=overrides_with_output(options))
-    print_figures(bench_video(config), options)
-
-
-def run_bench_style(options: argparse.Namespace) -> None:
-    """Run the benchmark of style transfer.
-
-    Raises: ConfigInvalid; the errors of `bench_style`.
-    """
-    from fusionray.benchmarks.style.config import StyleBenchConfig
-    from fusionray.benchmarks.style.run import bench_style
-    from fusionray.config import load_config
-
-    config = load_config(StyleBenchConfig, file=options.config, overrides=overrides_with_output(options))
-    print_figures(bench_style(config), options)
-
-
-def overrides_with_output(options: argparse.Namespace) -> list[str]:
-    """Return the KEY=VALUE overrides of the command line, with `output=DIR` last, so that `--output` wins."""
-    return [*options.overrides, f"output={options.output}"]
-
-
-def print_figures(result: BenchResult, options: argparse.Namespace) -> None:
-    """Print the figures to stdout, as a table or, with `--json`, as the content of figures.json."""
+        track(result, options.track, config)
     print(result.figures.model_dump_json(indent=1) if options.json else result.table)

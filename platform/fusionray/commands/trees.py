@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from fusionray.commands.bench import BENCHMARKS
+
 if TYPE_CHECKING:
     from fusionray.config import Section
 
@@ -63,36 +65,6 @@ def load_plan() -> type[Section]:
     return PlanConfig
 
 
-def load_bench_start() -> type[Section]:
-    from fusionray.benchmarks.cold_start import StartBenchConfig
-
-    return StartBenchConfig
-
-
-def load_bench_faces() -> type[Section]:
-    from fusionray.benchmarks.face_search import FaceSearchConfig
-
-    return FaceSearchConfig
-
-
-def load_bench_train() -> type[Section]:
-    from fusionray.benchmarks.setup import TrainBenchConfig
-
-    return TrainBenchConfig
-
-
-def load_bench_recovery() -> type[Section]:
-    from fusionray.benchmarks.recovery import RecoveryBenchConfig
-
-    return RecoveryBenchConfig
-
-
-def load_bench_serve() -> type[Section]:
-    from fusionray.benchmarks.serve.config import ServeBenchConfig
-
-    return ServeBenchConfig
-
-
 TREES: Mapping[str, Callable[[], type[Section]]] = {
     "prepare": load_prepare,
     "train": load_train,
@@ -103,9 +75,5 @@ TREES: Mapping[str, Callable[[], type[Section]]] = {
     "compile": load_compile,
     "serve": load_serve,
     "plan": load_plan,
-    "bench start": load_bench_start,
-    "bench faces": load_bench_faces,
-    "bench train": load_bench_train,
-    "bench recovery": load_bench_recovery,
-    "bench serve": load_bench_serve,
+    **{f"bench {each.name}": each.load_section for each in BENCHMARKS},
 }

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fusionray import __version__
 from fusionray.config import Section
-from fusionray.hardware.device import find_gpu
+from fusionray.hardware.device import describe_cpu, find_gpu
 from fusionray.storage import filesystem as storage
 
 FIGURES_NAME = "figures.json"
@@ -21,8 +21,8 @@ FIGURES_NAME = "figures.json"
 class MeasuredFigure(Section):
     """One measured value; `goal` is its goal in words, `holds` whether the value reaches it (null without a goal).
 
-    `low` and `high` are the ends of the 95 % confidence interval; null if there is none. `goal_low` and `goal_high`
-    are the bounds of the goal.
+    `low` and `high` are the ends of the 95 % confidence interval, of a benchmark the lowest and the highest round; null
+    if there is none. `goal_low` and `goal_high` are the bounds of the goal.
     """
 
     value: float
@@ -73,9 +73,10 @@ def describe_machine() -> str:
     """Describe the machine, and the versions of Python and torch, in one line."""
     gpu = find_gpu()
     device = gpu.name if gpu else "no GPU"
-    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    cores = f"{len(os.sched_getaffinity(0))} cores of {describe_cpu().model}"
     versions = f"Python {platform.python_version()}, torch {version('torch')}"
-    return f"{platform.machine()}, {cores} cores, {device}, {versions}"
+    return f"{platform.machine()}, {cores}, {memory:.0f} GiB, {device}, {versions}"
 
 
 def write_figures(
