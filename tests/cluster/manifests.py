@@ -13,6 +13,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from cloudcoil.models.prometheus_operator import v1 as prometheus_operator
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERAY = ROOT / "cluster" / "kuberay"
@@ -72,6 +73,24 @@ def check_custom(found: Object) -> None:
     """
     # Not `jsonschema.validate`, which would first check the schema itself, a megabyte, each time.
     jsonschema.Draft202012Validator(load_definition(found["kind"])).validate(found)
+
+
+def check_monitoring(found: Object) -> None:
+    """Check an object of the Prometheus Operator by its models; an unknown field is an error.
+
+    Raises: pydantic.ValidationError, AssertionError naming the fields that the models do not have.
+    """
+    model = getattr(prometheus_operator, found["kind"])
+    known = model.model_validate(found).model_dump(by_alias=True, exclude_unset=True, mode="json")
+    unknown = find_keys(found["spec"]) - find_keys(known["spec"])
+    assert not unknown, f"{found['kind']} has no {', '.join(sorted(unknown))}"
+
+
+def find_keys(found: Any) -> set[str]:
+    """Find all keys of an object and of its parts."""
+    if isinstance(found, dict):
+        return {*found, *(key for part in found.values() for key in find_keys(part))}
+    return {key for part in found for key in find_keys(part)} if isinstance(found, list) else set()
 
 
 def find_pods(found: Any) -> Iterator[Object]:

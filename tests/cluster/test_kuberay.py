@@ -16,6 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from cluster.monitoring.make_prometheus_rule import build as build_rule
 from fusionray.cli import parse
 from fusionray.serving.config import ServeConfig
 from tests.cluster.manifests import (
@@ -25,6 +26,7 @@ from tests.cluster.manifests import (
     build,
     check,
     check_custom,
+    check_monitoring,
     find_pods,
     find_values,
     needs_definitions,
@@ -39,8 +41,9 @@ SETS = {
     "cpu-demo": ("overlays/cpu-demo", ()),
     "single-gpu": ("overlays/single-gpu", ()),
     "multi-node-ib": ("overlays/multi-node-ib", ()),
-    "gradual": ("overlays/single-gpu", ("incremental-upgrade",)),
-    "redis": ("overlays/multi-node-ib", ("redis",)),
+    "gradual": ("overlays/single-gpu", ("components/incremental-upgrade",)),
+    "redis": ("overlays/multi-node-ib", ("components/redis",)),
+    "monitoring": ("overlays/single-gpu", ("../monitoring",)),
     "jobs": ("jobs", ()),
 }
 IMAGE_ROOT = "/opt/fusionray/"
@@ -48,15 +51,15 @@ IMAGE_ROOT = "/opt/fusionray/"
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Object]]:
-    copied = tmp_path_factory.mktemp("kuberay") / "kuberay"
-    shutil.copytree(KUBERAY, copied)
+    shutil.copytree(KUBERAY.parent, tmp_path_factory.mktemp("built") / "cluster", dirs_exist_ok=True)
+    copied = tmp_path_factory.getbasetemp() / "built0" / "cluster" / "kuberay"
     found = {}
     for name, (overlay, components) in SETS.items():
         folder = copied / f"built-{name}"
         folder.mkdir()
         wanted = {
             "resources": [f"../{overlay}"],
-            **({"components": [f"../components/{component}" for component in components]} if components else {}),
+            **({"components": [f"../{component}" for component in components]} if components else {}),
         }
         (folder / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
         found[name] = build(folder)
@@ -72,11 +75,17 @@ def is_custom(found: Object) -> bool:
     return bool(found["apiVersion"] == "ray.io/v1")
 
 
+def is_monitoring(found: Object) -> bool:
+    return bool(found["apiVersion"] == "monitoring.coreos.com/v1")
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_objects_and_pods_are_valid_for_kubernetes(sets: dict[str, list[Object]], name: str) -> None:
     pods = 0
     for each in sets[name]:
-        if not is_custom(each):
+        if is_monitoring(each):
+            check_monitoring(each)
+        elif not is_custom(each):
             check(each)
         for spec in find_pods(each):
             check({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec})
@@ -107,6 +116,10 @@ def test_the_checkers_find_a_field_that_does_not_exist(sets: dict[str, list[Obje
     account["automountToken"] = False
     with pytest.raises(kubernetes_validate.ValidationError, match="automountToken"):
         check(account)
+    monitor = copy.deepcopy(pick(sets["monitoring"], "PodMonitor", "fusionray"))
+    monitor["spec"]["podMetricsEndpoints"][0]["intervall"] = "15s"
+    with pytest.raises(AssertionError, match="intervall"):
+        check_monitoring(monitor)
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name != "jobs"])
@@ -120,6 +133,39 @@ def test_what_a_pod_names_is_there(sets: dict[str, list[Object]], name: str) -> 
     assert secrets == {"fusionray-api-key"} | ({"fusionray-redis"} if name == "redis" else set())
     page = (ROOT / "docs" / "cluster.md").read_text()
     assert all(f"create secret generic {secret}" in page for secret in secrets)
+
+
+@pytest.mark.parametrize("name", [name for name in SETS if name != "jobs"])
+def test_every_object_is_in_the_namespace_of_the_cluster(sets: dict[str, list[Object]], name: str) -> None:
+    everywhere = {"Namespace", "PriorityClass"}
+    places = {each["metadata"].get("namespace") for each in sets[name] if each["kind"] not in everywhere}
+    assert places == {"fusionray"}
+
+
+def test_prometheus_finds_the_metrics_of_every_pod(sets: dict[str, list[Object]]) -> None:
+    objects = sets["monitoring"]
+    (endpoint,) = pick(objects, "PodMonitor", "fusionray")["spec"]["podMetricsEndpoints"]
+    pods = [pod for each in objects if is_custom(each) for pod in find_pods(each)]
+    assert len(pods) >= 5
+    for pod in pods:
+        ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
+        assert ports[endpoint["port"]] == 8080, "where Ray serves them under KubeRay"
+    (rule,) = pick(objects, "NetworkPolicy", "prometheus")["spec"]["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": 8080}]
+    (relabeled,) = endpoint["relabelings"]
+    rules = (ROOT / "cluster" / "monitoring" / "rules.yaml").read_text()
+    assert relabeled["replacement"] in rules[rules.index("up{job=~") :].split('"')[1].split("|")
+
+
+def test_rules_and_dashboards_are_those_of_every_prometheus(sets: dict[str, list[Object]]) -> None:
+    monitoring = ROOT / "cluster" / "monitoring"
+    assert (monitoring / "kubernetes" / "prometheus-rule.yaml").read_text() == build_rule()
+    rule = pick(sets["monitoring"], "PrometheusRule", "fusionray")
+    assert rule["spec"] == yaml.safe_load((monitoring / "rules.yaml").read_text())
+    shown = pick(sets["monitoring"], "ConfigMap", "fusionray-dashboards")
+    files = {path.name: path.read_text() for path in (monitoring / "dashboards").iterdir()}
+    assert shown["data"] == files
+    assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
 ALL_KINDS = ("ServiceAccount", "PriorityClass", "PersistentVolumeClaim")
