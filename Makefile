@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 # Python compiles what it imports, once; to compile all packages takes half of the time of an installation.
 PIP_QUICKLY := --quiet --disable-pip-version-check --no-compile
 
-.PHONY: demo test slow chaos bench bench-serve bench-competitors check check-supply docs format lock wheel wheel-check clean
+.PHONY: demo test slow chaos bench bench-serve bench-competitors check check-supply supply-tools docs format lock wheel wheel-check clean
 
 # Train and serve a small model on synthetic faces, from nothing to an HTTP answer, in runs/demo.
 demo: $(STAMP)
@@ -53,8 +53,15 @@ check: $(STAMP)
 
 # Licences of what users install, a bill of materials, known vulnerabilities. It asks api.osv.dev for each package of the
 # lock, and fails (status 3) where that cannot be reached.
-check-supply: $(STAMP)
+check-supply: $(STAMP) supply-tools
 	$(BIN)/python .ci/supply.py
+
+SUPPLY := .venv-supply
+supply-tools: $(SUPPLY)/.installed
+$(SUPPLY)/.installed: .ci/supply-requirements.txt
+	test -x $(SUPPLY)/bin/python || $(PYTHON) -m venv $(SUPPLY)
+	$(SUPPLY)/bin/python -m pip install $(PIP_QUICKLY) --requirement .ci/supply-requirements.txt
+	touch $@
 
 # The documentation as pages, in build/site; a link that leads nowhere is an error.
 docs: $(STAMP)

@@ -21,6 +21,10 @@ RULES = yaml.safe_load((ROOT / ".ci" / "licences.yaml").read_text())
 # The one vulnerable version of this test's database.
 VULNERABLE = {"name": "jinja2", "version": "2.4.1", "id": "PYSEC-TEST-1", "fixed": "2.7.3"}
 
+needs_tools = pytest.mark.skipif(
+    not (ROOT / ".venv-supply" / ".installed").exists(), reason="`make supply-tools` was not run"
+)
+
 
 @pytest.fixture(scope="module")
 def supply() -> ModuleType:
@@ -96,6 +100,7 @@ def test_another_licence_is_refused(supply: ModuleType, tmp_path: Path) -> None:
     assert check("License-Expression: X", **{"p*": {"stated": None, "why": "w"}}) == []
 
 
+@needs_tools
 def test_a_vulnerable_version_is_named_with_its_remedy(
     supply: ModuleType, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +114,7 @@ def test_a_vulnerable_version_is_named_with_its_remedy(
     assert supply.main(["audit", "--lock", str(lock), "--database", database]) == 0
 
 
+@needs_tools
 def test_a_database_that_does_not_answer_means_that_nothing_is_known(
     supply: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +125,7 @@ def test_a_database_that_does_not_answer_means_that_nothing_is_known(
     assert "nothing is known of vulnerabilities" in capsys.readouterr().err
 
 
+@needs_tools
 @pytest.mark.slow(seconds=30)
 def test_the_bill_of_materials_is_valid_and_names_no_place(supply: ModuleType) -> None:
     assert supply.main(["sbom"]) == 0
