@@ -89,11 +89,21 @@ def test_a_picture_that_cannot_be_read_is_named(client: FusionClient, tmp_path: 
 
 def test_only_options_that_are_named_are_sent(server: RecordingServer, client: FusionClient) -> None:
     server.answers += [FUSED] * 2
-    client.fuse(KeptIdentity("id_1"), b"beach", faces="0,2", strength=0.5, mark=True, picture_format="png", model=None)
+    client.fuse(
+        KeptIdentity("id_1"),
+        b"beach",
+        faces="0,2",
+        strength=0.5,
+        skin="target",
+        mark=True,
+        picture_format="png",
+        model=None,
+    )
     client.fuse(b"ada", b"beach", reference=b"ada again")
     first, second = ({part.name: part.data for part in request.read_form()} for request in server.requests)
     assert first == {
-        "identity": b"id_1", "target": b"beach", "faces": b"0,2", "strength": b"0.5", "mark": b"true", "format": b"png"
+        "identity": b"id_1", "target": b"beach", "faces": b"0,2", "strength": b"0.5", "skin": b"target",
+        "mark": b"true", "format": b"png",
     }  # fmt: skip
     assert second == {"source": b"ada", "target": b"beach", "reference": b"ada again", "faces": b"reference"}
     with pytest.raises(TypeError, match="'face'"):

@@ -104,3 +104,14 @@ def test_a_damaged_folder_is_refused(models: Path, tmp_path: Path) -> None:
     (tmp_path / "bundle.json").write_text("{}")
     with pytest.raises(BundleInvalid, match=r"bundle\.json"):
         load(tmp_path)
+
+
+def test_a_bundle_is_measured_with_the_skin_that_it_serves(models: Path) -> None:
+    bundle, _ = load(models / "bundle")
+    assert isinstance(bundle, BundleFusionModel)
+    pairs = build_pairs(4, same=0)
+    own = bundle.fuse(pairs.source, pairs.target)
+    bundle.skin = "target"
+    matched = bundle.fuse(pairs.source, pairs.target)
+    apart = [(made.float() - pairs.target).mean(dim=(2, 3)).abs().mean() for made in (own, matched)]
+    assert apart[1] < 0.95 * apart[0]

@@ -8,16 +8,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fusionray.checkpoint.models import EncoderState
 from fusionray.config import read_preset
 from fusionray.config_presets import list_presets
 from fusionray.data.synthetic import render_true_fusion
 from fusionray.metrics.similarity import gradient_energy
+from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.pixels import elliptic_region, to_float
 from fusionray.recipes.face_fusion import FaceFusionRecipe, FusionInput
+from fusionray.recipes.family import DatasetInfo
 from fusionray.recipes.identity_perturbation import IdentityPerturbationConfig
 from fusionray.recipes.losses import structure_loss
 from fusionray.recipes.recipe import Losses, PhaseInput
-from tests.support.tiny_fusion import EVERY_LOSS, NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe
+from fusionray.recipes.registry import find_family
+from tests.support.tiny_fusion import ENCODER, EVERY_LOSS, NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe
 
 COLOURS_KEPT = dict.fromkeys(("brightness", "contrast", "saturation", "hue"), 0)
 FUSION_PRESETS = [name for name in list_presets() if read_preset(name)["recipe"]["name"] == "face_fusion"]
@@ -285,3 +289,13 @@ def test_the_elliptic_region_covers_the_middle_and_spares_the_corners() -> None:
     assert region.shape == (2, 1, 64, 64)
     assert region[0, 0, 32, 32] > 0.99
     assert region[0, 0, 0, 0] < 0.05
+
+
+@pytest.mark.parametrize(("synthetic", "skin"), [(True, "source"), (False, "target")])
+def test_a_model_of_photographs_leaves_the_skin_to_the_head(synthetic: bool, skin: str) -> None:
+    family = find_family("face_fusion")
+    encoder = EncoderState(ENCODER.model_dump(mode="json"), IdentityEncoder(ENCODER).state_dict())
+    dataset = DatasetInfo(SIZE, "arcface_128", 4, synthetic)
+    recipe = family.build(build_config(), dataset, {"recipe.identity_encoder": encoder})
+    assert family.describe(recipe)["all_skin"] == synthetic
+    assert family.export_recipe(recipe, "arcface_128").description["skin"] == skin

@@ -191,3 +191,25 @@ def test_an_unknown_template_is_refused(tmp_path: Path) -> None:
 def test_faces_side_by_side_are_all_found(fuser: Fuser) -> None:
     fused = fuser.fuse(draw_person(1), draw_group((5, 6, 7)), "all")
     assert fused.num_faces == 3
+
+
+def test_the_bundle_says_whose_skin_faces_have_and_the_caller_may_say_otherwise(tmp_path: Path, fuser: Fuser) -> None:
+    source, target = draw_person(1), draw_person(2)
+    own = fuser.fuse(source, target).image
+    assert "skin" not in describe_tiny().to_json(), "hashes of older bundles stay"
+    described = describe_tiny().model_copy(update={"skin": "target"})
+    matching = build_fuser(tmp_path / "bundle", described)
+    assert matching.bundle.description.skin == "target"
+    matched = matching.fuse(source, target).image
+    # The model inverts colours.
+    apart = [np.abs(made.astype(int) - target).mean() for made in (own, matched)]
+    assert apart[1] < 0.85 * apart[0]
+    asked = Fuser(matching.bundle, matching.preprocessor.detector, RuntimeConfig(providers=(CPU,)), skin="source")
+    assert np.array_equal(asked.fuse(source, target).image, own)
+
+
+def test_a_grey_target_stays_grey(fuser: Fuser) -> None:
+    grey = np.repeat(draw_person(2).mean(axis=2, keepdims=True), 3, axis=2).astype(np.uint8)
+    fused = fuser.fuse(draw_person(1), grey).image
+    assert changed_pixels(grey, fused).any()
+    assert np.ptp(fused.astype(int), axis=2).max() == 0

@@ -57,6 +57,18 @@ def test_fuse_with_half_a_key_leaves_no_picture(
     assert not (tmp_path / "fused.jpg").exists()
 
 
+def test_fuse_takes_the_skin_of_the_head_around_the_face(arguments: list[str], tmp_path: Path) -> None:
+    made = []
+    for skin in ("source", "target"):
+        with pytest.warns(RuntimeWarning, match="TEST KEY"):
+            assert main([*arguments, "--skin", skin]) == 0
+        with Image.open(tmp_path / "fused.jpg") as picture:
+            made.append(np.asarray(picture).astype(int))
+    own, matched = (np.abs(picture - draw_person(2)).mean() for picture in made)
+    # The model inverts colours.
+    assert matched < 0.85 * own
+
+
 @pytest.mark.parametrize(("on", "threshold"), [("picture", 0.2), ("face", 0.2), ("face", 1.1)])
 @pytest.mark.filterwarnings("ignore:.*TEST KEY:RuntimeWarning")
 def test_fuse_asks_the_target_policy(

@@ -109,6 +109,18 @@ def test_the_strength_blends_the_fused_face_with_the_target(open_service: OpenSe
         assert fuse(open_service, strength=wrong).json()["reason"] == "bad_fields"
 
 
+def test_the_skin_is_that_of_the_model_or_of_the_head_around_it(open_service: OpenService) -> None:
+    def read(**fields: str) -> np.ndarray:
+        with Image.open(io.BytesIO(fuse(open_service, format="png", **fields).content)) as picture:
+            return np.asarray(picture).astype(int)
+
+    own, matched = read(skin="source"), read(skin="target")
+    assert np.array_equal(own, read())
+    # The model inverts colours: with the skin of the head, the face is much nearer to the target.
+    assert np.abs(matched - draw_three()).mean() < 0.85 * np.abs(own - draw_three()).mean()
+    assert fuse(open_service, skin="mine").json()["reason"] == "bad_fields"
+
+
 def test_a_picture_without_faces_or_pixels_is_a_problem(open_service: OpenService) -> None:
     for data, status, reason in ((encode(draw_empty()), 422, "no_face"), (b"no picture", 415, "not_an_image")):
         answer = httpx.post(f"{open_service.url}/v1/faces", files={"target": data}, timeout=30)

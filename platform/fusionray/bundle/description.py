@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from fusionray.config import Section
 from fusionray.faces.face import TemplateAnchor
+from fusionray.faces.skin import Skin
 
 FORMAT_VERSION: Literal[2] = 2
 GENERATOR_NAME = "generator.onnx"
@@ -30,7 +31,7 @@ TILE_STYLE_NAME, TILE_CONTENT_NAME = "tile_style.onnx", "tile_content.onnx"
 TILE_HALF_NAME, TILE_FULL_NAME = "tile_half.onnx", "tile_full.onnx"
 # Roles of outputs; all other roles are inputs.
 OUTPUT_ROLES = ("output", "mask")
-FACE_FIELDS = ("template", "identity_template", "template_anchor", "embedding")
+FACE_FIELDS = ("template", "identity_template", "template_anchor", "skin", "embedding")
 
 SINCE_FORMAT_2: Any = {
     "embedding": True,
@@ -137,7 +138,8 @@ class BundleDescription(Section):
     Roles of face fusion are `source`, `target`, `output` and optionally `mask` of `generator.onnx`, and `input` and
     `source` of `identity.onnx`, which is absent if the `source` is a picture. Source faces are aligned to
     `identity_template`, target faces to `template`; `template_anchor` stays in place when a template is enlarged to the
-    size of a crop (`faces/align.py`). Other tasks have `generator.onnx` with any input roles and one
+    size of a crop (`faces/align.py`). `skin`: whose skin fused faces have, unless a request says otherwise; `target`
+    for a model that fuses the middle of a face alone. Other tasks have `generator.onnx` with any input roles and one
     `output`. `halos`: for models that take tiles of a picture, by file name, the pixels around a tile on which its
     result depends. An imported model has no `parity`. `name` appears in HTTP headers and in the registry, so it is
     ASCII without spaces.
@@ -150,6 +152,7 @@ class BundleDescription(Section):
     template: str = ""
     identity_template: str = "arcface_112"
     template_anchor: TemplateAnchor = "edge"
+    skin: Skin = "source"
     tensors: dict[str, dict[str, TensorDescription]]
     embedding: EmbeddingRule = EmbeddingRule()
     licence: str
@@ -176,14 +179,13 @@ class BundleDescription(Section):
     def to_json(self) -> dict[str, Any]:
         """Return the description as it is written and hashed.
 
-        Face fusion omits `task` and the default `template_anchor`, and format 1 omits later fields, so that hashes of
-        older bundles stay the same.
+        Face fusion omits `task` and the defaults of `template_anchor` and `skin`, and format 1 omits later fields, so
+        that hashes of older bundles stay the same.
         """
         if self.task != FACE_FUSION:
             return self.model_dump(mode="json", exclude={*FACE_FIELDS, *(() if self.halos else ("halos",))})
         omitted = {"task": True, "halos": True, **(SINCE_FORMAT_2 if self.format_version == 1 else {})}
-        if self.template_anchor == "edge":
-            omitted["template_anchor"] = True
+        omitted |= {"template_anchor": self.template_anchor == "edge", "skin": self.skin == "source"}
         return self.model_dump(mode="json", exclude=omitted)
 
     @property

@@ -41,6 +41,8 @@ class FuseOptions(PictureOptions, total=False):
     """Faces of the target that are fused: `largest` (default), `all`, or numbers from `find_faces`: `0,2`."""
     strength: float | None
     """Share of the fused face in the blend with the target's own, 0 to 1; default 1."""
+    skin: Literal["source", "target"] | None
+    """Whose skin the fused face has: as the model makes it, or that of the head around it; default: the model's."""
 
 
 def write_options(
@@ -51,10 +53,11 @@ def write_options(
     consent: str | None = None,
     faces: str | None = None,
     strength: float | None = None,
+    skin: str | None = None,
 ) -> list[Part]:
     """Write options as fields. An unknown one is a TypeError, as with any function."""
     options = {"model": model, "format": picture_format, "mark": mark, "consent": consent}
-    return write_fields({**options, "faces": faces, "strength": strength})
+    return write_fields({**options, "faces": faces, "strength": strength, "skin": skin})
 
 
 def write_choice(reference: PictureInput | None, similarity: float | None, options: FuseOptions) -> list[Part]:

@@ -1,4 +1,4 @@
-"""The option of verbs that fuse faces: a model of the user that sharpens them."""
+"""Options of verbs that fuse faces: whose skin they have, and a model of the user that sharpens them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ if TYPE_CHECKING:
     from fusionray.runtime.restorer import FaceRestorer, RestorerConfig
 
 
+def add_skin_option(group: argparse._ArgumentGroup) -> None:
+    """Add the option of the skin."""
+    group.add_argument(
+        "--skin",
+        choices=("source", "target"),
+        help="whose skin fused faces have: as the model makes it (source), or the colours of the head around it "
+        "(target); default: as the bundle says",
+    )
+
+
 def add_restorer_option(group: argparse._ArgumentGroup) -> None:
-    """Add the option."""
+    """Add the option of the restorer."""
     group.add_argument(
         "--restorer",
         metavar="FILE",

@@ -20,6 +20,7 @@ from fusionray.checkpoint.info import find_checkpoint
 from fusionray.checkpoint.models import load_fusion
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import BundleInvalid
+from fusionray.faces.skin import match_skin
 from fusionray.metrics.fusion_metrics import FusionModel
 from fusionray.nets.generator import GeneratorOutput
 from fusionray.nets.pixels import to_float, to_uint8
@@ -81,6 +82,7 @@ class BundleFusionModel:
                 "identity encoder, and this bundle has none"
             )
         settings = RuntimeConfig(threads=threads)
+        self.skin = bundle.description.skin
         self.generator = CropFuser(bundle, settings)
         self.reader = EmbeddingSourceEncoder(bundle, settings)
         self.face_crop = face_crop
@@ -90,7 +92,10 @@ class BundleFusionModel:
         """Fuse crops, uint8 [N,3,S,S] RGB in and out."""
         crops_NHWC = target.permute(0, 2, 3, 1).cpu().numpy()
         fused = self.generator.fuse(self.reader.forward(self.rescale(self.face_crop(to_float(source)))), crops_NHWC)
-        return torch.from_numpy(fused.crops.copy()).permute(0, 3, 1, 2).contiguous().to(target.device)
+        # With the skin that the service gives them, too.
+        rows = zip(fused.crops, crops_NHWC, fused.masks, strict=True)
+        coloured_NHWC = np.stack([match_skin(crop, own, mask, self.skin) for crop, own, mask in rows])
+        return torch.from_numpy(coloured_NHWC).permute(0, 3, 1, 2).contiguous().to(target.device)
 
     @torch.no_grad()
     def embed(self, face: Tensor) -> Tensor:

@@ -61,8 +61,17 @@ class FaceFusionRecipe:
 
     ema_names = frozenset({"generator"})
 
-    def __init__(self, config: FaceFusionConfig, *, identity_encoder: IdentityEncoder, face_view_23: Tensor) -> None:
+    def __init__(
+        self,
+        config: FaceFusionConfig,
+        *,
+        identity_encoder: IdentityEncoder,
+        face_view_23: Tensor,
+        all_skin: bool = True,
+    ) -> None:
         self.config = config
+        # Whether the generator learns to change all visible skin, or the middle of the face alone.
+        self.all_skin = all_skin
         self.networks: Mapping[str, nn.Module] = {
             "generator": FusionNetwork(config.generator, face_view_23),
             "discriminator": Discriminator(config.discriminator),

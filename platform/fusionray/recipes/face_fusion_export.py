@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fusionray.bundle.description import FACE_FUSION, GENERATOR_NAME, IDENTITY_NAME, describe_tensors
 from fusionray.data import synthetic
+from fusionray.faces.skin import Skin
 from fusionray.nets.fusion import FusionNetwork, SourceConditioner
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder
@@ -20,10 +21,13 @@ from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.recipes.family import BundleExport, GraphExport, noise_pictures
 
 
-def export_fusion(network: FusionNetwork, encoder: IdentityEncoder, template: str) -> BundleExport:
+def export_fusion(
+    network: FusionNetwork, encoder: IdentityEncoder, template: str, skin: Skin = "source"
+) -> BundleExport:
     """Return the graphs of a bundle: the generator, and the network that encodes source faces for it.
 
-    `encoder`: the identity encoder that supervised the training. `template`: that of the training crops.
+    `encoder`: the identity encoder that supervised the training. `template`: that of the training crops. `skin`: whose
+    skin fused faces have, unless a request says otherwise.
     """
     generator, conditioner = network.generator, SourceConditioner(encoder, network).eval()
     size, length = generator.config.size, generator.config.source_length
@@ -50,6 +54,7 @@ def export_fusion(network: FusionNetwork, encoder: IdentityEncoder, template: st
         description={
             "size": size,
             "template": template,
+            "skin": skin,
             "tensors": describe_tensors(size, -1.0, 1.0, source_length=length),
         },
         make_inputs=make_inputs,

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fusionray.checkpoint.evaluators import EvaluatorPaths
+from fusionray.checkpoint.info import read_info
 from fusionray.checkpoint.models import EncoderState, load_encoder, load_fusion
+from fusionray.faces.skin import Skin
 from fusionray.metrics.feature_network import is_same_encoder
 from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import EMBEDDING_LENGTH
@@ -27,6 +29,8 @@ from fusionray.types import DecodedRows, PairBatch
 
 # Settings that name the trained networks on which a run depends.
 ENCODER, EVALUATOR, READER = "recipe.identity_encoder", "validation.evaluator", "validation.attributes"
+# Key of a checkpoint's metadata: whether the generator changes all visible skin, or the middle of the face alone.
+ALL_SKIN = "all_skin"
 
 
 class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
@@ -95,13 +99,18 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
     ) -> FaceFusionRecipe:
         """Build generator and discriminator, with the supervising encoder."""
         view = crop_to_arcface_affine(dataset.template)
-        return FaceFusionRecipe(config, identity_encoder=dependencies[ENCODER].build(), face_view_23=view)
+        return FaceFusionRecipe(
+            config,
+            identity_encoder=dependencies[ENCODER].build(),
+            face_view_23=view,
+            all_skin=not self.needs_regions(config, synthetic=dataset.synthetic),
+        )
 
     def describe(self, recipe: FaceFusionRecipe) -> dict[str, Any]:
-        """Return the config of the supervising encoder, which is exported with the generator."""
+        """Return the config of the supervising encoder, which is exported too, and what the generator changes."""
         encoder = recipe.frozen["identity"].config
         assert isinstance(encoder, IdentityEncoderConfig)
-        return {"identity_encoder": encoder.model_dump(mode="json")}
+        return {"identity_encoder": encoder.model_dump(mode="json"), ALL_SKIN: recipe.all_skin}
 
     def build_validator(
         self, config: TrainSettings, dependencies: Mapping[str, Any], held_out: HeldOutRows, device: torch.device
@@ -131,14 +140,20 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
         Raises: CheckpointMissing.
         """
         trained = load_fusion(checkpoint)
-        return export_fusion(trained.network, trained.encoder, trained.config.data.template)
+        skin = choose_skin(read_info(checkpoint).metadata.get(ALL_SKIN, True))
+        return export_fusion(trained.network, trained.encoder, trained.config.data.template, skin)
 
     def export_recipe(self, recipe: FaceFusionRecipe, template: str) -> BundleExport:
         """Export the generator of a recipe in memory and its supervising encoder."""
         network, encoder = recipe.networks["generator"].eval(), recipe.frozen["identity"].eval()
         assert isinstance(network, FusionNetwork)
         assert isinstance(encoder, IdentityEncoder)
-        return export_fusion(network, encoder, template)
+        return export_fusion(network, encoder, template, choose_skin(recipe.all_skin))
+
+
+def choose_skin(all_skin: bool) -> Skin:
+    """Choose whose skin fused faces have: of a head, the model changes all skin, or the middle of the face alone."""
+    return "source" if all_skin else "target"
 
 
 def settings_of(config: TrainSettings) -> FaceFusionConfig:

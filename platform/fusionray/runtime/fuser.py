@@ -18,6 +18,7 @@ from fusionray.faces.align import Template
 from fusionray.faces.face import Detector, Face, FloatMap, Image
 from fusionray.faces.mask import soft_box_mask
 from fusionray.faces.paste import paste_crop
+from fusionray.faces.skin import Skin, match_skin
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
 from fusionray.runtime.face_preprocessor import (
@@ -44,7 +45,8 @@ class FusedPicture:
 class Fuser:
     """The loaded models of a bundle, which fuse pictures. One call at a time, unless `detector` is a `DetectorPool`.
 
-    `precision` chooses among the generators of the bundle; `restorer` sharpens what was fused.
+    `precision` chooses among the generators of the bundle; `restorer` sharpens what was fused; `skin` is that of the
+    fused faces, by default as the bundle says.
 
     Raises: BundleInvalid if the bundle describes its models wrongly; ProviderUnavailable.
     """
@@ -57,8 +59,10 @@ class Fuser:
         *,
         precision: WeightPrecision = "fp32",
         restorer: FaceRestorer | None = None,
+        skin: Skin | None = None,
     ) -> None:
         self.bundle = bundle
+        self.skin = skin or bundle.description.skin
         self.restorer = restorer
         self.preprocessor = FacePreprocessor(bundle, detector, settings)
         self.crop_fuser = CropFuser(bundle, settings, precision=precision)
@@ -104,7 +108,13 @@ class Fuser:
         target = self.preprocessor.cut_crops(target_image, chosen)
         fused = self.crop_fuser.fuse(stack_sources(sources, len(chosen)), target.crops)
         return paste_fused(
-            target_image.copy(), target, fused, strength, restorer=self.restorer, template=self.preprocessor.template
+            target_image.copy(),
+            target,
+            fused,
+            strength,
+            skin=self.skin,
+            restorer=self.restorer,
+            template=self.preprocessor.template,
         )
 
 
@@ -126,18 +136,20 @@ def paste_fused(
     fused: FusedCrops,
     strength: float = 1.0,
     *,
+    skin: Skin = "source",
     restorer: FaceRestorer | None = None,
     template: Template | None = None,
 ) -> FusedPicture:
     """Paste fused crops where the target crops were cut, into `target_image` itself, and return it.
 
     Masks fade out, so the edge of a crop never shows; where all masks are 0, the picture keeps its bytes. `strength` is
-    the share of the fused face in the blend, 0 (the target as it is) to 1. A `restorer` sharpens what was pasted, and
-    needs the `template` of the crops.
+    the share of the fused face in the blend, 0 (the target as it is) to 1; `skin` says whose colours it has. A
+    `restorer` sharpens what was pasted, and needs the `template` of the crops.
     """
     masks = fused.masks * (edge_mask(fused.masks.shape[1]) * np.float32(strength))
-    for crop, mask, matrix in zip(fused.crops, masks, target.matrices, strict=True):
-        paste_crop(target_image, np.ascontiguousarray(crop), mask, matrix)
+    for crop, own, mask, matrix in zip(fused.crops, target.crops, masks, target.matrices, strict=True):
+        coloured = match_skin(np.ascontiguousarray(crop), own, mask, skin)
+        paste_crop(target_image, coloured, mask, matrix)
     if restorer is not None:
         assert template is not None
         restorer.restore(target_image, template, target.matrices, masks)

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from fusionray.bundle.description import FACE_FUSION, WeightPrecision
 from fusionray.faces.headers.image_header import PictureFormat
+from fusionray.faces.skin import Skin
 from fusionray.runtime.face_preprocessor import FaceBox, FaceSelection
 from fusionray.serving.auth.key_file import ApiKey
 from fusionray.serving.problem_document import problem_document
@@ -131,8 +132,8 @@ class PictureOptions:
 
 @dataclass(frozen=True)
 class FuseOptions:
-    """Options of one request. Without `picture_format` the answer has that of the target. `strength` is the share of
-    the fused face in the blend, 0 to 1.
+    """Options of one request. Without `picture_format` the answer has that of the target, and without `skin` that of
+    the bundle. `strength` is the share of the fused face in the blend, 0 to 1.
     """
 
     faces: FaceSelection = "largest"
@@ -140,6 +141,7 @@ class FuseOptions:
     mark: bool = False
     consent: str | None = None
     strength: float = 1.0
+    skin: Skin | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, model_validator
 
 from fusionray.faces.headers.image_header import PictureFormat
+from fusionray.faces.skin import Skin
 from fusionray.runtime.face_preprocessor import REFERENCE_SIMILARITY, SELECTION_PATTERN, FaceSelection, check_sources
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import NAME_PATTERN
@@ -86,6 +87,11 @@ class FaceForm(PictureForm):
     strength: float = Field(
         1.0, ge=0.0, le=1.0, allow_inf_nan=False, description="How much of the fused face is blended in, 0 to 1."
     )
+    skin: Skin | None = Field(
+        None,
+        description="Whose skin the fused face has: `source`, as the model makes it, or `target`, the colours of the "
+        "head around it. Default: as the model's bundle says.",
+    )
     reference: UploadFile | None = Field(
         None,
         description="For `faces=reference`: fuse the face that is most similar to the largest one of this picture.",
@@ -112,6 +118,7 @@ class FaceForm(PictureForm):
             mark=self.mark,
             consent=self.consent,
             strength=self.strength,
+            skin=self.skin,
         )
 
 

@@ -78,6 +78,7 @@ class LoadedPreprocessor:
         self, version: ModelVersion, config: ServeConfig, detectors: DetectorPool, restorer: FaceRestorer | None
     ) -> None:
         bundle = open_bundle(version, config.tracking_uri)
+        self.skin = bundle.description.skin
         self.preprocessor = FacePreprocessor(bundle, detectors, config.runtime)
         self.preprocessor.warm_up()
         self.provenance = Provenance(describe_makers(bundle.description.name, restorer), version.bundle)
@@ -273,6 +274,7 @@ class FaceStage:
                 prepared.faces,
                 fused,
                 task.options.strength,
+                skin=task.options.skin or loaded.skin,
                 restorer=self.restorer,
                 template=loaded.preprocessor.template,
             )

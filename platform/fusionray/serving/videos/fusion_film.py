@@ -45,7 +45,14 @@ class FusionFilmMaker(FilmMaker):
         """
         detectors = DetectorPool(self.config.detector, count_searches(self.threads), self.config.smallest_face)
         restorer = open_restorer(self.config.restorer, self.runtime())
-        fuser = Fuser(bundle, detectors, self.runtime(), precision=self.order.version.precision, restorer=restorer)
+        fuser = Fuser(
+            bundle,
+            detectors,
+            self.runtime(),
+            precision=self.order.version.precision,
+            restorer=restorer,
+            skin=self.fuse.skin,
+        )
         model = describe_makers(bundle.description.name, restorer)
         source, source_sha256 = self.encode_source(inputs, fuser)
         reference = self.embed_reference(inputs, fuser)
@@ -57,6 +64,7 @@ class FusionFilmMaker(FilmMaker):
             [source],
             self.fuse.faces != "all",
             restorer=self.config.restorer,
+            skin=self.fuse.skin,
             **self.describe_output(mark=self.fuse.mark),
         )
         work = FusionWork(

@@ -25,6 +25,7 @@ from fusionray.faces.align import (
 )
 from fusionray.faces.face import FloatMap, Image, Matrix, Points
 from fusionray.faces.paste import paste_crop
+from fusionray.faces.skin import match_skin
 from fusionray.runtime.fuser import Fuser, edge_mask
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.restorer import compose
@@ -118,9 +119,10 @@ class GroupFuser:
         fused = self.fuser.crop_fuser.fuse(np.stack([self.sources[region.source] for region in regions]), crops)
         masks: NDArray[Any] = fused.masks * edge_mask(fused.masks.shape[1])
         restorer = self.fuser.restorer
-        for region, crop, mask in zip(regions, fused.crops, masks, strict=True):
+        for region, crop, own, mask in zip(regions, fused.crops, crops, masks, strict=True):
             pasted = region.pixels.copy()
-            paste_crop(pasted, np.ascontiguousarray(crop), mask, region.matrix)
+            coloured = match_skin(np.ascontiguousarray(crop), own, mask, self.fuser.skin)
+            paste_crop(pasted, coloured, mask, region.matrix)
             if restorer is not None:
                 restorer.restore(pasted, self.fuser.preprocessor.template, [region.matrix], [mask])
             blend_region(region.frame, region.box, pasted, find_changes(region.pixels, pasted))

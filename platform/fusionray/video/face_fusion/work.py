@@ -13,6 +13,7 @@ from fusionray.bundle.bundle import Bundle, hash_file, read_bundle
 from fusionray.environment import resolve_location
 from fusionray.errors import NoFaceFound
 from fusionray.faces.detect import DetectorPool
+from fusionray.faces.skin import Skin
 from fusionray.hardware.device import count_cpus
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.fuser import Fuser
@@ -35,13 +36,15 @@ MOST_SEARCHES = 8
 @dataclass(frozen=True, eq=False)
 class FusionTask(VideoTask):
     """`sources` are encoded; `with_identities`: whether people are told apart; `copy_unchanged`: whether segments
-    without a face to fuse are copied if they can be; `restorer`: what sharpens fused faces.
+    without a face to fuse are copied if they can be; `restorer`: what sharpens fused faces; `skin`: whose they have, by
+    default as the bundle says.
     """
 
     sources: Sequence[FloatArray]
     with_identities: bool
     copy_unchanged: bool = field(default=False, kw_only=True)
     restorer: RestorerConfig = field(default_factory=RestorerConfig, kw_only=True)
+    skin: Skin | None = field(default=None, kw_only=True)
 
     def open_worker(self) -> FusionWorker:
         """Make a worker for this process; it loads the models when it needs them."""
@@ -63,7 +66,7 @@ class FusionWorker(SegmentWorker):
     def fuser(self) -> Fuser:
         """Load the models."""
         bundle = read_bundle(self.task.bundle, self.task.tracking_uri)
-        return open_fuser(bundle, self.task.threads, self.task.restorer)
+        return open_fuser(bundle, self.task.threads, self.task.restorer, self.task.skin)
 
     def scan(self, segment: Segment, advance: Advance) -> SegmentFaces:
         """Find the faces of a segment."""
@@ -117,6 +120,7 @@ class FusionWork:
             "sources": [hashlib.sha256(source.tobytes()).hexdigest() for source in self.task.sources],
             "copy_unchanged": self.task.copy_unchanged,
             "restorer": describe_restorer(self.task.restorer),
+            "skin": self.task.skin,
         }
 
     def decode(self, data: bytes) -> SegmentFaces:
@@ -134,10 +138,12 @@ class FusionWork:
         return FramePlan.of(tracks, self.choose(tracks))
 
 
-def open_fuser(bundle: Bundle, threads: int | None = None, restorer: RestorerConfig | None = None) -> Fuser:
+def open_fuser(
+    bundle: Bundle, threads: int | None = None, restorer: RestorerConfig | None = None, skin: Skin | None = None
+) -> Fuser:
     """Load the models; `threads` of each, None for all CPUs. Detectors are there for all searches at the same time."""
     detectors, runtime = DetectorPool("default", count_searches(threads)), RuntimeConfig(threads=threads)
-    return Fuser(bundle, detectors, runtime, restorer=open_restorer(restorer or RestorerConfig(), runtime))
+    return Fuser(bundle, detectors, runtime, restorer=open_restorer(restorer or RestorerConfig(), runtime), skin=skin)
 
 
 def describe_restorer(settings: RestorerConfig) -> dict[str, Any] | None:

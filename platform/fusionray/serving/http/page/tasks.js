@@ -29,6 +29,7 @@ export const TASKS = {
         [source.identity ? "identity" : "source"]: source.identity ?? source.blob,
         target: target.blob,
         faces: new FormData(find("form")).get("faces"),
+        skin: new FormData(find("form")).get("skin"),
         ...commonFields(),
       }),
   },
