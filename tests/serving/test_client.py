@@ -30,7 +30,14 @@ from tests.support.serving import OpenService, encode
 
 SOURCE, TARGET, EMPTY = encode(draw_person(1)), encode(draw_person(2)), encode(draw_empty())
 KEPT = KeptIdentity("id_" + "A" * 43)
-COMMON: FuseOptions = {"model": "tiny", "picture_format": "png", "mark": True, "consent": "token", "strength": 0.5}
+COMMON: FuseOptions = {
+    "model": "tiny",
+    "picture_format": "png",
+    "mark": True,
+    "consent": "token",
+    "strength": 0.5,
+    "skin": "target",
+}
 OPTIONS: FuseOptions = {**COMMON, "faces": "all"}
 EXPIRES = datetime(2031, 1, 1, tzinfo=UTC)
 
