@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fusionray.metrics.fairness import AGES, SKIN_TONES, compare_groups
+from fusionray.metrics.fairness import AGES, SKIN_TONES, compare_groups, compare_tones
 
 
 def test_each_group_has_the_mean_of_its_rows_and_the_worst_is_named() -> None:
@@ -66,3 +66,16 @@ def test_rows_without_a_figure_do_not_count() -> None:
 def test_a_parameter_outside_its_range_is_refused(outside: float) -> None:
     with pytest.raises(ValueError, match="dark, medium, light"):
         compare_groups(np.ones(2), np.array([0.5, outside]), SKIN_TONES)
+
+
+def test_steps_are_compared_for_each_pair_of_tones_and_the_largest_is_the_worst() -> None:
+    dark, light = np.full(12, -20.0), np.full(12, 60.0)
+    source, target = np.concatenate([dark, light, light]), np.concatenate([light, dark, light])
+    step = np.concatenate([np.full(12, 6.0), np.full(12, 9.0), np.full(12, 3.0)])
+    own = np.full(36, 3.0)
+    step[0] = np.nan
+    groups = compare_tones(step, own, source, target)
+    assert groups.by_group == {"dark on light": 2.0, "light on dark": 3.0, "light on light": 1.0}
+    assert groups.worst == "light on dark"
+    assert groups.num_rows["dark on light"] == 11
+    assert "dark on dark" in groups.left_out

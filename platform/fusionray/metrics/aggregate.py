@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fusionray.metrics.attribute_reader import GROUPS
 from fusionray.metrics.confidence import Interval, bootstrap
-from fusionray.metrics.fairness import AGES, SKIN_TONES, GroupMeans, TertileNames, compare_groups
+from fusionray.metrics.fairness import AGES, SKIN_TONES, GroupMeans, TertileNames, compare_groups, compare_tones
 from fusionray.metrics.fusion_metrics import MetricColumns
 from fusionray.metrics.retrieval import Embeddings, Templates, cosine_similarity, is_nearer_to_source, retrieve
 
@@ -29,6 +29,8 @@ RATIOS = {
     "pose_error_ratio": ("pose_error", "pose_error_truth"),
     "expression_error_ratio": ("expression_error", "expression_error_truth"),
     "light_error_ratio": ("light_error", "light_error_truth"),
+    "skin_difference": ("skin_step", "skin_step_target"),
+    "seam_step": ("edge_step", "edge_step_target"),
 }
 # Metric key -> a score, the parameter that groups the source people, and the names of the groups.
 GAPS: dict[str, tuple[str, str, TertileNames]] = {
@@ -37,7 +39,12 @@ GAPS: dict[str, tuple[str, str, TertileNames]] = {
     "fairness_gap_age": ("retrieval_top1", "age", AGES),
 }
 # Scores that are reported only as part of a ratio, or that only define groups.
-HIDDEN = ("gradient_energy", "gradient_energy_truth", "skin_tone", "age")
+HIDDEN = (
+    *("gradient_energy", "gradient_energy_truth", "skin_tone", "age"),
+    *("skin_step", "skin_step_target", "edge_step", "edge_step_target", "tone_source", "tone_target"),
+)
+# Metric key -> the two scores whose means are divided, for each pair of tones.
+BY_TONES = {"skin_difference": ("skin_step", "skin_step_target"), "seam_step": ("edge_step", "edge_step_target")}
 
 
 @dataclass
@@ -85,6 +92,9 @@ def score_pairs(columns: MetricColumns, templates: Templates, source_N: Names) -
             scores[f"{group}_error"] = columns[f"{group}_error_fused"]
             scores |= {name: columns[name] for name in (f"{group}_error_truth", f"{group}_error_target")}
     scores |= {name: columns[name] for name in ("landmark_distance", "face_not_found") if name in columns}
+    if "skin_step_fused" in columns:
+        scores |= {f"{name}_step": columns[f"{name}_step_fused"] for name in ("skin", "edge")}
+        scores |= {name: columns[name] for name in HIDDEN if name in columns and name not in scores}
     return {name: np.asarray(score, np.float32) for name, score in scores.items()}
 
 
@@ -107,6 +117,9 @@ def summarise(scores: MetricColumns, source_N: Names, *, rounds: int = 0, seed: 
     for key, (name, parameter, groups) in GAPS.items():
         if name in scores and parameter in scores:
             summary.groups[key] = compare_groups(scores[name], scores[parameter], groups)
+    if "tone_source" in scores:
+        for key, names in BY_TONES.items():
+            summary.groups[key] = compare_tones(*(scores[name] for name in (*names, "tone_source", "tone_target")))
     return summary
 
 

@@ -21,6 +21,7 @@ from fusionray.metrics.attribute_reader import AttributeReader
 from fusionray.metrics.baselines import build_baselines
 from fusionray.metrics.landmarks import CropLandmarks, landmark_distance
 from fusionray.metrics.similarity import feature_distance, gradient_energy, region_psnr, region_ssim
+from fusionray.metrics.skin_steps import measure_steps, measure_tone
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.types import PairBatch
@@ -90,6 +91,7 @@ class FusionMetrics:
         for name, picture in pictures.items():
             columns |= {f"{what}_{name}": value for what, value in self.embed(picture).items()}
         measured = {name: value.float().cpu().numpy() for name, value in columns.items()}
+        measured |= measure_skin(batch.source, fused, batch.target)
         if self.evaluators.landmarks is not None:
             measured |= measure_landmarks(self.evaluators.landmarks, fused, batch.target)
         return measured
@@ -141,6 +143,20 @@ def measure_landmarks(landmarks: CropLandmarks, fused: Tensor, target: Tensor) -
     missing_N[np.isnan(target_N52[:, 0, 0])] = np.nan
     distance_N = landmark_distance(fused_N52, target_N52).astype(np.float32)
     return {"landmark_distance": distance_N, "face_not_found": missing_N}
+
+
+def measure_skin(source: Tensor, fused: Tensor, target: Tensor) -> MetricColumns:
+    """Measure the colour steps around fused faces, and the tones of sources and targets; crops uint8 [N,3,H,W]."""
+    pictures = [image.permute(0, 2, 3, 1).cpu().numpy() for image in (source, fused, target)]
+    steps = [measure_steps(made, own) for _, made, own in zip(*pictures, strict=True)]
+    return {
+        "skin_step_fused": np.array([each.whole for each in steps], np.float32),
+        "skin_step_target": np.array([each.whole_target for each in steps], np.float32),
+        "edge_step_fused": np.array([each.edge for each in steps], np.float32),
+        "edge_step_target": np.array([each.edge_target for each in steps], np.float32),
+        "tone_source": np.array([measure_tone(crop) for crop in pictures[0]], np.float32),
+        "tone_target": np.array([measure_tone(crop) for crop in pictures[2]], np.float32),
+    }
 
 
 def join(parts: Iterable[MetricColumns]) -> MetricColumns:

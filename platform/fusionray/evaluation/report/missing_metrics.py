@@ -45,6 +45,7 @@ def explain(key: str, theme: str, available: AvailableInputs) -> str:
         (theme == "motion" and not available.num_clips, "there are no clips (face_fusion.clips)"),
         (theme == "motion", "recorded clips have no true fusion, or their motion cannot be tracked"),
         (key in LANDMARK_KEYS, available.landmarks_error or "the face mesh finds no face in the targets"),
+        (theme == "skin", "no fused face has skin around it that the model left as it was"),
         (theme == "realism" and ("_embedding" in key) == with_features, f"measured {elsewhere}"),
         (theme == "evaluator", "no person has two pictures"),
         (not available.synthetic, "photographs have no true fusion and no true attributes"),

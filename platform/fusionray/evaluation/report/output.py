@@ -134,7 +134,8 @@ def list_groups(summary: Summary) -> PageTable:
         "by group",
         ("key", "group", "pairs", "value", ""),
         rows,
-        "Sources, grouped in thirds by true parameters of the synthetic world, not by estimates.",
+        "fairness: sources, in thirds of true parameters of the synthetic world. skin_difference, seam_step: tone of "
+        "source on tone of target, both measured in the crops (individual typology angle).",
     )
 
 
