@@ -72,13 +72,13 @@ def test_every_key_is_measured_or_says_why_not(result: EvaluateResult) -> None:
     assert high is not None
     assert low <= figures.figures["ssim_to_truth"].value <= high
     assert figures.figures["nearer_to_source"].goal == ">= 0.95"
-    assert json.loads((result.folder / "figures.json").read_text())["figures"].keys() == figures.figures.keys()
+    assert json.loads((Path(result.folder) / "figures.json").read_text())["figures"].keys() == figures.figures.keys()
 
 
 def test_the_list_of_pairs_holds_their_rows_and_scores(world: Path, result: EvaluateResult) -> None:
-    with (result.folder / "pairs.csv").open() as file:
+    with (Path(result.folder) / "pairs.csv").open() as file:
         rows = list(csv.DictReader(file))
-    with (result.folder / "gallery.csv").open() as file:
+    with (Path(result.folder) / "gallery.csv").open() as file:
         enrolled = {(row["file"], row["row"]) for row in csv.DictReader(file)}
     assert len(rows) == PAIRS
     assert {row["source_file"] for row in rows} == {"shard-test.parquet"}
@@ -89,15 +89,15 @@ def test_the_list_of_pairs_holds_their_rows_and_scores(world: Path, result: Eval
 
 
 def test_the_report_holds_grids_goals_and_the_command(result: EvaluateResult) -> None:
-    page = (result.folder / "report.html").read_text()
+    page = (Path(result.folder) / "report.html").read_text()
     check_page(page)
     assert page.count("data:image/png;base64,") == 1 + 3 * 3  # the grid, and three pairs of each kind
     for words in ("ssim_gap_closed", "&gt;= 0.2", "By group", "fusionray evaluate", "pairs=20", "Is it the source"):
         assert words in page, words
-    with Image.open(result.folder / "grid.png") as grid:
+    with Image.open(Path(result.folder) / "grid.png") as grid:
         assert grid.width == 4 * 128
         assert grid.height == 6 * 128
-    assert "| ssim_to_truth |" in (result.folder / "report.md").read_text()
+    assert "| ssim_to_truth |" in (Path(result.folder) / "report.md").read_text()
 
 
 def test_the_evaluation_is_logged_once_to_the_tracker(world: Path, result: EvaluateResult) -> None:
@@ -141,9 +141,9 @@ def test_photographs_are_evaluated_with_the_files_of_the_user(world: Path, tmp_p
     assert "photographs" in result.figures.not_measured["ssim_to_truth"]
     assert "recorded clips" in result.figures.not_measured["flicker_truth"]
     assert result.figures.figures["flicker"].low is None
-    page = (result.folder / "report.html").read_text()
+    page = (Path(result.folder) / "report.html").read_text()
     assert "brightest.pt, sha256 " in page
-    with Image.open(result.folder / "worst-3.png") as grid:
+    with Image.open(Path(result.folder) / "worst-3.png") as grid:
         assert grid.width == 3 * 128  # there is no true fusion to show
 
 

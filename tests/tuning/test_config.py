@@ -25,7 +25,6 @@ PRESET = ROOT / "jobs" / "presets" / "search-64.yaml"
     ("changes", "words"),
     [
         ({"metric": "loss_identity"}, "is a training loss"),
-        ({"output": "s3://bucket/runs"}, "must be a local folder"),
         ({"train": {"run": {"name": "other"}}}, r"run\.name belongs to the search"),
         ({"train": {"run": {"output": "there"}}}, r"set output next to train"),
         ({"search": "pbt", "trials": 4}, "max_concurrent_trials=1 to trials=4"),

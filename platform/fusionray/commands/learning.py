@@ -117,7 +117,7 @@ def add_tune(verbs: Verbs) -> None:
             ("fusionray tune --config jobs/presets/search-64.yaml trials=16 --register faces", "more trials"),
         ],
     )
-    parser.add_argument("--output", metavar="DIR", help="local folder that holds the search (output)")
+    parser.add_argument("--output", metavar="DIR", help="folder or URI that holds the search (output)")
     parser.add_argument(
         "--register", metavar="NAME", help="register the best trial's bundle in MLflow as NAME (register_as)"
     )
@@ -157,7 +157,7 @@ def add_evaluate(verbs: Verbs) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="bundle, models:/name@alias, or checkpoint or run folder")
     parser.add_argument("--data", metavar="SHARDS", required=True, help="folder or URI of shards with a test split")
-    parser.add_argument("--output", metavar="DIR", required=True, help="local folder for figures.json and report.html")
+    parser.add_argument("--output", metavar="DIR", required=True, help="folder or URI for figures.json and report.html")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of the table")
     add_settings(parser)
     set_run(parser, run_evaluate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from fusionray.config import Section, in_unit
 from fusionray.data.shards import Split
@@ -61,7 +61,7 @@ class EvaluateConfig(Section):
         description="Model to evaluate: a bundle folder, models:/name@alias, or a checkpoint or run folder."
     )
     data: str = Field(description="Folder or URI that `fusionray prepare` wrote.")
-    output: str = Field(description="Local folder for figures.json, report.html, report.md and pairs.csv.")
+    output: str = Field(description="Folder or URI for figures.json, report.html, report.md and pairs.csv.")
     split: Split = Field(
         "test",
         description="Split to evaluate on; no model is trained on the test split, and no setting is chosen by it.",
@@ -102,10 +102,3 @@ class EvaluateConfig(Section):
     )
     tracking_uri: str | None = Field(None, description="MLflow store; null: an SQLite store in `runs`.")
     experiment: str = Field("fusionray", description="MLflow experiment of the evaluation.")
-
-    @field_validator("output")
-    @classmethod
-    def _local_output(cls, output: str) -> str:
-        if "://" in output:
-            raise ValueError("must be a local folder: the tracker uploads the report from there")
-        return output

@@ -70,13 +70,13 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
     )
     table, measured = load_table(), summary.summary
     figures = write_figures(
-        Path(config.output),
+        config.output,
         NAME,
         table.check_goals(measured.values, measured.intervals, config.goals),
         explain_missing_metrics(table, measured.values, available),
     )
     report = write_output(eval_run, summary, figures, table)
-    return EvaluateResult(figures, Path(config.output), write_text(figures), report)
+    return EvaluateResult(figures, config.output, write_text(figures), report)
 
 
 def measure_model(

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,16 +95,16 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
         summary = summarise_draws(scores, groups, config, scorer.ratios)
         not_measured = {key: "not measured for pictures" for key in table.metrics if key not in summary.values}
         checked = table.check_goals(summary.values, summary.intervals, config.goals)
-        figures = write_figures(Path(config.output), NAME, checked, not_measured)
+        figures = write_figures(config.output, NAME, checked, not_measured)
         pairs = list_draws(np.array(rows.groups)[draws], scores)
-        storage.write_atomic(str(Path(config.output) / PAIRS_NAME), pairs.encode())
+        storage.write_atomic(storage.join(config.output, PAIRS_NAME), pairs.encode())
         examples = list(show_examples(rank_draws(scored, rows, draws, scores)))
     title = f"{info.name} on held-out pictures"
     notes = list(describe(config, info, manifest, len(draws)))
     report = Report(title, figures, table, notes, describe_command(config), blocks=examples)
-    files = [FIGURES_NAME, PAIRS_NAME, *write_report(Path(config.output), report)]
+    files = [FIGURES_NAME, PAIRS_NAME, *write_report(config.output, report)]
     track(config, uri, info, manifest, figures=figures, files=files)
-    return EvaluateResult(figures, Path(config.output), write_text(figures), report)
+    return EvaluateResult(figures, config.output, write_text(figures), report)
 
 
 def open_scorer(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from fusionray.evaluation.report.documents import Report
 from fusionray.reporting.figures import Figures
@@ -11,9 +10,9 @@ from fusionray.reporting.figures import Figures
 
 @dataclass(frozen=True)
 class EvaluateResult:
-    """Figures, output folder, the table for the terminal, and the report, to which callers may add blocks."""
+    """Figures, output folder or URI, the table for the terminal, and the report, to which callers may add blocks."""
 
     figures: Figures
-    folder: Path
+    folder: str
     table: str
     report: Report

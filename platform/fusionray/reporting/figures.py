@@ -80,9 +80,9 @@ def describe_machine() -> str:
 
 
 def write_figures(
-    folder: Path, name: str, figures: dict[str, MeasuredFigure], not_measured: Mapping[str, str] | None = None
+    folder: str | Path, name: str, figures: dict[str, MeasuredFigure], not_measured: Mapping[str, str] | None = None
 ) -> Figures:
-    """Write `figures.json` into a folder, and return its content."""
+    """Write `figures.json` into a folder or URI, and return its content."""
     written = Figures(
         name=name,
         machine=describe_machine(),
@@ -90,5 +90,5 @@ def write_figures(
         figures=figures,
         not_measured=dict(not_measured or {}),
     )
-    storage.write_atomic(str(folder / FIGURES_NAME), written.model_dump_json(indent=1).encode())
+    storage.write_atomic(storage.join(str(folder), FIGURES_NAME), written.model_dump_json(indent=1).encode())
     return written

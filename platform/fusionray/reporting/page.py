@@ -122,15 +122,15 @@ class Page:
         return "\n\n".join(blocks) + "\n"
 
 
-def save_page(folder: Path, page: Page) -> list[str]:
-    """Write `report.html`, `report.md` and the pictures of the latter into a folder; return their names."""
+def save_page(folder: str | Path, page: Page) -> list[str]:
+    """Write `report.html`, `report.md` and the pictures of the latter into a folder or URI; return their names."""
     files = {
         **gather_files(part for section in page.sections for part in section.parts),
         TEXT_NAME: page.write_markdown().encode(),
         PAGE_NAME: page.write_html().encode(),
     }
     for name, content in files.items():
-        storage.write_atomic(str(folder / name), content)
+        storage.write_atomic(storage.join(str(folder), name), content)
     return list(files)
 
 

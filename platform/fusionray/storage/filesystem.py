@@ -47,7 +47,12 @@ def read_bytes(location: str) -> bytes:
 
     def read() -> bytes:
         with filesystem.open_input_stream(path) as stream:
-            return bytes(stream.read())
+            data = bytes(stream.read())
+        # Arrow asks for the length first, then for so many bytes: of an object that was written anew in between, it
+        # gets a part.
+        if not isinstance(filesystem, fs.LocalFileSystem) and filesystem.get_file_info(path).size != len(data):
+            raise OSError(f"{location}: was written while it was read")
+        return data
 
     return ask_again(filesystem, read)
 
@@ -159,6 +164,18 @@ def write_atomic(location: str, data: bytes) -> None:
         return
     make_folder(Path(path).parent)
     replace_file(Path(path), data)
+
+
+def append(location: str, data: bytes) -> None:
+    """Append to a file, which is created if it is missing; in an object store, the object is written anew.
+
+    Raises: OSError.
+    """
+    if "://" in location:
+        write_atomic(location, (read_bytes(location) if exists(location) else b"") + data)
+        return
+    with Path(location).open("ab") as file:
+        file.write(data)
 
 
 def list_folder(location: str) -> dict[str, int | None]:

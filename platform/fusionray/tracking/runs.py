@@ -7,12 +7,14 @@ import time
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fusionray.storage import filesystem as storage
 from fusionray.tracking.store import ARTIFACT_FOLDER, SQLITE, make_client, store_errors
 
 RUN_TAG = "fusionray.run"
@@ -139,9 +141,18 @@ class RunTracker:
             for name in names:
                 self.client.log_image(self.run_id, image, artifact_file=name)
 
-    def log_file(self, path: Path) -> None:
-        """Store a local file with the run."""
-        self.client.log_artifact(self.run_id, str(path))
+    def log_file(self, location: str | Path) -> None:
+        """Store a file with the run, from a path or a URI.
+
+        Raises: TrackerFailed if the store rejects it; OSError.
+        """
+        with TemporaryDirectory(prefix="logged-") as folder, store_errors():
+            local = str(location)
+            if "://" in local:
+                # MLflow uploads local files only.
+                local = str(Path(folder) / local.rpartition("/")[2])
+                storage.copy(str(location), local)
+            self.client.log_artifact(self.run_id, local)
 
 
 def read_run_metrics(uri: str, experiment: str, name: str, prefix: str) -> dict[str, list[tuple[int, float]]]:

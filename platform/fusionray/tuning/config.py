@@ -54,7 +54,11 @@ class TuneConfig(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         description="Name of the search and prefix of its trials: letters, digits, '.', '_' and '-'.",
     )
-    output: str = Field("runs", description="Local folder that holds the search, its shards and its encoders.")
+    output: str = Field(
+        "runs",
+        description="Folder or URI that holds the search, its shards and its encoders; on a cluster, storage that "
+        "every node shares.",
+    )
     seed: int = Field(0, ge=0, description="Seed of the proposals; training runs take train.run.seed.")
     train: dict[str, Any] = Field(
         description="Training that every trial starts from: a preset and settings, as `fusionray train --settings` "
@@ -93,13 +97,6 @@ class TuneConfig(Section):
         None, description="Name under which the best trial's bundle is registered in MLflow; null: not registered."
     )
     alias: str = Field("candidate", description="Registry alias that is moved to the registered bundle.")
-
-    @field_validator("output")
-    @classmethod
-    def check_output(cls, output: str) -> str:
-        if "://" in output:
-            raise ValueError("must be a local folder: the report is written there")
-        return output
 
     @field_validator("metric")
     @classmethod

@@ -181,6 +181,7 @@ def tuner_arguments(plan: SearchPlan) -> Iterator[dict[str, Any]]:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     config = plan.config
     scratch = storage.join(plan.folder, TUNE_FOLDER)
+    filesystem, scratch_path = storage.open_filesystem(scratch)
     if storage.exists(scratch):
         storage.delete(scratch)
     stop_handle = ProgressHandle()
@@ -197,7 +198,9 @@ def tuner_arguments(plan: SearchPlan) -> Iterator[dict[str, Any]]:
                 ),
                 "run_config": RunConfig(
                     name=uuid.uuid4().hex,
-                    storage_path=scratch,
+                    storage_path=scratch_path,
+                    # Ours: it finds the endpoint and the credentials as all stages do. Of a folder, Ray makes its own.
+                    storage_filesystem=filesystem if "://" in scratch else None,
                     failure_config=FailureConfig(max_failures=config.max_failures),
                     checkpoint_config=CheckpointConfig(num_to_keep=KEPT_POINTERS, checkpoint_at_end=False),
                     callbacks=[monitor],

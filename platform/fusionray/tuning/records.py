@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -123,9 +122,7 @@ class SearchRecords:
 
     def log(self, trial: str, lines: Sequence[str]) -> None:
         """Append messages of a training to its log file; on the terminal they would scroll the table away."""
-        path = Path(self.folder) / trial / LOG_NAME
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
+        storage.append(storage.join(self.folder, trial, LOG_NAME), "".join(f"{line}\n" for line in lines).encode())
 
     def spent_seconds(self) -> float:
         """Return how long the search has run, over all of its starts."""

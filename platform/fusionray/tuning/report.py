@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from fusionray.evaluation.report.documents import Report, write_report
 from fusionray.evaluation.report.metric_table import load_table
@@ -66,7 +65,7 @@ def write_search_report(
         ],
         blocks=blocks,
     )
-    return write_report(Path(plan.folder), report)
+    return write_report(plan.folder, report)
 
 
 def list_trials(plan: SearchPlan, records: SearchRecords, trials: Sequence[TrialRecord]) -> PageTable:

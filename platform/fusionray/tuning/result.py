@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -66,15 +65,14 @@ def conclude(plan: SearchPlan) -> SearchResult:
     if best is None:
         close_run(uri, plan.parent_run, failed=True)
         raise TrainingFailed(f"search '{plan.config.name}': {explain_no_best(trials, records)}")
-    folder = Path(plan.folder)
     importance = measure_importance(plan.config.space, plan.config.mode, trials, seed=plan.config.seed)
     measured = measure(plan, records, trials, best)
-    figures = write_figures(folder, "tune", measured, explain_missing_figures(measured, importance))
+    figures = write_figures(plan.folder, "tune", measured, explain_missing_figures(measured, importance))
     preset = storage.join(plan.folder, PRESET_NAME)
     storage.write_atomic(preset, write_preset(plan.config, best).encode())
     files = write_search_report(plan, records, trials, best=best, importance=importance, figures=figures)
     registered = register(plan, best, uri) if plan.config.register_as else ""
-    track(plan, figures, uri, [folder / name for name in (FIGURES_NAME, PRESET_NAME, *files)])
+    track(plan, figures, uri, [storage.join(plan.folder, name) for name in (FIGURES_NAME, PRESET_NAME, *files)])
     return SearchResult(plan.folder, preset, best, trials[0], figures, registered)
 
 
@@ -162,10 +160,10 @@ def register(plan: SearchPlan, best: TrialRecord, uri: str) -> str:
     return f"{REGISTRY_PREFIX}{name}@{plan.config.alias}"
 
 
-def track(plan: SearchPlan, figures: Figures, uri: str, files: Sequence[Path]) -> None:
+def track(plan: SearchPlan, figures: Figures, uri: str, files: Sequence[str]) -> None:
     """Log figures and report to the search's run, and close the run."""
     tracker = RunTracker(uri, plan.parent_run)
     tracker.log(0, {key: figure.value for key, figure in figures.figures.items()})
-    for path in files:
-        tracker.log_file(path)
+    for location in files:
+        tracker.log_file(location)
     close_run(uri, plan.parent_run, failed=False)

@@ -36,8 +36,8 @@ class Report:
     later: Sequence[PageSection] = field(default=())
 
 
-def write_report(folder: Path, report: Report) -> list[str]:
-    """Write `report.html`, `report.md` and the images of `report.md` into a folder; return the file names."""
+def write_report(folder: str | Path, report: Report) -> list[str]:
+    """Write `report.html`, `report.md` and the images of `report.md` into a folder or URI; return the file names."""
     return save_page(folder, compose(report))
 
 

@@ -56,9 +56,9 @@ class EvalRun:
 
 def write_output(eval_run: EvalRun, summary: EvalSummary, figures: Figures, table: MetricTable) -> Report:
     """Write pairs.csv, gallery.csv and the report to the output folder, and log all files to the tracker."""
-    folder = Path(eval_run.config.output)
-    storage.write_atomic(str(folder / PAIRS_NAME), list_pairs(eval_run.dataset, summary).encode())
-    storage.write_atomic(str(folder / GALLERY_NAME), list_gallery(eval_run.dataset).encode())
+    folder = eval_run.config.output
+    storage.write_atomic(storage.join(folder, PAIRS_NAME), list_pairs(eval_run.dataset, summary).encode())
+    storage.write_atomic(storage.join(folder, GALLERY_NAME), list_gallery(eval_run.dataset).encode())
     report = build_report(eval_run, summary, figures, table)
     files = [FIGURES_NAME, PAIRS_NAME, GALLERY_NAME, *write_report(folder, report)]
     track(eval_run.config, eval_run.tracking_uri, eval_run.info, eval_run.manifest, figures=figures, files=files)
@@ -205,7 +205,7 @@ def track(
         tracker = RunTracker(uri, run_id)
         tracker.log(0, {name: figure.value for name, figure in figures.figures.items()})
         for name in files:
-            tracker.log_file(Path(config.output) / name)
+            tracker.log_file(storage.join(config.output, name))
         failed = False
     finally:
         close_run(uri, run_id, failed=failed)
