@@ -3,50 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from fusionray.doctor import gpus, machine, network, packages, settings, storages
-from fusionray.doctor.finding import Finding, find_worst
+from fusionray.doctor.finding import find_worst
 from fusionray.doctor.host import Host, HostOptions
 from fusionray.doctor.suite import CHECKS, compare_versions, describe_check, examine
-
-
-@dataclass(eq=False)
-class BrokenHost(Host):
-    """A machine whose limits and names are those of the test."""
-
-    files: int = 65_536
-    disk: tuple[int, int] = (100 * 2**30, 50 * 2**30)
-    address: str | None = "10.0.0.7"
-    locked: int = -1
-
-    def locked_memory(self) -> int:
-        return self.locked
-
-    def open_files(self) -> int:
-        return self.files
-
-    def space(self, path: str) -> tuple[int, int]:
-        return self.disk
-
-    def resolve(self) -> tuple[str, str | None]:
-        return "worker", self.address
-
-
-def build(root: Path, files: Mapping[str, str] | None = None, **variables: str) -> BrokenHost:
-    for path, text in (files or {}).items():
-        place = root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-    return BrokenHost(root=root, environment=variables)
-
-
-def seen(findings: Iterable[Finding]) -> list[tuple[str, str, str]]:
-    return [(found.name, found.severity, found.action) for found in findings]
+from tests.doctor.broken_host import BrokenHost, build, record_tools, seen
 
 
 @pytest.mark.parametrize(("files", "severity"), [(1024, "error"), (20_000, "note"), (65_536, "ok"), (-1, "ok")])
@@ -145,14 +110,8 @@ LOG = """\
 
 def with_tools(root: Path, *rows: str) -> BrokenHost:
     """Build a machine with two GPUs, whose nvidia-smi and dmesg print what was recorded."""
-    tools = root / "tools"
-    tools.mkdir(exist_ok=True)
-    for name, text in (("nvidia-smi", "\n".join([*rows, ""])), ("dmesg", LOG)):
-        (tools / f"{name}.txt").write_text(text)
-        lines = f'while IFS= read -r line; do echo "$line"; done < {tools}/{name}.txt'
-        (tools / name).write_text(f"#!/bin/sh\n{lines}\n")
-        (tools / name).chmod(0o755)
-    return build(root, {"dev/nvidia0": "", "dev/nvidia1": ""}, PATH=str(tools))
+    tools = record_tools(root, {"nvidia-smi --query-gpu*": "\n".join([*rows, ""]), "dmesg": LOG})
+    return build(root, {"dev/nvidia0": "", "dev/nvidia1": ""}, PATH=tools)
 
 
 def test_gpus_say_what_is_wrong_with_them(tmp_path: Path) -> None:
@@ -230,3 +189,11 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_are_made(tmp_path: Path
     (broken,) = [each for each in found if "the check failed" in each.evidence]
     assert (broken.name, broken.severity) == ("swap", "warning")
     assert told == [describe_check(check) for check in CHECKS]
+
+
+def test_a_package_that_slows_every_import_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(packages.check_slow_imports(Host())) == []
+    monkeypatch.setattr(packages.metadata, "version", lambda name: "1.1.0")
+    (finding,) = packages.check_slow_imports(Host())
+    assert (finding.severity, finding.name) == ("note", "imports")
+    assert "rfc3987-syntax 1.1.0" in finding.evidence

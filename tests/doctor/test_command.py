@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -60,28 +61,55 @@ def test_every_node_of_a_cluster_is_examined() -> None:
     found = examine_cluster(HostOptions())
     assert len({each.node for each in found}) == 1
     assert "" not in {each.node for each in found}
-    assert {"packages", "disk"} <= {each.name for each in found}
+    assert {"packages", "disk", "raylet"} <= {each.name for each in found}
 
 
 def test_what_differs_between_nodes_is_found() -> None:
-    def report(began: float, ended: float, ray: str = "2.60.0", gpus: int = 0) -> NodeReport:
-        return NodeReport([], {"ray": ray}, gpus, began, ended)
+    def report(
+        began: float, ended: float, *, ray: str = "2.60.0", gpus: int = 0, firmware: Mapping[str, str] | None = None
+    ) -> NodeReport:
+        return NodeReport([], {"ray": ray}, gpus, began, ended, firmware or {})
 
     nodes = {"a": report(100, 101), "b": report(100.2, 101, ray="2.59.0", gpus=1), "c": report(90, 91)}
-    found = [(each.node, each.name, each.severity) for each in compare_nodes(nodes, 99.9, 101.5)]
-    assert found == [
+    differing = [(each.node, each.name, each.severity) for each in compare_nodes(nodes, 99.9, 101.5)]
+    assert differing == [
         ("b", "versions", "error"),
         ("b", "GPUs", "note"),
         ("c", "versions", "ok"),
         ("c", "clock", "error"),
     ]
+    older, newer = ({"NVIDIA driver": "550.90.07", "VBIOS of NVIDIA L4": vbios} for vbios in ("95.04", "95.06"))
+    # A node with other GPUs has another VBIOS by right.
+    other = {"NVIDIA driver": "550.90.07", "VBIOS of NVIDIA T4": "90.04"}
+    nodes = {name: report(1, 2, firmware=found) for name, found in (("a", older), ("b", newer), ("c", other))}
+    (found,) = (each for each in compare_nodes(nodes, 1, 2) if each.name == "firmware")
+    assert (found.node, found.severity) == ("b", "warning")
+    assert found.evidence == "VBIOS of NVIDIA L4 95.06 here, 95.04 on a"
 
 
 @pytest.mark.starts_ray
 @pytest.mark.slow(seconds=40)
 def test_three_nodes_are_examined_by_the_command() -> None:
-    with LocalNodes() as nodes:
+    with LocalNodes(environment={"MASTER_ADDR": "127.0.0.1"}) as nodes:
         said = run_python("-m", "fusionray.cli", "doctor", "--cluster", "--json", **nodes.environment)
     found = json.loads(said)["findings"]
     assert len({each["node"] for each in found}) == 3
     assert sum(each["name"] == "versions" and each["severity"] == "ok" for each in found) == 2
+    lags = [each for each in found if each["name"] == "raylet"]
+    assert len(lags) == 3
+    print(*(each["evidence"] for each in lags), sep="\n")
+    (state,) = (each for each in found if each["name"] == "GCS storage")
+    assert (state["severity"], state["node"]) == ("note", nodes.nodes[0].ip)
+    assert "RAY_gcs_storage=rocksdb" in state["remedy"]
+    # Each node takes rank 0 to be itself.
+    assert sum(each["name"] == "master address" for each in found) == 3
+
+
+@pytest.mark.starts_ray
+@pytest.mark.slow(seconds=30)
+def test_a_head_that_keeps_its_state_is_told(tmp_path: Path) -> None:
+    kept = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "head")}
+    with LocalNodes(2, environment=kept) as nodes:
+        said = run_python("-m", "fusionray.cli", "doctor", "--cluster", "--json", **nodes.environment)
+    (state,) = (each for each in json.loads(said)["findings"] if each["name"] == "GCS storage")
+    assert (state["severity"], state["evidence"]) == ("ok", "it is kept in rocksdb")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 from itertools import combinations
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from fusionray.cli import main
+from fusionray.doctor.all_reduce import BusBandwidth, compute_bus_gbytes, examine_bus, judge_bus
 from fusionray.doctor.intensive import judge_exchanges, judge_machine, judge_products, measure_machine, plan_rounds
 from fusionray.doctor.stress import measure_exchange, measure_products
 from fusionray.ray_cluster.connection import find_free_port
@@ -27,6 +29,8 @@ def test_this_machine_multiplies_matrices(capsys: pytest.CaptureFixture[str], mo
     (found,) = (each for each in json.loads(printed.out)["findings"] if each["name"] == "products")
     assert found["severity"] == "ok"
     assert "GFLOP/s" in found["evidence"]
+    (found,) = (each for each in json.loads(printed.out)["findings"] if each["name"] == "all-reduce")
+    assert "2 processes (CPU): " in found["evidence"]
     assert set(measure_machine()) == {"products CPU"}
 
 
@@ -91,6 +95,54 @@ def test_two_processes_exchange_and_agree_on_the_rate() -> None:
     assert one == pytest.approx(other, rel=0.9)
 
 
+def test_two_processes_of_a_cpu_make_an_all_reduce_with_gloo() -> None:
+    (found,) = examine_bus()
+    assert (found.name, found.severity) == ("all-reduce", "note")
+    told = re.fullmatch(
+        r"2 processes \(CPU\): ([\d.]+) GB/s of bus bandwidth; no reference for these devices", found.evidence
+    )
+    assert told is not None
+    assert 0.01 < float(told[1]) < 100
+
+
+def test_processes_that_never_meet_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusionray.doctor.all_reduce.ANSWER_SECONDS", 0.0)
+    (found,) = examine_bus()
+    assert (found.severity, found.action) == ("error", "isolate node")
+
+
+def test_the_bus_bandwidth_does_not_depend_on_the_number_of_ranks() -> None:
+    # In a ring each rank sends its share of n to the next one, 2 (n - 1) times.
+    for num_ranks in (2, 4, 8):
+        sent = sum(1e9 / num_ranks for _ in range(2 * (num_ranks - 1)))
+        assert compute_bus_gbytes(num_ranks, 10**9, seconds=sent / 400e9) == pytest.approx(400)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "model", "rate", "severity"),
+    [
+        (8, "NVIDIA A100-SXM4-80GB", 183.0, "ok"),
+        (8, "NVIDIA A100-SXM4-80GB", 182.0, "error"),
+        (8, "NVIDIA H100 80GB HBM3", 369.0, "ok"),
+        (8, "NVIDIA H100 80GB HBM3", 367.0, "error"),
+        (8, "NVIDIA H200", 385.0, "ok"),
+        (8, "NVIDIA H200", 383.0, "error"),
+        # Without NVSwitch, with fewer GPUs, and of other models no figure is known.
+        (8, "NVIDIA H100 PCIe", 30.0, "note"),
+        (8, "NVIDIA H200 NVL", 200.0, "note"),
+        (8, "NVIDIA A100-PCIE-40GB", 20.0, "note"),
+        (4, "NVIDIA H100 80GB HBM3", 300.0, "note"),
+        (8, "NVIDIA GH200 480GB", 100.0, "note"),
+        (8, "NVIDIA L4", 10.0, "note"),
+        (2, "NVIDIA H100 80GB HBM3", 0.0, "error"),
+    ],
+)
+def test_an_all_reduce_among_gpus_is_judged_by_their_model(ranks: int, model: str, rate: float, severity: str) -> None:
+    (found,) = judge_bus(BusBandwidth(ranks, model, rate))
+    assert found.severity == severity
+    assert bool(found.remedy) == (severity == "error")
+
+
 @pytest.mark.starts_ray
 @pytest.mark.slow(seconds=60)
 def test_the_slow_cable_among_three_nodes_is_found_and_named() -> None:
@@ -111,6 +163,7 @@ def test_the_slow_cable_among_three_nodes_is_found_and_named() -> None:
     assert done.returncode == 1, done.stderr
     findings = json.loads(done.stdout)["findings"]
     assert len({each["node"] for each in findings if each["name"] == "products"}) == 3
+    assert len({each["node"] for each in findings if each["name"] == "all-reduce"}) == 3
     found = [each for each in findings if each["name"] == "exchange"]
     assert len(found) == 3
     (bad,) = (each for each in found if each["severity"] == "error")

@@ -75,6 +75,17 @@ class TrainBenchConfig(Section):
     )
 
 
+class DataBenchConfig(TrainBenchConfig):
+    """Settings of `fusionray bench data`: the keys of `bench train` that are about data."""
+
+    listed_by: ClassVar[str] = "fusionray bench data --settings"
+
+    keys: tuple[str, ...] = Field(
+        ("data_wait_share", "loader_vs_pillow", "loader_vs_best", "loader_object_storage"),
+        description="Keys of the table of `bench train` to measure.",
+    )
+
+
 @dataclass(frozen=True)
 class BenchSetup:
     """A face-fusion run without shards and without Ray; plain data, which can be sent to processes."""

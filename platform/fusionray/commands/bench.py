@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import functools
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,15 +19,12 @@ from fusionray.commands.parser import Example, Parser, Verbs, add_settings, add_
 if TYPE_CHECKING:
     from fusionray.config import Section
 
-LOADER_KEYS = "[loader_vs_pillow,loader_vs_best,loader_object_storage,data_wait_share]"
-
 
 @dataclass(frozen=True)
 class Benchmark:
     """A benchmark: where its configuration and its function are, as `module:name` under `fusionray.benchmarks`.
 
-    `settings`: KEY=VALUE that it always has. `on_cluster`: it may run on a Ray cluster. `engine_only`: it has parts
-    that need no Ray.
+    `on_cluster`: it may run on a Ray cluster. `engine_only`: it has parts that need no Ray.
     """
 
     name: str
@@ -36,7 +33,6 @@ class Benchmark:
     function: str
     example: Example
     details: str = ""
-    settings: Sequence[str] = ()
     on_cluster: bool = False
     engine_only: bool = False
 
@@ -64,10 +60,9 @@ BENCHMARKS = (
     Benchmark(
         "data",
         "Compare the stream of decoded batches with DataLoaders, and with an object store's delays.",
-        "setup:TrainBenchConfig",
+        "setup:DataBenchConfig",
         "train:bench_train",
         ("fusionray bench data --output runs/bench-data", "the keys of `bench train` that are about data"),
-        settings=(f"keys={LOADER_KEYS}",),
         on_cluster=True,
     ),
     Benchmark(
@@ -115,10 +110,9 @@ BENCHMARKS = (
     Benchmark(
         "large",
         "Measure the tiles of a picture of 8K and of one that is 30,000 pixels wide.",
-        "style.config:StyleBenchConfig",
+        "style.config:LargeBenchConfig",
         "style.run:bench_style",
         ("fusionray bench large --output runs/bench-large 'huge=[30000,600]'", "a row of tiles of the largest width"),
-        settings=("parts=[tiles,growth]",),
     ),
 )
 
@@ -197,7 +191,7 @@ def run_benchmark(benchmark: Benchmark, options: argparse.Namespace) -> None:
     from fusionray.config import load_config
 
     former = None if options.compare is None else read_figures(options.compare)
-    overrides = [*benchmark.settings, *options.overrides, f"output={options.output}"]
+    overrides = [*options.overrides, f"output={options.output}"]
     config = load_config(benchmark.load_section(), file=options.config, overrides=overrides)
     named: dict[str, Any] = {"address": options.address} if benchmark.on_cluster else {}
     if benchmark.engine_only:

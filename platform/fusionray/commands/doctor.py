@@ -45,8 +45,8 @@ def add_doctor(verbs: Verbs) -> None:
     parser.add_argument(
         "--intensive",
         action="store_true",
-        help="also measure matrix products, copies to GPUs and, on a cluster, exchanges of every pair of nodes: "
-        "minutes in which nothing else should run",
+        help="also measure matrix products, copies to GPUs, their clocks and heat under load, an all-reduce and, on a "
+        "cluster, exchanges of every pair of nodes: minutes in which nothing else should run",
     )
     parser.add_argument("--dry-run", action="store_true", help="list the checks, with --intensive those too, and exit")
     parser.add_argument("--strict", action="store_true", help="let warnings fail, too")
@@ -113,12 +113,12 @@ def find(options: argparse.Namespace) -> list[Finding]:
 
                 findings += stress_cluster(show)
             return findings
-    findings = examine(Host(asked))
+    host = Host(asked)
+    findings = examine(host)
     if options.intensive:
-        from fusionray.doctor.intensive import judge_machine, measure_machine
+        from fusionray.doctor.intensive import stress_machine
 
-        show("matrix products on this machine")
-        findings += judge_machine(measure_machine())
+        findings += stress_machine(host, show)
     if options.golden:
         try:
             golden = json.loads(Path(options.golden).read_text(encoding="utf-8"))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from fusionray.doctor.finding import Action, Finding, Severity
 from fusionray.doctor.host import Host
+from fusionray.doctor.smi import group_vbios, read_gpus
 
 FIELDS = (
     "index",
@@ -112,3 +113,13 @@ def check_kernel_log(host: Host) -> Iterator[Finding]:
             continue
         severity, action = ACTIONS.get(number, ("warning", "reset device"))
         yield Finding("XID", severity, f"{device}: XID {number}, {text}", f"{action}; then look again", action)
+
+
+def check_vbios(host: Host) -> Iterator[Finding]:
+    """Look whether GPUs of one model have one VBIOS."""
+    for model, versions in group_vbios(read_gpus(host)):
+        if len(versions) > 1:
+            named = (f"{version} on GPU {', '.join(map(str, gpus))}" for version, gpus in versions.items())
+            evidence = f"{model}: {'; '.join(named)}"
+            remedy = "install one firmware package of the vendor on all: their clocks and links may differ"
+            yield Finding("VBIOS", "warning", evidence, remedy, "fix setting")

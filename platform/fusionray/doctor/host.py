@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import resource
 import shutil
@@ -11,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+
+from fusionray.hardware.network import list_addresses
 
 # A driver that hangs answers nothing, for ever.
 COMMAND_SECONDS = 30.0
@@ -40,6 +43,13 @@ class Host:
         except OSError:
             return None
 
+    def read_bytes(self, path: str) -> bytes | None:
+        """Read a file of bytes; None if it cannot be read."""
+        try:
+            return (self.root / path.lstrip("/")).read_bytes()
+        except OSError:
+            return None
+
     def list(self, pattern: str) -> list[str]:
         """List the paths that match a pattern, such as /sys/class/net/*."""
         return sorted(f"/{path.relative_to(self.root)}" for path in self.root.glob(pattern.lstrip("/")))
@@ -65,6 +75,21 @@ class Host:
         except OSError:
             return name, None
 
+    def is_here(self, name: str) -> bool:
+        """Tell whether a name or an address is one of this machine."""
+        try:
+            found = {ipaddress.ip_address(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
+        except OSError:
+            return False
+        own = {address for _, address in list_addresses()}
+        return any(address.is_loopback or address in own for address in found)
+
+    def cpus(self) -> tuple[int, int]:
+        """Return how many CPUs the machine has, and how many this process may use."""
+        count = os.cpu_count() or 1
+        # macOS binds no process to CPUs.
+        return count, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count
+
     def open_files(self) -> int:
         """Return how many files a process may open; -1: any number."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -84,3 +109,8 @@ class Host:
     def num_gpus(self) -> int:
         """Count the NVIDIA GPUs by their device files."""
         return len(self.list("/dev/nvidia[0-9]*"))
+
+    @cached_property
+    def gpu_query(self) -> str | None:
+        """What `nvidia-smi -q` prints, asked once: it takes seconds on eight GPUs."""
+        return self.run(("nvidia-smi", "-q"))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 
+from fusionray.doctor.all_reduce import examine_bus
+from fusionray.doctor.clocks import examine_clocks
 from fusionray.doctor.finding import Finding
+from fusionray.doctor.host import Host
 
 # What is measured, by the names of the findings.
 MEASUREMENTS = {
     "products": "Matrix products on all cores and each GPU: how many operations a second.",
     "copies": "Copies from page-locked memory to each GPU: GB/s, against what its model reaches.",
+    "GPU clocks": "Clocks, heat and power of all GPUs while they multiply matrices: what slows them down.",
+    "all-reduce": "An all-reduce among all GPUs of a machine, or two processes of a CPU: bus bandwidth.",
     "straggler": "On a cluster: nodes whose products are slower than those of the others.",
     "exchange": "On a cluster: what every pair of nodes exchanges in a second, which names a slow node or link.",
 }
@@ -22,6 +27,17 @@ WANTED_COPIES = {"A100": 23.0, "H100": 52.0, "H200": 55.0}
 LEAST_COPIES = 0.8
 # Nodes of which no median can tell which is the odd one.
 FEW = 3
+
+
+def stress_machine(host: Host, show: Callable[[str], object] = lambda _: None) -> list[Finding]:
+    """Measure and judge this machine; `show` is told what is done."""
+    show("matrix products on this machine")
+    findings = list(judge_machine(measure_machine()))
+    if host.num_gpus:
+        show("clocks of the GPUs under load")
+        findings += examine_clocks(host)
+    show("all-reduce inside this machine")
+    return findings + examine_bus()
 
 
 def measure_machine() -> dict[str, float]:

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fusionray.doctor.all_reduce import examine_bus
+from fusionray.doctor.clocks import examine_clocks
 from fusionray.doctor.finding import Finding
+from fusionray.doctor.host import Host
 from fusionray.doctor.intensive import judge_exchanges, judge_machine, judge_products, measure_machine, plan_rounds
 
 MEASURE_SECONDS, EXCHANGE_SECONDS = 300.0, 150.0
+UNFINISHED = Finding("node", "error", "its measurement does not end", "look at its raylet's log", "isolate node")
 
 
 class Examiner:
@@ -21,6 +25,14 @@ class Examiner:
     def measure(self) -> dict[str, float]:
         """Measure this machine."""
         return measure_machine()
+
+    def examine_clocks(self) -> list[Finding]:
+        """Load the GPUs of this machine, and judge their clocks."""
+        return examine_clocks(Host())
+
+    def all_reduce(self) -> list[Finding]:
+        """Judge an all-reduce inside this machine."""
+        return examine_bus()
 
     def find_port(self) -> int:
         """Find a free port of this node."""
@@ -50,21 +62,31 @@ def stress_cluster(show: Callable[[str], object] = lambda _: None) -> list[Findi
         show(f"matrix products on {len(nodes)} nodes")
         asked = {address: examiner.measure.remote() for address, examiner in examiners.items()}
         measured: dict[str, Any] = {address: fetch(answer, MEASURE_SECONDS) for address, answer in asked.items()}
-        findings = [
-            Finding(
-                "node", "error", "its measurement does not end", "look at its raylet's log", "isolate node", address
-            )
-            for address, values in measured.items()
-            if values is None
-        ]
+        findings = [replace(UNFINISHED, node=address) for address, values in measured.items() if values is None]
         known = {address: values for address, values in measured.items() if values is not None}
         for address, values in known.items():
             findings += [replace(finding, node=address) for finding in judge_machine(values)]
         findings += judge_products(known)
-        findings += judge_exchanges(exchange_all({address: examiners[address] for address in known}, show))
+        live = {address: examiners[address] for address in known}
+        show("clocks of the GPUs under load")
+        findings += gather(live, lambda examiner: examiner.examine_clocks.remote())
+        show("all-reduce inside each node")
+        findings += gather(live, lambda examiner: examiner.all_reduce.remote())
+        findings += judge_exchanges(exchange_all(live, show))
     finally:
         for examiner in examiners.values():
             ray.kill(examiner)
+    return findings
+
+
+def gather(examiners: Mapping[str, Any], ask: Callable[[Any], Any]) -> list[Finding]:
+    """Ask all nodes at once, and return what they find; a node that does not answer is a finding."""
+    asked = {address: ask(examiner) for address, examiner in examiners.items()}
+    findings: list[Finding] = []
+    for address, answer in asked.items():
+        found = fetch(answer, MEASURE_SECONDS)
+        findings += [UNFINISHED] if found is None else found
+        findings = [replace(finding, node=finding.node or address) for finding in findings]
     return findings
 
 

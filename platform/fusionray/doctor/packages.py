@@ -51,6 +51,20 @@ def check_requirements(_: Host) -> Iterator[Finding]:
         yield Finding("packages", "ok", ", ".join(f"{name} {found}" for name, found in list_versions().items()))
 
 
+def check_slow_imports(_: Host) -> Iterator[Finding]:
+    """Look for packages that make every process of Ray start later."""
+    try:
+        found = metadata.version("rfc3987-syntax")
+    except metadata.PackageNotFoundError:
+        return
+    evidence = (
+        f"rfc3987-syntax {found} is installed: jsonschema imports it, which builds a grammar, so `import ray` takes a "
+        "second longer in every process"
+    )
+    remedy = "keep the tools that need it (SBOM, notebooks) in an environment of their own"
+    yield Finding("imports", "note", evidence, remedy, "fix setting")
+
+
 def check_onnxruntime(_: Host) -> Iterator[Finding]:
     """Look for two packages that write into one folder: the later one wins, in part."""
     both = [name for name in ("onnxruntime", "onnxruntime-gpu") if name in list_versions()]

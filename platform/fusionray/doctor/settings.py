@@ -45,6 +45,15 @@ def check_authentication(host: Host) -> Iterator[Finding]:
         )
 
 
+def check_master_address(host: Host) -> Iterator[Finding]:
+    """Look for an address of rank 0 that somebody set by hand: Ray Train finds it out itself."""
+    address = host.environment.get("MASTER_ADDR")
+    if address and not host.is_here(address):
+        evidence = f"MASTER_ADDR={address} is not this machine: ranks that read it wait for each other there"
+        remedy = "unset it where Ray starts: Ray Train sets it in each worker, to the node of rank 0, which has a GPU"
+        yield Finding("master address", "warning", evidence, remedy, "fix setting")
+
+
 def check_flight_recorder(host: Host) -> Iterator[Finding]:
     """Look whether a hang of NCCL would leave a trace."""
     size = host.environment.get("TORCH_NCCL_TRACE_BUFFER_SIZE", "0")

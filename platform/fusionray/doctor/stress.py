@@ -20,6 +20,11 @@ COPY_BYTES = 256 * 2**20
 # Of a message between two nodes: long enough for a bandwidth, and a second on a link of 250 Mbit/s.
 MESSAGE_BYTES = 32 * 2**20
 ROUNDS = 3
+# Among the GPUs of a machine: only long messages fill NVLink.
+GPU_MESSAGE_BYTES, GPU_ROUNDS = 2**30, 20
+# Products that wait at a GPU, some 150 ms of work: it idles for a moment after each such round.
+QUEUED_PRODUCTS = 100
+LOOPBACK = "127.0.0.1"
 GROUP_TIMEOUT = timedelta(seconds=120)
 
 
@@ -53,6 +58,21 @@ def time_each(work: Callable[[], object], device: torch.device) -> float:
     return statistics.median(taken[1:])
 
 
+def load_gpus(seconds: float) -> None:
+    """Multiply matrices on all GPUs at once."""
+    devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    factors = [torch.randn(GPU_SIDE, GPU_SIDE, device=device, dtype=torch.bfloat16) for device in devices]
+    products = [torch.empty_like(factor) for factor in factors]
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        # All have work before the first one is waited for.
+        for factor, product in zip(factors, products, strict=True):
+            for _ in range(QUEUED_PRODUCTS):
+                torch.mm(factor, factor, out=product)
+        for device in devices:
+            torch.cuda.synchronize(device)
+
+
 def measure_exchange(rank: int, address: str, port: int, own_address: str) -> float:
     """Exchange messages with one other process, as gradients are averaged; return MB/s of payload a direction.
 
@@ -62,18 +82,49 @@ def measure_exchange(rank: int, address: str, port: int, own_address: str) -> fl
     Raises: RuntimeError if they do not meet.
     """
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    seconds = time_all_reduces(
+        rank, 2, f"tcp://{address}:{port}", own_address, device, num_bytes=MESSAGE_BYTES, rounds=ROUNDS
+    )
+    # Of two ranks each sends and receives the message once in all.
+    return 1e-6 * MESSAGE_BYTES / seconds
+
+
+def measure_all_reduce(rank: int, num_ranks: int, port: int) -> tuple[int, float]:
+    """Average messages among processes of this machine, one a GPU; return the bytes of one and its seconds.
+
+    All of them call it, with a free port.
+
+    Raises: RuntimeError if they do not meet.
+    """
+    device, num_bytes, rounds = torch.device("cpu"), MESSAGE_BYTES, ROUNDS
+    if torch.cuda.is_available():
+        device, num_bytes, rounds = torch.device("cuda", rank), GPU_MESSAGE_BYTES, GPU_ROUNDS
+        torch.cuda.set_device(device)
+    url = f"tcp://{LOOPBACK}:{port}"
+    return num_bytes, time_all_reduces(rank, num_ranks, url, LOOPBACK, device, num_bytes=num_bytes, rounds=rounds)
+
+
+def time_all_reduces(
+    rank: int, num_ranks: int, url: str, own_address: str, device: torch.device, *, num_bytes: int, rounds: int
+) -> float:
+    """Join a group of processes, and return the median of the seconds of an all-reduce; NCCL on GPUs, else gloo.
+
+    Raises: RuntimeError if they do not meet, or the sum is wrong.
+    """
     interface = find_interface(own_address)
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(
-        backend, init_method=f"tcp://{address}:{port}", rank=rank, world_size=2, timeout=GROUP_TIMEOUT
-    )
+    dist.init_process_group(backend, init_method=url, rank=rank, world_size=num_ranks, timeout=GROUP_TIMEOUT)
     try:
-        message = torch.zeros(MESSAGE_BYTES // 4, device=device)
-        dist.all_reduce(message[:1024])
+        tried = torch.full((1024,), float(rank + 1), device=device)
+        dist.all_reduce(tried)
+        # 1 + 2 + ... + n
+        if not torch.all(tried == num_ranks * (num_ranks + 1) / 2):
+            raise RuntimeError(f"the sum of {num_ranks} ranks is {tried[0].item()}")
+        message = torch.zeros(num_bytes // 4, device=device)
         taken: list[float] = []
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             started = time.perf_counter()
             dist.all_reduce(message)
             if device.type == "cuda":
@@ -81,5 +132,4 @@ def measure_exchange(rank: int, address: str, port: int, own_address: str) -> fl
             taken.append(time.perf_counter() - started)
     finally:
         dist.destroy_process_group()
-    # Of two ranks each sends and receives the message once in all.
-    return 1e-6 * MESSAGE_BYTES / statistics.median(taken)
+    return statistics.median(taken)

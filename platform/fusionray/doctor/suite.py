@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from fusionray.doctor import gpus, machine, network, packages, settings, storages
+from fusionray.doctor import (
+    container,
+    gpu_topology,
+    gpus,
+    machine,
+    network,
+    nvlink,
+    packages,
+    pcie,
+    settings,
+    storages,
+)
 from fusionray.doctor.finding import Finding
 from fusionray.doctor.host import Host
 
@@ -12,11 +23,21 @@ Check = Callable[[Host], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (
     packages.check_requirements,
+    packages.check_slow_imports,
     packages.check_onnxruntime,
     packages.check_torch,
     packages.check_providers,
     gpus.check_gpus,
+    gpus.check_vbios,
     gpus.check_kernel_log,
+    nvlink.check_nvlink,
+    nvlink.check_fabric,
+    gpu_topology.check_gpu_topology,
+    pcie.check_peer_access,
+    pcie.check_gpudirect,
+    container.check_container,
+    container.check_memory_limit,
+    container.check_cpu_limit,
     machine.check_open_files,
     machine.check_shared_memory,
     machine.check_disk,
@@ -29,6 +50,7 @@ CHECKS: tuple[Check, ...] = (
     settings.check_bytecode,
     settings.check_debugging,
     settings.check_authentication,
+    settings.check_master_address,
     settings.check_flight_recorder,
     settings.check_scripts,
     storages.check_storages,

@@ -25,7 +25,9 @@ class NetworkConfig(Section):
         description="Bandwidth of all network cards of a node together.",
         json_schema_extra=in_unit("Gbit/s"),
     )
-    latency_microseconds: float = Field(25.0, ge=0, description="Latency of one message between two workers.")
+    latency_microseconds: float = Field(
+        25.0, ge=0, description="Latency of one message between two workers.", json_schema_extra=in_unit("microseconds")
+    )
     overlap: float = Field(
         0.0,
         ge=0,
@@ -65,10 +67,13 @@ class ServicePlanConfig(Section):
     """What the service must bear."""
 
     requests_per_second: float | None = Field(
-        None, gt=0, description="Pictures that the service must fuse in a second; null: no service is planned."
+        None,
+        gt=0,
+        description="Pictures that the service must fuse in a second; null: no service is planned.",
+        json_schema_extra=in_unit("pictures/s"),
     )
     figures: str | None = Field(
-        None, description="figures.json of `fusionray bench serve` on a machine such as those that will serve."
+        None, description="File figures.json of `fusionray bench serve`, of a machine such as those that will serve."
     )
     busy_share: float = Field(
         0.7,
@@ -106,12 +111,15 @@ class PlanConfig(Section):
     )
     output: str = Field(description="Folder of figures.json, report.html and report.md.")
     workers: list[int] = Field([1, 8, 32, 64], min_length=1, description="Numbers of workers (GPUs) to plan for.")
-    workers_per_node: int = Field(8, ge=1, description="Workers (GPUs) of a node.")
+    workers_per_node: int = Field(
+        8, ge=1, description="Workers (GPUs) of a node.", json_schema_extra=in_unit("workers")
+    )
     images_per_second: float | None = Field(
         None,
         gt=0,
         description="Images/s of one worker, if they were measured elsewhere, for example on a GPU; null: those of the "
         "run.",
+        json_schema_extra=in_unit("images/s"),
     )
     step_spread: float | None = Field(
         None,
@@ -127,7 +135,7 @@ class PlanConfig(Section):
     )
     images: int | None = Field(None, ge=1, description="Length of the training; null: the budget of the run.")
     price_per_worker_hour: float | None = Field(
-        None, ge=0, description="Price of one worker for an hour, in any currency."
+        None, ge=0, description="Price of one worker for an hour, in any currency.", json_schema_extra=in_unit("")
     )
     network: NetworkConfig = NetworkConfig()
     failures: FailuresConfig = FailuresConfig()

@@ -30,3 +30,11 @@ class StyleBenchConfig(Section):
     medium: Size = Field((2048, 1152), description="Sides of `_2k`.", json_schema_extra=in_unit("pixels"))
     large: Size = Field((7680, 4320), description="Sides of `_8k`.", json_schema_extra=in_unit("pixels"))
     huge: Size = Field((30_000, 20_000), description="Sides of `_30k`.", json_schema_extra=in_unit("pixels"))
+
+
+class LargeBenchConfig(StyleBenchConfig):
+    """What `fusionray bench large` measures: the parts of `bench style` that are about pictures of any size."""
+
+    listed_by: ClassVar[str] = "fusionray bench large --settings"
+
+    parts: tuple[StylePart, ...] = Field(("tiles", "growth"), description="Parts of the benchmark to run.")
