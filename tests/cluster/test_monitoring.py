@@ -15,6 +15,7 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
+from cluster.monitoring.draw_dashboards import draw_dashboards, fill_legend, fill_query
 from cluster.monitoring.make_dashboards import build_all
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.serving.auth.key_file import add_key
@@ -161,6 +162,23 @@ def check_queries(prometheus: Prometheus, started: float) -> None:
     assert not silent
 
 
+def check_drawings(url: str, minutes: float) -> None:
+    """Every panel is drawn with lines, but those of a GPU."""
+    described = yaml.safe_load((MONITORING / "dashboards.yaml").read_text())
+    panels = {panel["title"]: panel for dashboard in described.values() for panel in dashboard["panels"]}
+    charts = [chart for section in draw_dashboards(url, minutes) for chart in section.parts]
+    assert len(charts) == sum(len(dashboard["panels"]) for dashboard in described.values())
+    empty = {chart.title for chart in charts if "<polyline" not in chart.svg}
+    assert all(NEEDS_A_GPU.search(query) for title in empty for query in panels[title]["queries"])
+
+
+def test_legends_and_variables_of_grafana_are_filled() -> None:
+    assert fill_legend("{{run}} rank {{ rank }}", {"run": "first", "rank": "0"}) == "first rank 0"
+    assert fill_legend("rows", {}) == "rows"
+    assert fill_query('a{run=~"$run"} / b{run=~"$run"}', "run") == 'a{run=~".*"} / b{run=~".*"}'
+    assert fill_query("up", None) == "up"
+
+
 @needs_prometheus
 @pytest.mark.slow(seconds=95)
 @pytest.mark.starts_ray
@@ -186,6 +204,7 @@ def test_a_cluster_that_trains_searches_and_serves_has_every_series(tmp_path: Pa
             recorded = {rule["record"] for rule in list_rules() if "record" in rule}
             wait_until("every series", lambda: wanted | recorded <= prometheus.names(), 60)
             check_queries(prometheus, started)
+            check_drawings(str(prometheus.client.base_url.copy_with(path="/")), (time.time() - started) / 60)
             expires = prometheus.ask("query", query="ray_fusionray_certificate_expiry_timestamp_seconds - time()")
             assert 9.9 * 86400 < float(expires["result"][0]["value"][1]) < 10 * 86400
             rules = prometheus.ask("rules")["groups"]

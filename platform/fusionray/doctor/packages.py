@@ -14,14 +14,18 @@ COMPARED = ("ray", "torch", "numpy", "pyarrow", "onnxruntime-gpu", "onnxruntime"
 
 
 def list_versions() -> dict[str, str]:
-    """List the versions of Python and of the packages that nodes must have in common."""
+    """List the versions of Python and of the packages that nodes must have in common, those of CUDA among them."""
     versions = {"python": platform.python_version()}
     for name in COMPARED:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return versions
+    # CUDA, cuDNN and NCCL come as packages with the CUDA build of torch.
+    nvidia = {
+        package.name: package.version for package in metadata.distributions() if package.name.startswith("nvidia-")
+    }
+    return versions | dict(sorted(nvidia.items()))
 
 
 def check_requirements(_: Host) -> Iterator[Finding]:
