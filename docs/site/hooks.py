@@ -47,6 +47,10 @@ def describe_commands() -> Iterator[str]:
 
     yield "# Commands\n"
     yield "What `fusionray VERB --help` prints.\n"
+    yield (
+        "Tests parse each command of these pages, with its keys and values, and run each verb with small models. As\n"
+        "they stand here, most commands take hours, GPUs, or pictures of yours; `make demo` runs the whole path.\n"
+    )
     with patch.dict(os.environ, WIDTH):
         helps = {name: parser.format_help().rstrip() for name, parser in list_verbs(build_parser())}
     for name, text in helps.items():

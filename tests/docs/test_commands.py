@@ -1,6 +1,7 @@
 """Each command of the README and the pages is understood: its verb, options, keys and values, targets of make.
 
-The commands of the path run whole in `make demo` and in tests/e2e; here none is started.
+None is started here: as they stand there, they take hours, GPUs, or pictures of the reader. `RUN_BY` names for each
+verb a test that runs it for real, with small models; `make demo` runs the whole path.
 """
 
 from __future__ import annotations
@@ -24,6 +25,26 @@ INLINE = re.compile(r"`(fusionray [a-z][^`\n]*)`")
 COMMAND = re.compile(r"(?:^|\s)(?:python jobs/|fusionray )")
 # Jobs that read a command line of their own, and scripts to copy.
 OWN_SCRIPTS = {"demo", "demo_search", "tune_driver"}
+RUN_BY = {
+    "prepare": "test_wheel.py",
+    "train": "test_wheel.py",
+    "tune": "tuning/test_killed_search.py",
+    "evaluate": "e2e/test_object_store.py",
+    "export": "test_wheel.py",
+    "import": "export/test_import_onnx.py",
+    "compile": "runtime/test_compile.py",
+    "serve": "test_wheel.py",
+    "keys": "serving/auth/test_api_keys.py",
+    "fuse": "safety/test_fuse.py",
+    "fuse-video": "video/test_unchanged.py",
+    "stylize": "safety/test_stylize.py",
+    "verify": "safety/test_verify.py",
+    "audit": "safety/test_audit_chain.py",
+    "plan": "planning/test_plan.py",
+    "doctor": "doctor/test_command.py",
+    "completion": "test_completion.py",
+    "bench": "benchmarks/test_train.py",
+}
 # What a page leaves out, or names as a placeholder: parts of a command, not a command.
 PARTIAL = re.compile(r"\.\.\.|\bVERB\b|…")
 
@@ -104,6 +125,12 @@ def test_verbs_and_options_in_a_sentence_exist(page: Path) -> None:
         faults += [] if is_verb else [span]
         faults += [f"{span}: {option}" for option in options if option not in re.findall(r"--[a-z][a-z-]*", known)]
     assert faults == []
+
+
+def test_every_verb_is_run_by_a_test() -> None:
+    assert set(RUN_BY) == set(build_parser().verbs)
+    for verb, file in RUN_BY.items():
+        assert f'"{verb}"' in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{file} does not run {verb}"
 
 
 def test_targets_of_make_exist() -> None:
