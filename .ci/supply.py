@@ -1,7 +1,7 @@
 """The supply chain: licences of what users install, an SBOM, known vulnerabilities of the lock. `make check-supply`.
 
 `licences` reads the installed packages, `sbom` writes build/sbom.json, `audit` asks a vulnerability database. The exit
-status is 1 if something is wrong, and 3 if the database could not be asked: then nothing is known.
+status is 1 if something is wrong (a vulnerability, a licence), and 3 if not every package could be looked up.
 
 The tools have an environment of their own: beside them, `import ray` takes a second longer in every process, since
 jsonschema then imports a parser that builds its grammar (rfc3987-syntax).
@@ -14,7 +14,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -39,30 +39,37 @@ raise SystemExit(f"not valid CycloneDX 1.6: {fault}" if fault else 0)
 """
 # What users may ask for; `dev` is for who works on the product.
 EXTRAS = ("openvino", "postgres")
+# What they install next to the product, without its dependencies (docs/installation.md).
+BESIDE = ("mediapipe",)
 WRONG, UNKNOWN = 1, 3
+OSV = "https://api.osv.dev/v1/query"
+LONGEST = 200
 CLASSIFIER = "License :: "
 
 
-def list_installed(root: str = PRODUCT, extras: tuple[str, ...] = EXTRAS) -> dict[str, Distribution]:
+def list_installed(
+    root: str = PRODUCT, extras: Sequence[str] = EXTRAS, beside: Sequence[str] = BESIDE
+) -> dict[str, Distribution]:
     """Return what users install, by name: the product's dependencies and theirs, where their markers hold here."""
-    found: dict[str, Distribution] = {}
-    open_names = [(root, extras)]
+    found = {name: distribution(name) for name in beside}
+    seen: dict[str, set[str]] = {}
+    open_names: list[tuple[str, set[str]]] = [(root, set(extras))]
     while open_names:
         name, wanted = open_names.pop()
-        package = distribution(name)
-        for text in package.requires or ():
+        # One may want `uvicorn`, and another one later `uvicorn[standard]`, which brings more.
+        if name in seen and wanted <= seen[name]:
+            continue
+        seen[name] = seen.get(name, set()) | wanted
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:
+            continue  # for another platform
+        for text in found[name].requires or ():
             needed = Requirement(text)
-            chosen = [{"extra": extra} for extra in ("", *wanted)]
-            if needed.marker and not any(needed.marker.evaluate(environment) for environment in chosen):
-                continue
-            known = canonicalize_name(needed.name)
-            if known in found or known == root:
-                continue
-            try:
-                found[known] = distribution(needed.name)
-            except PackageNotFoundError:
-                continue  # for another platform
-            open_names.append((needed.name, tuple(needed.extras)))
+            chosen = [{"extra": extra} for extra in ("", *seen[name])]
+            if not needed.marker or any(needed.marker.evaluate(environment) for environment in chosen):
+                open_names.append((canonicalize_name(needed.name), needed.extras))
+    del found[root]
     return dict(sorted(found.items()))
 
 
@@ -127,41 +134,54 @@ def run_licences(_: argparse.Namespace) -> int:
 
 def run_sbom(_: argparse.Namespace) -> int:
     """Write the bill of materials in CycloneDX; what only development needs is `excluded`."""
-    command = [str(TOOLS), "-m", "cyclonedx_py", "environment", sys.executable, "--output-reproducible", "-o", "-"]
-    described = ["--pyproject", str(ROOT / "pyproject.toml")]
-    done = subprocess.run([*command, *described], capture_output=True, text=True, check=True)  # noqa: S603 - this Python
-    document = json.loads(done.stdout)
+    # Validated below, after the changes: each validation takes 15 s.
+    options = ["--no-validate", "--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml"), "-o", "-"]
+    done = run_tool("-m", "cyclonedx_py", "environment", sys.executable, *options)
+    if done.returncode != 0:
+        print(f"sbom: cyclonedx-py failed: {last_line(done.stderr)}", file=sys.stderr)
+        return WRONG
     needed = list_installed()
-    for part in (document["metadata"]["component"], *document["components"]):
-        # Where a package lies on this machine concerns nobody.
-        part["externalReferences"] = [
-            each for each in part.get("externalReferences", []) if not each["url"].startswith("file:")
-        ]
-    for part in document["components"]:
-        part["scope"] = "required" if canonicalize_name(part["name"]) in needed else "excluded"
+    document = complete_sbom(json.loads(done.stdout), needed)
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
-    checked = subprocess.run([str(TOOLS), "-c", VALIDATE], input=text, capture_output=True, text=True, check=False)  # noqa: S603
+    checked = run_tool("-c", VALIDATE, text=text)
     BUILD.mkdir(exist_ok=True)
     (BUILD / "sbom.json").write_text(text, encoding="utf-8")
     if checked.returncode != 0:
-        print(f"sbom: build/sbom.json: {checked.stderr.strip()[-300:]}", file=sys.stderr)
+        print(f"sbom: build/sbom.json: {last_line(checked.stderr)}", file=sys.stderr)
         return WRONG
     print(f"sbom: {len(needed)} required of {len(document['components'])} components; build/sbom.json")
     return 0
 
 
+def complete_sbom(document: dict[str, Any], needed: Mapping[str, Distribution]) -> dict[str, Any]:
+    """Name the product once, with its version, give each component a scope, and remove the paths of this machine."""
+    product = document["metadata"]["component"]
+    # Installed from a checkout, it is found a second time, as a dependency that nothing depends on.
+    twins = {part["bom-ref"] for part in document["components"] if canonicalize_name(part["name"]) == PRODUCT}
+    document["components"] = [part for part in document["components"] if part["bom-ref"] not in twins]
+    document["dependencies"] = [entry for entry in document["dependencies"] if entry["ref"] not in twins]
+    product["version"] = distribution(PRODUCT).version
+    for part in (product, *document["components"]):
+        part["externalReferences"] = [
+            each for each in part.get("externalReferences", []) if not each["url"].startswith("file:")
+        ]
+    for part in document["components"]:
+        part["scope"] = "required" if canonicalize_name(part["name"]) in needed else "excluded"
+    return document
+
+
 def run_audit(options: argparse.Namespace) -> int:
     """Look up every package of the lock; a package that could not be looked up is not called safe."""
-    command = [str(TOOLS), "-m", "pip_audit", "--requirement", str(options.lock), "--disable-pip", "--no-deps"]
-    service = ["--vulnerability-service", "osv", *(["--osv-url", options.database] if options.database else [])]
-    asked = [*command, *service, "--timeout", "10", "--progress-spinner", "off", "--format", "json"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603 - the lock of this project
+    command = ["-m", "pip_audit", "--requirement", str(options.lock), "--disable-pip", "--no-deps"]
+    service = ["--vulnerability-service", "osv", "--osv-url", options.database, "--timeout", "10"]
+    done = run_tool(*command, *service, "--progress-spinner", "off", "--format", "json")
     try:
         found = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
-        reason = (done.stderr.strip() or "no answer").splitlines()[-1][-200:]
         print(
-            f"audit: the database cannot be asked, so nothing is known of vulnerabilities ({reason})", file=sys.stderr
+            f"audit: vulnerabilities were NOT checked: no answer from {options.database} ({last_line(done.stderr)}); "
+            "run this where it can be reached, or name another OSV server with --database",
+            file=sys.stderr,
         )
         return UNKNOWN
     skipped = [each["name"] for each in found if "skip_reason" in each]
@@ -170,8 +190,27 @@ def run_audit(options: argparse.Namespace) -> int:
         for fault in each["vulns"]:
             fixed = ", ".join(fault["fix_versions"]) or "no version yet"
             print(f"audit: {each['name']} {each['version']}: {fault['id']}, fixed in {fixed}", file=sys.stderr)
+    if skipped or not found:
+        which = ", ".join(skipped) or f"{options.lock} names no package"
+        print(f"audit: NOT checked: {which}; pin exact versions in the lock", file=sys.stderr)
     print(f"audit: {len(found)} packages, {len(vulnerable)} vulnerable, {len(skipped)} not looked up")
     return WRONG if vulnerable else UNKNOWN if skipped or not found else 0
+
+
+def run_tool(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a Python of the tools' environment.
+
+    Raises: SystemExit if the tools are not installed.
+    """
+    if not TOOLS.exists():
+        raise SystemExit(f"{TOOLS}: the tools are not installed; run `make supply-tools`")
+    return subprocess.run([str(TOOLS), *arguments], input=text, capture_output=True, text=True, check=False)  # noqa: S603 - this project's tools
+
+
+def last_line(text: str) -> str:
+    """Return the last line of what a tool says; of a long one, its end, where the reason stands."""
+    line = (text.strip() or "it said nothing").splitlines()[-1]
+    return line if len(line) <= LONGEST else f"...{line[-LONGEST:]}"
 
 
 STEPS = {"licences": run_licences, "sbom": run_sbom, "audit": run_audit}
@@ -182,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", choices=STEPS, default=list(STEPS), metavar="licences|sbom|audit")
     parser.add_argument("--lock", type=Path, default=LOCK, help="requirements to audit")
-    parser.add_argument("--database", metavar="URL", help="an OSV server; default: api.osv.dev")
+    parser.add_argument("--database", metavar="URL", default=OSV, help="an OSV server (%(default)s)")
     options = parser.parse_args(arguments)
     statuses = [STEPS[step](options) for step in options.steps]
     return WRONG if WRONG in statuses else max(statuses)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+import fusionray
 from tests.support.child_python import ROOT
 
 RULES = yaml.safe_load((ROOT / ".ci" / "licences.yaml").read_text())
@@ -48,7 +50,7 @@ def database() -> Iterator[str]:
             package = {"name": VULNERABLE["name"], "ecosystem": "PyPI"}
             found = {"id": VULNERABLE["id"], "summary": "s", "affected": [{"package": package, "ranges": ranges}]}
             body = json.dumps({"vulns": [found]} if hit else {}).encode()
-            self.send_response(200)
+            self.send_response(500 if self.path.endswith("broken") else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -65,18 +67,41 @@ def database() -> Iterator[str]:
     server.server_close()
 
 
-def write_package(folder: Path, *lines: str) -> Distribution:
+def write_package(folder: Path, *lines: str, name: str = "p") -> Distribution:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "METADATA").write_text("\n".join(["Metadata-Version: 2.4", "Name: p", "Version: 1", *lines]) + "\n")
+    (folder / "METADATA").write_text("\n".join(["Metadata-Version: 2.4", f"Name: {name}", "Version: 1", *lines]) + "\n")
     return Distribution.at(folder)
 
 
 def test_what_users_install_has_allowed_licences(supply: ModuleType) -> None:
     packages = supply.list_installed()
     assert list(supply.check_licences(packages, RULES)) == []
-    assert {"ray", "torch", "openvino", "psycopg"} <= set(packages)
+    # The service needs uvicorn's extra; the wheel of mediapipe is installed by a line of its own.
+    assert {"ray", "torch", "openvino", "psycopg", "uvloop", "mediapipe"} <= set(packages)
     # Tools of development are not passed on.
     assert not {"pytest", "ruff", "mkdocs-material"} & set(packages)
+
+
+@pytest.mark.parametrize("order", [("plain", "rich"), ("rich", "plain")])
+def test_a_package_that_is_wanted_with_and_without_an_extra_brings_the_extra(
+    supply: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]
+) -> None:
+    extra = (
+        "Provides-Extra: more",
+        "Requires-Dist: brought; extra == 'more'",
+        "Requires-Dist: no-test; extra == 'test'",
+    )
+    for name, *lines in (
+        ("product", *(f"Requires-Dist: {name}" for name in order), "Requires-Dist: absent; sys_platform == 'win32'"),
+        ("plain", "Requires-Dist: server"),
+        ("rich", "Requires-Dist: Server[more]"),
+        ("server", *extra),
+        ("brought", "Requires-Dist: product"),
+    ):
+        write_package(tmp_path / f"{name}-1.dist-info", *lines, name=name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = supply.list_installed("product", extras=(), beside=())
+    assert list(found) == ["brought", "plain", "rich", "server"]
 
 
 def test_another_licence_is_refused(supply: ModuleType, tmp_path: Path) -> None:
@@ -114,25 +139,54 @@ def test_a_vulnerable_version_is_named_with_its_remedy(
     assert supply.main(["audit", "--lock", str(lock), "--database", database]) == 0
 
 
+# A port that is closed; a server that fails.
 @needs_tools
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/v1/query", "DATABASE/broken"])
 def test_a_database_that_does_not_answer_means_that_nothing_is_known(
-    supply: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    supply: ModuleType, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    url = url.replace("DATABASE", database)
+    lock = tmp_path / "lock.txt"
+    lock.write_text("jinja2==2.4.1\n")
+    assert supply.main(["audit", "--lock", str(lock), "--database", url]) == supply.UNKNOWN
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert line.startswith(f"audit: vulnerabilities were NOT checked: no answer from {url} (")
+    assert captured.out == ""
+
+
+@needs_tools
+def test_a_package_without_an_exact_version_is_not_called_safe(
+    supply: ModuleType, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lock = tmp_path / "lock.txt"
-    lock.write_text("click==8.5.1\n")
-    # A port that is closed.
-    assert supply.main(["audit", "--lock", str(lock), "--database", "http://127.0.0.1:9/v1/query"]) == supply.UNKNOWN
-    assert "nothing is known of vulnerabilities" in capsys.readouterr().err
+    lock.write_text("# nothing yet\n")
+    assert supply.main(["audit", "--lock", str(lock), "--database", database]) == supply.UNKNOWN
+    lock.write_text("click>=8\n")
+    assert supply.main(["audit", "--lock", str(lock), "--database", database]) == supply.UNKNOWN
+    assert "NOT checked" in capsys.readouterr().err
+
+
+def test_missing_tools_are_named_with_the_command_that_brings_them(
+    supply: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supply, "TOOLS", tmp_path / "python")
+    for step in ("audit", "sbom"):
+        with pytest.raises(SystemExit, match="run `make supply-tools`"):
+            supply.main([step])
 
 
 @needs_tools
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow(seconds=17)
 def test_the_bill_of_materials_is_valid_and_names_no_place(supply: ModuleType) -> None:
     assert supply.main(["sbom"]) == 0
     text = (ROOT / "build" / "sbom.json").read_text()
-    assert str(ROOT) not in text
+    assert not [place for place in (str(ROOT), sys.prefix, "file:") if place in text]
     document = json.loads(text)
-    assert document["metadata"]["component"]["name"] == "fusionray"
+    product = document["metadata"]["component"]
+    assert (product["name"], product["version"]) == ("fusionray", fusionray.__version__)
+    assert product["licenses"][0]["license"]["id"] == "Apache-2.0"
     scopes = {part["name"]: part["scope"] for part in document["components"]}
-    assert scopes["ray"] == "required"
-    assert scopes["pytest"] == "excluded"
+    assert {scopes[name] for name in ("ray", "torch", "mediapipe", "uvloop")} == {"required"}
+    assert {scopes[name] for name in ("pytest", "ruff")} == {"excluded"}
+    assert "fusionray" not in scopes

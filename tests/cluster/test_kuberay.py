@@ -181,6 +181,9 @@ def test_every_pod_keeps_the_restricted_security_standard(sets: dict[str, list[O
     for spec in find_pods(sets[name]):
         assert spec["securityContext"]["runAsNonRoot"]
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        # The head has the account that KubeRay makes for the autoscaler.
+        if spec["containers"][0]["name"] != "ray-head":
+            assert spec["automountServiceAccountToken"] is False
         for container in spec["containers"]:
             own = container["securityContext"]
             assert own["allowPrivilegeEscalation"] is False
