@@ -143,6 +143,18 @@ def test_a_file_that_is_no_mapping_is_refused_in_one_line(tmp_path: Path, text: 
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_and_an_override_run_no_code(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    code = f"!!python/object/apply:os.mkdir [{made}]"
+    file = tmp_path / "run.yaml"
+    file.write_text(f"run: {{name: {code}}}\n")
+    with pytest.raises(ConfigInvalid, match=r"run\.yaml: not valid YAML: could not determine a constructor"):
+        load_config(TrainConfig, file=file)
+    with pytest.raises(ConfigInvalid, match="not valid YAML"):
+        load_config(TrainConfig, overrides=[f"run.name={code}"])
+    assert not made.exists()
+
+
 def test_a_picture_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "face.png"
     file.write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe")
