@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
+from fusionray import doctor
 from fusionray.doctor import gpus, machine, network, packages, settings, storages
 from fusionray.doctor.finding import find_worst
 from fusionray.doctor.host import Host, HostOptions
@@ -197,3 +199,14 @@ def test_a_package_that_slows_every_import_down_is_named(monkeypatch: pytest.Mon
     (finding,) = packages.check_slow_imports(Host())
     assert (finding.severity, finding.name) == ("note", "imports")
     assert "rfc3987-syntax 1.1.0" in finding.evidence
+
+
+def test_every_check_that_is_written_is_made() -> None:
+    written = {
+        getattr(module, name)
+        for path in Path(doctor.__path__[0]).glob("*.py")
+        for module in [importlib.import_module(f"fusionray.doctor.{path.stem}")]
+        for name in vars(module)
+        if name.startswith("check_")
+    }
+    assert written == set(CHECKS)

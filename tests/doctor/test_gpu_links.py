@@ -241,8 +241,15 @@ def test_each_gpu_has_its_network_card_near_it(tmp_path: Path) -> None:
     assert (far.severity, far.action, pairs.severity) == ("warning", "isolate node", "note")
     assert far.evidence == "GPU1 reaches mlx5_0, as any network card, over the other socket; GPU0 is near one"
     # If no GPU is near a card, it is how the machine was built.
-    (found,) = examine_topology(tmp_path, write_topology(("NODE", "SYS"), ("SYS", "NODE")))
-    assert found.severity == "ok"
+    for first, second in ((("NODE", "SYS"), ("SYS", "NODE")), (("SYS", "SYS"), ("SYS", "SYS"))):
+        (found,) = examine_topology(tmp_path, write_topology(first, second))
+        assert found.severity == "ok"
+    # A GPU that is near is no network card.
+    near = write_topology(("PXB", "SYS"), ("SYS", "PXB")).replace("NV18", "PIX")
+    assert [list(place.cards.values()) for place in gpu_topology.parse_topology(near)] == [
+        ["PXB", "SYS"],
+        ["SYS", "PXB"],
+    ]
 
 
 def test_a_gpu_and_its_card_are_of_one_numa_node(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ def test_what_nodes_tell_is_compared_with_the_head() -> None:
     reports = {
         "10.0.0.1": report(0, True, MASTER_ADDR="10.0.0.1", RAY_gcs_storage="rocksdb"),
         "10.0.0.2": report(8, False, MASTER_ADDR="10.0.0.1"),
+        # Its own check tells it.
+        "10.0.0.3": report(0, False, MASTER_ADDR="10.0.0.1"),
     }
     found = [(each.name, each.node, each.severity) for each in compare_with_head("10.0.0.1", reports)]
     assert found == [
