@@ -95,6 +95,7 @@ def test_only_options_that_are_named_are_sent(server: RecordingServer, client: F
         faces="0,2",
         strength=0.5,
         skin="target",
+        pixel_boost=4,
         mark=True,
         picture_format="png",
         model=None,
@@ -103,7 +104,7 @@ def test_only_options_that_are_named_are_sent(server: RecordingServer, client: F
     first, second = ({part.name: part.data for part in request.read_form()} for request in server.requests)
     assert first == {
         "identity": b"id_1", "target": b"beach", "faces": b"0,2", "strength": b"0.5", "skin": b"target",
-        "mark": b"true", "format": b"png",
+        "pixel_boost": b"4", "mark": b"true", "format": b"png",
     }  # fmt: skip
     assert second == {"source": b"ada", "target": b"beach", "reference": b"ada again", "faces": b"reference"}
     with pytest.raises(TypeError, match="'face'"):

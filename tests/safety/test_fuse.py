@@ -69,6 +69,18 @@ def test_fuse_takes_the_skin_of_the_head_around_the_face(arguments: list[str], t
     assert matched < 0.85 * own
 
 
+@pytest.mark.filterwarnings("ignore:.*TEST KEY:RuntimeWarning")
+def test_fuse_boosts_large_faces(arguments: list[str], tmp_path: Path) -> None:
+    Image.fromarray(draw_person(2, 768)).save(tmp_path / "target.png")
+    details = []
+    for boost in ("1", "4"):
+        assert main([*arguments, "--pixel-boost", boost]) == 0
+        with Image.open(tmp_path / "fused.jpg") as picture:
+            middle = np.asarray(picture.convert("L")).astype(np.float32)[300:500, 250:500]
+        details.append(np.abs(np.diff(middle, axis=1)).mean())
+    assert details[0] < 0.8 * details[1]
+
+
 @pytest.mark.parametrize(("on", "threshold"), [("picture", 0.2), ("face", 0.2), ("face", 1.1)])
 @pytest.mark.filterwarnings("ignore:.*TEST KEY:RuntimeWarning")
 def test_fuse_asks_the_target_policy(

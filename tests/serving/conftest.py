@@ -73,6 +73,7 @@ class OneService:
                     max_pixels=MAX_PIXELS,
                     body_timeout_seconds=BODY_SECONDS,
                     max_event_streams=2,
+                    max_pixel_boost=2,
                 ),
                 jobs=JobConfig(
                     allowed_uris=((self.folder / "in").as_uri() + "/",),

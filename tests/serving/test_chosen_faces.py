@@ -33,8 +33,8 @@ def draw_three() -> np.ndarray:
 TARGET = encode(draw_three(), "PNG")
 
 
-def fuse(service: OpenService, **fields: str) -> httpx.Response:
-    return httpx.post(f"{service.url}/v1/fuse", files={"source": SOURCE, "target": TARGET}, data=fields, timeout=30)
+def fuse(service: OpenService, target: bytes = TARGET, **fields: str) -> httpx.Response:
+    return httpx.post(f"{service.url}/v1/fuse", files={"source": SOURCE, "target": target}, data=fields, timeout=30)
 
 
 def find_changed_columns(response: httpx.Response) -> set[int]:
@@ -119,6 +119,23 @@ def test_the_skin_is_that_of_the_model_or_of_the_head_around_it(open_service: Op
     # The model inverts colours: with the skin of the head, the face is much nearer to the target.
     assert np.abs(matched - draw_three()).mean() < 0.85 * np.abs(own - draw_three()).mean()
     assert fuse(open_service, skin="mine").json()["reason"] == "bad_fields"
+
+
+def test_a_large_face_is_fused_at_more_than_the_models_size(open_service: OpenService) -> None:
+    portrait = encode(draw_person(3, 768))
+
+    def see_detail(**fields: str) -> float:
+        answer = fuse(open_service, portrait, format="png", **fields)
+        with Image.open(io.BytesIO(answer.content)) as picture:
+            middle = np.asarray(picture.convert("L")).astype(np.float32)[300:500, 250:500]
+        return float(np.abs(np.diff(middle, axis=1)).mean())
+
+    plain, once, double = see_detail(), see_detail(pixel_boost="1"), see_detail(pixel_boost="2")
+    assert plain == once < 0.9 * double
+    # The operator of this service allows twice the size.
+    assert see_detail(pixel_boost="4") == double
+    for wrong in ("3", "0", "much", "2.0", "9" * 5000):
+        assert fuse(open_service, pixel_boost=wrong).json()["reason"] == "bad_fields"
 
 
 def test_a_picture_without_faces_or_pixels_is_a_problem(open_service: OpenService) -> None:

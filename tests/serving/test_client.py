@@ -37,6 +37,7 @@ COMMON: FuseOptions = {
     "consent": "token",
     "strength": 0.5,
     "skin": "target",
+    "pixel_boost": 2,
 }
 OPTIONS: FuseOptions = {**COMMON, "faces": "all"}
 EXPIRES = datetime(2031, 1, 1, tzinfo=UTC)

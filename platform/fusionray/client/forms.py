@@ -43,6 +43,8 @@ class FuseOptions(PictureOptions, total=False):
     """Share of the fused face in the blend with the target's own, 0 to 1; default 1."""
     skin: Literal["source", "target"] | None
     """Whose skin the fused face has: as the model makes it, or that of the head around it; default: the model's."""
+    pixel_boost: Literal[1, 2, 4] | None
+    """How many times the model's size a large face is fused at, a side; its square is what it costs; default 1."""
 
 
 def write_options(
@@ -54,10 +56,12 @@ def write_options(
     faces: str | None = None,
     strength: float | None = None,
     skin: str | None = None,
+    pixel_boost: int | None = None,
 ) -> list[Part]:
     """Write options as fields. An unknown one is a TypeError, as with any function."""
     options = {"model": model, "format": picture_format, "mark": mark, "consent": consent}
-    return write_fields({**options, "faces": faces, "strength": strength, "skin": skin})
+    of_faces = {"faces": faces, "strength": strength, "skin": skin, "pixel_boost": pixel_boost}
+    return write_fields({**options, **of_faces})
 
 
 def write_choice(reference: PictureInput | None, similarity: float | None, options: FuseOptions) -> list[Part]:

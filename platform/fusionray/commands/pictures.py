@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusionray.commands.parser import Verbs, add_verb, set_run
-from fusionray.commands.restorers import add_restorer_option, add_skin_option, read_restorer
+from fusionray.commands.restorers import (
+    add_pixel_boost_option,
+    add_restorer_option,
+    add_skin_option,
+    read_restorer,
+)
 from fusionray.commands.signed_output import (
     add_metadata_option,
     add_provenance_options,
@@ -71,6 +76,7 @@ def add_fuse(verbs: Verbs) -> None:
         "--strength", type=float, metavar="SHARE", default=1.0, help="share of the fused face in the blend, 0 to 1 (1)"
     )
     add_skin_option(faces)
+    add_pixel_boost_option(faces)
     faces.add_argument(
         "--detector", metavar="FILE", default="default", help="YuNet or SCRFD ONNX file; default: the built-in detector"
     )
@@ -112,7 +118,13 @@ def run_fuse(options: argparse.Namespace) -> None:
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
     signer, restorer = open_signer(options), read_restorer(options)
-    fuser = Fuser(bundle, build_detector(options.detector), restorer=restorer, skin=options.skin)
+    fuser = Fuser(
+        bundle,
+        build_detector(options.detector),
+        restorer=restorer,
+        skin=options.skin,
+        pixel_boost=options.pixel_boost,
+    )
     encoded = [fuser.encode_source(source) for source in sources]
     chosen = choose_faces(fuser.preprocessor, target, options)
     if options.target_policy is not None:

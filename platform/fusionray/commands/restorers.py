@@ -1,4 +1,4 @@
-"""Options of verbs that fuse faces: whose skin they have, and a model of the user that sharpens them."""
+"""Options of verbs that fuse faces: their skin and their size, and a model of the user that sharpens them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ def add_skin_option(group: argparse._ArgumentGroup) -> None:
         choices=("source", "target"),
         help="whose skin fused faces have: as the model makes it (source), or the colours of the head around it "
         "(target); default: as the bundle says",
+    )
+
+
+def add_pixel_boost_option(group: argparse._ArgumentGroup) -> None:
+    """Add the option of the size of large faces."""
+    group.add_argument(
+        "--pixel-boost",
+        type=int,
+        choices=(1, 2, 4),
+        default=1,
+        help="fuse large faces at so many times the model's size; 2 takes four times as long, 4 sixteen times (1)",
     )
 
 

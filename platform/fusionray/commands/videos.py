@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fusionray.commands.parser import Verbs, add_verb, set_run
 from fusionray.commands.pictures import read_picture
-from fusionray.commands.restorers import add_restorer_option, add_skin_option, read_restorer_settings
+from fusionray.commands.restorers import (
+    add_pixel_boost_option,
+    add_restorer_option,
+    add_skin_option,
+    read_restorer_settings,
+)
 from fusionray.commands.signed_output import add_provenance_options, open_signer
 from fusionray.commands.video_options import (
     add_encoding_options,
@@ -79,6 +84,7 @@ def add_fuse_video(verbs: Verbs) -> None:
         "--who-similarity", type=float, metavar="COSINE", default=0.3, help="least similarity with it, -1 to 1 (0.3)"
     )
     add_skin_option(faces)
+    add_pixel_boost_option(faces)
     add_restorer_option(faces)
     encoding = add_encoding_options(parser)
     encoding.add_argument(
@@ -115,7 +121,7 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     bundle = read_bundle(options.bundle, options.tracking_uri)
     bundle.require_task(FACE_FUSION)
     signer, restorer = open_signer(options), read_restorer_settings(options)
-    fuser = open_fuser(bundle, restorer=restorer, skin=options.skin)
+    fuser = open_fuser(bundle, restorer=restorer, skin=options.skin, pixel_boost=options.pixel_boost)
     by_person = options.faces != "all" or bool(options.who)
     if by_person and not fuser.preprocessor.compares_faces:
         raise ValueError(f"{bundle.description.name} takes pictures as sources and compares no faces; use --faces all")
@@ -131,6 +137,7 @@ def run_fuse_video(options: argparse.Namespace) -> None:
         copy_unchanged=options.copy_unchanged,
         restorer=restorer,
         skin=options.skin,
+        pixel_boost=options.pixel_boost,
         leave_out=tuple(options.leave_out),
     )
     who = [hashlib.sha256(picture.tobytes()).hexdigest() for picture in references]

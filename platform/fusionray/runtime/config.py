@@ -10,6 +10,8 @@ from fusionray.config import Section, in_unit
 
 EngineName = Literal["onnxruntime", "openvino"]
 ComputePrecision = Literal["fp32", "bf16", "fp16"]
+PixelBoost = Literal[1, 2, 4]
+"""How many times the model's size a fused face has at most, a side."""
 # The engine cache that the hardware chooses.
 AUTO = "auto"
 OptionValue = bool | int | float | str

@@ -17,7 +17,8 @@ from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import BundleInvalid, ImageRejected, NoFaceFound
 from fusionray.faces.align import Template, affine_scale, estimate_alignment, load_template, warp_crop
 from fusionray.faces.face import Detector, Face, Image, Matrix, largest_face
-from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.config import PixelBoost, RuntimeConfig
+from fusionray.runtime.pixel_boost import choose_factor
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.source_encoding import EmbeddingSourceEncoder, open_source_encoder
 
@@ -37,12 +38,13 @@ class FaceCrops:
     """Aligned crops of the faces of a picture, uint8 RGB [N,S,S,3].
 
     `matrices`: the affine map [2,3] from picture to crop of each; `boxes`: left, top, width, height of each face, in
-    picture pixels.
+    picture pixels. S is `factor` times the model's size.
     """
 
     crops: NDArray[np.uint8]
     matrices: tuple[Matrix, ...]
     boxes: tuple[FaceBox, ...]
+    factor: PixelBoost = 1
 
 
 class FacePreprocessor:
@@ -136,11 +138,15 @@ class FacePreprocessor:
         """
         return self.cut_crops(image, pick_faces(search_faces(self.detector, image, faces), faces))
 
-    def cut_crops(self, image: Image, chosen: Sequence[Face]) -> FaceCrops:
-        """Cut aligned crops of faces of a target picture."""
+    def cut_crops(self, image: Image, chosen: Sequence[Face], boost: PixelBoost = 1) -> FaceCrops:
+        """Cut aligned crops of faces of a target picture, up to `boost` times the model's size if they are large."""
         matrices = tuple(estimate_alignment(face.landmarks, self.template, self.size) for face in chosen)
-        crops = np.stack([warp_crop(image, matrix, self.size) for matrix in matrices])
-        return FaceCrops(crops, matrices, tuple(box_of(face) for face in chosen))
+        factor = choose_factor(matrices, boost)
+        side = self.size * factor
+        if factor > 1:
+            matrices = tuple(estimate_alignment(face.landmarks, self.template, side) for face in chosen)
+        crops = np.stack([warp_crop(image, matrix, side) for matrix in matrices])
+        return FaceCrops(crops, matrices, tuple(box_of(face) for face in chosen), factor)
 
 
 def search_faces(detector: Detector, image: Image, selection: FaceSelection) -> list[Face]:

@@ -19,7 +19,7 @@ from fusionray.faces.face import Detector, Face, FloatMap, Image
 from fusionray.faces.mask import soft_box_mask
 from fusionray.faces.paste import paste_crop
 from fusionray.faces.skin import Skin, match_skin
-from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.config import PixelBoost, RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
 from fusionray.runtime.face_preprocessor import (
     FaceBox,
@@ -29,6 +29,7 @@ from fusionray.runtime.face_preprocessor import (
     pick_faces,
     search_faces,
 )
+from fusionray.runtime.pixel_boost import join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.restorer import FaceRestorer
 
@@ -46,7 +47,7 @@ class Fuser:
     """The loaded models of a bundle, which fuse pictures. One call at a time, unless `detector` is a `DetectorPool`.
 
     `precision` chooses among the generators of the bundle; `restorer` sharpens what was fused; `skin` is that of the
-    fused faces, by default as the bundle says.
+    fused faces, by default as the bundle says; `pixel_boost` is how many times the model's size they have at most.
 
     Raises: BundleInvalid if the bundle describes its models wrongly; ProviderUnavailable.
     """
@@ -60,10 +61,12 @@ class Fuser:
         precision: WeightPrecision = "fp32",
         restorer: FaceRestorer | None = None,
         skin: Skin | None = None,
+        pixel_boost: PixelBoost = 1,
     ) -> None:
         self.bundle = bundle
         self.skin = skin or bundle.description.skin
         self.restorer = restorer
+        self.pixel_boost = pixel_boost
         self.preprocessor = FacePreprocessor(bundle, detector, settings)
         self.crop_fuser = CropFuser(bundle, settings, precision=precision)
 
@@ -105,12 +108,13 @@ class Fuser:
 
         Raises: ValueError for another number of sources.
         """
-        target = self.preprocessor.cut_crops(target_image, chosen)
-        fused = self.crop_fuser.fuse(stack_sources(sources, len(chosen)), target.crops)
+        target = self.preprocessor.cut_crops(target_image, chosen, self.pixel_boost)
+        repeated = repeat_sources(stack_sources(sources, len(chosen)), target.factor)
+        fused = self.crop_fuser.fuse(repeated, split_phases(target.crops, target.factor))
         return paste_fused(
             target_image.copy(),
             target,
-            fused,
+            join_phases(fused, target.factor),
             strength,
             skin=self.skin,
             restorer=self.restorer,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from fusionray.config import Section, in_unit
+from fusionray.runtime.config import PixelBoost
 
 
 class LimitConfig(Section):
@@ -56,6 +57,9 @@ class LimitConfig(Section):
         description="Memory for decoded pictures in a replica; further requests wait until theirs is free; null: a "
         "quarter of what is free when the replica starts, at most 1 GiB.",
         json_schema_extra=in_unit("bytes"),
+    )
+    max_pixel_boost: PixelBoost = Field(
+        default=4, description="Largest pixel_boost of a request, 1, 2 or 4; larger ones are taken as this one."
     )
     max_batch_targets: int = Field(default=32, ge=1, description="Targets of one batch; jobs take more.")
     max_job_targets: int = Field(default=1000, ge=1, le=9999, description="Targets of one job.")

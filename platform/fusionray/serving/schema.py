@@ -11,6 +11,7 @@ from pydantic import Field
 from fusionray.bundle.description import FACE_FUSION, WeightPrecision
 from fusionray.faces.headers.image_header import PictureFormat
 from fusionray.faces.skin import Skin
+from fusionray.runtime.config import PixelBoost
 from fusionray.runtime.face_preprocessor import FaceBox, FaceSelection
 from fusionray.serving.auth.key_file import ApiKey
 from fusionray.serving.problem_document import problem_document
@@ -133,7 +134,8 @@ class PictureOptions:
 @dataclass(frozen=True)
 class FuseOptions:
     """Options of one request. Without `picture_format` the answer has that of the target, and without `skin` that of
-    the bundle. `strength` is the share of the fused face in the blend, 0 to 1.
+    the bundle. `strength` is the share of the fused face in the blend, 0 to 1; `pixel_boost` is how many times the
+    model's size a face has at most.
     """
 
     faces: FaceSelection = "largest"
@@ -142,6 +144,7 @@ class FuseOptions:
     consent: str | None = None
     strength: float = 1.0
     skin: Skin | None = None
+    pixel_boost: PixelBoost = 1
 
 
 @dataclass(frozen=True)

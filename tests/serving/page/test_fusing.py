@@ -32,6 +32,7 @@ def test_two_chosen_files_become_a_picture(open_page: OpenPage, stand_in: StandI
     page.get_by_label("Model").select_option("tiny-64")
     page.get_by_role("radio", name="All").check()
     page.get_by_role("group", name="Skin").get_by_role("radio", name="Target").check()
+    page.get_by_role("group", name="Detail").get_by_role("radio", name="Fourfold").check()
     page.get_by_role("radio", name="WebP").check()
     fuse(page)
     status(page).to_have_text("Done: 2 faces fused. The picture was made by AI.")
@@ -42,6 +43,7 @@ def test_two_chosen_files_become_a_picture(open_page: OpenPage, stand_in: StandI
             "model": "tiny-64",
             "faces": "all",
             "skin": "target",
+            "pixel_boost": "4",
             "format": "webp",
             "mark": "true",
         }
@@ -59,7 +61,7 @@ def test_an_unwanted_mark_is_left_to_the_service(
     page.get_by_label("visible “AI” mark").uncheck()
     fuse_chosen(page, pictures)
     # And so is the format, which is that of the target.
-    assert not {"mark", "format", "skin"} & stand_in.asked[0].keys()
+    assert not {"mark", "format", "skin", "pixel_boost"} & stand_in.asked[0].keys()
 
 
 def test_files_can_be_dropped(open_page: OpenPage, stand_in: StandIn, pictures: dict[str, Path]) -> None:

@@ -56,6 +56,17 @@ def test_the_face_of_every_frame_is_fused_and_nothing_else_changes(
     assert verify(output.read_bytes()).ai_made
 
 
+def test_large_faces_are_boosted(tmp_path: Path, bundle: str, source: str) -> None:
+    target, details = write_frames(tmp_path / "still.mkv", [draw_person(3, 640)] * 2, "ffv1"), []
+    for boost in ("1", "4"):
+        output = tmp_path / f"{boost}.mp4"
+        options = ["--bundle", bundle, "--quality", "5", "--pixel-boost", boost]
+        assert main(["fuse-video", source, str(target), str(output), *options]) == 0
+        middle = see(output)[0, 250:400, 220:420].astype(np.float32)
+        details.append(np.abs(np.diff(middle, axis=1)).mean())
+    assert details[0] < 0.8 * details[1]
+
+
 # A BT.2020 film in PQ, 10 bits, of a phone that was held upright; and an untagged one.
 HDR: dict[str, Any] = {"pixel_format": "yuv420p10le", "tags": (9, 16, 9, 1), "rotation": 90}
 

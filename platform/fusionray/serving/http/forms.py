@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 from fastapi import File, Path, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from fusionray.faces.headers.image_header import PictureFormat
 from fusionray.faces.skin import Skin
+from fusionray.runtime.config import PixelBoost
 from fusionray.runtime.face_preprocessor import REFERENCE_SIMILARITY, SELECTION_PATTERN, FaceSelection, check_sources
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import NAME_PATTERN
@@ -33,6 +34,11 @@ FACES = (
     "Faces of the target that are fused: largest (default), all, reference, or numbers by size (0,2; 0: the largest)."
 )
 SEVERAL = "Several are for as many numbered faces: the first for the first number in `faces`, and so on."
+
+
+def read_number(value: object) -> object:
+    """Read a whole number of a form, which is text there; anything else stays as it is, and is refused later."""
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() else value
 
 
 class PictureQuery(BaseModel):
@@ -92,6 +98,11 @@ class FaceForm(PictureForm):
         description="Whose skin the fused face has: `source`, as the model makes it, or `target`, the colours of the "
         "head around it. Default: as the model's bundle says.",
     )
+    pixel_boost: Annotated[PixelBoost, BeforeValidator(read_number)] = Field(
+        1,
+        description="How many times the model's size a large face is fused at, a side: 2 takes four times as long, 4 "
+        "sixteen times. Smaller faces are not affected.",
+    )
     reference: UploadFile | None = Field(
         None,
         description="For `faces=reference`: fuse the face that is most similar to the largest one of this picture.",
@@ -119,6 +130,7 @@ class FaceForm(PictureForm):
             consent=self.consent,
             strength=self.strength,
             skin=self.skin,
+            pixel_boost=self.pixel_boost,
         )
 
 

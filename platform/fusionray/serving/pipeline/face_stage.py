@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import cv2
+import numpy as np
+from numpy.typing import NDArray
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.detect import DetectorPool
@@ -28,6 +30,7 @@ from fusionray.runtime.face_preprocessor import (
     search_faces,
 )
 from fusionray.runtime.fuser import paste_fused, stack_sources
+from fusionray.runtime.pixel_boost import join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.restorer import FaceRestorer, describe_makers, open_restorer
 from fusionray.safety.audit import hash_bytes
@@ -60,12 +63,13 @@ from fusionray.serving.schema import (
 
 @dataclass(frozen=True, eq=False)
 class PreparedTarget:
-    """A decoded target picture, its faces with an encoded source for each, the hashes of the source pictures, and the
-    format of the answer.
+    """A decoded target picture, its faces, what the generator gets (crops of its size, an encoded source for each),
+    the hashes of the source pictures, and the format of the answer.
     """
 
     target: Image
     faces: FaceCrops
+    crops: NDArray[np.uint8]
     sources: FloatArray
     sources_sha256: tuple[str, ...]
     picture_format: PictureFormat
@@ -144,7 +148,7 @@ class FaceStage:
             if isinstance(prepared, Problem):
                 return prepared
             with watch.over("fuse"):
-                fused, waited = await self.fuser.fuse(task.version, prepared.sources, prepared.faces.crops)
+                fused, waited = await self.fuser.fuse(task.version, prepared.sources, prepared.crops)
             watch.times["queue"] = waited * 1000.0
             watch.times["fuse"] -= watch.times["queue"]
             data = await loop.run_in_executor(self.threads, self.finish, task, prepared, fused, loaded, watch)
@@ -191,11 +195,19 @@ class FaceStage:
                     raise ImageRejected("too_many_faces", reason)
                 if self.target_policy is not None and self.target_policy.sees_faces:
                     self.target_policy.check(target_image, chosen)
-                faces = loaded.preprocessor.cut_crops(target_image, chosen)
+                boost = min(task.options.pixel_boost, self.config.limits.max_pixel_boost)
+                faces = loaded.preprocessor.cut_crops(target_image, chosen, boost)
         except ImageRejected as error:
             return describe_fault(error, role)
         picture_format = task.options.picture_format or answer_format(task.target)
-        return PreparedTarget(target_image, faces, stack_sources(sources, len(chosen)), hashes, picture_format)
+        return PreparedTarget(
+            target_image,
+            faces,
+            split_phases(faces.crops, faces.factor),
+            repeat_sources(stack_sources(sources, len(chosen)), faces.factor),
+            hashes,
+            picture_format,
+        )
 
     def embed_reference(self, picture: bytes, loaded: LoadedPreprocessor) -> FloatArray:
         """Compute the identity of the largest face of an encoded picture, float32 [E].
@@ -272,7 +284,7 @@ class FaceStage:
             picture = paste_fused(
                 prepared.target,
                 prepared.faces,
-                fused,
+                join_phases(fused, prepared.faces.factor),
                 task.options.strength,
                 skin=task.options.skin or loaded.skin,
                 restorer=self.restorer,

@@ -45,6 +45,7 @@ class FusionFilmMaker(FilmMaker):
         """
         detectors = DetectorPool(self.config.detector, count_searches(self.threads), self.config.smallest_face)
         restorer = open_restorer(self.config.restorer, self.runtime())
+        boost = min(self.fuse.pixel_boost, self.config.limits.max_pixel_boost)
         fuser = Fuser(
             bundle,
             detectors,
@@ -52,6 +53,7 @@ class FusionFilmMaker(FilmMaker):
             precision=self.order.version.precision,
             restorer=restorer,
             skin=self.fuse.skin,
+            pixel_boost=boost,
         )
         model = describe_makers(bundle.description.name, restorer)
         source, source_sha256 = self.encode_source(inputs, fuser)
@@ -65,6 +67,7 @@ class FusionFilmMaker(FilmMaker):
             self.fuse.faces != "all",
             restorer=self.config.restorer,
             skin=self.fuse.skin,
+            pixel_boost=boost,
             **self.describe_output(mark=self.fuse.mark),
         )
         work = FusionWork(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import cv2
 import numpy as np
@@ -26,7 +25,10 @@ from fusionray.faces.align import (
 from fusionray.faces.face import FloatMap, Image, Matrix, Points
 from fusionray.faces.paste import paste_crop
 from fusionray.faces.skin import match_skin
+from fusionray.runtime.config import PixelBoost
+from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.fuser import Fuser, edge_mask
+from fusionray.runtime.pixel_boost import choose_factor, join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.restorer import compose
 from fusionray.video.face_fusion.finding import SEARCH_SIDE
@@ -79,13 +81,16 @@ class FramePlan:
 
 @dataclass(frozen=True, eq=False)
 class FaceRegion:
-    """A face of a frame: the box of its pixels, these pixels, and the map from them to the crop."""
+    """A face of a frame: the box of its pixels, these pixels, the map from them to the crop, the number of its source,
+    and how many times the model's size the crop has.
+    """
 
     frame: VideoFrame
     box: Box
     pixels: Image
     matrix: Matrix
     source: int
+    factor: PixelBoost
 
 
 def find_changes(before: Image, after: Image) -> FloatMap:
@@ -111,39 +116,53 @@ class GroupFuser:
 
     def fuse(self, group: Sequence[tuple[VideoFrame, list[PlannedFace]]]) -> None:
         """Fuse the planned faces of frames."""
-        size = self.fuser.preprocessor.size
         regions = [region for frame, faces in group for face in faces if (region := self.cut(frame, face)) is not None]
         if not regions:
             return
-        crops = np.stack([warp_crop(region.pixels, region.matrix, size) for region in regions])
-        fused = self.fuser.crop_fuser.fuse(np.stack([self.sources[region.source] for region in regions]), crops)
-        masks: NDArray[Any] = fused.masks * edge_mask(fused.masks.shape[1])
+        size = self.fuser.preprocessor.size
+        crops = [warp_crop(region.pixels, region.matrix, size * region.factor) for region in regions]
+        sources = [repeat_sources(self.sources[region.source][None], region.factor) for region in regions]
+        phases = [split_phases(crop[None], region.factor) for crop, region in zip(crops, regions, strict=True)]
+        fused = self.fuser.crop_fuser.fuse(np.concatenate(sources), np.concatenate(phases))
+        stop = 0
+        for region, crop in zip(regions, crops, strict=True):
+            rows = slice(stop, stop + region.factor**2)
+            stop = rows.stop
+            self.paste(region, crop, join_phases(FusedCrops(fused.crops[rows], fused.masks[rows]), region.factor))
+
+    def paste(self, region: FaceRegion, own: Image, fused: FusedCrops) -> None:
+        """Paste a fused face over `own`, the crop of its frame."""
+        pasted = region.pixels.copy()
+        mask = np.asarray(fused.masks[0] * edge_mask(len(own)), np.float32)
+        coloured = match_skin(np.ascontiguousarray(fused.crops[0]), own, mask, self.fuser.skin)
+        paste_crop(pasted, coloured, mask, region.matrix)
         restorer = self.fuser.restorer
-        for region, crop, own, mask in zip(regions, fused.crops, crops, masks, strict=True):
-            pasted = region.pixels.copy()
-            coloured = match_skin(np.ascontiguousarray(crop), own, mask, self.fuser.skin)
-            paste_crop(pasted, coloured, mask, region.matrix)
-            if restorer is not None:
-                restorer.restore(pasted, self.fuser.preprocessor.template, [region.matrix], [mask])
-            blend_region(region.frame, region.box, pasted, find_changes(region.pixels, pasted))
+        if restorer is not None:
+            restorer.restore(pasted, self.fuser.preprocessor.template, [region.matrix], [mask])
+        blend_region(region.frame, region.box, pasted, find_changes(region.pixels, pasted))
 
     def cut(self, frame: VideoFrame, face: PlannedFace) -> FaceRegion | None:
         """Read the pixels under the crop of a face; None if it lies outside of the frame."""
-        size = self.fuser.preprocessor.size
-        to_crop = estimate_alignment(face.points, self.fuser.preprocessor.template, size)
-        # Stored pixels are turned, mirrored and stretched against those in which the points are.
-        matrix = np.asarray(to_crop @ self.from_stored)
-        left, top, right, bottom = self.find_region(matrix, np.empty((frame.height, frame.width), bool))
+        preprocessor = self.fuser.preprocessor
+
+        def find_matrix(size: int) -> Matrix:
+            # Stored pixels are turned, mirrored and stretched against those in which the points are.
+            return np.asarray(estimate_alignment(face.points, preprocessor.template, size) @ self.from_stored)
+
+        factor = choose_factor([find_matrix(preprocessor.size)], self.fuser.pixel_boost)
+        side = preprocessor.size * factor
+        matrix = find_matrix(side)
+        left, top, right, bottom = self.find_region(matrix, side, np.empty((frame.height, frame.width), bool))
         if left >= right or top >= bottom:
             return None
         box = (left, top, right - left, bottom - top)
         inside = matrix.copy()
         inside[:, 2] += matrix[:, :2] @ (left, top)
-        return FaceRegion(frame, box, read_region(frame, box), inside, face.source)
+        return FaceRegion(frame, box, read_region(frame, box), inside, face.source, factor)
 
-    def find_region(self, matrix: Matrix, frame: NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    def find_region(self, matrix: Matrix, size: int, frame: NDArray[np.bool_]) -> tuple[int, int, int, int]:
         """Return left, top, right, bottom of a frame's pixels under a crop, and under that of the restorer."""
-        size, restorer = self.fuser.preprocessor.size, self.fuser.restorer
+        restorer = self.fuser.restorer
         left, top, right, bottom = region_under(matrix, size, size, frame)
         if restorer is None or left >= right or top >= bottom:
             return left, top, right, bottom

@@ -15,7 +15,7 @@ from fusionray.errors import NoFaceFound
 from fusionray.faces.detect import DetectorPool
 from fusionray.faces.skin import Skin
 from fusionray.hardware.device import count_cpus
-from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.config import PixelBoost, RuntimeConfig
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.restorer import RestorerConfig, open_restorer
@@ -37,7 +37,7 @@ MOST_SEARCHES = 8
 class FusionTask(VideoTask):
     """`sources` are encoded; `with_identities`: whether people are told apart; `copy_unchanged`: whether segments
     without a face to fuse are copied if they can be; `restorer`: what sharpens fused faces; `skin`: whose they have, by
-    default as the bundle says.
+    default as the bundle says; `pixel_boost`: how many times the model's size they have at most.
     """
 
     sources: Sequence[FloatArray]
@@ -45,6 +45,7 @@ class FusionTask(VideoTask):
     copy_unchanged: bool = field(default=False, kw_only=True)
     restorer: RestorerConfig = field(default_factory=RestorerConfig, kw_only=True)
     skin: Skin | None = field(default=None, kw_only=True)
+    pixel_boost: PixelBoost = field(default=1, kw_only=True)
 
     def open_worker(self) -> FusionWorker:
         """Make a worker for this process; it loads the models when it needs them."""
@@ -66,7 +67,8 @@ class FusionWorker(SegmentWorker):
     def fuser(self) -> Fuser:
         """Load the models."""
         bundle = read_bundle(self.task.bundle, self.task.tracking_uri)
-        return open_fuser(bundle, self.task.threads, self.task.restorer, self.task.skin)
+        task = self.task
+        return open_fuser(bundle, task.threads, task.restorer, task.skin, task.pixel_boost)
 
     def scan(self, segment: Segment, advance: Advance) -> SegmentFaces:
         """Find the faces of a segment."""
@@ -121,6 +123,7 @@ class FusionWork:
             "copy_unchanged": self.task.copy_unchanged,
             "restorer": describe_restorer(self.task.restorer),
             "skin": self.task.skin,
+            "pixel_boost": self.task.pixel_boost,
         }
 
     def decode(self, data: bytes) -> SegmentFaces:
@@ -139,11 +142,16 @@ class FusionWork:
 
 
 def open_fuser(
-    bundle: Bundle, threads: int | None = None, restorer: RestorerConfig | None = None, skin: Skin | None = None
+    bundle: Bundle,
+    threads: int | None = None,
+    restorer: RestorerConfig | None = None,
+    skin: Skin | None = None,
+    pixel_boost: PixelBoost = 1,
 ) -> Fuser:
     """Load the models; `threads` of each, None for all CPUs. Detectors are there for all searches at the same time."""
     detectors, runtime = DetectorPool("default", count_searches(threads)), RuntimeConfig(threads=threads)
-    return Fuser(bundle, detectors, runtime, restorer=open_restorer(restorer or RestorerConfig(), runtime), skin=skin)
+    opened = open_restorer(restorer or RestorerConfig(), runtime)
+    return Fuser(bundle, detectors, runtime, restorer=opened, skin=skin, pixel_boost=pixel_boost)
 
 
 def describe_restorer(settings: RestorerConfig) -> dict[str, Any] | None:

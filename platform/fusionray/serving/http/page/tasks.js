@@ -30,6 +30,7 @@ export const TASKS = {
         target: target.blob,
         faces: new FormData(find("form")).get("faces"),
         skin: new FormData(find("form")).get("skin"),
+        pixel_boost: new FormData(find("form")).get("pixel_boost"),
         ...commonFields(),
       }),
   },
