@@ -44,12 +44,13 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
 
 @dataclass
 class Driver:
-    """`fusionray train --config SETTINGS`, which can be started repeatedly; `ray_folder` marks all of its processes."""
+    """`fusionray VERB --config SETTINGS`, which can be started repeatedly; `ray_folder` marks all of its processes."""
 
     settings: Path
     ray_folder: str
     overrides: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    verb: str = "train"
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -64,7 +65,7 @@ class Driver:
         """Start the command, in the background."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment = {**inherited, "PYTHONPATH": str(ROOT / "platform"), "RAY_TMPDIR": self.ray_folder}
-        command = [sys.executable, "-m", "fusionray.cli", "train", "--config", str(self.settings), *self.overrides]
+        command = [sys.executable, "-m", "fusionray.cli", self.verb, "--config", str(self.settings), *self.overrides]
         with (self.output / "driver.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment | self.environment, stdout=log, stderr=log)
 

@@ -11,25 +11,34 @@ from pathlib import Path
 import httpx
 
 from fusionray.ray_cluster.connection import find_free_port
+from fusionray.storage import filesystem as storage
 from tests.support.waiting import wait_for
 
 BUCKET = "lab"
 
-# moto's server, with faults before it: each eighth request is told to slow down, and an upload of a file named `lost`
-# ends with an error three times.
+# moto's server, with faults before it. Each eighth request is told to slow down; each twentieth upload ends with an
+# error in the middle, and that of a file named `lost` three times; a file named `fixed` is not written a second time.
 SERVER = """
 import itertools, sys
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
 
 application = DomainDispatcherApplication(create_backend_app)
-numbers, lost = itertools.count(1), [3]
+numbers, uploads, lost, fixed = itertools.count(1), itertools.count(1), [3], set()
 with_faults = sys.argv[2] == "faults"
 
 def answer(environ, start):
     if with_faults:
-        if environ["REQUEST_METHOD"] == "PUT" and environ["PATH_INFO"].endswith("/lost") and lost[0]:
-            lost[0] -= 1
+        path, is_upload = environ["PATH_INFO"], environ["REQUEST_METHOD"] == "PUT"
+        if is_upload and path.endswith("/fixed"):
+            if path in fixed:
+                start("403 Forbidden", [("Content-Length", "0")])
+                return [b""]
+            fixed.add(path)
+        is_lost = is_upload and path.endswith("/lost") and lost[0] > 0
+        lost[0] -= is_lost
+        if is_lost or (is_upload and next(uploads) % 20 == 0):
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0) // 2)
             start("500 Internal Server Error", [("Content-Length", "0")])
             return [b""]
         if next(numbers) % 8 == 0:
@@ -69,3 +78,12 @@ def object_store(folder: Path, *, faults: bool = False) -> Iterator[dict[str, st
     finally:
         process.terminate()
         process.wait()
+
+
+def upload(folder: Path, name: str) -> str:
+    """Copy a local folder into the bucket; return its URI."""
+    location = f"s3://{BUCKET}/{name}"
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            storage.copy(str(file), storage.join(location, *file.relative_to(folder).parts))
+    return location

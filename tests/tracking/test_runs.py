@@ -30,7 +30,9 @@ def test_the_default_store_is_a_file_in_the_output_folder(tmp_path: Path) -> Non
     assert tracking_uri(None, str(output)) == f"sqlite:///{output}/mlflow.db"
     assert output.is_dir()
     assert tracking_uri("http://server:5000", "s3://bucket") == "http://server:5000"
-    with pytest.raises(ValueError, match=r"tracking\.uri: needs a server's URL"):
+    with pytest.raises(
+        ValueError, match=r"^tracking\.uri: name an MLflow server .* since run\.output=s3://bucket is not"
+    ):
         tracking_uri(None, "s3://bucket")
 
 

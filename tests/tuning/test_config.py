@@ -11,7 +11,7 @@ from fusionray.errors import ConfigInvalid
 from fusionray.training.config import TrainConfig, WorkersConfig
 from fusionray.training.engine.schedule import scale_lr
 from fusionray.tuning.config import TuneConfig
-from fusionray.tuning.driver import resolve_train, store_or_compare
+from fusionray.tuning.driver import open_search, resolve_train, store_or_compare
 from fusionray.tuning.plan import configure_trial, describe_gpu_shortage, milestone, share_cores
 from fusionray.tuning.population import check_population
 from fusionray.tuning.space import Range, check_space
@@ -156,3 +156,11 @@ def test_concurrent_trials_share_the_cores(
     workers = share_cores(WorkersConfig(**changes), max_concurrent_trials, cores=8, nodes=nodes)
     assert workers.threads == threads
     assert workers.bind == (max_concurrent_trials == 1 or "threads" in changes)
+
+
+def test_a_search_in_an_object_store_names_its_tracker_before_anything_is_asked_of_the_store(tmp_path: Path) -> None:
+    config = build_search(tmp_path, output="s3://bucket/runs")
+    with pytest.raises(
+        ValueError, match=r"^train\.tracking\.uri: .* since output=s3://bucket/runs is not a local folder"
+    ):
+        open_search(config)

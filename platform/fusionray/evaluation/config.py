@@ -8,8 +8,10 @@ from pydantic import Field
 
 from fusionray.config import Section, in_unit
 from fusionray.data.shards import Split
+from fusionray.environment import resolve_location
 from fusionray.evaluation.report.metric_table import GoalSet
 from fusionray.metrics.feature_network import FeaturesConfig
+from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import WorkersConfig
 
 
@@ -102,3 +104,12 @@ class EvaluateConfig(Section):
     )
     tracking_uri: str | None = Field(None, description="MLflow store; null: an SQLite store in `runs`.")
     experiment: str = Field("fusionray", description="MLflow experiment of the evaluation.")
+
+    def choose_tracker(self) -> str:
+        """Return the URI of the MLflow store.
+
+        Raises: ValueError if none is named, and the runs are not in a local folder.
+        """
+        place = "output" if self.runs is None else "runs"
+        folder = resolve_location(self.runs or self.output)
+        return tracking_uri(self.tracking_uri, folder, setting="tracking_uri", place=place)

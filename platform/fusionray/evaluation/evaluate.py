@@ -9,7 +9,6 @@ from fusionray.bundle.bundle import read_bundle
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.checkpoint.info import read_info
 from fusionray.checkpoint.models import read_stored_config
-from fusionray.environment import resolve_location
 from fusionray.errors import BundleInvalid, ConfigInvalid
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.face_fusion import evaluate_fusion
@@ -18,7 +17,6 @@ from fusionray.evaluation.pictures import evaluate_pictures
 from fusionray.evaluation.result import EvaluateResult
 from fusionray.recipes.family import RecipeFamily
 from fusionray.recipes.registry import find_family
-from fusionray.tracking.store import tracking_uri
 
 # Protocols by `RecipeFamily.evaluation`.
 PROTOCOLS: dict[str, Callable[[EvaluateConfig, RecipeFamily[Any]], EvaluateResult]] = {
@@ -48,7 +46,7 @@ def find_model_family(config: EvaluateConfig) -> RecipeFamily[Any]:
     location = resolve_model(config.model)
     if not is_bundle(location):
         return find_family(read_stored_config(location, read_info(location)).recipe.name)
-    uri = tracking_uri(config.tracking_uri, resolve_location(config.runs or config.output))
+    uri = config.choose_tracker()
     description = read_bundle(location, uri).description
     # Imported models fuse faces, and have no training configuration.
     if description.task == FACE_FUSION:

@@ -32,7 +32,6 @@ from fusionray.metrics.fusion_metrics import FusionModel
 from fusionray.metrics.landmarks import CropLandmarks
 from fusionray.ray_cluster.connection import decide_use_gpu
 from fusionray.reporting.figures import write_figures
-from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import TrainConfig
 from fusionray.training.train import ensure_trained
 
@@ -49,7 +48,7 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
         supervised the model; any FusionRayError of its parts.
     """
     config = resolve_paths(config)
-    uri = tracking_uri(config.tracking_uri, config.runs or config.output)
+    uri = config.choose_tracker()
     model, info = open_fusion_model(config.model, tracking_uri=uri, device=CPU, threads=None)
     manifest = read_manifest(config.data)
     check_shards(config.data, manifest, size=info.size, template=info.template)

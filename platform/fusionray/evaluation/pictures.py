@@ -47,7 +47,6 @@ from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.family import PictureScorer, RecipeFamily
 from fusionray.reporting.figures import FIGURES_NAME, write_figures
 from fusionray.storage import filesystem as storage
-from fusionray.tracking.store import tracking_uri
 from fusionray.training.train import ensure_trained
 
 NAME = "evaluate"
@@ -75,7 +74,7 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
             "runs": None if config.runs is None else resolve_location(config.runs),
         }
     )
-    uri = tracking_uri(config.tracking_uri, config.runs or config.output)
+    uri = config.choose_tracker()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, info = open_picture_model(config.model, family, uri, device)
     manifest = read_manifest(config.data)

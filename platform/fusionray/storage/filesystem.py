@@ -18,6 +18,8 @@ from fusionray.storage.atomic_files import FILE_MODE, PART_SUFFIX, make_folder, 
 from fusionray.storage.retries import ask_again
 
 OUTPUT_BUFFER_BYTES = 1 << 20
+# Arrow's names of the stores without folders. Made all the same, each is a request, also those above that are not ours.
+STORES_WITHOUT_FOLDERS = ("s3", "gcs")
 COPY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -44,13 +46,16 @@ def is_file(location: str) -> bool:
 def read_bytes(location: str) -> bytes:
     """Read a whole file."""
     filesystem, path = open_filesystem(location)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        return Path(path).read_bytes()
 
     def read() -> bytes:
-        with filesystem.open_input_stream(path) as stream:
-            data = bytes(stream.read())
+        # A stream of Arrow would ask an object store for 256 KiB at a time.
+        with filesystem.open_input_file(path) as file:
+            data = bytes(file.read())
         # Arrow asks for the length first, then for so many bytes: of an object that was written anew in between, it
         # gets a part.
-        if not isinstance(filesystem, fs.LocalFileSystem) and filesystem.get_file_info(path).size != len(data):
+        if filesystem.get_file_info(path).size != len(data):
             raise OSError(f"{location}: was written while it was read")
         return data
 
@@ -137,7 +142,7 @@ def open_output(location: str) -> Iterator[Any]:
     if local:
         make_folder(Path(folder))
     else:
-        filesystem.create_dir(folder, recursive=True)
+        make_remote_folder(filesystem, folder)
     try:
         with open(path, "wb", buffering=OUTPUT_BUFFER_BYTES) if local else filesystem.open_output_stream(path) as file:
             yield file
@@ -152,14 +157,24 @@ def open_output(location: str) -> Iterator[Any]:
         raise
 
 
-def write_atomic(location: str, data: bytes) -> None:
-    """Write a file so that a reader sees all of it or nothing, even if the writer dies.
+def make_remote_folder(filesystem: fs.FileSystem, folder: str) -> None:
+    """Make a folder in a file system that is not local, if that has folders."""
+    if filesystem.type_name not in STORES_WITHOUT_FOLDERS:
+        filesystem.create_dir(folder, recursive=True)
 
-    An object store publishes a file when its stream closes; on a local disk a rename does the same.
+
+def write_atomic(location: str, data: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part, even if the writer dies.
+
+    An object store publishes a file when its stream closes; on a local disk a rename does the same. If the write fails,
+    the old file stays.
     """
     filesystem, path = open_filesystem(location)
     if not isinstance(filesystem, fs.LocalFileSystem):
-        with open_output(location) as stream:
+        make_remote_folder(filesystem, os.path.dirname(path))
+        # Not `open_output`, which deletes the file if its block raises: what was not uploaded is not published, and the
+        # file that it would delete is the old one.
+        with filesystem.open_output_stream(path) as stream:
             stream.write(data)
         return
     make_folder(Path(path).parent)

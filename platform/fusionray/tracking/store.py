@@ -19,15 +19,22 @@ ARTIFACT_FOLDER = "mlflow-artifacts"
 SQLITE = "sqlite:///"
 
 
-def tracking_uri(configured: str | None, output: str) -> str:
-    """Choose the tracking store: the configured server, or an SQLite file in a local output folder.
+def tracking_uri(
+    configured: str | None, output: str, *, setting: str = "tracking.uri", place: str = "run.output"
+) -> str:
+    """Choose the tracking store: the configured one, or an SQLite file in a local output folder.
 
-    Raises: ValueError if the output is not a local folder and no server is configured.
+    `setting` and `place`: the keys by which the caller's users know `configured` and `output`.
+
+    Raises: ValueError if the output is not a local folder and no store is configured.
     """
     if configured:
         return configured
     if "://" in output:
-        raise ValueError("tracking.uri: needs a server's URL, since run.output is not a local folder")
+        raise ValueError(
+            f"{setting}: name an MLflow server (http://...) or a file (sqlite:////...), since {place}={output} is not "
+            "a local folder, in which a file could be made"
+        )
     Path(output).mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{output}/{STORE_NAME}"
 

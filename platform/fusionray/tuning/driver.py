@@ -91,12 +91,13 @@ def open_search(config: TuneConfig) -> SearchPlan:
     if config.search == "pbt":
         check_population(config.space, train)
     folder = search_folder(config)
+    # Before the shards and encoders, which may take an hour.
+    uri = tracking_uri(train.tracking.uri, config.output, setting="train.tracking.uri", place="output")
     store_or_compare(folder, config, train)
-    train = prepare_trials(config, train, folder)
+    train = prepare_trials(config, train, folder, uri)
     shortage = describe_gpu_shortage(train.workers, config.max_concurrent_trials, count_gpus())
     if shortage:
         tqdm.write(f"tune {config.name}: {shortage}", file=sys.stderr)
-    uri = tracking_uri(train.tracking.uri, config.output)
     experiment = train.tracking.experiment
     # Before any trial: processes that open a new SQLite store at once fail in its migrations.
     parent = open_run(uri, experiment, config.name, config.model_dump(mode="json"), key=f"search {folder}")
@@ -136,15 +137,14 @@ def store_or_compare(folder: str, config: TuneConfig, train: TrainConfig) -> Non
     storage.write_atomic(location, json.dumps(wanted, indent=1).encode())
 
 
-def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str) -> TrainConfig:
-    """Prepare shards and train encoders once for all trials, and return the training that uses them."""
+def prepare_trials(config: TuneConfig, train: TrainConfig, folder: str, uri: str) -> TrainConfig:
+    """Prepare shards and train encoders once for all trials; return the training that uses them, with a tracker."""
     train = resolve_shards(resolve_output(train))
     for key, location in train.family.dependencies(train).items():
         train = replace_setting(train, key, ensure_trained(train, location))
     budget = train.budget
     if config.search == "pbt":
         budget = budget.model_copy(update={"keep_checkpoints": max(budget.keep_checkpoints, KEPT_CHECKPOINTS)})
-    uri = tracking_uri(train.tracking.uri, config.output)
     return train.model_copy(
         update={
             "run": train.run.model_copy(update={"output": storage.join(folder, TRIALS_FOLDER)}),
