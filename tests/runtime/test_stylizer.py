@@ -72,6 +72,37 @@ def test_a_content_of_any_size_gives_a_picture_of_its_size(
     assert np.abs(painted[:height, :width].astype(int) - made).max() <= 1
 
 
+def test_pictures_of_several_calls_are_painted_at_once_as_alone(bundle: Bundle) -> None:
+    runner = StyleTransferRunner(bundle, ON_CPU)
+    calls = [
+        {"content": draw(1, 33, 47), "style": draw(2, 24, 28)},
+        {"content": draw(3, 36, 45), "style": draw(4, 40, 32), "style_2": draw(5, 32, 32) // 3},
+        {"content": draw(6, 34, 48), "style": draw(7, 30, 20) // 2},
+    ]
+    settings = [{}, {"weights": [3.0, 1.0], "strength": 0.4}, {"strength": 1.0}]
+    assert len({runner.batch_key(call) for call in calls}) == 1
+    together = runner.run_many(calls, settings)
+    alone = [runner.run(call, **each) for call, each in zip(calls, settings, strict=True)]
+    for made, wanted in zip(together, alone, strict=True):
+        assert made.shape == wanted.shape
+        assert np.abs(made.astype(int) - wanted).max() <= 1
+    assert np.abs(together[0][:33, :45].astype(int) - together[1][:33, :45]).mean() > 1
+
+
+def test_contents_of_other_sizes_and_large_ones_share_no_batch(bundle: Bundle) -> None:
+    runner = StyleTransferRunner(bundle, ON_CPU)
+
+    def key(height: int, width: int) -> object:
+        return runner.batch_key({"content": np.zeros((height, width, 3), np.uint8)})
+
+    assert key(32, 64) == key(29, 61) != key(64, 32)
+    assert key(512, 1024) is not None
+    assert key(516, 1024) is None
+    for settings in ([{}, {"strength": 1.5}], [{"weights": [1.0, 1.0]}, {}]):
+        with pytest.raises(ValueError, match=r"strength 1\.5|2 weights for 1 styles"):
+            runner.run_many([{"content": draw(1, 32, 32), "style": draw(2, 32, 32)}] * 2, settings)
+
+
 def test_strength_goes_from_the_content_s_own_style_to_the_other(stylizer: Stylizer) -> None:
     content, style = draw(1, 31, 36), draw(2, 32, 32) // 3
     ends = [stylizer.stylize(content, [picture]) for picture in (content, style)]

@@ -57,6 +57,10 @@ def test_a_batch_gives_the_same_as_single_pictures(tmp_path: Path, batch: str | 
     together = runner.run_batch({"content": content, "style": style})
     alone = [runner.run({"content": a, "style": b}) for a, b in zip(content, style, strict=True)]
     assert np.array_equal(together, np.stack(alone))
+    calls = [{"content": a, "style": b} for a, b in zip(content, style, strict=True)]
+    assert np.array_equal(np.stack(runner.run_many(calls, [{}] * len(calls))), together)
+    with pytest.raises(TypeError, match="no settings"):
+        runner.run_many(calls[:1], [{"strength": 1.0}])
     wanted = (content.astype(float) + style) / 2
     assert np.abs(together - wanted).max() <= 0.5
 

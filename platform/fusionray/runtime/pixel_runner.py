@@ -5,7 +5,8 @@ Input pictures are uint8 RGB HWC of any size; the centre of each is cropped and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -63,9 +64,23 @@ class PixelRunner:
 
         Raises: KeyError if a picture is missing.
         """
-        fitted = {role: fit_picture(pictures[role], self.sizes[role])[None] for role in self.inputs}
-        picture: Image = self.run_batch(fitted)[0]
-        return picture
+        return self.run_many([pictures], [{}])[0]
+
+    def batch_key(self, pictures: Mapping[str, Image]) -> Hashable:  # noqa: ARG002
+        """Return the same for all calls: pictures get the sizes of the model."""
+        return ()
+
+    def run_many(self, pictures: Sequence[Mapping[str, Image]], settings: Sequence[Mapping[str, Any]]) -> list[Image]:
+        """Make one picture of each call, as `run`.
+
+        Raises: KeyError if a picture is missing; TypeError for settings, of which there are none.
+        """
+        if any(settings):
+            raise TypeError("a model that only maps pictures has no settings")
+        fitted = {
+            role: np.stack([fit_picture(call[role], self.sizes[role]) for call in pictures]) for role in self.inputs
+        }
+        return list(self.run_batch(fitted))
 
     def run_batch(self, pictures: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.uint8]:
         """Make N pictures uint8 RGB [N,H,W,3] from N of each input, which already have the size of that input."""

@@ -7,9 +7,9 @@ group `fusionray.tasks` with the name of the task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import FACE_FUSION, STYLE_TRANSFER, WeightPrecision
@@ -50,6 +50,25 @@ class Runner(Protocol):
         knows them.
 
         Raises: ImageRejected if a picture cannot be used; KeyError if one is not given.
+        """
+        ...
+
+
+@runtime_checkable
+class BatchRunner(Runner, Protocol):
+    """A runner that makes the pictures of several calls at once. Thread-safe."""
+
+    def batch_key(self, pictures: Mapping[str, Image]) -> Hashable:
+        """Return what is equal for calls whose pictures can be made together; None for one that has to be alone.
+
+        Raises: KeyError if a picture is missing.
+        """
+        ...
+
+    def run_many(self, pictures: Sequence[Mapping[str, Image]], settings: Sequence[Mapping[str, Any]]) -> list[Image]:
+        """Make a picture of each call, all of one `batch_key`, as `run` does with its settings.
+
+        Raises: as `run`, for any of the calls.
         """
         ...
 

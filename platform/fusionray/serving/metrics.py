@@ -14,16 +14,17 @@ BATCH_SIZES = [1, 2, 4, 8, 16, 32, 64]
 
 
 class BatchMetrics:
-    """Batches of one model: sizes, durations, and faces that wait."""
+    """Batches of one model: sizes, durations, and what waits. `unit`: what it makes, faces or pictures."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, unit: str) -> None:
         self.tags = {"model": model}
-        self.sizes = Histogram("fusionray_batch_faces", "Faces of a batch.", BATCH_SIZES, ("model",))
+        named = unit.capitalize()
+        self.sizes = Histogram(f"fusionray_batch_{unit}", f"{named} of a batch.", BATCH_SIZES, ("model",))
         self.times = Histogram("fusionray_batch_ms", "Milliseconds of a batch in the model.", MILLISECONDS, ("model",))
-        self.waiting = LastingGauge("fusionray_waiting_faces", "Faces that wait for a model.", ("model",))
+        self.waiting = LastingGauge(f"fusionray_waiting_{unit}", f"{named} that wait for a model.", ("model",))
 
-    def __call__(self, num_crops: int, seconds: float, num_waiting: int) -> None:
-        self.sizes.observe(num_crops, self.tags)
+    def __call__(self, num_items: int, seconds: float, num_waiting: int) -> None:
+        self.sizes.observe(num_items, self.tags)
         self.times.observe(seconds * 1000.0, self.tags)
         self.waiting.set(num_waiting, self.tags)
 

@@ -6,9 +6,10 @@ style.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -25,10 +26,12 @@ from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_cr
 from fusionray.runtime.signature import check_ports
 from fusionray.runtime.style_transfer.styles import STRIDE, check_strength, mix_styles
 from fusionray.runtime.style_transfer.tiled_stylizer import TiledStylizer
-from fusionray.runtime.style_transfer.tiles import pad_picture
+from fusionray.runtime.style_transfer.tiles import pad_picture, pad_side
 
 # Larger contents are painted in tiles: it takes twice the time, and a tenth of the memory or less.
 WHOLE_PIXELS = 4_000_000
+# Larger contents are not painted in a common batch, which would take as many times their memory.
+BATCH_PIXELS = 2**19
 # Memory that painting a picture as a whole takes at most, for each of its pixels (measured: 480, on ONNX Runtime).
 BYTES_PER_PIXEL = 512
 AnyPicture = TypeVar("AnyPicture")
@@ -95,10 +98,15 @@ class Stylizer:
 
     def encode_whole(self, picture: Image) -> FloatArray:
         """Encode the style of a picture at its own resolution: float32 [L]."""
-        batch = normalize_crops(pad_picture(picture, STRIDE)[None], self.picture)
-        (encoded,) = self.encoder.run(["style"], {"picture": batch})
-        style: FloatArray = encoded[0]
+        style: FloatArray = self.encode_batch([picture])[0]
         return style
+
+    def encode_batch(self, pictures: Sequence[Image]) -> FloatArray:
+        """Encode the styles of N pictures, whose padded sizes are equal: float32 [N,L]."""
+        batch = normalize_crops(np.stack([pad_picture(picture, STRIDE) for picture in pictures]), self.picture)
+        (encoded,) = self.encoder.run(["style"], {"picture": batch})
+        styles: FloatArray = encoded
+        return styles
 
     def paint(self, content: Image, style: FloatArray, strength: float = 1.0) -> Image:
         """Paint a content in an encoded style [L]: uint8 RGB of the content's size; `strength` as in `stylize`.
@@ -115,11 +123,17 @@ class Stylizer:
 
     def paint_whole(self, content: Image, style: FloatArray) -> Image:
         """Paint a content in an encoded style as a whole, whatever its size."""
-        height, width = content.shape[:2]
-        batch = normalize_crops(pad_picture(content, STRIDE)[None], self.picture)
-        (made,) = self.painter.run(["output"], {"content": batch, "style": style[None]})
-        painted = denormalize_crops(made, self.picture)[0, :height, :width]
-        return np.ascontiguousarray(painted)
+        return self.paint_batch([content], style[None])[0]
+
+    def paint_batch(self, contents: Sequence[Image], styles_NL: FloatArray) -> list[Image]:
+        """Paint N contents, whose padded sizes are equal, each in its encoded style, as wholes."""
+        batch = normalize_crops(np.stack([pad_picture(content, STRIDE) for content in contents]), self.picture)
+        (made,) = self.painter.run(["output"], {"content": batch, "style": styles_NL})
+        painted = denormalize_crops(made, self.picture)
+        return [
+            np.ascontiguousarray(each[: content.shape[0], : content.shape[1]])
+            for each, content in zip(painted, contents, strict=True)
+        ]
 
 
 class StyleTransferRunner:
@@ -150,9 +164,39 @@ class StyleTransferRunner:
 
         Raises: KeyError without `content` or `style`; ValueError, ImageRejected as `Stylizer.stylize`.
         """
-        first = [pictures["style"]]
-        others = [picture for name, picture in pictures.items() if name not in self.inputs]
-        return self.stylizer.stylize(pictures["content"], first + others, weights=weights, strength=strength)
+        return self.stylizer.stylize(
+            pictures["content"], self.list_styles(pictures), weights=weights, strength=strength
+        )
+
+    def list_styles(self, pictures: Mapping[str, Image]) -> list[Image]:
+        """Return the styles of one call."""
+        return [pictures["style"], *(picture for name, picture in pictures.items() if name not in self.inputs)]
+
+    def batch_key(self, pictures: Mapping[str, Image]) -> Hashable:
+        """Return the padded size of the content; None for a large content, which is painted alone.
+
+        Raises: KeyError without `content`.
+        """
+        sides = [pad_side(side, STRIDE) for side in pictures["content"].shape[:2]]
+        return tuple(sides) if math.prod(sides) <= BATCH_PIXELS else None
+
+    def run_many(self, pictures: Sequence[Mapping[str, Image]], settings: Sequence[Mapping[str, Any]]) -> list[Image]:
+        """Paint the contents of several calls, whose padded sizes are equal, at once; each as `run` does."""
+        contents = [call["content"] for call in pictures]
+        strengths = [float(each.get("strength", 1.0)) for each in settings]
+        styles = [
+            mix_styles([self.stylizer.encode_style(style) for style in self.list_styles(call)], each.get("weights"))
+            for call, each in zip(pictures, settings, strict=True)
+        ]
+        for strength in strengths:
+            check_strength(strength)
+        if min(strengths) < 1.0:
+            own = self.stylizer.encode_batch(contents)
+            styles = [
+                mix_styles([style, mine], [strength, 1.0 - strength])
+                for style, mine, strength in zip(styles, own, strengths, strict=True)
+            ]
+        return self.stylizer.paint_batch(contents, np.stack(styles))
 
 
 def name_pictures(content: AnyPicture, styles: Sequence[AnyPicture]) -> dict[str, AnyPicture]:

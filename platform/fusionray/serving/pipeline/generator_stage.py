@@ -1,14 +1,13 @@
 """The generator stage: it fuses the crops of many requests in common batches.
 
-It also runs the models of other tasks, one request at a time: each makes a picture of named pictures.
+It also runs the models of other tasks: each call makes a picture of named pictures, in common batches if the task's
+runner allows it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -17,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.bundle.description import BundleDescription
-from fusionray.errors import Overloaded
 from fusionray.faces.face import Image
-from fusionray.runtime.batching import CropBatcher
+from fusionray.runtime.batch_queue import BatchQueue
+from fusionray.runtime.batching import CropBatcher, PictureBatcher
 from fusionray.runtime.crop_fuser import MAX_BATCH, CropFuser, FusedCrops
 from fusionray.runtime.engine import EngineReport
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.providers import CPU
-from fusionray.runtime.tasks import open_runner
+from fusionray.runtime.tasks import BatchRunner, open_runner
 from fusionray.serving.config import GeneratorStageConfig, ServeConfig
 from fusionray.serving.metrics import BatchMetrics
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
@@ -102,8 +101,21 @@ def describe_model(version: ModelVersion, bundle: BundleDescription, report: Eng
     }
 
 
-class LoadedGenerator:
+class LoadedModel:
+    """Base of a loaded model and its batcher."""
+
+    batcher: BatchQueue[Any, Any]
+
+    def __del__(self) -> None:
+        # Ray Serve calls this when it unloads the model; the batcher finishes what waits first.
+        if hasattr(self, "batcher"):
+            self.batcher.close()
+
+
+class LoadedGenerator(LoadedModel):
     """A loaded generator and its batcher."""
+
+    batcher: CropBatcher
 
     def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
         bundle = open_bundle(version, config.tracking_uri)
@@ -122,58 +134,41 @@ class LoadedGenerator:
             concurrent_fuser=narrow_fuser,
             num_streams=streams.count,
             max_waiting=config.fuser.max_waiting_faces,
-            observer=BatchMetrics(version.name),
+            observer=BatchMetrics(version.name, CropBatcher.unit),
         )
         self.card = ModelCard(
             template=bundle.description.template, **describe_model(version, bundle.description, fuser.report)
         )
 
-    def __del__(self) -> None:
-        # Ray Serve calls this when it unloads the model; the batcher finishes what waits first.
-        if hasattr(self, "batcher"):
-            self.batcher.close()
 
+class LoadedRunner(LoadedModel):
+    """The loaded models of a bundle of another task, and their batcher."""
 
-class LoadedRunner:
-    """The models of a bundle of another task, and the threads that run them; too many waiting requests are refused."""
+    batcher: PictureBatcher
 
     def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
         bundle = open_bundle(version, config.tracking_uri)
-        self.runner = open_runner(bundle, config.runtime, precision=version.precision)
-        self.runner.warm_up()
-        self.max_waiting = config.fuser.max_waiting_faces
-        self.num_waiting = 0
-        self.streams = ThreadPoolExecutor(config.fuser.num_streams or 1, version.name)
+        runner = open_runner(bundle, config.runtime, precision=version.precision)
+        runner.warm_up()
+        streams = plan_streams(config.fuser, runner.report)
+        narrow_runner = None
+        if streams.threads is not None and isinstance(runner, BatchRunner):
+            narrow = config.runtime.model_copy(update={"threads": streams.threads})
+            narrow_runner = open_runner(bundle, narrow, precision=version.precision)
+            narrow_runner.warm_up()
+        self.batcher = PictureBatcher(
+            runner,
+            concurrent_runner=narrow_runner,
+            max_batch=streams.max_batch,
+            num_streams=streams.count,
+            max_waiting=config.fuser.max_waiting_faces,
+            observer=BatchMetrics(version.name, PictureBatcher.unit),
+        )
         self.card = PictureModelCard(
             task=bundle.description.task,
-            inputs=self.runner.inputs,
-            **describe_model(version, bundle.description, self.runner.report),
+            inputs=runner.inputs,
+            **describe_model(version, bundle.description, runner.report),
         )
-
-    async def run(self, pictures: dict[str, Image], settings: Mapping[str, Any]) -> tuple[Image, float]:
-        """Make a picture in one of the threads; return it and the seconds that the request waited.
-
-        Raises: Overloaded if too many requests wait already.
-        """
-        if self.num_waiting >= self.max_waiting:
-            raise Overloaded(f"{self.num_waiting} pictures wait already; ask again later")
-        asked_at = time.perf_counter()
-
-        def work() -> tuple[Image, float]:
-            waited = time.perf_counter() - asked_at
-            run: Callable[..., Image] = self.runner.run
-            return run(pictures, **settings), waited
-
-        self.num_waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self.streams, work)
-        finally:
-            self.num_waiting -= 1
-
-    def __del__(self) -> None:
-        # Ray Serve calls this when it unloads the model; requests that run are finished first.
-        if hasattr(self, "streams"):
-            self.streams.shutdown(wait=False)
 
 
 class GeneratorStage:
@@ -182,13 +177,19 @@ class GeneratorStage:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         # Those that are loaded, and those that finish their work after they were unloaded.
-        self.batchers: WeakSet[CropBatcher] = WeakSet()
+        self.batchers: WeakSet[BatchQueue[Any, Any]] = WeakSet()
         self.models = ModelCache(self.load, config.models_per_replica)
-        self.runners = ModelCache(lambda version: LoadedRunner(version, config), config.models_per_replica)
+        self.runners = ModelCache(self.load_runner, config.models_per_replica)
 
     def load(self, version: ModelVersion) -> LoadedGenerator:
         """Load a generator, on the calling thread."""
         loaded = LoadedGenerator(version, self.config)
+        self.batchers.add(loaded.batcher)
+        return loaded
+
+    def load_runner(self, version: ModelVersion) -> LoadedRunner:
+        """Load the models of another task, on the calling thread."""
+        loaded = LoadedRunner(version, self.config)
         self.batchers.add(loaded.batcher)
         return loaded
 
@@ -228,7 +229,11 @@ class GeneratorStage:
 
         Raises: Overloaded if too many requests wait already; ImageRejected if the runner cannot use a picture.
         """
-        return await (await self.runners.get(version)).run(pictures, settings)
+        loaded = await self.runners.get(version)
+        while loaded.batcher.closed:
+            # The model was unloaded between the two lines.
+            loaded = await self.runners.get(version)
+        return await asyncio.wrap_future(loaded.batcher.submit(pictures, settings))
 
 
 class RemoteFuser(DeploymentClient):
