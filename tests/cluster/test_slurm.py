@@ -7,6 +7,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -64,7 +65,8 @@ def allocation(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Variables of a job with three nodes, and commands of Slurm on the path."""
     if not can_make_namespaces():
         pytest.skip("network namespaces cannot be made here")
-    with closing(Network()) as network:
+    # Paths of Ray's sockets may have 107 characters, more than pytest's folders leave.
+    with closing(Network()) as network, tempfile.TemporaryDirectory(prefix="fr-", ignore_cleanup_errors=True) as disk:
         places: dict[str, tuple[str, list[str]]] = {NODES[0]: (network.ip, [])}
         for index, name in enumerate(NODES[1:], start=1):
             places[name] = (network.add(index), network.enter(index))
@@ -81,6 +83,7 @@ def allocation(tmp_path: Path) -> Iterator[dict[str, str]]:
             "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "SLURM_JOB_ID": str(secrets.randbelow(10_000)),
             "SLURM_JOB_NODELIST": "node[0-2]",
+            "TMPDIR": disk,
             "FUSIONRAY_TEST_MARK": mark,
             "RAY_USAGE_STATS_ENABLED": "0",
         }

@@ -82,6 +82,11 @@ class EvaluateConfig(Section):
         "or preset:NAME to train it first on the train split of these shards; null: the one that its recipe names. "
         "Face fusion has its own, face_fusion.evaluator.",
     )
+    baseline: str | None = Field(
+        None,
+        description="Another model of pictures, named as `model` is, whose outputs for the same pictures are scored "
+        "beside, with the suffix _baseline; null: none.",
+    )
     face_fusion: FaceFusionEvalConfig = FaceFusionEvalConfig()
     goals: GoalSet = Field(
         "none",

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from fusionray.bundle.bundle import Bundle, bundle_hash, read_bundle
+from fusionray.bundle.description import FACE_FUSION
 from fusionray.checkpoint.info import read_info
 from fusionray.checkpoint.models import read_stored_config
 from fusionray.errors import BundleInvalid
 from fusionray.evaluation.fusion_model import ModelInfo, is_bundle
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.family import RecipeFamily
+from fusionray.recipes.registry import find_family
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.tasks import open_runner
 
@@ -87,3 +89,20 @@ def open_picture_model(
     config = read_stored_config(location, stored)
     info = ModelInfo(config.run.name, config.data.size, config.data.template, stored.table_sha256, stored.data_digest)
     return TorchPictureModel(family.load_model(location), device), info
+
+
+def find_model_family(location: str, tracking_uri: str) -> RecipeFamily[Any]:
+    """Find the family of a model, at a location that `resolve_model` returned, by its training configuration.
+
+    Raises: ConfigInvalid if the family is unknown; BundleInvalid, CheckpointMissing.
+    """
+    if not is_bundle(location):
+        return find_family(read_stored_config(location, read_info(location)).recipe.name)
+    description = read_bundle(location, tracking_uri).description
+    # Imported models fuse faces, and have no training configuration.
+    if description.task == FACE_FUSION:
+        return find_family(FACE_FUSION)
+    try:
+        return find_family(description.lineage.config["recipe"]["name"])
+    except (KeyError, TypeError):
+        raise BundleInvalid(f"{location}: does not say which recipe trained it; evaluate its run instead") from None

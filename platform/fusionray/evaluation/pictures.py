@@ -23,11 +23,11 @@ from fusionray.data.decoding import CropDecoder
 from fusionray.data.held_out import HeldOutCrops
 from fusionray.data.shards import Manifest, check_shards, read_manifest
 from fusionray.environment import resolve_location
-from fusionray.errors import ShardMismatch
+from fusionray.errors import ConfigInvalid, ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.dependency_config import build_dependency_config
 from fusionray.evaluation.fusion_model import ModelInfo, is_bundle, resolve_model
-from fusionray.evaluation.picture_model import PictureModel, open_picture_model
+from fusionray.evaluation.picture_model import PictureModel, find_model_family, open_picture_model
 from fusionray.evaluation.reference_scorer import ReferenceScorer
 from fusionray.evaluation.report.documents import Report, write_report, write_text
 from fusionray.evaluation.report.examples import Ranking, show_examples
@@ -81,7 +81,11 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
     check_shards(config.data, manifest, size=info.size, task=family.task)
     check_extent(config, manifest, family)
     scorer = open_scorer(config, family, manifest, uri, device)
-    scored = ScoredModel(model, scorer, device)
+    own_table = family.metric_table
+    table = load_table(PICTURES_TABLE) if own_table is None else MetricTable.model_validate(own_table)
+    scored = ScoredModel(
+        model, scorer, device, open_baseline(config, family, info, uri, device), frozenset(table.metrics)
+    )
     with closing(CropDecoder(info.size, DECODE_THREADS)) as decoder:
         rows = HeldOutCrops(
             config.data, manifest, config.pairs, decoder, family.collate, with_regions=False, split=config.split
@@ -89,8 +93,6 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
         draws = rows.draw(family.num_roles, config.seed, family.source_folder)
         scores = join(measure_batches(scored, rows, draws, config.batch_size))
         groups = np.array(rows.groups)[draws[:, 0]]
-        own_table = family.metric_table
-        table = load_table(PICTURES_TABLE) if own_table is None else MetricTable.model_validate(own_table)
         summary = summarise_draws(scores, groups, config, scorer.ratios)
         not_measured = {key: "not measured for pictures" for key in table.metrics if key not in summary.values}
         checked = table.check_goals(summary.values, summary.intervals, config.goals)
@@ -152,23 +154,64 @@ def decode_roles(rows: HeldOutCrops, draws: NDArray[np.int64]) -> list[Tensor]:
     return [rows.decode(draws[:, role]) for role in range(draws.shape[1])]
 
 
+def open_baseline(
+    config: EvaluateConfig, family: RecipeFamily[Any], info: ModelInfo, uri: str, device: torch.device
+) -> PictureModel | None:
+    """Open the model that `config.baseline` names, if it does.
+
+    Raises: ConfigInvalid for a model of other pictures; any FusionRayError from loading it.
+    """
+    if config.baseline is None:
+        return None
+    location = resolve_model(config.baseline)
+    other = find_model_family(location, uri)
+    model, found = open_picture_model(location, other, uri, device)
+    if (other.num_roles, other.task, found.size) != (family.num_roles, family.task, info.size):
+        raise ConfigInvalid(
+            f"baseline={config.baseline}: is of the recipe {other.name} at {found.size} px, which takes other pictures "
+            f"than {info.name} (recipe {family.name}, {info.size} px)"
+        )
+    return model
+
+
 @dataclass(frozen=True)
 class ScoredModel:
-    """A model under evaluation and its scorer, which computes on `device`."""
+    """A model under evaluation, its scorer, which computes on `device`, and a model to compare with, if any.
+
+    `metrics`: names in the table of the evaluation; scores of the baseline that are not in it are left out.
+    """
 
     model: PictureModel
     scorer: PictureScorer
     device: torch.device
+    baseline: PictureModel | None
+    metrics: frozenset[str]
 
     def score(self, pictures: Sequence[Tensor]) -> MetricColumns:
-        """Run the model on R inputs uint8 [N,3,S,S] and score its outputs: float32 [N] by name."""
-        output, *inputs = (to_float(picture.to(self.device)) for picture in (self.model.run(pictures), *pictures))
+        """Run the models on R inputs uint8 [N,3,S,S] and score their outputs: float32 [N] by name."""
+        scores = self.score_one(self.model, pictures)
+        if self.baseline is not None:
+            named = ((f"{name}_baseline", values) for name, values in self.score_one(self.baseline, pictures).items())
+            scores |= {name: values for name, values in named if name in self.metrics}
+        return scores
+
+    def score_one(self, model: PictureModel, pictures: Sequence[Tensor]) -> MetricColumns:
+        """Run one model and score its outputs."""
+        output, *inputs = (to_float(picture.to(self.device)) for picture in (model.run(pictures), *pictures))
         return {name: values.cpu().numpy() for name, values in self.scorer.score(output, inputs).items()}
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Return the names of what `show` returns."""
+        baseline = () if self.baseline is None else ("baseline",)
+        return (*self.scorer.roles, "output", *baseline, "reference")
+
     def show(self, pictures: Sequence[Tensor]) -> list[Tensor]:
-        """Return R inputs, the model's output, and the reference if there is one, uint8 [N,3,S,S] each."""
+        """Return R inputs, the output of each model, and the reference if there is one, uint8 [N,3,S,S] each."""
         reference = self.scorer.reference([to_float(picture.to(self.device)) for picture in pictures])
-        return [*pictures, self.model.run(pictures), *([] if reference is None else [to_uint8(reference).cpu()])]
+        models = [self.model] if self.baseline is None else [self.model, self.baseline]
+        outputs = [model.run(pictures) for model in models]
+        return [*pictures, *outputs, *([] if reference is None else [to_uint8(reference).cpu()])]
 
 
 def measure_batches(
@@ -229,9 +272,7 @@ def rank_draws(scored: ScoredModel, rows: HeldOutCrops, draws: NDArray[np.int64]
         return ", ".join(f"{name} {values[row]:.3g}" for name, values in scores.items())
 
     scorer = scored.scorer
-    return Ranking(
-        scorer.rank(scores), scorer.ranking_name, (*scorer.roles, "output", "reference"), fuse, describe_draw
-    )
+    return Ranking(scorer.rank(scores), scorer.ranking_name, scored.heads, fuse, describe_draw)
 
 
 def describe(config: EvaluateConfig, info: ModelInfo, manifest: Manifest, num_draws: int) -> Iterator[str]:

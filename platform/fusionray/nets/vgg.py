@@ -86,3 +86,15 @@ def copy_convolution(weights: Mapping[str, Tensor], name: str) -> nn.Conv2d:
         assert built.bias is not None
         built.bias.copy_(bias)
     return built
+
+
+def name_as_torchvision(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the state of a `VggFeatures` the names that it is built from."""
+    places = sorted({tuple(int(part) for part in name.split(".")[1:3]) for name in weights})
+    named: dict[str, Tensor] = {}
+    for place, (level, convolution) in enumerate(places):
+        # A convolution and a ReLU each, and a pooling between levels.
+        number = 2 * place + level
+        for kind in ("weight", "bias"):
+            named[f"features.{number}.{kind}"] = weights[f"levels.{level}.{convolution}.{kind}"]
+    return named

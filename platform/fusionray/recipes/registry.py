@@ -29,6 +29,7 @@ BUILT_IN = (
     "fusionray.recipes.face_fusion_family",
     "fusionray.recipes.style_transfer.encoder_family",
     "fusionray.recipes.style_transfer.family",
+    "fusionray.recipes.style_transfer.adain_family",
 )
 
 AnyFamily = RecipeFamily[Any]

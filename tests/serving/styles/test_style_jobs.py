@@ -52,7 +52,8 @@ def test_contents_of_a_job_are_painted_as_one_by_one(
             named = {"content": content, "style": pictures["style"], "style_2": pictures["style_2"]}
             wanted = runner.run(named, weights=[0.2, 0.8], strength=0.7)  # type: ignore[call-arg]
             made = archive.read(entry["file"])
-            np.testing.assert_array_equal(decode_image(made, ANY_SIZE), wanted)
+            # Beside another one, a picture is painted by fewer threads, which may round another way.
+            assert np.abs(decode_image(made, ANY_SIZE).astype(int) - wanted).max() <= 1
             assert verify(made).ai_made
     assert entries[2]["problem"]["picture"] == "content"
     assert [item.boxes for item in client.list_items(started.job)] == [None, None, None]
@@ -61,7 +62,8 @@ def test_contents_of_a_job_are_painted_as_one_by_one(
 
 @pytest.mark.slow(seconds=40)
 def test_a_film_is_painted_by_a_job(client: FusionClient, pictures: dict[str, Image], tmp_path: Path) -> None:
-    content = film(tmp_path / "walk.mp4", num_frames=20, key_frames=8)
+    # Long enough that its stages are seen from outside.
+    content = film(tmp_path / "walk.mp4", num_frames=80, key_frames=8)
     style = encode_image(pictures["style"], "png")
     started = client.create_style_job(style, video=content, strength=0.8, mark=True)
     stages = {state.video.stage for state in client.follow_job(started.job) if state.video is not None}
@@ -70,11 +72,11 @@ def test_a_film_is_painted_by_a_job(client: FusionClient, pictures: dict[str, Im
     assert stages & {"measuring", "painting"}
     client.fetch_result(started.job, tmp_path / "made.mp4")
     made = VideoReader(tmp_path / "made.mp4")
-    assert sum(1 for _ in made.read_frames()) == 20
+    assert sum(1 for _ in made.read_frames()) == 80
     assert read_packets(tmp_path / "made.mp4", "audio") == read_packets(Path(content), "audio")
     assert verify((tmp_path / "made.mp4").read_bytes()).ai_made
     figures = client.fetch_figures(started.job)["figures"]
-    assert figures["frames"]["value"] == 20
+    assert figures["frames"]["value"] == 80
     assert "painted in 1 style(s)" in client.fetch_report(started.job).decode()
     client.remove_job(started.job)
 

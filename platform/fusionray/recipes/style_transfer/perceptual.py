@@ -15,8 +15,11 @@ from fusionray.checkpoint.models import load_weights
 from fusionray.checkpoint.reader import load_tensors
 from fusionray.errors import CheckpointMissing, InputMissing
 from fusionray.nets.picture_encoder import PictureEncoder, PictureEncoderConfig
-from fusionray.nets.vgg import VggFeatures
+from fusionray.nets.vgg import VggFeatures, name_as_torchvision
 from fusionray.recipes.style_transfer.weight_files import READERS
+
+# Names of the supervising network in `state_tensors` of an engine.
+SUPERVISOR = "frozen.perceptual."
 
 
 class PerceptualNetwork(Protocol):
@@ -44,11 +47,11 @@ class PerceptualState:
             load_weights(network, self.weights, "the perceptual network's checkpoint")
         return network.eval().requires_grad_(False)
 
-    def is_same(self, other: PerceptualState) -> bool:
-        """Return whether two networks have the same weights."""
-        return self.weights.keys() == other.weights.keys() and all(
-            tensor.shape == other.weights[name].shape and torch.equal(tensor, other.weights[name])
-            for name, tensor in self.weights.items()
+    def is_same(self, state: Mapping[str, Tensor]) -> bool:
+        """Return whether another network, whose state is given, has the same weights."""
+        own = self.build().state_dict()
+        return own.keys() == state.keys() and all(
+            tensor.shape == state[name].shape and torch.equal(tensor, state[name]) for name, tensor in own.items()
         )
 
 
@@ -70,6 +73,15 @@ def load_perceptual(location: str) -> PerceptualState:
     if config is None:
         raise CheckpointMissing(f"{folder}: holds no picture encoder; train one with `--preset style-encoder`")
     return PerceptualState("encoder", config, load_tensors(folder, "averages.encoder."))
+
+
+def load_supervisor(checkpoint: str, kind: Literal["encoder", "vgg"], config: dict[str, Any]) -> PerceptualState:
+    """Load the perceptual network that supervised a run, out of the checkpoint folder of that run.
+
+    Raises: CheckpointMissing.
+    """
+    weights = load_tensors(checkpoint, SUPERVISOR)
+    return PerceptualState(kind, config, name_as_torchvision(weights) if kind == "vgg" else weights)
 
 
 def features_of(network: nn.Module, picture_N3HW: Tensor) -> list[Tensor]:

@@ -7,30 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.nets.style_transfer import StyleNetworkConfig, StyleTransferNetwork, mix_styles
-from fusionray.recipes.augmentation import Augmentation
 from fusionray.recipes.recipe import Losses, Phase, PhaseInput
 from fusionray.recipes.style_transfer.losses import content_loss, contrast_loss, structure_loss, style_loss
+from fusionray.recipes.style_transfer.pair_recipe import PairRecipe, StylePairs
 from fusionray.recipes.style_transfer.perceptual import features_of
-from fusionray.recipes.style_transfer.scoring import StyleScorer
 from fusionray.recipes.style_transfer.settings import StyleTransferConfig
-from fusionray.types import Batch
-
-SCORED_ROWS = 16
-
-
-@dataclass(frozen=True)
-class StylePairs(Batch):
-    """Styles and contents [N,3,S,S]: uint8 as they are read, float in [-1,1] as they are learned from."""
-
-    style: Tensor
-    content: Tensor
 
 
 class StyleTransferTraining(nn.Module):
@@ -47,7 +34,7 @@ class StyleTransferTraining(nn.Module):
         return painted, wanted, self.network.encode_style(painted)
 
 
-class StyleTransferRecipe:
+class StyleTransferRecipe(PairRecipe):
     """Train the network on pairs of style and content.
 
     Raises: ValueError if the perceptual network lacks one of `config.content_layers`.
@@ -56,24 +43,21 @@ class StyleTransferRecipe:
     ema_names = frozenset({"stylizer"})
 
     def __init__(self, config: StyleTransferConfig, perceptual: nn.Module) -> None:
+        super().__init__(config.augmentation, perceptual)
         self.config = config
-        num_maps = len(features_of(perceptual, torch.zeros(1, 3, 32, 32)))
-        if not all(0 <= layer < num_maps for layer in config.content_layers):
+        self.content_layers = config.content_layers
+        if not all(0 <= layer < self.num_maps for layer in config.content_layers):
             raise ValueError(
-                f"recipe.content_layers={config.content_layers}: the perceptual network has {num_maps} feature maps, "
-                f"numbered from 0 to {num_maps - 1}"
+                f"recipe.content_layers={config.content_layers}: the perceptual network has {self.num_maps} feature "
+                f"maps, numbered from 0 to {self.num_maps - 1}"
             )
         self.networks: Mapping[str, nn.Module] = {"stylizer": StyleTransferTraining(config.network)}
-        self.augmentation = Augmentation(config.augmentation)
-        self.frozen: Mapping[str, nn.Module] = {"perceptual": perceptual, "augmentation": self.augmentation}
-        self.adaptive: Mapping[str, nn.Module] = {}
         self.optimizers = {"stylizer": config.optimizer}
         self.phases = (Phase("paint", "stylizer", self.paint),)
 
-    def prepare(self, batch: StylePairs) -> StylePairs:
-        """Augment styles and contents apart: more palettes than there are pictures."""
-        (style,), (content,) = self.augmentation(to_float(batch.style)), self.augmentation(to_float(batch.content))
-        return StylePairs(style, content)
+    def build_model(self, networks: Mapping[str, nn.Module]) -> StyleTransferNetwork:
+        """Return the painting network."""
+        return find_network(networks)
 
     def paint(self, step: PhaseInput[StylePairs]) -> Losses:
         """Return the weighted sum of the losses; some contents are also painted in their own style."""
@@ -107,9 +91,6 @@ class StyleTransferRecipe:
         """Return the feature maps that the content loss compares."""
         return [maps[layer] for layer in self.config.content_layers]
 
-    def adapt(self, losses: Mapping[str, Tensor], num_images: int) -> None:
-        """Do nothing: there are no adaptive modules."""
-
     @torch.no_grad()
     def preview(self, networks: Mapping[str, nn.Module], batch: StylePairs) -> Tensor:
         """Draw rows of style, content, the painted picture, and that at strengths 1/2 and 0."""
@@ -120,38 +101,6 @@ class StyleTransferRecipe:
             network.paint(content, mix_styles(codes, [strength, 1 - strength])).float() for strength in (1.0, 0.5, 0.0)
         ]
         return torch.stack([to_uint8(picture) for picture in (style, content, *painted)], dim=1)
-
-    @torch.no_grad()
-    def measure(self, networks: Mapping[str, nn.Module], batch: StylePairs) -> dict[str, Tensor]:
-        """Measure held-out pairs, [N] each, in the features of the supervising network, which is not independent."""
-        scorer = StyleScorer(self.frozen["perceptual"], self.config.content_layers)
-        return score_pairs(scorer, find_network(networks), batch)
-
-    def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the mean of each column as `validation_<name>`, and the style loss over that of the contents."""
-        return summarise_scores(columns)
-
-
-@torch.no_grad()
-def score_pairs(scorer: StyleScorer, network: StyleTransferNetwork, batch: StylePairs) -> dict[str, Tensor]:
-    """Paint the contents of a uint8 batch in its styles and score the outputs, [N] by name, a few rows at a time.
-
-    The feature maps of all rows of a validation at once would take gigabytes.
-    """
-    parts: list[dict[str, Tensor]] = []
-    for style, content in zip(*(torch.split(part, SCORED_ROWS) for part in (batch.style, batch.content)), strict=True):
-        pictures = (to_float(style), to_float(content))
-        parts.append(scorer.score(network(*pictures), pictures))
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def summarise_scores(columns: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the mean of each score as `validation_<name>`, and the ratios of means."""
-    means = {name: float(column.mean()) for name, column in columns.items()}
-    for name, (above, below) in StyleScorer.ratios.items():
-        if means.get(below):
-            means[name] = means[above] / means[below]
-    return {f"validation_{name}": value for name, value in means.items()}
 
 
 def find_network(networks: Mapping[str, nn.Module]) -> StyleTransferNetwork:

@@ -44,6 +44,11 @@ METRIC_TABLE: Mapping[str, Any] = {
             "unit": "SSIM",
             "description": "the same for the content in the colours of the style (AdaIN of the pixels)",
         },
+        "content_ssim_baseline": {
+            "theme": "content",
+            "unit": "SSIM",
+            "description": "the same for the output of the model that the setting `baseline` names",
+        },
         "content_loss": {
             "theme": "content",
             "unit": "distance",
@@ -55,6 +60,11 @@ METRIC_TABLE: Mapping[str, Any] = {
             "theme": "content",
             "unit": "distance",
             "description": "the same for the style picture, unchanged",
+        },
+        "content_loss_baseline": {
+            "theme": "content",
+            "unit": "distance",
+            "description": "the same for the output of the model that the setting `baseline` names",
         },
         "style_loss": {
             "theme": "style",
@@ -70,6 +80,11 @@ METRIC_TABLE: Mapping[str, Any] = {
             "theme": "style",
             "unit": "distance",
             "description": "the same for the content in the colours of the style (AdaIN of the pixels)",
+        },
+        "style_loss_baseline": {
+            "theme": "style",
+            "unit": "distance",
+            "description": "the same for the output of the model that the setting `baseline` names",
         },
         "style_loss_ratio": {
             "theme": "style",

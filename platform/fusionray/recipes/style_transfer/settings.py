@@ -1,4 +1,4 @@
-"""The settings of the style-transfer recipe."""
+"""The settings of the recipes on pairs of style and content."""
 
 from __future__ import annotations
 
@@ -46,16 +46,35 @@ class StyleLossWeights(Section):
     )
 
 
-class StyleTransferConfig(RecipeConfig):
-    """Style-transfer recipe: a content picture in the style of another picture."""
+class PairRecipeConfig(RecipeConfig):
+    """Settings that all these recipes have."""
 
-    name: Literal["style_transfer"] = Field("style_transfer", description="Selects the style-transfer recipe.")
-    network: StyleNetworkConfig = StyleNetworkConfig()
     perceptual: str = Field(
         "preset:style-encoder",
         description="Network whose features the losses compare: a checkpoint or run folder of a picture encoder, "
         "preset:NAME to train it first on these shards, or a .safetensors or .onnx file of a VGG.",
     )
+    augmentation: AugmentationConfig = AugmentationConfig()
+    optimizer: OptimizerConfig = OptimizerConfig(kind="adamw", base_lr=2e-3, betas=(0.9, 0.99))
+
+
+class AdainConfig(PairRecipeConfig):
+    """AdaIN recipe: the usual baseline of style transfer, to compare with; it is not exported."""
+
+    name: Literal["adain"] = Field("adain", description="Selects the AdaIN recipe.")
+    style_weight: float = Field(
+        10.0,
+        ge=0,
+        description="Weight of the style loss beside the content loss, which is the distance to the adapted features.",
+        json_schema_extra=in_unit(""),
+    )
+
+
+class StyleTransferConfig(PairRecipeConfig):
+    """Style-transfer recipe: a content picture in the style of another picture."""
+
+    name: Literal["style_transfer"] = Field("style_transfer", description="Selects the style-transfer recipe.")
+    network: StyleNetworkConfig = StyleNetworkConfig()
     content_layers: tuple[int, ...] = Field(
         (2, 3), min_length=1, description="Feature maps that the content loss compares; 0 is the finest."
     )
@@ -67,5 +86,3 @@ class StyleTransferConfig(RecipeConfig):
         description="Share of the contents that are also painted in their own style.",
         json_schema_extra=in_unit("share"),
     )
-    augmentation: AugmentationConfig = AugmentationConfig()
-    optimizer: OptimizerConfig = OptimizerConfig(kind="adamw", base_lr=2e-3, betas=(0.9, 0.99))

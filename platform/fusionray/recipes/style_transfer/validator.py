@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fusionray.recipes.style_transfer.recipe import (
-    StylePairs,
-    StyleTransferRecipe,
-    find_network,
-    score_pairs,
-    summarise_scores,
-)
+from fusionray.recipes.style_transfer.pair_recipe import PairRecipe, StylePairs, score_pairs, summarise_scores
 from fusionray.recipes.style_transfer.scoring import StyleScorer
 
 
@@ -28,12 +22,9 @@ class StyleValidator:
         self.scorer = scorer
         self.draws = draws
 
-    def measure(
-        self, recipe: StyleTransferRecipe, networks: Mapping[str, nn.Module], batch: StylePairs
-    ) -> dict[str, Tensor]:
+    def measure(self, recipe: PairRecipe, networks: Mapping[str, nn.Module], batch: StylePairs) -> dict[str, Tensor]:
         """Score the painted pictures of a batch, [N] by name."""
-        del recipe
-        return score_pairs(self.scorer, find_network(networks), batch)
+        return score_pairs(self.scorer, recipe.build_model(networks), batch)
 
     def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
         """Return metrics named `validation_<name>`, with the names of an evaluation."""
