@@ -154,5 +154,5 @@ def test_models_that_cannot_be_evaluated_are_refused(
     with pytest.raises(ShardMismatch, match="64 px"):
         measure(world, "run", tmp_path / "report", data=str(tmp_path / "large"))
     monkeypatch.delitem(registry.families, "blend")
-    with pytest.raises(ConfigInvalid, match=r"no recipe 'blend'; there are: attributes, .*identity"):
+    with pytest.raises(ConfigInvalid, match=r"no recipe 'blend'; there are: adain, attributes, .*identity"):
         measure(world, "run", tmp_path / "report")

@@ -59,7 +59,9 @@ class LimitConfig(Section):
         json_schema_extra=in_unit("bytes"),
     )
     max_pixel_boost: PixelBoost = Field(
-        default=4, description="Largest pixel_boost of a request, 1, 2 or 4; larger ones are taken as this one."
+        default=4,
+        description="Largest pixel_boost of a request, 1, 2 or 4; larger ones are taken as this one.",
+        json_schema_extra=in_unit("times the model's size"),
     )
     max_batch_targets: int = Field(default=32, ge=1, description="Targets of one batch; jobs take more.")
     max_job_targets: int = Field(default=1000, ge=1, le=9999, description="Targets of one job.")
