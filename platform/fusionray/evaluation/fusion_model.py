@@ -36,7 +36,8 @@ from fusionray.storage import filesystem as storage
 class ModelInfo:
     """Metadata of a model under evaluation; `digest` identifies it, `data_digest` the shards that it was trained on.
 
-    `training`: the resolved configuration of its training; empty if it is unknown.
+    `training`: the resolved configuration of its training; empty if it is unknown. `seconds`, `images`: how long it was
+    trained, and on how many images; None for a bundle, which does not hold it.
     """
 
     name: str
@@ -45,6 +46,8 @@ class ModelInfo:
     digest: str
     data_digest: str
     training: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float | None = None
+    images: int | None = None
 
 
 class TorchFusionModel:

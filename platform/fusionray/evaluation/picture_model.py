@@ -87,7 +87,15 @@ def open_picture_model(
         return BundlePictureModel(bundle, family.num_roles, inputs=family.runner_inputs), info
     stored = read_info(location)
     config = read_stored_config(location, stored)
-    info = ModelInfo(config.run.name, config.data.size, config.data.template, stored.table_sha256, stored.data_digest)
+    info = ModelInfo(
+        config.run.name,
+        config.data.size,
+        config.data.template,
+        stored.table_sha256,
+        stored.data_digest,
+        seconds=stored.seconds,
+        images=stored.images_seen,
+    )
     return TorchPictureModel(family.load_model(location), device), info
 
 

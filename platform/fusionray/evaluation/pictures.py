@@ -11,7 +11,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,10 @@ from fusionray.data.decoding import CropDecoder
 from fusionray.data.held_out import HeldOutCrops
 from fusionray.data.shards import Manifest, check_shards, read_manifest
 from fusionray.environment import resolve_location
-from fusionray.errors import ConfigInvalid, ShardMismatch
+from fusionray.errors import ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.dependency_config import build_dependency_config
 from fusionray.evaluation.fusion_model import ModelInfo, is_bundle, resolve_model
-from fusionray.evaluation.picture_model import PictureModel, find_model_family, open_picture_model
 from fusionray.evaluation.reference_scorer import ReferenceScorer
 from fusionray.evaluation.report.documents import Report, write_report, write_text
 from fusionray.evaluation.report.examples import Ranking, show_examples
@@ -40,10 +38,10 @@ from fusionray.evaluation.report.output import (
     write_csv,
 )
 from fusionray.evaluation.result import EvaluateResult
+from fusionray.evaluation.scored_model import OpenedModel, ScoredModel, describe_baseline, open_baseline, open_model
 from fusionray.metrics.aggregate import Statistic, Summary, mean, ratio
 from fusionray.metrics.confidence import bootstrap
 from fusionray.metrics.fusion_metrics import MetricColumns, join
-from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.family import PictureScorer, RecipeFamily
 from fusionray.reporting.figures import FIGURES_NAME, write_figures
 from fusionray.storage import filesystem as storage
@@ -76,15 +74,18 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
     )
     uri = config.choose_tracker()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, info = open_picture_model(config.model, family, uri, device)
+    model = open_model(config.model, family, uri, device)
+    info = model.info
     manifest = read_manifest(config.data)
     check_shards(config.data, manifest, size=info.size, task=family.task)
     check_extent(config, manifest, family)
-    scorer = open_scorer(config, family, manifest, uri, device)
+    # Before the scorer, whose evaluator may have to be trained.
+    baseline = open_baseline(config.baseline, model, uri, device)
+    scorer = open_scorer(config, [model] if baseline is None else [model, baseline], manifest, uri, device)
     own_table = family.metric_table
     table = load_table(PICTURES_TABLE) if own_table is None else MetricTable.model_validate(own_table)
     scored = ScoredModel(
-        model, scorer, device, open_baseline(config, family, info, uri, device), frozenset(table.metrics)
+        model.network, scorer, device, None if baseline is None else baseline.network, frozenset(table.metrics)
     )
     with closing(CropDecoder(info.size, DECODE_THREADS)) as decoder:
         rows = HeldOutCrops(
@@ -102,6 +103,8 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
         examples = list(show_examples(rank_draws(scored, rows, draws, scores)))
     title = f"{info.name} on held-out pictures"
     notes = list(describe(config, info, manifest, len(draws)))
+    if baseline is not None:
+        notes.extend(describe_baseline(model, baseline))
     report = Report(title, figures, table, notes, describe_command(config), blocks=examples)
     files = [FIGURES_NAME, PAIRS_NAME, *write_report(config.output, report)]
     track(config, uri, info, manifest, figures=figures, files=files)
@@ -109,20 +112,25 @@ def evaluate_pictures(config: EvaluateConfig, family: RecipeFamily[Any]) -> Eval
 
 
 def open_scorer(
-    config: EvaluateConfig, family: RecipeFamily[Any], manifest: Manifest, uri: str, device: torch.device
+    config: EvaluateConfig, models: Sequence[OpenedModel], manifest: Manifest, uri: str, device: torch.device
 ) -> PictureScorer:
-    """Return the family's scorer, whose evaluator is trained first if a preset names it; or one of references.
+    """Return the scorer of the first model's family, whose evaluator is trained first if a preset names it.
 
-    Raises: ValueError for an evaluator that supervised the model; any FusionRayError of its training.
+    Without an evaluator it scores by references. `models`: the model, and the baseline if there is one.
+
+    Raises: ValueError for an evaluator that supervised one of the models; any FusionRayError of its training.
     """
+    family = models[0].family
     evaluator = config.evaluator or family.evaluator
     if family.evaluator is None or evaluator is None:
         if config.evaluator is not None:
             warnings.warn(f"evaluator: models of the recipe {family.name} are scored without one", stacklevel=3)
         return ReferenceScorer(family)
-    checkpoint = None if is_bundle(config.model) else config.model
     trained = ensure_trained(build_dependency_config(config, manifest, uri), evaluator)
-    return family.build_scorer(trained, checkpoint, device)
+    for model in models:
+        if not is_bundle(model.location):
+            model.family.check_evaluator(trained, model.location)
+    return family.build_scorer(trained, device)
 
 
 def warn_unused(config: EvaluateConfig) -> None:
@@ -152,66 +160,6 @@ def check_extent(config: EvaluateConfig, manifest: Manifest, family: RecipeFamil
 def decode_roles(rows: HeldOutCrops, draws: NDArray[np.int64]) -> list[Tensor]:
     """Decode draws int64 [N,R], which are row numbers: R tensors uint8 [N,3,S,S] RGB, one per role."""
     return [rows.decode(draws[:, role]) for role in range(draws.shape[1])]
-
-
-def open_baseline(
-    config: EvaluateConfig, family: RecipeFamily[Any], info: ModelInfo, uri: str, device: torch.device
-) -> PictureModel | None:
-    """Open the model that `config.baseline` names, if it does.
-
-    Raises: ConfigInvalid for a model of other pictures; any FusionRayError from loading it.
-    """
-    if config.baseline is None:
-        return None
-    location = resolve_model(config.baseline)
-    other = find_model_family(location, uri)
-    model, found = open_picture_model(location, other, uri, device)
-    if (other.num_roles, other.task, found.size) != (family.num_roles, family.task, info.size):
-        raise ConfigInvalid(
-            f"baseline={config.baseline}: is of the recipe {other.name} at {found.size} px, which takes other pictures "
-            f"than {info.name} (recipe {family.name}, {info.size} px)"
-        )
-    return model
-
-
-@dataclass(frozen=True)
-class ScoredModel:
-    """A model under evaluation, its scorer, which computes on `device`, and a model to compare with, if any.
-
-    `metrics`: names in the table of the evaluation; scores of the baseline that are not in it are left out.
-    """
-
-    model: PictureModel
-    scorer: PictureScorer
-    device: torch.device
-    baseline: PictureModel | None
-    metrics: frozenset[str]
-
-    def score(self, pictures: Sequence[Tensor]) -> MetricColumns:
-        """Run the models on R inputs uint8 [N,3,S,S] and score their outputs: float32 [N] by name."""
-        scores = self.score_one(self.model, pictures)
-        if self.baseline is not None:
-            named = ((f"{name}_baseline", values) for name, values in self.score_one(self.baseline, pictures).items())
-            scores |= {name: values for name, values in named if name in self.metrics}
-        return scores
-
-    def score_one(self, model: PictureModel, pictures: Sequence[Tensor]) -> MetricColumns:
-        """Run one model and score its outputs."""
-        output, *inputs = (to_float(picture.to(self.device)) for picture in (model.run(pictures), *pictures))
-        return {name: values.cpu().numpy() for name, values in self.scorer.score(output, inputs).items()}
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Return the names of what `show` returns."""
-        baseline = () if self.baseline is None else ("baseline",)
-        return (*self.scorer.roles, "output", *baseline, "reference")
-
-    def show(self, pictures: Sequence[Tensor]) -> list[Tensor]:
-        """Return R inputs, the output of each model, and the reference if there is one, uint8 [N,3,S,S] each."""
-        reference = self.scorer.reference([to_float(picture.to(self.device)) for picture in pictures])
-        models = [self.model] if self.baseline is None else [self.model, self.baseline]
-        outputs = [model.run(pictures) for model in models]
-        return [*pictures, *outputs, *([] if reference is None else [to_uint8(reference).cpu()])]
 
 
 def measure_batches(

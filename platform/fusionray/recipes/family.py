@@ -362,14 +362,19 @@ class RecipeFamily(ABC, Generic[ConfigT]):
             f"the recipe {self.name} has no reference output, so its models cannot be compared with one"
         )
 
-    def build_scorer(self, evaluator: str, checkpoint: str | None, device: torch.device) -> PictureScorer:
-        """Build the scorer of an evaluation, if the family has an `evaluator`.
+    def check_evaluator(self, evaluator: str, checkpoint: str) -> None:
+        """Check that an evaluator, a checkpoint folder or file, did not supervise the model of a checkpoint folder.
 
-        `evaluator`: its checkpoint folder or file. `checkpoint`: that of the model to evaluate; None for a bundle.
-
-        Raises: ValueError if the evaluator supervised the model; CheckpointMissing.
+        Raises: ValueError if it did; CheckpointMissing.
         """
-        raise NotImplementedError(f"recipe {self.name} scores no {checkpoint} by {evaluator} on {device}")
+        del evaluator, checkpoint
+
+    def build_scorer(self, evaluator: str, device: torch.device) -> PictureScorer:
+        """Build the scorer of an evaluation, if the family has an `evaluator`: here, its checkpoint folder or file.
+
+        Raises: CheckpointMissing.
+        """
+        raise NotImplementedError(f"recipe {self.name} scores nothing by {evaluator} on {device}")
 
     def export(self, checkpoint: str) -> BundleExport:
         """Return the graphs of a checkpoint folder, and their description.

@@ -120,7 +120,10 @@ def test_an_evaluation_scores_it_beside_the_model(trained: Engine, tmp_path: Pat
         assert beside[name] != pytest.approx(alone[name], rel=1e-3)
     report = (tmp_path / "beside" / "report.html").read_text(encoding="utf-8")
     assert "style, content, output, baseline" in report
+    told = f"of the recipe adain, trained 0 s on {trained.images_seen} images; the model, of the recipe style_transfer,"
+    assert told in report
     assert "content_ssim_baseline" in (tmp_path / "beside" / "pairs.csv").read_text(encoding="utf-8")
+    assert "trained on other shards than the model" not in report
     other = write_checkpoint(encoder, encoder_config, tmp_path / "other")
     with pytest.raises(ConfigInvalid, match="cannot be evaluated on their own"):
         measure("wrong", model=adain, baseline=other)
@@ -141,7 +144,18 @@ def test_a_vgg_supervises_and_is_found_again(tmp_path: Path) -> None:
     torch.testing.assert_close(model(*pictures), recipe.build_model(engine.ema_networks)(*pictures))
     write_safetensors(tmp_path / "vgg.safetensors", draw_vgg())
     with pytest.raises(ValueError, match="is the network that supervised"):
-        find_family("adain").build_scorer(str(tmp_path / "vgg.safetensors"), checkpoint, torch.device("cpu"))
+        find_family("adain").check_evaluator(str(tmp_path / "vgg.safetensors"), checkpoint)
+    # It is refused, too, if it supervised the baseline alone.
+    write_picture_shards(tmp_path / "shards", 6)
+    settings = {
+        "model": write_checkpoint(start_engine(build_config()), build_config(), tmp_path / "style"),
+        "baseline": str(tmp_path / "run"),
+        "evaluator": str(tmp_path / "vgg.safetensors"),
+        "data": str(tmp_path / "shards"),
+        "output": str(tmp_path / "output"),
+    }
+    with pytest.raises(ValueError, match=r"is the network that supervised .*/run/"):
+        evaluate(validate(EvaluateConfig, settings, "tests"))
 
 
 def test_sizes_that_cannot_be_encoded_are_one_clear_line() -> None:

@@ -115,9 +115,10 @@ def test_the_network_that_supervises_is_no_evaluator(trained: Engine, tmp_path: 
     encoder.step(Pictures(draw_pairs(4).style))
     checkpoint = find_checkpoint(write_checkpoint(trained, build_config(), tmp_path / "run"))
     other = find_checkpoint(write_checkpoint(encoder, encoder_config, tmp_path / "encoder"))
-    assert family.build_scorer(other, checkpoint, torch.device("cpu")).ratios
+    family.check_evaluator(other, checkpoint)
+    assert family.build_scorer(other, torch.device("cpu")).ratios
     with pytest.raises(CheckpointMissing, match="holds no picture encoder"):
-        family.build_scorer(checkpoint, checkpoint, torch.device("cpu"))
+        family.build_scorer(checkpoint, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

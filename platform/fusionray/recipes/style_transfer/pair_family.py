@@ -100,18 +100,23 @@ class PairFamily(RecipeFamily[ConfigT]):
         """Draw noise as styles and contents."""
         return StylePairs(*noise_crops(config, count))
 
-    def build_scorer(self, evaluator: str, checkpoint: str | None, device: torch.device) -> PictureScorer:
-        """Build the scorer of an evaluation.
+    def check_evaluator(self, evaluator: str, checkpoint: str) -> None:
+        """Check that an evaluator did not supervise the model of a checkpoint.
 
-        Raises: ValueError if the evaluator supervised the model of the checkpoint; CheckpointMissing, InputMissing.
+        Raises: ValueError if it did; CheckpointMissing, InputMissing.
         """
-        state = load_perceptual(evaluator)
-        if checkpoint is not None and state.is_same(load_tensors(checkpoint, SUPERVISOR)):
+        if load_perceptual(evaluator).is_same(load_tensors(checkpoint, SUPERVISOR)):
             raise ValueError(
                 f"evaluator={evaluator}: is the network that supervised {checkpoint}, so its scores are not "
                 "independent; use another one, such as preset:style-evaluator"
             )
-        return StyleScorer(state.build().to(device), EVALUATED_LAYERS)
+
+    def build_scorer(self, evaluator: str, device: torch.device) -> PictureScorer:
+        """Build the scorer of an evaluation.
+
+        Raises: CheckpointMissing, InputMissing.
+        """
+        return StyleScorer(load_perceptual(evaluator).build().to(device), EVALUATED_LAYERS)
 
 
 def perceptual_of(config: TrainSettings) -> str:
