@@ -51,6 +51,7 @@ SLOW = {
     "identity-evaluator-64": (case("identity-evaluator-64"), 650),
     "style-small": (case("style-small"), 1400),
     "style-adain": (case("style-adain"), 700),
+    "style-adain-tiny": (case("style-adain-tiny"), 700),
     "style-evaluator": (case("style-evaluator"), 380),
     "style-encoder-tiny": (case("style-encoder-tiny"), 380),
     "fp32": (case("tiny-64", UNPAIRED, "engine.precision=fp32"), 2300),
