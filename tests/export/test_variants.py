@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from pydantic import ValidationError
 
 from fusionray.bundle.bundle import Bundle, read_bundle
 from fusionray.cli import main
@@ -12,7 +13,7 @@ from fusionray.errors import InputMissing, ParityFailed, ShardMismatch
 from fusionray.export.calibration_data import CalibrationData, draw_calibration_data
 from fusionray.export.export import open_trained
 from fusionray.export.quantize import list_border_layers
-from fusionray.export.variants import Gate, build_variant
+from fusionray.export.variants import Gate, Gates, build_variant
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.providers import CPU
@@ -117,6 +118,14 @@ def test_a_variant_that_misses_its_gate_is_not_written_and_the_error_has_its_mea
     with pytest.raises(ParityFailed, match=r"int8 generator misses its gate: largest difference .* SSIM .*gates\.int8"):
         build_variant("int8", bundle.generator_path, tmp_path, calibration_data, gate)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_limit_of_a_gate_can_be_set_alone() -> None:
+    gates = Gates.model_validate({"fp16": {"tolerance": 0.2}})
+    assert gates.fp16 == Gate(tolerance=0.2, ssim=Gates().fp16.ssim)
+    assert gates.int8 == Gates().int8
+    with pytest.raises(ValidationError):
+        Gates.model_validate({"fp16": {"similarity": 1.0}})
 
 
 def test_an_export_with_a_variant_that_misses_its_gate_writes_nothing(

@@ -28,6 +28,8 @@ WARM_UP, TIMED = 4, 16
 COMPARED_STEPS, LAST_STEPS = 50, 10
 SYNC_FROM, SYNC_UNTIL = 10, 30
 PROFILED = 2
+# Lines of the list of what a first step spends its time on.
+LISTED_CALLS = 12
 # With a penalty in every second step, which is recorded in its third.
 GRAPH_STEPS, PENALTY = 8, "recipe.gradient_penalty_interval=2"
 # The calls that start a kernel: those of the runtime (cuDNN uses the extended one too), and of the driver (Triton).
@@ -174,6 +176,23 @@ def record_profile(place: Workplace, preset: str, **changes: Any) -> dict[str, A
     with place.alone():
         busy = measure_busy(engine, setup) if launches else None
     return {"launches_per_step": launches / PROFILED, "kernels_per_step": kernels / PROFILED, "busy": busy}
+
+
+def profile_first_step(place: Workplace, preset: str, *, cudnn_benchmark: bool = True) -> dict[str, Any]:
+    """Say what the first step of a process spends its seconds on, and how long the next two take."""
+    started = time.monotonic()
+    setup = load_setup(preset, place.device)
+    engine = setup.build_engine(compile=False)
+    step = build_stepper(engine, setup)
+    torch.backends.cudnn.benchmark = cudnn_benchmark
+    found: dict[str, Any] = {"build_seconds": time.monotonic() - started}
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if setup.device.type == "cuda" else [])]
+    with profile(activities=activities) as recorded:
+        found["first_step_seconds"] = time_steps(step, 1, setup.device)
+    calls = sorted(recorded.key_averages(), key=lambda event: -event.self_cpu_time_total)[:LISTED_CALLS]
+    found["calls"] = {event.key: {"count": event.count, "seconds": event.self_cpu_time_total / 1e6} for event in calls}
+    found["next_step_seconds"] = [time_steps(step, 1, setup.device) for _ in range(2)]
+    return found
 
 
 def fill_device(place: Workplace, preset: str) -> dict[str, Any]:

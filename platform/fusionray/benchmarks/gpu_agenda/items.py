@@ -7,7 +7,10 @@ from typing import Any
 from fusionray.benchmarks.gpu_agenda.agenda import Item
 
 ENGINE, EXCHANGE, RUNTIME = (f"{__package__}.{module}_items" for module in ("engine", "exchange", "runtime"))
-PRESETS = ("tiny-64", "fast-128", "base-256", "large-512", "identity-small", "attributes-small")
+PRESETS = (
+    *("tiny-64", "fast-128", "base-256", "large-512", "identity-small", "attributes-small"),
+    *("style-tiny", "style-small", "style-adain-tiny", "style-encoder"),
+)
 # One change each of what the profile of the hardware chooses.
 VARIANTS: dict[str, dict[str, Any]] = {
     "profile": {},
@@ -35,6 +38,10 @@ ITEMS = (
     *(
         Item(f"losses-{precision}", f"{ENGINE}:learn", 90, {"preset": "tiny-64", "precision": precision})
         for precision in ("fp32", "bf16", "fp16")
+    ),
+    *(
+        Item(f"first-step-{name}", f"{ENGINE}:profile_first_step", 90, {"preset": "fast-128", **changes})
+        for name, changes in {"profile": {}, "no-cudnn-benchmark": {"cudnn_benchmark": False}}.items()
     ),
     *(Item(f"graphs-{name}", f"{ENGINE}:compare_graphs", 180, changes) for name, changes in GRAPHED.items()),
     Item("syncs", f"{ENGINE}:count_syncs", 90, {"preset": "fast-128"}),
@@ -71,13 +78,6 @@ ITEMS = (
         "paired-128",
         f"{RUNTIME}:train_to_the_end",
         7200,
-        {
-            "config": "jobs/presets/paired-128.yaml",
-            # Minutes, not a night: fewer people, and an encoder that learns soon.
-            "settings": [
-                "data.shards=synthetic://people=1000,images=10,size=256,seed=0",
-                "recipe.identity_encoder=preset:identity-small",
-            ],
-        },
+        {"config": "jobs/presets/paired-128.yaml", "settings": []},
     ),
 )
