@@ -92,8 +92,8 @@ def test_an_unknown_key_is_refused_in_one_line_with_the_key_that_was_meant(
 
 
 def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_known_there() -> None:
-    with pytest.raises(ConfigInvalid, match=r"unknown key 'colour' \(known here: budget, data, .*lists them"):
-        load_config(TrainConfig, preset="tiny-64", overrides=[SHARDS, "colour=1"])
+    with pytest.raises(ConfigInvalid, match=r"unknown key 'weather' \(known here: budget, data, .*lists them"):
+        load_config(TrainConfig, preset="tiny-64", overrides=[SHARDS, "weather=1"])
 
 
 @pytest.mark.parametrize(

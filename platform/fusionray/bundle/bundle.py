@@ -34,6 +34,7 @@ from fusionray.bundle.description import (
     FORMAT_VERSION,
     GENERATOR_NAME,
     IDENTITY_NAME,
+    PARSER_NAME,
     BundleDescription,
     TensorDescription,
     WeightPrecision,
@@ -60,6 +61,11 @@ class Bundle:
     def identity_path(self) -> Path:
         """Return the path of the identity encoder."""
         return self.folder / IDENTITY_NAME
+
+    @property
+    def parser_path(self) -> Path:
+        """Return the path of the face parser, of bundles whose description has one."""
+        return self.folder / PARSER_NAME
 
     def require_task(self, task: str) -> None:
         """Check that the bundle is of a task.

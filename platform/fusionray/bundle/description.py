@@ -21,6 +21,7 @@ from fusionray.faces.skin import Skin
 FORMAT_VERSION: Literal[2] = 2
 GENERATOR_NAME = "generator.onnx"
 IDENTITY_NAME = "identity.onnx"
+PARSER_NAME = "parser.onnx"
 EMBEDDING_LENGTH = 512
 IDENTITY_SIZE = 112
 FACE_FUSION = "face_fusion"
@@ -31,7 +32,7 @@ TILE_STYLE_NAME, TILE_CONTENT_NAME = "tile_style.onnx", "tile_content.onnx"
 TILE_HALF_NAME, TILE_FULL_NAME = "tile_half.onnx", "tile_full.onnx"
 # Roles of outputs; all other roles are inputs.
 OUTPUT_ROLES = ("output", "mask")
-FACE_FIELDS = ("template", "identity_template", "template_anchor", "skin", "embedding")
+FACE_FIELDS = ("template", "identity_template", "template_anchor", "skin", "parser", "embedding")
 
 SINCE_FORMAT_2: Any = {
     "embedding": True,
@@ -132,6 +133,18 @@ class Variant(Section):
     quantized: tuple[str, ...] = ()
 
 
+class ParserDescription(Section):
+    """The face parser of a bundle, in the file parser.onnx: which part of a head each pixel shows.
+
+    Its `input` is a picture [N,3,S,S] in [-1,1], aligned to `template`, and its output `parts` [N,P,S,S] the share of
+    each of `parts` in each pixel. `size`: S of its training; other multiples of 32 work, too.
+    """
+
+    template: str
+    size: int = Field(gt=0)
+    parts: tuple[str, ...] = Field(min_length=2)
+
+
 class BundleDescription(Section):
     """The content of `bundle.json`. `tensors` maps file name, then role, to the description of an input or output.
 
@@ -139,7 +152,8 @@ class BundleDescription(Section):
     `source` of `identity.onnx`, which is absent if the `source` is a picture. Source faces are aligned to
     `identity_template`, target faces to `template`; `template_anchor` stays in place when a template is enlarged to the
     size of a crop (`faces/align.py`). `skin`: whose skin fused faces have, unless a request says otherwise; `target`
-    for a model that fuses the middle of a face alone. Other tasks have `generator.onnx` with any input roles and one
+    for a model that fuses the middle of a face alone. `parser`: what carries the source's skin over the head; None: the
+    skin outside of the fused crop stays the target's. Other tasks have `generator.onnx` with any input roles and one
     `output`. `halos`: for models that take tiles of a picture, by file name, the pixels around a tile on which its
     result depends. An imported model has no `parity`. `name` appears in HTTP headers and in the registry, so it is
     ASCII without spaces.
@@ -153,6 +167,7 @@ class BundleDescription(Section):
     identity_template: str = "arcface_112"
     template_anchor: TemplateAnchor = "edge"
     skin: Skin = "source"
+    parser: ParserDescription | None = None
     tensors: dict[str, dict[str, TensorDescription]]
     embedding: EmbeddingRule = EmbeddingRule()
     licence: str
@@ -179,13 +194,15 @@ class BundleDescription(Section):
     def to_json(self) -> dict[str, Any]:
         """Return the description as it is written and hashed.
 
-        Face fusion omits `task` and the defaults of `template_anchor` and `skin`, and format 1 omits later fields, so
-        that hashes of older bundles stay the same.
+        Face fusion omits `task` and the defaults of `template_anchor`, `skin` and `parser`, and format 1 omits later
+        fields, so that hashes of older bundles stay the same.
         """
         if self.task != FACE_FUSION:
             return self.model_dump(mode="json", exclude={*FACE_FIELDS, *(() if self.halos else ("halos",))})
         omitted = {"task": True, "halos": True, **(SINCE_FORMAT_2 if self.format_version == 1 else {})}
         omitted |= {"template_anchor": self.template_anchor == "edge", "skin": self.skin == "source"}
+        if self.parser is None:
+            omitted["parser"] = True
         return self.model_dump(mode="json", exclude=omitted)
 
     @property
@@ -211,7 +228,8 @@ class BundleDescription(Section):
     def required_files(self) -> tuple[str, ...]:
         """Return the names of the files that the bundle needs."""
         mapping = (self.embedding.file,) if self.embedding.file else ()
-        return (*reversed(self.models), *mapping, *(variant.file for variant in self.variants.values()))
+        parser = (PARSER_NAME,) if self.parser else ()
+        return (*reversed(self.models), *parser, *mapping, *(variant.file for variant in self.variants.values()))
 
 
 def per_channel(level: Level) -> tuple[float, float, float]:

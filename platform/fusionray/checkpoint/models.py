@@ -15,6 +15,7 @@ from fusionray.checkpoint.reader import list_tensors, load_tensors
 from fusionray.config import Section, validate
 from fusionray.errors import CheckpointMissing
 from fusionray.metrics.attribute_reader import AttributeReader, AttributeReaderConfig, ParameterScaler
+from fusionray.nets.face_parser import FaceParser, FaceParserConfig
 from fusionray.nets.fusion import FusionNetwork, SourceConditioner
 from fusionray.nets.generator import Generator, GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
@@ -24,9 +25,11 @@ EMA_FUSION = "averages.generator."
 SUPERVISING_ENCODER = "frozen.identity."
 TRAINED_ENCODER = "averages.classifier.encoder."
 TRAINED_READER = "averages.reader."
+TRAINED_PARSER = "averages.parser."
 # Names in `CheckpointInfo.metadata`: the configs of networks that others take out of a checkpoint.
 IDENTITY_ENCODER = "identity_encoder"
 ATTRIBUTE_READER = "attribute_reader"
+FACE_PARSER, PARTS = "face_parser", "parts"
 FACE_FUSION = "face_fusion"
 
 OTHER_VERSION = "{}: its configuration is of another version of fusionray"
@@ -77,6 +80,21 @@ def load_reader(location: str) -> AttributeReader:
     reader = AttributeReader(config, ParameterScaler.identity(len(config.names)))
     load_weights(reader, load_tensors(folder, TRAINED_READER), folder)
     return reader.eval().requires_grad_(False)
+
+
+def load_face_parser(location: str) -> TrainedParser:
+    """Load the EMA face parser of a checkpoint or run folder, frozen and in eval mode.
+
+    Raises: CheckpointMissing, also for a checkpoint of another recipe.
+    """
+    folder = find_checkpoint(location)
+    info = read_info(folder)
+    if FACE_PARSER not in info.metadata:
+        raise CheckpointMissing(f"{folder}: holds no face parser; train one with `--preset face-parser`")
+    parts = tuple(info.metadata[PARTS])
+    parser = FaceParser(FaceParserConfig.model_validate(info.metadata[FACE_PARSER]), len(parts))
+    load_weights(parser, load_tensors(folder, TRAINED_PARSER), folder)
+    return TrainedParser(parser.eval().requires_grad_(False), parts, read_stored_config(folder, info))
 
 
 class TrainedNetworks(Protocol):
@@ -148,6 +166,15 @@ class StoredConfig(StoredSection):
 
 class StoredFusionConfig(StoredConfig):
     recipe: StoredFusionRecipe
+
+
+@dataclass(frozen=True)
+class TrainedParser:
+    """A loaded face parser, the names of its parts, and the configuration that it was trained with."""
+
+    network: FaceParser
+    parts: tuple[str, ...]
+    config: StoredConfig
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import logging
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -27,6 +27,7 @@ from fusionray.checkpoint.models import StoredConfig, read_stored_config
 from fusionray.config import Section, in_unit
 from fusionray.errors import ParityFailed
 from fusionray.export.calibration_data import draw_calibration_data
+from fusionray.export.face_parser import add_parser
 from fusionray.export.onnx_graphs import remove_metadata
 from fusionray.export.variants import Gates, build_variant
 from fusionray.recipes.family import BundleExport, GraphExport
@@ -51,6 +52,11 @@ class ExportConfig(Section):
     precisions: tuple[WeightPrecision, ...] = Field(
         ("fp32",), description="Generators to write: fp32 is always written, fp16 and int8 on request."
     )
+    parser: str | None = Field(
+        None,
+        description="Run or checkpoint of a face parser (preset face-parser), by which a fusion carries the source's "
+        "skin over forehead, ears and neck; null: none.",
+    )
     shards: str | None = Field(
         None, description="Shards whose crops calibrate and test fp16 and int8; null: those of the run."
     )
@@ -70,9 +76,12 @@ class ExportConfig(Section):
 def export(config: ExportConfig) -> Bundle:
     """Export a checkpoint as a bundle; if ONNX and torch differ, nothing is written.
 
-    Raises: ConfigInvalid if the recipe has nothing to export; CheckpointMissing, ParityFailed, BundleInvalid.
+    Raises: ConfigInvalid if the recipe has nothing to export, or no use for a parser; CheckpointMissing, ParityFailed,
+        BundleInvalid.
     """
     trained = open_trained(config.checkpoint)
+    if config.parser is not None:
+        trained = replace(trained, bundle_export=add_parser(trained.bundle_export, config.parser))
     graphs = trained.bundle_export.graphs
     random = np.random.default_rng(0)
     with TemporaryDirectory(prefix="fusionray-export-") as temporary:

@@ -88,6 +88,17 @@ def template_to_template(source: Template, source_size: int, target: Template, t
     return fit_similarity(source.points(source_size), target.points(target_size))
 
 
+def compose(after: Matrix, before: Matrix) -> Matrix:
+    """Return the affine map that does `before`, then `after`."""
+    return np.asarray(after @ np.vstack([before, [0, 0, 1]]))
+
+
+def enlarge_map(factor: int) -> Matrix:
+    """Return the map from the pixels of a crop to those of the crop enlarged by a whole factor."""
+    shift = (factor - 1) / 2
+    return np.array([[factor, 0, shift], [0, factor, shift]], np.float64)
+
+
 def invert_affine(matrix_23: Matrix) -> Matrix:
     """Invert an affine map of pixel coordinates."""
     linear = np.linalg.inv(matrix_23[:, :2])

@@ -1,11 +1,13 @@
 """The colour of a fused face: its own, or that of the target's skin around it.
 
 A face that was fused in the middle of a head keeps the head's forehead, ears and neck: a dark face on a light head
-shows a seam, and so does a coloured face in a grey picture.
+shows a seam, and so does a coloured face in a grey picture. Either the face gets the colour of the head (`match_skin`),
+or the head that of the face (`faces.head_skin`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import cv2
@@ -33,30 +35,68 @@ GREY_LEVELS = 6
 GREY_STEP = 2
 
 
+@dataclass(frozen=True, eq=False)
+class SkinShift:
+    """A change of colours from one skin's to another's: their means [3] in CIELAB, and a factor [3] of contrast.
+
+    Source: Reinhard et al. 2001, Color transfer between images; here of the skin alone.
+    """
+
+    before: NDArray[np.float32]
+    after: NDArray[np.float32]
+    factor: NDArray[np.float32]
+
+    @property
+    def distance(self) -> float:
+        """Return how far the two skins are apart, in CIELAB."""
+        return float(np.linalg.norm(self.after - self.before))
+
+    def apply(self, lab: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Change colours [..., 3]."""
+        return np.asarray((lab - self.before) * self.factor + self.after, np.float32)
+
+
+def find_shift(
+    fused_lab: NDArray[np.float32], target_lab: NDArray[np.float32], mask_SS: FloatMap, *, to_target: bool
+) -> SkinShift | None:
+    """Return the change from the skin of a fused crop to that of its target, or the other way round.
+
+    Both are measured where the fusion changed the crop; None if that is hardly anywhere.
+    """
+    skin_SS = (mask_SS > 0.5) & (measure_change(fused_lab, target_lab) > LEAST_CHANGE)
+    if np.count_nonzero(skin_SS) < FEWEST_PIXELS:
+        return None
+    before, after = (fused_lab, target_lab) if to_target else (target_lab, fused_lab)
+    (before_mean, before_spread), (after_mean, after_spread) = (measure_skin(lab[skin_SS]) for lab in (before, after))
+    factor = np.clip(after_spread / np.maximum(before_spread, 1e-3), 1 / LARGEST_FACTOR, LARGEST_FACTOR)
+    return SkinShift(before_mean, after_mean, np.asarray(factor, np.float32))
+
+
 def match_skin(fused_SS3: Image, target_SS3: Image, mask_SS: FloatMap, skin: Skin) -> Image:
     """Return a fused crop with the colours that `skin` asks for; a face in a grey target is grey in any case.
 
     `mask_SS`: 0 to 1, where the crop will be shown. All skin is shifted by the same colour, so that the shading,
     make-up and beard of the fused face stay.
-    Source: Reinhard et al. 2001, Color transfer between images; here on the skin alone, in CIELAB.
     """
     if is_grey(target_SS3):
         fused_SS3 = cv2.cvtColor(cv2.cvtColor(fused_SS3, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     if skin == "source":
         return fused_SS3
     fused_lab, target_lab = to_lab(fused_SS3), to_lab(target_SS3)
-    changed_SS = cv2.sqrt(((fused_lab - target_lab) ** 2).sum(axis=-1))
-    skin_SS = (mask_SS > 0.5) & (changed_SS > LEAST_CHANGE)
-    if np.count_nonzero(skin_SS) < FEWEST_PIXELS:
+    shift = find_shift(fused_lab, target_lab, mask_SS, to_target=True)
+    if shift is None:
         return fused_SS3
-    fused_mean, fused_spread = measure_skin(fused_lab[skin_SS])
-    target_mean, target_spread = measure_skin(target_lab[skin_SS])
-    factor = np.clip(target_spread / np.maximum(fused_spread, 1e-3), 1 / LARGEST_FACTOR, LARGEST_FACTOR)
-    shifted_lab = (fused_lab - fused_mean) * factor + target_mean
     # Hair, glasses, hands, eyes and what lies behind are those of the target already: they keep their colours.
-    apart = max(LEAST_CHANGE, CHANGED_SHARE * float(np.linalg.norm(target_mean - fused_mean)))
-    weight_SS = cv2.GaussianBlur(np.minimum(changed_SS / apart, 1.0), (0, 0), len(mask_SS) / 64)
-    return from_lab(np.asarray(fused_lab + weight_SS[..., None] * (shifted_lab - fused_lab), np.float32))
+    apart = max(LEAST_CHANGE, CHANGED_SHARE * shift.distance)
+    weight_SS = np.minimum(measure_change(fused_lab, target_lab) / apart, 1.0)
+    weight_SS = cv2.GaussianBlur(weight_SS, (0, 0), len(mask_SS) / 64)
+    return from_lab(np.asarray(fused_lab + weight_SS[..., None] * (shift.apply(fused_lab) - fused_lab), np.float32))
+
+
+def measure_change(fused_lab: NDArray[np.float32], target_lab: NDArray[np.float32]) -> FloatMap:
+    """Return how far apart the colours of two crops are, [S,S]."""
+    changed: FloatMap = cv2.sqrt(((fused_lab - target_lab) ** 2).sum(axis=-1))
+    return changed
 
 
 def is_grey(picture_HW3: Image) -> bool:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from fusionray.background import run_in_background
 from fusionray.bundle.bundle import Bundle
-from fusionray.bundle.description import GENERATOR_NAME, WeightPrecision
+from fusionray.bundle.description import GENERATOR_NAME, PARSER_NAME, WeightPrecision
 from fusionray.errors import ProviderUnavailable
 from fusionray.runtime.config import AUTO, ComputePrecision, RuntimeConfig
 from fusionray.runtime.engine import EngineReport, InferenceEngine, open_engine, open_generator
@@ -82,7 +82,8 @@ def list_models(
     """
     description = bundle.description
     converter = description.embedding.converter
-    files = [*(name for name in description.models if name != GENERATOR_NAME), *([converter] if converter else [])]
+    files = [name for name in description.models if name != GENERATOR_NAME]
+    files += [*([converter] if converter else []), *([PARSER_NAME] if description.parser else [])]
     models: list[tuple[str, Callable[[RuntimeConfig], InferenceEngine]]] = [
         (file, partial(open_engine, bundle.folder / file, digest=description.files[file])) for file in files
     ]

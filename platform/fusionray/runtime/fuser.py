@@ -29,6 +29,7 @@ from fusionray.runtime.face_preprocessor import (
     pick_faces,
     search_faces,
 )
+from fusionray.runtime.head_parser import HeadParser, open_parser
 from fusionray.runtime.pixel_boost import join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.restorer import FaceRestorer
@@ -67,6 +68,7 @@ class Fuser:
         self.skin = skin or bundle.description.skin
         self.restorer = restorer
         self.pixel_boost = pixel_boost
+        self.parser = open_parser(bundle, settings)
         self.preprocessor = FacePreprocessor(bundle, detector, settings)
         self.crop_fuser = CropFuser(bundle, settings, precision=precision)
 
@@ -118,6 +120,7 @@ class Fuser:
             strength,
             skin=self.skin,
             restorer=self.restorer,
+            parser=self.parser,
             template=self.preprocessor.template,
         )
 
@@ -142,17 +145,24 @@ def paste_fused(
     *,
     skin: Skin = "source",
     restorer: FaceRestorer | None = None,
+    parser: HeadParser | None = None,
     template: Template | None = None,
 ) -> FusedPicture:
     """Paste fused crops where the target crops were cut, into `target_image` itself, and return it.
 
     Masks fade out, so the edge of a crop never shows; where all masks are 0, the picture keeps its bytes. `strength` is
-    the share of the fused face in the blend, 0 (the target as it is) to 1; `skin` says whose colours it has. A
-    `restorer` sharpens what was pasted, and needs the `template` of the crops.
+    the share of the fused face in the blend, 0 (the target as it is) to 1; `skin` says whose colours it has. If the
+    source's, a `parser` carries them over the head, of which other pixels change then, too. A `restorer` sharpens what
+    was pasted. Both need the `template` of the crops.
     """
-    masks = fused.masks * (edge_mask(fused.masks.shape[1]) * np.float32(strength))
-    for crop, own, mask, matrix in zip(fused.crops, target.crops, masks, target.matrices, strict=True):
-        coloured = match_skin(np.ascontiguousarray(crop), own, mask, skin)
+    shown = fused.masks * edge_mask(fused.masks.shape[1])
+    masks = shown * np.float32(strength)
+    rows = zip(fused.crops, target.crops, shown, target.matrices, strict=True)
+    faces = [(match_skin(np.ascontiguousarray(crop), own, mask, skin), own, mask, at) for crop, own, mask, at in rows]
+    if parser is not None and skin == "source":
+        assert template is not None
+        parser.carry_skin(target_image, template, faces, strength)
+    for (coloured, _, _, matrix), mask in zip(faces, masks, strict=True):
         paste_crop(target_image, coloured, mask, matrix)
     if restorer is not None:
         assert template is not None

@@ -19,7 +19,7 @@ from fusionray.bundle.description import TensorDescription
 from fusionray.config import Section, in_unit
 from fusionray.environment import resolve_location
 from fusionray.errors import BundleInvalid, ConfigInvalid
-from fusionray.faces.align import Template, load_template, template_to_template, warp_crop
+from fusionray.faces.align import Template, compose, enlarge_map, load_template, template_to_template, warp_crop
 from fusionray.faces.face import FloatMap, Image, Matrix
 from fusionray.faces.paste import paste_crop
 from fusionray.runtime.config import RuntimeConfig
@@ -164,14 +164,3 @@ def open_restorer(settings: RestorerConfig, runtime: RuntimeConfig | None = None
 def describe_makers(model: str, restorer: FaceRestorer | None) -> str:
     """Name the model of a fusion, and the restorer if there is one."""
     return model if restorer is None else f"{model}, restored by {restorer.title}"
-
-
-def compose(after: Matrix, before: Matrix) -> Matrix:
-    """Return the affine map that does `before`, then `after`."""
-    return np.asarray(after @ np.vstack([before, [0, 0, 1]]))
-
-
-def enlarge_map(factor: int) -> Matrix:
-    """Return the map from the pixels of a crop to those of the crop enlarged by a whole factor."""
-    shift = (factor - 1) / 2
-    return np.array([[factor, 0, shift], [0, factor, shift]], np.float64)

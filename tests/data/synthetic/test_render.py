@@ -7,9 +7,11 @@ import torch
 from torch.nn import functional
 
 from fusionray.data.synthetic import (
+    PARTS,
     neutral_attributes,
     project_landmarks,
     render,
+    render_parts,
     render_with_region,
     renderer,
     sample_attributes,
@@ -134,3 +136,27 @@ def test_layers_drawn_whole_as_on_a_gpu_give_the_same_pictures(monkeypatch: pyte
     # Positions are sums in another order: a tenth of a grey level at the most.
     torch.testing.assert_close(whole, pictures, rtol=0, atol=4e-4)
     torch.testing.assert_close(whole_regions, regions, rtol=0, atol=4e-4)
+
+
+def test_parts_of_each_pixel_sum_to_one_and_agree_with_the_region_of_the_face():
+    identity, attributes = sample_identities(24, 5), sample_attributes(24, 5)
+    size = 96
+    parts, (_, region) = render_parts(identity, attributes, size), render_with_region(identity, attributes, size)
+    assert parts.shape == (24, len(PARTS), size, size)
+    assert parts.min() >= 0
+    torch.testing.assert_close(parts.sum(1), torch.ones(24, size, size), atol=1e-5, rtol=0)
+    shown = parts[:, [PARTS.index("face"), PARTS.index("ears")]].sum(1)
+    # Edges of an ear on a face are blended in another order.
+    assert (shown - region[:, 0]).abs().mean() < 1e-3
+    assert all(parts[:, number].amax() > 0.9 for number in range(len(PARTS)))
+
+
+def test_parts_are_where_their_colours_are():
+    identity, attributes = sample_identities(8, 6), sample_attributes(8, 6)
+    picture, parts = render(identity, attributes, 96), render_parts(identity, attributes, 96)
+    sure = parts.amax(1) > 0.99
+    shown = parts.argmax(1)
+    # Clothes and background differ in colour; within a part, colours of neighbours are alike.
+    for row in range(8):
+        means = [picture[row, :, sure[row] & (shown[row] == PARTS.index(name))].mean(1) for name in ("clothes", "face")]
+        assert (means[0] - means[1]).abs().max() > 0.02

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusionray.data.synthetic.graphics.device import host_decides
 from fusionray.data.synthetic.parameters.definitions import ATTRIBUTE_NAMES, IDENTITY_NAMES, ParameterColumns
-from fusionray.data.synthetic.scene import Scene
+from fusionray.data.synthetic.scene import PARTS, Scene
 from fusionray.data.synthetic.shapes.hairstyles import hair_drawing_cost
 from fusionray.data.synthetic.shapes.person import build_person_model, check_rows, slice_rows
 
@@ -32,7 +32,6 @@ def render(identity: Tensor, attributes: Tensor, size: int, view: Tensor | None 
     return render_with_region(identity, attributes, size, view)[0]
 
 
-@torch.no_grad()
 def render_with_region(
     identity: Tensor, attributes: Tensor, size: int, view: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -43,6 +42,25 @@ def render_with_region(
 
     Raises: ValueError for a wrong shape or a size below 8.
     """
+    pictures, regions, _ = _render(identity, attributes, size, view, with_parts=False)
+    return pictures, regions
+
+
+def render_parts(identity: Tensor, attributes: Tensor, size: int, view: Tensor | None = None) -> Tensor:
+    """Return the share of each pixel that each of PARTS covers, float32 [N, len(PARTS), size, size]; they sum to 1.
+
+    Raises: ValueError for a wrong shape or a size below 8.
+    """
+    parts = _render(identity, attributes, size, view, with_parts=True)[2]
+    assert parts is not None
+    return parts
+
+
+@torch.no_grad()
+def _render(
+    identity: Tensor, attributes: Tensor, size: int, view: Tensor | None, *, with_parts: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return pictures, regions of the face, and if asked for the parts."""
     check_rows(identity, attributes)
     count = identity.shape[0]
     if size < 8:
@@ -51,6 +69,7 @@ def render_with_region(
         raise ValueError(f"view: expected shape [{count}, 2, 3], got {list(view.shape)}")
     pictures = torch.empty((count, 3, size, size), dtype=torch.float32, device=identity.device)
     regions = pictures.new_empty((count, 1, size, size))
+    parts = pictures.new_empty((count, len(PARTS), size, size)) if with_parts else None
     # A layer is drawn for all rows of a chunk if one of them needs it, so chunks of small pictures are limited too.
     rows_per_chunk = max(1, min(64, _CHUNK_PIXELS // size**2))
     if not host_decides(identity.device):
@@ -61,9 +80,11 @@ def render_with_region(
     for start in range(0, count, rows_per_chunk):
         rows = order[start : start + rows_per_chunk]
         part = slice_rows(model, start, start + rows_per_chunk)
-        scene = Scene(part, size, None if view is None else view[rows].to(torch.float32))
+        scene = Scene(part, size, None if view is None else view[rows].to(torch.float32), with_parts=with_parts)
         pictures[rows], regions[rows, 0] = scene.draw()
-    return pictures, regions
+        if parts is not None and scene.parts is not None:
+            parts[rows] = scene.parts
+    return pictures, regions, parts
 
 
 def _order_by_cost(identity_NI: Tensor, attributes_NA: Tensor) -> Tensor:

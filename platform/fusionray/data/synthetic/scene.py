@@ -33,14 +33,19 @@ from fusionray.data.synthetic.shapes.person import PersonModel
 
 # Planes of a picture: linear RGB, then these.
 _REGION, _DEPTH = 3, 4
+# What a pixel can show; the face has its features and its beard.
+PARTS = ("background", "hair", "neck", "clothes", "face", "ears", "glasses")
 # Depth of pixels without a head: behind everything.
 _FAR = -9.0
 
 
 class Scene:
-    """A chunk of people and their pictures; `draw` paints one layer after another into the same planes."""
+    """A chunk of people and their pictures; `draw` paints one layer after another into the same planes.
 
-    def __init__(self, person: PersonModel, size: int, view: Tensor | None) -> None:
+    `parts` [N, P, S, S]: how much of each pixel each of PARTS covers, once it is drawn; None unless `with_parts`.
+    """
+
+    def __init__(self, person: PersonModel, size: int, view: Tensor | None, *, with_parts: bool = False) -> None:
         self.person = person
         pose = person.pose
         output_to_picture = _whole_picture(pose.picture_to_screen) if view is None else view
@@ -51,6 +56,10 @@ class Scene:
         self._layers[:, _REGION] = 0.0
         self._layers[:, _DEPTH] = _FAR
         self._colour = self._layers[:, :_REGION]
+        self.parts: Tensor | None = None
+        if with_parts:
+            self.parts = torch.zeros_like(self._layers[:, :1]).repeat(1, len(PARTS), 1, 1)
+            self.parts[:, 0] = 1.0
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """Return display RGB [N, 3, S, S] in [0, 1] and the region [N, S, S] in [0, 1] that shows the face."""
@@ -74,13 +83,24 @@ class Scene:
         display = self._colour.div_((0.10 * self._colour).add_(1.0)).mul_(1.08).clamp_(0.0, 1.0).sqrt_()
         return add_grain(display, person.attributes, self._backdrop), self._layers[:, _REGION].clamp_(0.0, 1.0)
 
+    def _cover(self, window: PixelWindow, part: str, alpha: Tensor) -> None:
+        """Note that a part covers a window by `alpha` [N, H, W]."""
+        if self.parts is None:
+            return
+        planes = window.read(self.parts)
+        planes.mul_((1.0 - alpha)[:, None])
+        planes[:, PARTS.index(part)].add_(alpha)
+        window.write(self.parts, planes)
+
     def _paint_far_hair(self, window: PixelWindow, hair: HairLayers) -> None:
         window.write(self._colour, window.read(self._colour).lerp_(hair.far_colour, hair.far_alpha[:, None]))
+        self._cover(window, "hair", hair.far_alpha)
         if not is_needed(self.person.hair.knot > 0):
             return
         window = self._whole.part("knot")
         knot = draw_knot(self.person, window)
         window.write(self._colour, window.read(self._colour).lerp_(knot.colour, knot.alpha[:, None]))
+        self._cover(window, "hair", knot.alpha)
 
     def _paint_body(self) -> None:
         person, head = self.person, self.person.head
@@ -89,10 +109,12 @@ class Scene:
         u, v = window.u / (head.half_width * 1.05), (window.v - 0.10).div_(head.chin)
         shadow = smoothstep(length(u, v), 1.34, 0.92)
         neck = window.read(self._colour)
-        paint_neck(neck, person, build_body_frame(person, window), shadow)
+        alpha = paint_neck(neck, person, build_body_frame(person, window), shadow)
         window.write(self._colour, neck)
+        self._cover(window, "neck", alpha)
         window = self._whole.below(person.body_angle.sin(), person.body_angle.cos(), CLOTHES_TOP)
-        paint_clothes(window.read(self._colour), person, build_body_frame(person, window))
+        alpha = paint_clothes(window.read(self._colour), person, build_body_frame(person, window))
+        self._cover(window, "clothes", alpha)
 
     def _paint_head(self) -> None:
         person = self.person
@@ -110,6 +132,7 @@ class Scene:
         part[:, _REGION] = outline
         part[:, _DEPTH] = depth
         window.write(self._layers, part)
+        self._cover(window, "face", outline)
 
     def _paint_features(self, canvas: Canvas, outline: Tensor) -> None:
         identity = self.person.identity
@@ -136,6 +159,7 @@ class Scene:
         part[:, _REGION] = torch.maximum(part[:, _REGION], alpha)
         part[:, _DEPTH].lerp_(torch.maximum(part[:, _DEPTH], ear.t), is_above(alpha, 0.5))
         window.write(self._layers, part)
+        self._cover(window, "ears", alpha)
 
     def _paint_near_hair(self, window: PixelWindow, hair: HairLayers) -> None:
         part = window.read(self._layers)
@@ -143,6 +167,7 @@ class Scene:
         part[:, :_REGION].lerp_(hair.near_colour, alpha[:, None])
         part[:, _REGION].mul_(1.0 - alpha)
         window.write(self._layers, part)
+        self._cover(window, "hair", alpha)
 
     def _paint_glasses(self) -> None:
         person = self.person
@@ -151,6 +176,7 @@ class Scene:
         alpha = paint_glasses(part[:, :_REGION], person, window, part[:, _DEPTH])
         part[:, _REGION].mul_(1.0 - alpha)
         window.write(self._layers, part)
+        self._cover(window, "glasses", alpha)
 
 
 def _whole_picture(like: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from fusionray.runtime.face_preprocessor import (
     search_faces,
 )
 from fusionray.runtime.fuser import paste_fused, stack_sources
+from fusionray.runtime.head_parser import open_parser
 from fusionray.runtime.pixel_boost import join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.restorer import FaceRestorer, describe_makers, open_restorer
@@ -85,6 +86,7 @@ class LoadedPreprocessor:
         self.skin = bundle.description.skin
         self.preprocessor = FacePreprocessor(bundle, detectors, config.runtime)
         self.preprocessor.warm_up()
+        self.parser = open_parser(bundle, config.runtime)
         self.provenance = Provenance(describe_makers(bundle.description.name, restorer), version.bundle)
 
 
@@ -288,6 +290,7 @@ class FaceStage:
                 task.options.strength,
                 skin=task.options.skin or loaded.skin,
                 restorer=self.restorer,
+                parser=loaded.parser,
                 template=loaded.preprocessor.template,
             )
         with watch.over("encode"):

@@ -16,6 +16,7 @@ from av import VideoFrame
 from numpy.typing import NDArray
 
 from fusionray.faces.align import (
+    compose,
     estimate_alignment,
     invert_affine,
     region_under,
@@ -30,7 +31,6 @@ from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.fuser import Fuser, edge_mask
 from fusionray.runtime.pixel_boost import choose_factor, join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
-from fusionray.runtime.restorer import compose
 from fusionray.video.face_fusion.finding import SEARCH_SIDE
 from fusionray.video.face_fusion.tracking import LONGEST_LOSS
 from fusionray.video.face_fusion.tracks import Track, fill_gaps, smooth
@@ -135,10 +135,13 @@ class GroupFuser:
         pasted = region.pixels.copy()
         mask = np.asarray(fused.masks[0] * edge_mask(len(own)), np.float32)
         coloured = match_skin(np.ascontiguousarray(fused.crops[0]), own, mask, self.fuser.skin)
+        template, parser = self.fuser.preprocessor.template, self.fuser.parser
+        if parser is not None and self.fuser.skin == "source":
+            parser.carry_skin(pasted, template, [(coloured, own, mask, region.matrix)])
         paste_crop(pasted, coloured, mask, region.matrix)
         restorer = self.fuser.restorer
         if restorer is not None:
-            restorer.restore(pasted, self.fuser.preprocessor.template, [region.matrix], [mask])
+            restorer.restore(pasted, template, [region.matrix], [mask])
         blend_region(region.frame, region.box, pasted, find_changes(region.pixels, pasted))
 
     def cut(self, frame: VideoFrame, face: PlannedFace) -> FaceRegion | None:
@@ -161,11 +164,16 @@ class GroupFuser:
         return FaceRegion(frame, box, read_region(frame, box), inside, face.source, factor)
 
     def find_region(self, matrix: Matrix, size: int, frame: NDArray[np.bool_]) -> tuple[int, int, int, int]:
-        """Return left, top, right, bottom of a frame's pixels under a crop, and under that of the restorer."""
-        restorer = self.fuser.restorer
+        """Return left, top, right, bottom of a frame's pixels under a crop, and under those of restorer and parser."""
         left, top, right, bottom = region_under(matrix, size, size, frame)
-        if restorer is None or left >= right or top >= bottom:
+        if left >= right or top >= bottom:
             return left, top, right, bottom
-        between = template_to_template(self.fuser.preprocessor.template, size, restorer.template, restorer.size)
-        wide = region_under(compose(between, matrix), restorer.size, restorer.size, frame)
-        return min(left, wide[0]), min(top, wide[1]), max(right, wide[2]), max(bottom, wide[3])
+        restorer, parser = self.fuser.restorer, self.fuser.parser
+        wider = [] if restorer is None else [(restorer.template, restorer.size)]
+        if parser is not None and self.fuser.skin == "source":
+            wider.append((parser.template, parser.size))
+        for template, side in wider:
+            between = template_to_template(self.fuser.preprocessor.template, size, template, side)
+            wide = region_under(compose(between, matrix), side, side, frame)
+            left, top, right, bottom = (*map(min, (left, top), wide[:2]), *map(max, (right, bottom), wide[2:]))
+        return left, top, right, bottom

@@ -50,8 +50,11 @@ def build_body_frame(person: PersonModel, window: PixelWindow) -> BodyFrame:
     return BodyFrame(x, y, window.edge_width, rotate_light(person.screen_light, cosine, sine))
 
 
-def paint_neck(colour: Tensor, person: PersonModel, body: BodyFrame, chin_shadow: Tensor) -> None:
-    """Paint neck and chest over the colour of a window, in place. `chin_shadow` is the blocked share of light."""
+def paint_neck(colour: Tensor, person: PersonModel, body: BodyFrame, chin_shadow: Tensor) -> Tensor:
+    """Paint neck and chest over the colour of a window, in place; return their coverage [N, H, W].
+
+    `chin_shadow` is the blocked share of light.
+    """
     head = person.head
     zero = torch.zeros_like(head.crown)
     start = person.pose.to_screen((zero, zero + 0.6, zero - 0.22))[0]
@@ -69,10 +72,11 @@ def paint_neck(colour: Tensor, person: PersonModel, body: BodyFrame, chin_shadow
     hollow = bump(body.x, body.y, (0.0, 1.27), (0.12, 0.14)).mul_(-0.3).add_(0.92)
     lit = light_skin(normal, body.light, hollow.sub_(chin_shadow, alpha=0.70)).mul_(person.skin)
     colour.lerp_(lit.mul_((1.0 - 0.45 * chin_shadow)[:, None]), alpha[:, None])
+    return alpha
 
 
-def paint_clothes(colour: Tensor, person: PersonModel, body: BodyFrame) -> None:
-    """Paint the clothes over the colour of a window, in place."""
+def paint_clothes(colour: Tensor, person: PersonModel, body: BodyFrame) -> Tensor:
+    """Paint the clothes over the colour of a window, in place; return their coverage [N, H, W]."""
     code = person.attributes["clothes_style"].round().clamp(0, len(CLOTHES_STYLES) - 1)
     worn = {style: (code == index).to(code.dtype) for index, style in enumerate(CLOTHES_STYLES)}
     side = body.x.abs()
@@ -81,6 +85,7 @@ def paint_clothes(colour: Tensor, person: PersonModel, body: BodyFrame) -> None:
     shoulder = (side / 1.6).square_().square_().mul_(0.30).add_(side, alpha=0.10).add_(top)
     alpha = edge_coverage(body.y - shoulder, body.edge_width).mul_(edge_coverage(-neckline, body.edge_width))
     colour.lerp_(_light_fabric(person, body, worn, neckline), alpha[:, None])
+    return alpha
 
 
 def _neckline(worn: dict[str, Tensor], side: Tensor, y: Tensor) -> Tensor:
