@@ -18,7 +18,7 @@ from fusionray.faces.align import (
 )
 from fusionray.faces.face import Matrix
 
-TEMPLATES = ("arcface_112", "arcface_112_v1", "arcface_128", "ffhq_512", "mtcnn_512")
+TEMPLATES = ("arcface_112", "arcface_112_v1", "arcface_128", "ffhq_512", "head_256", "mtcnn_512")
 
 
 def similarity(scale: float, degrees: float, shift: tuple[float, float]) -> Matrix:
@@ -44,6 +44,7 @@ def test_templates_give_their_published_points_at_the_native_size(name: str) -> 
         "arcface_112_v1": (39.73, 51.138),
         "arcface_128": (46.2946, 51.6963),
         "ffhq_512": (192.98138, 239.94708),
+        "head_256": (106.652, 107.485),
         "mtcnn_512": (187.20187, 239.27705),
     }
     assert points[0] == pytest.approx(first[name], abs=1e-3)
@@ -52,7 +53,7 @@ def test_templates_give_their_published_points_at_the_native_size(name: str) -> 
 
 
 def test_an_unknown_template_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"'mouth_64'.*arcface_112, arcface_112_v1, arcface_128, ffhq_512, mtcnn_512"):
+    with pytest.raises(ValueError, match=f"'mouth_64'.*{', '.join(TEMPLATES)}"):
         load_template("mouth_64")
 
 

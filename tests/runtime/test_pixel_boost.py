@@ -107,7 +107,8 @@ def test_a_boosted_face_keeps_the_detail_of_its_picture(tmp_path: Path) -> None:
 
     # The model inverts colours, pixel by pixel, so a perfect fusion has the detail of the target.
     single, double, fourfold = (see_detail(made[boost]) for boost in (1, 2, 4))
-    assert single < 0.8 * double < 0.8 * 0.8 * fourfold
+    # Grain alone comes from the picture in any case (faces.grain).
+    assert single < 0.9 * double < 0.9 * 0.9 * fourfold
     # Nothing beyond the crop is changed by it.
     left, top, right, bottom = region_under(face.matrices[0], TINY_SIZE, TINY_SIZE, target)
     changed = (made[4] != target).any(axis=2)

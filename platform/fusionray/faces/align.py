@@ -99,6 +99,13 @@ def enlarge_map(factor: int) -> Matrix:
     return np.array([[factor, 0, shift], [0, factor, shift]], np.float64)
 
 
+def move_origin(matrix_23: Matrix, left: int, top: int) -> Matrix:
+    """Return the map for a part of the picture that begins at `left`, `top`."""
+    moved = matrix_23.copy()
+    moved[:, 2] += matrix_23[:, :2] @ (left, top)
+    return moved
+
+
 def invert_affine(matrix_23: Matrix) -> Matrix:
     """Invert an affine map of pixel coordinates."""
     linear = np.linalg.inv(matrix_23[:, :2])

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.faces.align import compose, enlarge_map, region_under, warp_crop
+from fusionray.faces.align import compose, enlarge_map, move_origin, region_under, warp_crop
 from fusionray.faces.face import FloatMap, Image, Matrix
 from fusionray.faces.skin import LEAST_CHANGE, SkinShift, from_lab, to_lab
 
@@ -108,10 +108,3 @@ def recolour(rows: Image, weight: FloatMap, to_weight: Matrix, shift: SkinShift)
     changed = from_lab(np.asarray(lab + here * (shift.apply(lab) - lab), np.float32))
     # The way to CIELAB and back rounds: what is no skin keeps its bytes.
     np.copyto(rows, changed, where=here > 0)
-
-
-def move_origin(matrix_23: Matrix, left: int, top: int) -> Matrix:
-    """Return the map for a part of the picture that begins at `left`, `top`."""
-    moved = matrix_23.copy()
-    moved[:, 2] += matrix_23[:, :2] @ (left, top)
-    return moved

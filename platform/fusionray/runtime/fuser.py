@@ -14,8 +14,9 @@ import numpy as np
 
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import WeightPrecision
-from fusionray.faces.align import Template
-from fusionray.faces.face import Detector, Face, FloatMap, Image
+from fusionray.faces.align import Template, move_origin, region_under
+from fusionray.faces.face import Detector, Face, FloatMap, Image, Matrix
+from fusionray.faces.grain import add_grain, match_sharpness
 from fusionray.faces.mask import soft_box_mask
 from fusionray.faces.paste import paste_crop
 from fusionray.faces.skin import Skin, match_skin
@@ -158,16 +159,32 @@ def paste_fused(
     shown = fused.masks * edge_mask(fused.masks.shape[1])
     masks = shown * np.float32(strength)
     rows = zip(fused.crops, target.crops, shown, target.matrices, strict=True)
-    faces = [(match_skin(np.ascontiguousarray(crop), own, mask, skin), own, mask, at) for crop, own, mask, at in rows]
+    faces = [(finish_crop(crop, own, mask, skin), own, mask, matrix) for crop, own, mask, matrix in rows]
+    before = [cut_copy(target_image, matrix, len(mask)) for _, _, mask, matrix in faces]
     if parser is not None and skin == "source":
         assert template is not None
         parser.carry_skin(target_image, template, faces, strength)
-    for (coloured, _, _, matrix), mask in zip(faces, masks, strict=True):
-        paste_crop(target_image, coloured, mask, matrix)
+    for (finished, _, _, matrix), mask in zip(faces, masks, strict=True):
+        paste_crop(target_image, finished, mask, matrix)
     if restorer is not None:
         assert template is not None
         restorer.restore(target_image, template, target.matrices, masks)
+    for (region, left, top), mask, matrix in zip(before, masks, target.matrices, strict=True):
+        height, width = region.shape[:2]
+        pasted = target_image[top : top + height, left : left + width]
+        add_grain(pasted, region, mask, move_origin(matrix, left, top))
     return FusedPicture(target_image, len(target.boxes), target.boxes)
+
+
+def finish_crop(fused: Image, target: Image, mask: FloatMap, skin: Skin) -> Image:
+    """Give a fused crop the sharpness of the target's, and the skin that is asked for."""
+    return match_skin(match_sharpness(np.ascontiguousarray(fused), target, mask), target, mask, skin)
+
+
+def cut_copy(image: Image, matrix: Matrix, size: int) -> tuple[Image, int, int]:
+    """Copy the pixels of a picture under a crop; return them with their left and top."""
+    left, top, right, bottom = region_under(matrix, size, size, image)
+    return image[top : max(top, bottom), left : max(left, right)].copy(), left, top
 
 
 @lru_cache(maxsize=8)

@@ -19,16 +19,17 @@ from fusionray.faces.align import (
     compose,
     estimate_alignment,
     invert_affine,
+    move_origin,
     region_under,
     template_to_template,
     warp_crop,
 )
 from fusionray.faces.face import FloatMap, Image, Matrix, Points
+from fusionray.faces.grain import add_grain
 from fusionray.faces.paste import paste_crop
-from fusionray.faces.skin import match_skin
 from fusionray.runtime.config import PixelBoost
 from fusionray.runtime.crop_fuser import FusedCrops
-from fusionray.runtime.fuser import Fuser, edge_mask
+from fusionray.runtime.fuser import Fuser, edge_mask, finish_crop
 from fusionray.runtime.pixel_boost import choose_factor, join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
 from fusionray.video.face_fusion.finding import SEARCH_SIDE
@@ -134,14 +135,15 @@ class GroupFuser:
         """Paste a fused face over `own`, the crop of its frame."""
         pasted = region.pixels.copy()
         mask = np.asarray(fused.masks[0] * edge_mask(len(own)), np.float32)
-        coloured = match_skin(np.ascontiguousarray(fused.crops[0]), own, mask, self.fuser.skin)
+        finished = finish_crop(fused.crops[0], own, mask, self.fuser.skin)
         template, parser = self.fuser.preprocessor.template, self.fuser.parser
         if parser is not None and self.fuser.skin == "source":
-            parser.carry_skin(pasted, template, [(coloured, own, mask, region.matrix)])
-        paste_crop(pasted, coloured, mask, region.matrix)
+            parser.carry_skin(pasted, template, [(finished, own, mask, region.matrix)])
+        paste_crop(pasted, finished, mask, region.matrix)
         restorer = self.fuser.restorer
         if restorer is not None:
             restorer.restore(pasted, template, [region.matrix], [mask])
+        add_grain(pasted, region.pixels, mask, region.matrix)
         blend_region(region.frame, region.box, pasted, find_changes(region.pixels, pasted))
 
     def cut(self, frame: VideoFrame, face: PlannedFace) -> FaceRegion | None:
@@ -159,9 +161,7 @@ class GroupFuser:
         if left >= right or top >= bottom:
             return None
         box = (left, top, right - left, bottom - top)
-        inside = matrix.copy()
-        inside[:, 2] += matrix[:, :2] @ (left, top)
-        return FaceRegion(frame, box, read_region(frame, box), inside, face.source, factor)
+        return FaceRegion(frame, box, read_region(frame, box), move_origin(matrix, left, top), face.source, factor)
 
     def find_region(self, matrix: Matrix, size: int, frame: NDArray[np.bool_]) -> tuple[int, int, int, int]:
         """Return left, top, right, bottom of a frame's pixels under a crop, and under those of restorer and parser."""
