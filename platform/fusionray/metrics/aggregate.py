@@ -17,6 +17,8 @@ from fusionray.metrics.attribute_reader import GROUPS
 from fusionray.metrics.confidence import Interval, bootstrap
 from fusionray.metrics.fairness import AGES, SKIN_TONES, GroupMeans, TertileNames, compare_groups, compare_tones
 from fusionray.metrics.fusion_metrics import MetricColumns
+from fusionray.metrics.hard_cases import PREFIX as CASE_PREFIX
+from fusionray.metrics.hard_cases import compare_cases, find_extreme_cases
 from fusionray.metrics.retrieval import Embeddings, Templates, cosine_similarity, is_nearer_to_source, retrieve
 
 Names = NDArray[np.str_]
@@ -43,6 +45,8 @@ HIDDEN = (
     *("gradient_energy", "gradient_energy_truth", "skin_tone", "age"),
     *("skin_step", "skin_step_target", "edge_step", "edge_step_target", "tone_source", "tone_target"),
 )
+# Metric keys that are reported for hard cases, too; of the last, less is better.
+BY_CASES = ("retrieval_top1", "nearer_to_source", "ssim_gap_closed", "landmark_distance")
 # Metric key -> the two scores whose means are divided, for each pair of tones.
 BY_TONES = {"skin_difference": ("skin_step", "skin_step_target"), "seam_step": ("edge_step", "edge_step_target")}
 
@@ -92,6 +96,10 @@ def score_pairs(columns: MetricColumns, templates: Templates, source_N: Names) -
             scores[f"{group}_error"] = columns[f"{group}_error_fused"]
             scores |= {name: columns[name] for name in (f"{group}_error_truth", f"{group}_error_target")}
     scores |= {name: columns[name] for name in ("landmark_distance", "face_not_found") if name in columns}
+    if "light_target" in columns:
+        likeness = cosine_similarity(source, target)
+        scores |= find_extreme_cases(likeness, columns["light_target"], columns["detail_target"])
+    scores |= {name: columns[name] for name in columns if name.startswith(CASE_PREFIX)}
     if "skin_step_fused" in columns:
         scores |= {f"{name}_step": columns[f"{name}_step_fused"] for name in ("skin", "edge")}
         scores |= {name: columns[name] for name in HIDDEN if name in columns and name not in scores}
@@ -117,6 +125,9 @@ def summarise(scores: MetricColumns, source_N: Names, *, rounds: int = 0, seed: 
     for key, (name, parameter, groups) in GAPS.items():
         if name in scores and parameter in scores:
             summary.groups[key] = compare_groups(scores[name], scores[parameter], groups)
+    for key, (statistic, names) in list_statistics(scores).items():
+        if key in BY_CASES and any(name.startswith(CASE_PREFIX) for name in scores):
+            summary.groups[key] = compare_cases(scores, statistic, names, lower_is_better=key == "landmark_distance")
     if "tone_source" in scores:
         for key, names in BY_TONES.items():
             summary.groups[key] = compare_tones(*(scores[name] for name in (*names, "tone_source", "tone_target")))
@@ -126,7 +137,7 @@ def summarise(scores: MetricColumns, source_N: Names, *, rounds: int = 0, seed: 
 def list_statistics(scores: MetricColumns) -> dict[str, tuple[Statistic, tuple[str, ...]]]:
     """Return, for each metric that the scores allow, its statistic and the names of the scores that it takes."""
     statistics: dict[str, tuple[Statistic, tuple[str, ...]]] = {
-        name: (mean, (name,)) for name in scores if name not in HIDDEN
+        name: (mean, (name,)) for name in scores if name not in HIDDEN and not name.startswith(CASE_PREFIX)
     }
     statistics |= {key: (ratio, names) for key, names in RATIOS.items()}
     statistics["ssim_gap_closed"] = (gap_closed, ("ssim_to_truth", "ssim_target"))

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from fusionray.data.synthetic import IDENTITY_NAMES, attributes_in_crop, render_true_fusion
 from fusionray.metrics.attribute_reader import AttributeReader
 from fusionray.metrics.baselines import build_baselines
+from fusionray.metrics.hard_cases import find_rendered_cases
 from fusionray.metrics.landmarks import CropLandmarks, landmark_distance
 from fusionray.metrics.similarity import feature_distance, gradient_energy, region_psnr, region_ssim
 from fusionray.metrics.skin_steps import measure_steps, measure_tone
 from fusionray.nets.identity import IdentityEncoder
-from fusionray.nets.pixels import to_float, to_uint8
+from fusionray.nets.pixels import elliptic_region, to_float, to_uint8
 from fusionray.types import PairBatch
 
 MetricColumns = dict[str, NDArray[np.float32]]
@@ -85,9 +86,12 @@ class FusionMetrics:
             pictures["truth"] = to_float(to_uint8(truth))
             columns |= self.compare_to_truth(pictures, region)
             columns |= {name: batch.truth.source_identity[:, IDENTITY_NAMES.index(name)] for name in GROUPED_BY}
+            columns |= find_rendered_cases(batch.truth)
             if self.evaluators.reader is not None:
                 true_NA = attributes_in_crop(batch.truth.target_attributes, batch.truth.view)
                 columns |= self.read_attributes(self.evaluators.reader, pictures, true_NA)
+        columns["light_target"] = pictures["target"].mean(dim=(1, 2, 3))
+        columns["detail_target"] = gradient_energy(pictures["target"], elliptic_region(pictures["target"]))
         for name, picture in pictures.items():
             columns |= {f"{what}_{name}": value for what, value in self.embed(picture).items()}
         measured = {name: value.float().cpu().numpy() for name, value in columns.items()}

@@ -135,7 +135,8 @@ def list_groups(summary: Summary) -> PageTable:
         ("key", "group", "pairs", "value", ""),
         rows,
         "fairness: sources, in thirds of true parameters of the synthetic world. skin_difference, seam_step: tone of "
-        "source on tone of target, both measured in the crops (individual typology angle).",
+        "source on tone of target, both measured in the crops (individual typology angle). All others: hard cases "
+        "beside all pairs; 'people alike' is the fifth most alike to the evaluator, dark and soft are fifths, too.",
     )
 
 
