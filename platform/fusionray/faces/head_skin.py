@@ -28,18 +28,20 @@ RARE = 1e-4
 ROWS = 256
 
 
-def carry_skin(image: Image, shift: SkinShift | None, skin_PP: FloatMap, to_head: Matrix) -> None:
+def carry_skin(
+    image: Image, shift: SkinShift | None, skin_PP: FloatMap, to_head: Matrix, strength: float = 1.0
+) -> None:
     """Give the skin of a head the colours of its fused face, in place, before that is pasted.
 
     `shift`: from the target's skin to that of the fused face; None, or a small one: nothing is done. `skin_PP`: the
     share of skin in a crop of the head, which `to_head` maps the picture to. Shading, freckles and beard stay: all skin
-    changes alike.
+    changes alike, by the share `strength`.
     """
-    if shift is None or shift.distance < LEAST_CHANGE:
+    if shift is None or shift.distance < LEAST_CHANGE or not strength:
         return
     side = FINENESS * len(skin_PP)
     to_fine = compose(enlarge_map(FINENESS), to_head)
-    weight = find_skin(warp_crop(image, to_fine, side), skin_PP)
+    weight = find_skin(warp_crop(image, to_fine, side), skin_PP) * np.float32(strength)
     left, top, right, bottom = region_under(to_fine, side, side, image)
     for start in range(top, bottom, ROWS):
         stop = min(bottom, start + ROWS)

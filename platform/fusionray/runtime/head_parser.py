@@ -68,8 +68,8 @@ class HeadParser:
         for fused, target, mask, matrix in faces:
             shift = find_shift(to_lab(fused), to_lab(target), mask, to_target=False)
             to_head = self.to_head(template, len(mask), matrix)
-            skin = self.find_skin(warp_crop(image, to_head, self.size)) * np.float32(strength)
-            carry_skin(image, shift, skin, to_head)
+            skin = self.find_skin(warp_crop(image, to_head, self.size))
+            carry_skin(image, shift, skin, to_head, strength)
 
 
 def open_parser(bundle: Bundle, settings: RuntimeConfig | None = None) -> HeadParser | None:
