@@ -70,6 +70,14 @@ def test_strength_is_that_of_the_skin_too(bundle: Bundle) -> None:
     assert less[changed].mean() / whole[changed].mean() == pytest.approx(0.4, abs=0.08)
 
 
+def test_a_weak_fusion_has_the_skin_that_is_asked_for_too(bundle: Bundle) -> None:
+    source, target = (fuse(bundle, skin, strength=0.4).astype(int) for skin in ("source", "target"))
+    middle = np.s_[SIDE // 2 - 30 : SIDE // 2 + 30, SIDE // 2 - 30 : SIDE // 2 + 30]
+    own = draw_person(TARGET, SIDE).astype(int)[middle].mean(axis=(0, 1))
+    distances = [np.abs(made[middle].mean(axis=(0, 1)) - own).mean() for made in (source, target)]
+    assert distances[1] < 0.7 * distances[0]
+
+
 def test_a_bundle_keeps_what_it_says_of_its_parser(bundle: Bundle) -> None:
     again = read_bundle(bundle.folder)
     assert again.description.parser is not None

@@ -137,7 +137,7 @@ class ParserDescription(Section):
     """The face parser of a bundle, in the file parser.onnx: which part of a head each pixel shows.
 
     Its `input` is a picture [N,3,S,S] in [-1,1], aligned to `template`, and its output `parts` [N,P,S,S] the share of
-    each of `parts` in each pixel. `size`: S of its training; other multiples of 32 work, too.
+    each of `parts` in each pixel. `size`: S.
     """
 
     template: str

@@ -21,8 +21,9 @@ RADIUS_SHARE, LEAST_STEP = 0.016, 0.03
 LIKELY, COLOUR_TRUST = (0.005, 0.995), 3.0
 # A share below this counts as none, so that what is no skin keeps its bytes; one above 1 - UNLIKELY as all.
 UNLIKELY = 0.05
-# Bins of colours in CIELAB, which reach from L, a, b; colours rarer than a share of RARE say nothing.
-COLOUR_BINS, COLOUR_STEP, LOWEST_COLOUR = 16, 8.0, np.array([-14.0, -64.0, -64.0], np.float32)
+# Bins of colours in CIELAB, which reach from L, a, b; first and last stay empty, so that neighbours can be added in
+# a circle. Colours rarer than a share of RARE say nothing.
+COLOUR_BINS, COLOUR_STEP, LOWEST_COLOUR = 18, 8.0, np.array([-22.0, -72.0, -72.0], np.float32)
 RARE = 1e-4
 # Rows that change colour at once: three planes of float32 of a picture of 12 megapixels would be 144 MB.
 ROWS = 256
@@ -65,7 +66,7 @@ def find_skin(head_SS3: Image, skin_PP: FloatMap) -> FloatMap:
 
 def compare_colours(lab_SS3: NDArray[np.float32], share_SS: FloatMap) -> FloatMap:
     """Return the logarithm of how much more frequent each pixel's colour is in skin than elsewhere, [S,S], bounded."""
-    index = np.clip((lab_SS3 - LOWEST_COLOUR) / COLOUR_STEP, 0, COLOUR_BINS - 1).astype(np.int64)
+    index = np.clip((lab_SS3 - LOWEST_COLOUR) / COLOUR_STEP, 1, COLOUR_BINS - 2).astype(np.int64)
     flat = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), (COLOUR_BINS,) * 3).ravel()
     frequencies = []
     for share in (share_SS, 1 - share_SS):

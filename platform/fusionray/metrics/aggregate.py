@@ -118,15 +118,17 @@ def summarise(scores: MetricColumns, source_N: Names, *, rounds: int = 0, seed: 
     The bootstrap resamples source people, not pairs, because pairs of one source person are not independent.
     """
     summary = Summary()
-    for key, (statistic, names) in list_statistics(scores).items():
+    statistics = list_statistics(scores)
+    for key, (statistic, names) in statistics.items():
         chosen = [scores[name] for name in names]
         bounds = {key: bootstrap(statistic, chosen, seed, rounds=rounds, cluster_N=source_N)} if rounds else None
         summary.add({key: statistic(*chosen)}, bounds)
     for key, (name, parameter, groups) in GAPS.items():
         if name in scores and parameter in scores:
             summary.groups[key] = compare_groups(scores[name], scores[parameter], groups)
-    for key, (statistic, names) in list_statistics(scores).items():
-        if key in BY_CASES and any(name.startswith(CASE_PREFIX) for name in scores):
+    for key in BY_CASES if any(name.startswith(CASE_PREFIX) for name in scores) else ():
+        if key in statistics:
+            statistic, names = statistics[key]
             summary.groups[key] = compare_cases(scores, statistic, names, lower_is_better=key == "landmark_distance")
     if "tone_source" in scores:
         for key, names in BY_TONES.items():

@@ -131,9 +131,9 @@ class PartRandomisation(nn.Module):
 
     def recolour_parts(self, picture: Tensor, parts: Tensor) -> Tensor:
         """Add a colour and a texture to each part; all skin gets nearly the same."""
-        config, (count, number) = self.config, parts.shape[:2]
-        colour_NPC = torch.randn(count, number, 3, device=picture.device) * config.colour
-        strength_NPT = torch.rand(count, number, len(TEXTURE_SHARES), device=picture.device) * config.texture
+        config, count, num_parts = self.config, *parts.shape[:2]
+        colour_NPC = torch.randn(count, num_parts, 3, device=picture.device) * config.colour
+        strength_NPT = torch.rand(count, num_parts, len(TEXTURE_SHARES), device=picture.device) * config.texture
         face, *others = self.skin
         strength_NPT[:, face] *= SKIN_TEXTURE
         for part in others:

@@ -74,10 +74,5 @@ ITEMS = (
         for provider in ("cpu", "cuda", "tensorrt")
         for precision in ("fp32", "fp16", "int8")
     ),
-    Item(
-        "paired-128",
-        f"{RUNTIME}:train_to_the_end",
-        7200,
-        {"config": "jobs/presets/paired-128.yaml", "settings": []},
-    ),
+    Item("paired-128", f"{RUNTIME}:train_to_the_end", 7200, {"config": "jobs/presets/paired-128.yaml"}),
 )

@@ -100,14 +100,14 @@ def time_batch(place: Workplace, fuser: CropFuser, sources: Any, crops: Any) -> 
         return done / (time.perf_counter() - started)
 
 
-def train_to_the_end(place: Workplace, config: str, settings: list[str]) -> dict[str, Any]:
+def train_to_the_end(place: Workplace, config: str) -> dict[str, Any]:
     """Train for the time that is left, with checkpoints, and evaluate the result."""
     if not Path(config).exists():
         raise LookupError(f"{config}: there is no such file; call this from a checkout")
     work = place.folder / "trained"
     # A fifth is for the evaluation.
     seconds = 0.8 * place.seconds
-    run_command("train", "--config", config, "--output", str(work), f"budget.max_seconds={seconds:.0f}", *settings)
+    run_command("train", "--config", config, "--output", str(work), f"budget.max_seconds={seconds:.0f}")
     (run,) = (folder for folder in work.iterdir() if list(folder.glob("checkpoint-*")))
     run_command("evaluate", str(run), "--output", str(work / "evaluation"), "pairs=200")
     return {"figures": (work / "evaluation" / "figures.json").read_text()}

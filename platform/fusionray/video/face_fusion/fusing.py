@@ -25,11 +25,10 @@ from fusionray.faces.align import (
     warp_crop,
 )
 from fusionray.faces.face import FloatMap, Image, Matrix, Points
-from fusionray.faces.grain import add_grain
-from fusionray.faces.paste import paste_crop
 from fusionray.runtime.config import PixelBoost
 from fusionray.runtime.crop_fuser import FusedCrops
-from fusionray.runtime.fuser import Fuser, edge_mask, finish_crop
+from fusionray.runtime.face_preprocessor import FaceCrops
+from fusionray.runtime.fuser import Fuser, paste_fused
 from fusionray.runtime.pixel_boost import choose_factor, join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
 from fusionray.video.face_fusion.finding import SEARCH_SIDE
@@ -133,18 +132,18 @@ class GroupFuser:
 
     def paste(self, region: FaceRegion, own: Image, fused: FusedCrops) -> None:
         """Paste a fused face over `own`, the crop of its frame."""
-        pasted = region.pixels.copy()
-        mask = np.asarray(fused.masks[0] * edge_mask(len(own)), np.float32)
-        finished = finish_crop(fused.crops[0], own, mask, self.fuser.skin)
-        template, parser = self.fuser.preprocessor.template, self.fuser.parser
-        if parser is not None and self.fuser.skin == "source":
-            parser.carry_skin(pasted, template, [(finished, own, mask, region.matrix)])
-        paste_crop(pasted, finished, mask, region.matrix)
-        restorer = self.fuser.restorer
-        if restorer is not None:
-            restorer.restore(pasted, template, [region.matrix], [mask])
-        add_grain(pasted, region.pixels, mask, region.matrix)
-        blend_region(region.frame, region.box, pasted, find_changes(region.pixels, pasted))
+        height, width = region.pixels.shape[:2]
+        target = FaceCrops(own[None], (region.matrix,), ((0, 0, width, height),), region.factor)
+        made = paste_fused(
+            region.pixels.copy(),
+            target,
+            fused,
+            skin=self.fuser.skin,
+            restorer=self.fuser.restorer,
+            parser=self.fuser.parser,
+            template=self.fuser.preprocessor.template,
+        )
+        blend_region(region.frame, region.box, made.image, find_changes(region.pixels, made.image))
 
     def cut(self, frame: VideoFrame, face: PlannedFace) -> FaceRegion | None:
         """Read the pixels under the crop of a face; None if it lies outside of the frame."""
