@@ -197,7 +197,7 @@ def recipe_modules() -> list[Path]:
     rooms = {place[0] for place in places if len(place) > 1}
     stems = tuple(place[0].removesuffix("_family") for place in places if len(place) == 1)
     assert len(stems) > 2
-    assert rooms == {"style_transfer"}
+    assert rooms == {"face_parsing", "style_transfer"}
     return [
         path
         for path in modules_under(PACKAGE / "recipes")

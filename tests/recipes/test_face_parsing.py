@@ -9,7 +9,8 @@ from torch import Tensor
 from fusionray.data import synthetic
 from fusionray.nets.face_parser import FaceParser, FaceParserConfig, PartShares
 from fusionray.nets.pixels import to_float, to_uint8
-from fusionray.recipes.face_parsing import (
+from fusionray.recipes.face_parsing.part_randomisation import PartRandomisation, RandomisationConfig
+from fusionray.recipes.face_parsing.recipe import (
     CLOTHES,
     FACE,
     NECK,
@@ -20,7 +21,6 @@ from fusionray.recipes.face_parsing import (
     RenderedHeads,
     render_truth,
 )
-from fusionray.recipes.part_randomisation import PartRandomisation, RandomisationConfig
 from fusionray.recipes.recipe import PhaseInput
 
 SIZE = 48

@@ -12,7 +12,7 @@ from fusionray.bundle.bundle import Bundle, write_bundle
 from fusionray.bundle.description import ParserDescription
 from fusionray.data import synthetic
 from fusionray.nets.face_parser import FaceParserConfig
-from fusionray.recipes.face_parsing import FaceParsingConfig, FaceParsingRecipe
+from fusionray.recipes.face_parsing.recipe import FaceParsingConfig, FaceParsingRecipe
 from fusionray.training.config import DataConfig, RunConfig, TrainConfig
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny
 from tests.support.tiny_world import save

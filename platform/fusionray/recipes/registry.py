@@ -27,7 +27,7 @@ BUILT_IN = (
     "fusionray.recipes.identity_family",
     "fusionray.recipes.attributes_family",
     "fusionray.recipes.face_fusion_family",
-    "fusionray.recipes.face_parsing_family",
+    "fusionray.recipes.face_parsing.family",
     "fusionray.recipes.style_transfer.encoder_family",
     "fusionray.recipes.style_transfer.family",
     "fusionray.recipes.style_transfer.adain_family",

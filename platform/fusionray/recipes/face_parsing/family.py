@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fusionray.checkpoint.models import FACE_PARSER, PARTS
 from fusionray.data import synthetic
-from fusionray.recipes.face_parsing import FaceParsingConfig, FaceParsingRecipe, RenderedHeads
+from fusionray.recipes.face_parsing.recipe import FaceParsingConfig, FaceParsingRecipe, RenderedHeads
 from fusionray.recipes.family import DatasetInfo, RecipeFamily, TrainSettings
 from fusionray.recipes.registry import register
 from fusionray.recipes.single_faces import noise_crops
@@ -18,7 +18,7 @@ from fusionray.types import DecodedRows
 
 
 class FaceParsingFamily(RecipeFamily[FaceParsingConfig]):
-    """Face parsers; see `recipes.face_parsing`."""
+    """Face parsers; see `recipes.face_parsing.recipe`."""
 
     name = "face_parsing"
     Config = FaceParsingConfig

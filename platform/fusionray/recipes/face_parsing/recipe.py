@@ -1,7 +1,7 @@
 """Face-parsing recipe: train a parser of heads on synthetic people, whose parts are known at every pixel.
 
 The crops of the shards are the pictures; the renderer draws the parts of the same people in the same views. Both are
-then changed until only the places of the parts are left to learn from (`recipes.part_randomisation`).
+then changed until only the places of the parts are left to learn from (`recipes.face_parsing.part_randomisation`).
 
 Shape suffixes: N batch, P parts, S side.
 """
@@ -20,8 +20,8 @@ from fusionray.data import synthetic
 from fusionray.nets.face_parser import FaceParser, FaceParserConfig
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.affine import build_grid, unit_to_signed
+from fusionray.recipes.face_parsing.part_randomisation import PartRandomisation, RandomisationConfig
 from fusionray.recipes.family import RecipeConfig
-from fusionray.recipes.part_randomisation import PartRandomisation, RandomisationConfig
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
 from fusionray.types import Batch
 
