@@ -208,6 +208,74 @@ def test_a_single_batch_gets_all_threads_and_concurrent_ones_share_them(fuser: S
     batcher.close()
 
 
+def test_an_idle_batcher_fuses_on_the_thread_that_asks(fuser: SteppedFuser) -> None:
+    threads: list[str] = []
+
+    def observe(*_: object) -> None:
+        threads.append(threading.current_thread().name)
+
+    batcher = CropBatcher(fuser, observer=observe, max_waiting=12)
+    fuser.gate.release(2)
+    made = batcher.fuse_if_idle(sources(100, 100), crops(1, 2))
+    assert made is not None
+    assert [int(crop[0, 0, 0]) for crop in made.crops] == [101, 102]
+    assert threads == [threading.current_thread().name]
+    assert batcher.fuse_if_idle(np.zeros((5, 1), np.float32), crops(*range(5))) is None  # More than a batch holds.
+    waiting = batcher.submit(sources(0), crops(3))
+    assert firsts(waiting.result(5)) == [3]
+    batcher.submit(sources(0), crops(4))
+    fuser.entered.acquire()
+    fuser.entered.acquire()
+    fuser.entered.acquire()
+    assert batcher.fuse_if_idle(sources(0), crops(5)) is None  # Another batch is computed.
+    fuser.gate.release(10)
+    batcher.close()
+    assert batcher.fuse_if_idle(sources(0), crops(6)) is None
+    assert fuser.batches == [[1, 2], [3], [4]]
+
+
+def test_a_stream_waits_for_a_batch_that_its_caller_computes(fuser: SteppedFuser, batcher: CropBatcher) -> None:
+    caller = threading.Thread(target=batcher.fuse_if_idle, args=(sources(0), crops(1)))
+    caller.start()
+    fuser.entered.acquire()
+    queued = batcher.submit(sources(0), crops(2))
+    assert not fuser.entered.acquire(timeout=0.2)
+    fuser.gate.release(2)
+    assert firsts(queued.result(5)) == [2]
+    caller.join(5)
+    assert fuser.batches == [[1], [2]]
+
+
+def test_a_batch_that_fails_on_the_thread_that_asks_leaves_the_batcher_idle(
+    fuser: SteppedFuser, batcher: CropBatcher
+) -> None:
+    fuser.fault = ValueError("broken")
+    fuser.gate.release(2)
+    with pytest.raises(ValueError, match="broken"):
+        batcher.fuse_if_idle(sources(0), crops(1))
+    fuser.fault = None
+    assert batcher.fuse_if_idle(sources(0), crops(2)) is not None
+
+
+def test_no_more_batches_run_than_just_now_are_allowed() -> None:
+    fuser = SteppedFuser(1)
+    allowed = 1
+    batcher = CropBatcher(fuser, num_streams=3, most_running=lambda: allowed)
+    calls = [batcher.submit(sources(0), crops(value)) for value in range(9)]
+    fuser.entered.acquire()
+    assert not fuser.entered.acquire(timeout=0.2)
+    allowed = 2
+    fuser.gate.release()
+    for _ in range(2):
+        assert fuser.entered.acquire(timeout=5)
+    assert not fuser.entered.acquire(timeout=0.2)
+    fuser.gate.release(100)
+    # It ends, though streams wait that were not allowed to work.
+    batcher.close()
+    assert [firsts(call.result(0)) for call in calls] == [[value] for value in range(9)]
+    assert not any(stream.is_alive() for stream in batcher.streams)
+
+
 class SingleRunner:
     """Adds `plus` to its picture when the gate is released; records the first pixels of each run."""
 

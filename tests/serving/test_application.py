@@ -308,6 +308,11 @@ def test_a_job_may_have_as_many_targets_as_the_settings_say(service: Service) ->
     assert service.client.delete(started.headers["location"]).status_code == 204
 
 
+def test_a_single_request_changes_no_thread_for_the_generator(service: Service) -> None:
+    for _ in range(3):
+        assert "queue;dur=0.00," in f"{service.fuse(SOURCE, TARGET).headers['server-timing']},"
+
+
 def test_what_was_measured_is_exported_for_prometheus(service: Service) -> None:
     assert service.fuse(SOURCE, TARGET).status_code == 200
     deadline = time.monotonic() + 60

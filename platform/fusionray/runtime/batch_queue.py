@@ -59,15 +59,25 @@ class Part(Generic[Work, Made]):
 class BatchQueue(ABC, Generic[Work, Made]):
     """Compute calls of many threads in batches of up to `max_batch` items, `num_streams` batches at the same time.
 
-    `max_waiting` limits the waiting items, which `unit` names; `enqueue` refuses more. Who derives from it says how a
-    batch is computed, and calls `start` when everything else is ready.
+    `max_waiting` limits the waiting items, which `unit` names; `enqueue` refuses more. `most_running`, if it is given,
+    says before each batch how many may be computed at the same time just now. Who derives from it says how a batch is
+    computed, and calls `start` when everything else is ready.
     """
 
     unit = "items"
 
-    def __init__(self, *, max_batch: int, num_streams: int, max_waiting: int, observer: BatchObserver | None) -> None:
+    def __init__(
+        self,
+        *,
+        max_batch: int,
+        num_streams: int,
+        max_waiting: int,
+        observer: BatchObserver | None,
+        most_running: Callable[[], int] | None = None,
+    ) -> None:
         self.max_batch, self.max_waiting = max_batch, max_waiting
         self.observer = observer
+        self.most_running = most_running or (lambda: num_streams)
         self.num_running = 0
         self.queue: deque[QueuedCall[Work, Made]] = deque()
         self.num_waiting = 0
@@ -111,6 +121,23 @@ class BatchQueue(ABC, Generic[Work, Made]):
             self.changed.notify()
         return call.result
 
+    def run_if_idle(self, work: Work, num_items: int, key: Hashable = ()) -> Made | None:
+        """Compute a call on the calling thread, if no other one is computed or waits and it fits one batch; else None.
+
+        This saves a single caller two changes of thread, which take longer the longer the cores have idled.
+        """
+        with self.changed:
+            if self.closed or self.num_running or self.queue or num_items > self.max_batch:
+                return None
+            self.num_running += 1
+        started = time.perf_counter()
+        try:
+            made = self.run([Part(QueuedCall(work, num_items, key), 0, num_items)])[0]
+        finally:
+            self.leave()
+        self.observe(num_items, time.perf_counter() - started)
+        return made
+
     def close(self) -> None:
         """Compute all queued calls, then stop the threads; `enqueue` is refused from now on."""
         with self.changed:
@@ -140,13 +167,21 @@ class BatchQueue(ABC, Generic[Work, Made]):
                 outcomes = self.compute(batch)
             finally:
                 # Before the callers get their results: their next calls would find this stream still at work.
-                with self.changed:
-                    self.num_running -= 1
+                self.leave()
             seconds = time.perf_counter() - started
             for part, outcome in outcomes:
                 self.store(part, outcome)
-            if self.observer is not None:
-                self.observer(sum(part.stop - part.start for part in batch), seconds, self.num_waiting)
+            self.observe(sum(part.stop - part.start for part in batch), seconds)
+
+    def leave(self) -> None:
+        """Count a batch as computed, and wake a stream for the next one; after `close`, all of them, to end."""
+        with self.changed:
+            self.num_running -= 1
+            self.changed.notify(len(self.streams) if self.closed else 1)
+
+    def observe(self, num_items: int, seconds: float) -> None:
+        if self.observer is not None:
+            self.observer(num_items, seconds, self.num_waiting)
 
     def compute(self, batch: Sequence[Part[Work, Made]]) -> list[tuple[Part[Work, Made], Made | Exception]]:
         """Compute a batch; if it fails, compute its calls one by one, so that only the one at fault fails."""
@@ -162,10 +197,10 @@ class BatchQueue(ABC, Generic[Work, Made]):
         with self.changed:
             while True:
                 self.drop_cancelled()
-                if self.queue:
+                if self.queue and self.num_running < self.most_running():
                     self.num_running += 1
                     return self.take_batch()
-                if self.closed:
+                if self.closed and not self.queue:
                     return []
                 self.changed.wait()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -42,8 +42,15 @@ class CropBatcher(BatchQueue[CropsToFuse, FusedCrops]):
         num_streams: int = 1,
         max_waiting: int = 256,
         observer: BatchObserver | None = None,
+        most_running: Callable[[], int] | None = None,
     ) -> None:
-        super().__init__(max_batch=fuser.max_batch, num_streams=num_streams, max_waiting=max_waiting, observer=observer)
+        super().__init__(
+            max_batch=fuser.max_batch,
+            num_streams=num_streams,
+            max_waiting=max_waiting,
+            observer=observer,
+            most_running=most_running,
+        )
         self.fuser = fuser
         self.concurrent_fuser = concurrent_fuser or fuser
         self.start()
@@ -56,6 +63,10 @@ class CropBatcher(BatchQueue[CropsToFuse, FusedCrops]):
         Raises: Overloaded if too many crops wait, or after `close`.
         """
         return self.enqueue(CropsToFuse(sources, crops), len(crops))
+
+    def fuse_if_idle(self, sources: FloatArray, crops: NDArray[np.uint8]) -> FusedCrops | None:
+        """Fuse crops on the calling thread, if no others are fused or wait and they fit one batch; else None."""
+        return self.run_if_idle(CropsToFuse(sources, crops), len(crops))
 
     def run(self, batch: Sequence[Part[CropsToFuse, FusedCrops]]) -> list[FusedCrops]:
         """Fuse the crops of a batch."""
@@ -101,10 +112,17 @@ class PictureBatcher(BatchQueue[PicturesToRun, Image]):
         num_streams: int = 1,
         max_waiting: int = 256,
         observer: BatchObserver | None = None,
+        most_running: Callable[[], int] | None = None,
     ) -> None:
         if not isinstance(runner, BatchRunner):
             num_streams = 1
-        super().__init__(max_batch=max_batch, num_streams=num_streams, max_waiting=max_waiting, observer=observer)
+        super().__init__(
+            max_batch=max_batch,
+            num_streams=num_streams,
+            max_waiting=max_waiting,
+            observer=observer,
+            most_running=most_running,
+        )
         self.runner = runner
         self.concurrent_runner = concurrent_runner or runner
         self.start()

@@ -20,10 +20,10 @@ def report(provider: str, threads: int) -> EngineReport:
 @pytest.mark.parametrize(
     ("threads", "streams"),
     [
-        (1, ExecutionStreams(1, 1)),
-        (2, ExecutionStreams(2, 1, 1)),
-        (3, ExecutionStreams(3, 1, 1)),
-        (16, ExecutionStreams(4, 1, 4)),
+        (1, ExecutionStreams(1, 1, is_shared=True)),
+        (2, ExecutionStreams(2, 1, 1, is_shared=True)),
+        (3, ExecutionStreams(3, 1, 1, is_shared=True)),
+        (16, ExecutionStreams(4, 1, 4, is_shared=True)),
     ],
 )
 def test_streams_on_a_cpu_share_its_threads(threads: int, streams: ExecutionStreams) -> None:

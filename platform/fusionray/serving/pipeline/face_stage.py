@@ -18,6 +18,7 @@ from fusionray.errors import ImageRejected
 from fusionray.faces.detect import DetectorPool
 from fusionray.faces.face import Face, Image
 from fusionray.faces.headers.image_header import PictureFormat, answer_format
+from fusionray.runtime.batching import CropBatcher
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import (
     FaceCrops,
@@ -146,14 +147,16 @@ class FaceStage:
         """Make one picture, of which the memory is reserved."""
         loop = asyncio.get_running_loop()
         with watch.over("total"):
-            prepared = await loop.run_in_executor(self.threads, self.analyse, task, loaded, watch)
+            batcher = await self.fuser.find_here(task.version)
+            prepared, data = await loop.run_in_executor(self.threads, self.begin, task, loaded, batcher, watch)
             if isinstance(prepared, Problem):
                 return prepared
-            with watch.over("fuse"):
-                fused, waited = await self.fuser.fuse(task.version, prepared.sources, prepared.crops)
-            watch.times["queue"] = waited * 1000.0
-            watch.times["fuse"] -= watch.times["queue"]
-            data = await loop.run_in_executor(self.threads, self.finish, task, prepared, fused, loaded, watch)
+            if data is None:
+                with watch.over("fuse"):
+                    fused, waited = await self.fuser.fuse(task.version, prepared.sources, prepared.crops)
+                watch.times["queue"] = waited * 1000.0
+                watch.times["fuse"] -= watch.times["queue"]
+                data = await loop.run_in_executor(self.threads, self.finish, task, prepared, fused, loaded, watch)
         return FuseReply(
             data=data,
             media_type=f"image/{prepared.picture_format}",
@@ -164,6 +167,26 @@ class FaceStage:
             test_key=self.codec.signer.is_test,
             timing=watch.times,
         )
+
+    def begin(
+        self, task: FuseTask, loaded: LoadedPreprocessor, batcher: CropBatcher | None, watch: Stopwatch
+    ) -> tuple[PreparedTarget | Problem, bytes | None]:
+        """Decode and read the pictures; make the picture as well, on the calling thread, if the generator is idle here.
+
+        Returns what was prepared, and the encoded picture, or None if the generator is busy, or somewhere else.
+
+        Raises: as `analyse`; SigningFailed.
+        """
+        prepared = self.analyse(task, loaded, watch)
+        if isinstance(prepared, Problem) or batcher is None:
+            return prepared, None
+        with watch.over("fuse"):
+            fused = batcher.fuse_if_idle(prepared.sources, prepared.crops)
+        if fused is None:
+            del watch.times["fuse"]
+            return prepared, None
+        watch.times["queue"] = 0.0
+        return prepared, self.finish(task, prepared, fused, loaded, watch)
 
     def analyse(self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch) -> PreparedTarget | Problem:
         """Decode and read the pictures, on the calling thread.

@@ -102,10 +102,7 @@ class FusionService:
         deadline = time.time() + requests.config.limits.request_timeout_seconds
         who, options = request.caller.name, request.options
         task = FuseTask(request.sources, request.target, version, options, deadline, who, request.reference)
-        reply = await requests.close(request, await requests.wait_for(self.pictures.fuse(task)), version.name)
-        if isinstance(reply, FuseReply):
-            requests.metrics.faces.inc(len(reply.boxes), {"model": version.name})
-        return reply
+        return await requests.close(request, await requests.wait_for(self.pictures.fuse(task)), version.name)
 
     async def find_faces(self, caller: Caller, picture: bytes, reference: bytes | None = None) -> FacesReply | Problem:
         """Find the faces of a picture, and compare them with the largest of another one."""

@@ -7,7 +7,7 @@ runner allows it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -26,6 +26,7 @@ from fusionray.runtime.providers import CPU
 from fusionray.runtime.tasks import BatchRunner, open_runner
 from fusionray.serving.config import GeneratorStageConfig, ServeConfig
 from fusionray.serving.metrics import BatchMetrics
+from fusionray.serving.pipeline.core_share import share_cores
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
 from fusionray.serving.schema import ModelCard, ModelVersion, PictureModelCard
 
@@ -42,6 +43,10 @@ class GeneratorService(Protocol):
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, warm it up, and describe what it runs on."""
+        ...
+
+    async def find_here(self, version: ModelVersion) -> CropBatcher | None:
+        """Return the batcher of a version that runs in this replica, loaded and warm; None if it runs in another."""
         ...
 
     async def fuse(
@@ -66,11 +71,15 @@ class GeneratorService(Protocol):
 
 @dataclass(frozen=True)
 class ExecutionStreams:
-    """Batches computed in parallel: their number, their size in faces, and `threads` of each (None: the model's)."""
+    """Batches computed in parallel: their number, their size in faces, and `threads` of each (None: the model's).
+
+    `is_shared`: there are fewer while other replicas of the node use its cores.
+    """
 
     count: int
     max_batch: int
     threads: int | None = None
+    is_shared: bool = False
 
 
 def plan_streams(settings: GeneratorStageConfig, report: EngineReport) -> ExecutionStreams:
@@ -82,7 +91,8 @@ def plan_streams(settings: GeneratorStageConfig, report: EngineReport) -> Execut
         return ExecutionStreams(settings.num_streams or 1, settings.max_batch or MAX_BATCH)
     count = settings.num_streams or min(MAX_STREAMS, report.threads)
     threads = max(1, report.threads // count)
-    return ExecutionStreams(count, settings.max_batch or 1, threads if threads < report.threads else None)
+    narrow = threads if threads < report.threads else None
+    return ExecutionStreams(count, settings.max_batch or 1, narrow, is_shared=settings.num_streams is None)
 
 
 def describe_model(version: ModelVersion, bundle: BundleDescription, report: EngineReport) -> dict[str, Any]:
@@ -117,7 +127,9 @@ class LoadedGenerator(LoadedModel):
 
     batcher: CropBatcher
 
-    def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
+    def __init__(
+        self, version: ModelVersion, config: ServeConfig, most_running: Callable[[], int] | None = None
+    ) -> None:
         bundle = open_bundle(version, config.tracking_uri)
         fuser = CropFuser(bundle, config.runtime, precision=version.precision)
         streams = plan_streams(config.fuser, fuser.report)
@@ -135,6 +147,7 @@ class LoadedGenerator(LoadedModel):
             num_streams=streams.count,
             max_waiting=config.fuser.max_waiting_faces,
             observer=BatchMetrics(version.name, CropBatcher.unit),
+            most_running=most_running if streams.is_shared else None,
         )
         self.card = ModelCard(
             template=bundle.description.template, **describe_model(version, bundle.description, fuser.report)
@@ -146,7 +159,9 @@ class LoadedRunner(LoadedModel):
 
     batcher: PictureBatcher
 
-    def __init__(self, version: ModelVersion, config: ServeConfig) -> None:
+    def __init__(
+        self, version: ModelVersion, config: ServeConfig, most_running: Callable[[], int] | None = None
+    ) -> None:
         bundle = open_bundle(version, config.tracking_uri)
         runner = open_runner(bundle, config.runtime, precision=version.precision)
         runner.warm_up()
@@ -163,6 +178,7 @@ class LoadedRunner(LoadedModel):
             num_streams=streams.count,
             max_waiting=config.fuser.max_waiting_faces,
             observer=BatchMetrics(version.name, PictureBatcher.unit),
+            most_running=most_running if streams.is_shared else None,
         )
         self.card = PictureModelCard(
             task=bundle.description.task,
@@ -176,6 +192,7 @@ class GeneratorStage:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
+        self.cores = share_cores()
         # Those that are loaded, and those that finish their work after they were unloaded.
         self.batchers: WeakSet[BatchQueue[Any, Any]] = WeakSet()
         self.models = ModelCache(self.load, config.models_per_replica)
@@ -183,13 +200,13 @@ class GeneratorStage:
 
     def load(self, version: ModelVersion) -> LoadedGenerator:
         """Load a generator, on the calling thread."""
-        loaded = LoadedGenerator(version, self.config)
+        loaded = LoadedGenerator(version, self.config, self.cores and self.cores.count_cores)
         self.batchers.add(loaded.batcher)
         return loaded
 
     def load_runner(self, version: ModelVersion) -> LoadedRunner:
         """Load the models of another task, on the calling thread."""
-        loaded = LoadedRunner(version, self.config)
+        loaded = LoadedRunner(version, self.config, self.cores and self.cores.count_cores)
         self.batchers.add(loaded.batcher)
         return loaded
 
@@ -204,6 +221,10 @@ class GeneratorStage:
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, warm it up, and describe what it runs on."""
         return (await self.models.get(version)).card
+
+    async def find_here(self, version: ModelVersion) -> CropBatcher:
+        """Return the batcher of a version, loaded and warm."""
+        return (await self.models.get(version)).batcher
 
     async def fuse(
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]
@@ -238,6 +259,9 @@ class GeneratorStage:
 
 class RemoteFuser(DeploymentClient):
     """The generator stage in a deployment of its own."""
+
+    async def find_here(self, version: ModelVersion) -> None:
+        """Nothing runs in this replica."""
 
     async def fuse(
         self, version: ModelVersion, sources: FloatArray, crops: NDArray[np.uint8]

@@ -23,6 +23,7 @@ from fusionray.serving.metrics import RequestMetrics
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
 from fusionray.serving.schema import (
     AddedKey,
+    FuseReply,
     IdentityReply,
     ModelVersion,
     PictureOptions,
@@ -146,7 +147,9 @@ class RequestService:
     async def wait_for(self, work: Awaitable[Reply | Problem]) -> Reply | Problem:
         """Wait for work until the timeout of requests; turn overload, lost replicas and refusals into problems."""
         try:
-            return await asyncio.wait_for(work, self.config.limits.request_timeout_seconds)
+            # Unlike `asyncio.wait_for`, it makes no task of the work.
+            async with asyncio.timeout(self.config.limits.request_timeout_seconds):
+                return await work
         except REFUSALS as error:
             return explain(error)
         except Exception:
@@ -155,18 +158,25 @@ class RequestService:
             return INTERNAL_ERROR
 
     async def close(self, request: AuditedRequest, reply: Reply | Problem, model: str) -> Reply | Problem:
-        """Count and log a finished request."""
+        """Log a finished request, and count it."""
         if self.audit is not None:
             try:
                 await asyncio.get_running_loop().run_in_executor(None, self.log_request, request, reply, model)
             except AuditFailed as error:
                 logger.error("audit: %s", error)
                 reply = unavailable("audit_failed", "the request could not be written down, and none is done without")
+        # Once the answer has left: nobody waits for its metrics.
+        asyncio.get_running_loop().call_soon(self.count, reply, model)
+        return reply
+
+    def count(self, reply: object, model: str) -> None:
+        """Count a finished request in the metrics."""
         status, reason = describe_end(reply)
         self.metrics.count_end(status, reason, model)
         if isinstance(reply, PictureReply):
             self.metrics.count_stages(reply.timing, model)
-        return reply
+        if isinstance(reply, FuseReply):
+            self.metrics.faces.inc(len(reply.boxes), {"model": model})
 
     def log_request(self, request: AuditedRequest, reply: Reply | Problem, model: str) -> None:
         """Write a request into the audit log.

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fusionray.serving.pipeline import core_share
+from fusionray.serving.pipeline.core_share import CoreShare, share_cores
+from tests.support.waiting import wait_for
+
+CHILD = """
+import sys
+from fusionray.serving.pipeline.core_share import CoreShare
+share = CoreShare(sys.argv[1])
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def share(monkeypatch: pytest.MonkeyPatch) -> Iterator[CoreShare]:
+    monkeypatch.setattr(core_share, "COUNT_SECONDS", 0.0)
+    share = CoreShare(f"test-{uuid.uuid4()}", num_cpus=5)
+    yield share
+    share.socket.close()
+
+
+def start_child(name: str) -> subprocess.Popen[bytes]:
+    child = subprocess.Popen([sys.executable, "-c", CHILD, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"holds\n"
+    return child
+
+
+def test_processes_of_one_name_divide_the_cores_and_a_killed_one_gives_its_share_back(share: CoreShare) -> None:
+    name = share.prefix.removeprefix("fusionray/").removesuffix("/")
+    assert share.count_cores() == 5
+    with start_child(name) as first, start_child(name) as second, start_child(f"{name}-other") as other:
+        assert share.count_cores() == 5 // 3
+        first.kill()
+        first.wait()
+        wait_for(lambda: share.count_cores() == 5 // 2, seconds=5)
+        for child in (second, other):
+            assert child.stdin is not None
+            child.stdin.close()
+            child.wait()
+    assert share.count_cores() == 5
+
+
+def test_every_process_has_a_core(share: CoreShare) -> None:
+    share.num_cpus = 1
+    with start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
+        assert share.count_cores() == 1
+        child.kill()
+
+
+def test_processes_are_counted_once_a_second(share: CoreShare, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert share.count_cores() == 5
+    monkeypatch.setattr(core_share, "COUNT_SECONDS", 60.0)
+    with start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
+        assert share.count_cores() == 5
+        child.kill()
+
+
+def test_without_a_table_of_sockets_a_process_has_all_cores(
+    share: CoreShare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(core_share, "SOCKET_TABLE", tmp_path / "missing")
+    assert share.count_cores() == 5
+
+
+def test_outside_of_a_replica_nothing_is_shared() -> None:
+    assert share_cores() is None
