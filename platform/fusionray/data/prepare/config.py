@@ -33,6 +33,11 @@ class PrepareConfig(Section):
     template: str = Field("arcface_128", description="Alignment template: where the five face landmarks lie in a crop.")
     size: int = Field(128, ge=32, le=2048, description="Side of a crop.")
     detector: str = Field("default", description="Face detector: 'default', or the path of a YuNet or SCRFD ONNX file.")
+    parser: str | None = Field(
+        None,
+        description="Bundle with a face parser (folder or URI): the region of a photograph is then all visible skin, "
+        "without the hair, glasses and clothes in front of it; null: the inside of the face's outline.",
+    )
     landmarks: Literal["detected", "exact"] = Field(
         "detected",
         description="Synthetic input only: align by detected landmarks, or by the exact landmarks that the renderer "

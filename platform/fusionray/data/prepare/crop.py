@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.picture_input import DecodedPicture, GroundTruth
 from fusionray.data.prepare.quality import box_around_landmarks, check_face, check_sharpness
+from fusionray.data.prepare.skin_region import SkinRegion
 from fusionray.data.shards import build_face_row, build_picture_row
 from fusionray.errors import ImageRejected, NoFaceFound
 from fusionray.faces.align import Template, estimate_alignment, invert_affine, transform_points, warp, warp_crop
@@ -63,6 +64,7 @@ class FaceCropper:
     config: PrepareConfig
     template: Template
     detector: Detector
+    skin: SkinRegion | None = None
 
     def build(self, picture: DecodedPicture) -> tuple[dict[str, Any], int]:
         """Build the row of a picture; return it with the number of detected faces.
@@ -83,7 +85,10 @@ class FaceCropper:
         crop = warp_crop(picture.image, matrix, config.size)
         check_sharpness(crop, min_sharpness=config.min_sharpness)
         truth = picture.truth
-        region = find_region(face, truth, matrix, config.size)
+        if truth is None and self.skin is not None:
+            region = self.skin.find(picture.image, self.template, matrix, config.size)
+        else:
+            region = find_region(face, truth, matrix, config.size)
         row = build_face_row(
             encode_image(crop, config.image_format, config.quality),
             picture.entry.identity,
@@ -107,7 +112,7 @@ def find_region(face: Face, truth: GroundTruth | None, matrix_23: Matrix, size: 
     """Compute the region of a crop, uint8 [S,S], 255 where it shows the face; None without an outline.
 
     For synthetic pictures it is the region of the renderer, without what covers the face. For photographs it is the
-    inside of the outline that the detector found.
+    inside of the outline that the detector found, whatever covers it.
     """
     if truth is not None:
         region = warp(truth.region, matrix_23, size, size, border=cv2.BORDER_REPLICATE)

@@ -11,6 +11,8 @@ from typing import Any
 from pyarrow import fs
 from pydantic import ValidationError
 
+from fusionray.bundle.bundle import read_bundle
+from fusionray.bundle.description import PARSER_NAME
 from fusionray.data.person_labels import LABELS_NAME
 from fusionray.data.prepare.config import PrepareConfig
 from fusionray.data.prepare.plan import PlannedShard
@@ -31,6 +33,11 @@ def compute_fingerprint(config: PrepareConfig, signature: str) -> tuple[dict[str
     if config.task == "faces":
         # The fingerprint of faces is older than `task`: existing shards must keep theirs.
         del settings["task"]
+    if config.parser is None:
+        # So is it than `parser`.
+        del settings["parser"]
+    elif config.task == "faces":
+        settings["parser"] = read_bundle(config.parser).description.files[PARSER_NAME]
     if config.detector != "default":
         settings["detector"] = storage.sha256_hex(Path(config.detector).read_bytes())
     return settings, storage.sha256_hex(json.dumps(settings, sort_keys=True).encode())
@@ -137,13 +144,13 @@ class OutputFolder:
 
 def _describe_changes(stored: dict[str, Any], now: dict[str, Any]) -> str:
     before = stored.get("settings", {})
-    changed = [key for key in now if before.get(key) != now[key]]
+    changed = [key for key in {**now, **before} if before.get(key) != now.get(key)]
     if not before:
         return "unknown input or settings"
     words = [
         "other input (its names, sizes or times changed)"
         if key == "input"
-        else f"{key}={before.get(key)}, not {now[key]}"
+        else f"{key}={before.get(key)}, not {now.get(key)}"
         for key in changed
     ]
     return "; ".join(words) or "an older version of these settings"

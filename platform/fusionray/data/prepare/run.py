@@ -18,8 +18,10 @@ from fusionray.data.prepare.open_input import open_input
 from fusionray.data.prepare.output import OutputFolder, compute_fingerprint
 from fusionray.data.prepare.picture_input import DroppedPicture
 from fusionray.data.prepare.plan import PlannedShard, plan_shards
+from fusionray.data.prepare.skin_region import SkinRegion
 from fusionray.data.prepare.worker import PrepareContext, ShardReport, ShardWorker
 from fusionray.data.shards import SPLITS, Manifest, SplitInfo, write_manifest
+from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import InputMissing
 from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
@@ -42,9 +44,15 @@ def prepare(config: PrepareConfig) -> Manifest:
         ConfigInvalid: the synthetic:// address is malformed, or the output is inside the input.
         ShardMismatch: the output holds shards of other input or settings, and `overwrite` is false.
         DetectorUnavailable: the detector cannot be loaded.
+        BundleInvalid: the bundle of `parser` is damaged, or has none.
     """
     picture_input = open_input(config)
     detector = build_detector(config.detector) if config.task == "faces" else None
+    if config.parser is not None and config.task == "faces":
+        if not config.parser.startswith(REGISTRY_PREFIX):
+            config = config.model_copy(update={"parser": resolve_location(config.parser)})
+        # Each worker opens it again: a bundle without a parser is refused before they start.
+        SkinRegion(config.parser)
     settings, fingerprint = compute_fingerprint(config, picture_input.signature())
     output = OutputFolder(config.output)
     output.record_settings(settings, fingerprint, overwrite=config.overwrite)

@@ -16,6 +16,7 @@ from fusionray.data.prepare.crop import FaceCropper, PictureCropper, RowBuilder
 from fusionray.data.prepare.picture_entries import PictureEntries
 from fusionray.data.prepare.picture_input import DroppedPicture, PictureInput, as_dropped
 from fusionray.data.prepare.plan import PlannedShard
+from fusionray.data.prepare.skin_region import SkinRegion
 from fusionray.data.shards import GROUP_COLUMNS, ShardInfo, write_shard
 from fusionray.errors import FusionRayError, ImageRejected
 from fusionray.faces.align import load_template
@@ -54,7 +55,9 @@ def build_cropper(context: PrepareContext) -> RowBuilder:
     """Build the cropper of the task."""
     if context.detector is None:
         return PictureCropper(context.config)
-    return FaceCropper(context.config, load_template(context.config.template), context.detector)
+    config = context.config
+    skin = None if config.parser is None else SkinRegion(config.parser)
+    return FaceCropper(config, load_template(config.template), context.detector, skin)
 
 
 class ShardWorker:

@@ -1,0 +1,35 @@
+"""The region of a photograph's crop: all visible skin, as the face parser of a bundle sees it."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from fusionray.bundle.bundle import read_bundle
+from fusionray.faces.align import Template, template_to_template, warp_crop
+from fusionray.faces.face import Image, Matrix, Plane
+from fusionray.faces.head_skin import find_skin
+from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.head_parser import HeadParser
+from fusionray.runtime.providers import CPU
+
+
+class SkinRegion:
+    """Finds the skin of heads with the parser of a bundle, on one thread.
+
+    Raises: BundleInvalid if it has none.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.parser = HeadParser(read_bundle(location), RuntimeConfig(providers=(CPU,), threads=1))
+
+    def find(self, image: Image, template: Template, matrix_23: Matrix, size: int) -> Plane:
+        """Return the share of skin in a crop, uint8 [S,S], 255 where it shows nothing else.
+
+        `matrix_23` maps the picture uint8 RGB [H,W,3] to the crop of `size` px in `template`.
+        """
+        head = warp_crop(image, self.parser.to_head(template, size, matrix_23), self.parser.size)
+        skin = find_skin(head, self.parser.find_skin(head))
+        from_crop = template_to_template(template, size, self.parser.template, self.parser.size)
+        in_crop = cv2.warpAffine(skin, from_crop, (size, size), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP)
+        return np.asarray(np.rint(np.clip(in_crop, 0, 1) * 255), np.uint8)
