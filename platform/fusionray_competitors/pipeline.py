@@ -15,7 +15,7 @@ from fusionray.faces.headers.image_header import has_half_chroma
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import FaceCrops
-from fusionray.runtime.fuser import Fuser, paste_fused
+from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance
@@ -70,7 +70,7 @@ class Pipeline:
 
     def finish(self, prepared: PreparedRequest, fused: FusedCrops) -> bytes:
         """Paste the fused face, encode and sign the picture."""
-        picture = paste_fused(prepared.target, prepared.cut, fused)
+        picture = self.fuser.paste(prepared.target, prepared.cut, fused)
         return encode_output(
             picture.image,
             self.provenance,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fusionray.benchmarks.gpu import busy_seconds
+from fusionray.benchmarks.train.gpu import busy_seconds
 
 
 def build_event(start: float, end: float, device: str = "CUDA", *, marked: bool = False) -> Any:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fusionray.benchmarks.interleaving import Pace
-from fusionray.benchmarks.loader import (
+from fusionray.benchmarks.train.loader import (
     Decode,
     ShardBatches,
     decode_with_pillow,

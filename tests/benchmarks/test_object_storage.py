@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusionray.benchmarks.object_storage import serve_folder
+from fusionray.benchmarks.train.object_storage import serve_folder
 from fusionray.data.ray_data_reader import RayDataReader
 from fusionray.data.segments import Segment
 from fusionray.data.shard_files import list_files

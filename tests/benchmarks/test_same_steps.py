@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusionray.benchmarks.bare_loop import BareLoop
-from fusionray.benchmarks.engine_parts import WITHOUT_PENALTY
-from fusionray.benchmarks.plain_recipe import PlainRecipe
+from fusionray.benchmarks.train.bare_loop import BareLoop
+from fusionray.benchmarks.train.engine_parts import WITHOUT_PENALTY
+from fusionray.benchmarks.train.plain_recipe import PlainRecipe
 from tests.support.tiny_bench import build_tiny_setup
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fusionray.benchmarks.findings import load_keys
-from fusionray.benchmarks.train import bench_train
+from fusionray.benchmarks.train.run import bench_train
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid
 from fusionray.reporting.figures import Figures
@@ -24,7 +24,7 @@ class Blocker(importlib.abc.MetaPathFinder):
             raise ImportError(f"{name} is blocked")
 
 sys.meta_path.insert(0, Blocker())
-from fusionray.benchmarks.train import main
+from fusionray.benchmarks.train.run import main
 raise SystemExit(main(sys.argv[1:]))
 """
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fusionray import doctor
-from fusionray.doctor import gpus, machine, network, packages, settings, storages
+from fusionray.doctor import machine, network, packages, settings, storages
 from fusionray.doctor.finding import find_worst
+from fusionray.doctor.gpu import gpus
 from fusionray.doctor.host import Host, HostOptions
 from fusionray.doctor.suite import CHECKS, compare_versions, describe_check, examine
 from tests.doctor.broken_host import BrokenHost, build, record_tools, seen

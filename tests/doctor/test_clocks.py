@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.doctor import clocks
-from fusionray.doctor.clocks import judge_clocks, watch_load
-from fusionray.doctor.smi import parse_gpus
+from fusionray.doctor.gpu import clocks
+from fusionray.doctor.gpu.clocks import judge_clocks, watch_load
+from fusionray.doctor.gpu.smi import parse_gpus
 from tests.doctor.broken_host import build, record_tools
 
 # One GPU as an H100 tells it: its temperature limits are margins.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fusionray.doctor import gpu_topology, gpus, nvlink, pcie
 from fusionray.doctor.finding import Finding
-from fusionray.doctor.smi import parse_gpus, read_firmware
+from fusionray.doctor.gpu import gpu_topology, gpus, nvlink, pcie
+from fusionray.doctor.gpu.smi import parse_gpus, read_firmware
 from tests.doctor.broken_host import BrokenHost, build, record_tools, seen
 
 H100 = "NVIDIA H100 80GB HBM3"

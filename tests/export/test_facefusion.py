@@ -18,7 +18,7 @@ from fusionray.errors import BundleInvalid
 from fusionray.export.facefusion import choose_crop_size, write_facefusion
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.providers import CPU
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.source_encoding import open_source_encoder
 from tests.export.test_import_onnx import MATRIX, PLAIN, import_bundle
 from tests.support.outside_models import build_swapper

@@ -21,9 +21,9 @@ from fusionray.faces.decode import encode_image
 from fusionray.faces.detect import build_detector
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.face_preprocessor import FacePreprocessor
 from fusionray.runtime.fuser import Fuser
-from fusionray.runtime.providers import CPU
 from fusionray.runtime.source_encoding import open_source_encoder
 from tests.support.outside_models import build_encoder, build_swapper, embed, save
 from tests.support.pictures import draw_person

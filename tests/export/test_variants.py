@@ -16,7 +16,7 @@ from fusionray.export.quantize import list_border_layers
 from fusionray.export.variants import Gate, Gates, build_variant
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.providers import CPU
+from fusionray.runtime.engines.providers import CPU
 from tests.support.tiny_fusion import SIZE
 from tests.support.tiny_world import save_fusion, write_world
 

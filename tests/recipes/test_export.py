@@ -18,7 +18,7 @@ from fusionray.evaluation.evaluate import evaluate
 from fusionray.recipes import registry
 from fusionray.recipes.registry import register
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.providers import CPU
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.tasks import open_runner
 from tests.support.blend_family import BlendFamily, save_blend
 from tests.support.tiny_fusion import SIZE, save_encoder

@@ -12,7 +12,7 @@ from fusionray.errors import Overloaded
 from fusionray.faces.face import Image
 from fusionray.runtime.batching import CropBatcher, PictureBatcher
 from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
-from fusionray.runtime.engine import EngineReport
+from fusionray.runtime.engines.engine import EngineReport
 
 
 class SteppedFuser(CropFuser):

@@ -11,9 +11,9 @@ from fusionray.bundle.description import EmbeddingRule, Variant
 from fusionray.cli import main
 from fusionray.errors import BundleInvalid
 from fusionray.hardware.device import has_nvidia_device
-from fusionray.runtime.compile import compile_bundle
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
+from fusionray.runtime.engines.compile import compile_bundle
 from fusionray.runtime.source_encoding import EmbeddingSourceEncoder, open_source_encoder
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny, serialise, write_tiny_bundle
 

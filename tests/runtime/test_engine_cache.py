@@ -16,7 +16,7 @@ import pytest
 
 from fusionray.environment import CACHE_VARIABLE
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine_cache import ENTRY_NAME, EngineCache, make_key, open_cache
+from fusionray.runtime.engines.engine_cache import ENTRY_NAME, EngineCache, make_key, open_cache
 from tests.support.child_python import ROOT
 
 PARTS = {"model": "a", "precision": "fp32"}
@@ -24,7 +24,7 @@ KEY = make_key(PARTS)
 CHILD = """
 import sys, time
 from pathlib import Path
-from fusionray.runtime.engine_cache import EngineCache
+from fusionray.runtime.engines.engine_cache import EngineCache
 folder, seconds = sys.argv[1], float(sys.argv[2])
 def build(place):
     Path(folder, "log").open("a").write("begun\\n")

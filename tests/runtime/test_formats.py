@@ -11,8 +11,8 @@ from fusionray.bundle.bundle import bundle_hash, read_bundle
 from fusionray.errors import BundleInvalid
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.providers import CPU
-from fusionray.runtime.signature import check_generator
+from fusionray.runtime.engines.providers import CPU
+from fusionray.runtime.engines.signature import check_generator
 from fusionray.runtime.source_encoding import open_source_encoder
 from tests.support.tiny_bundle import build_generator, build_identity
 
@@ -77,7 +77,7 @@ def test_a_fixed_batch_that_is_not_described_is_refused(tmp_path: Path) -> None:
     write_format_1(tmp_path / "bundle")
     bundle = read_bundle(tmp_path / "bundle")
     (tmp_path / "frozen.onnx").write_bytes(build_generator(batch=2))
-    from fusionray.runtime.engine import open_engine
+    from fusionray.runtime.engines.engine import open_engine
 
     with pytest.raises(BundleInvalid, match=r"fixed batch 2 and bundle\.json says N"):
         check_generator(bundle, open_engine(tmp_path / "frozen.onnx", ON_CPU))

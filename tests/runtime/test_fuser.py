@@ -15,10 +15,10 @@ from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Face, Image
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import MAX_BATCH, CropFuser
+from fusionray.runtime.engines.providers import CPU, CUDA
 from fusionray.runtime.face_preprocessor import find_largest_face
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import denormalize_crops
-from fusionray.runtime.providers import CPU, CUDA
 from fusionray.runtime.source_encoding import normalize_source
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny, write_tiny_bundle

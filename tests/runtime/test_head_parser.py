@@ -16,11 +16,11 @@ from fusionray.faces.align import estimate_alignment, load_template, region_unde
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Image
 from fusionray.faces.skin import Skin
-from fusionray.runtime.compile import list_models
 from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engines.compile import list_models
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.head_parser import HeadParser, open_parser
-from fusionray.runtime.providers import CPU
 from fusionray.video.files.reader import VideoReader
 from tests.support.head_parsers import PARTS, SIZE, build_parser, write_parser_bundle
 from tests.support.pictures import draw_person

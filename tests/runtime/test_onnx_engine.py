@@ -9,10 +9,10 @@ from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ProviderUnavailable
 from fusionray.hardware.device import has_nvidia_device
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine import InferenceEngine, ModelFile, open_engine
-from fusionray.runtime.engine_cache import ENTRY_NAME
-from fusionray.runtime.onnx_engine import GRAPH_NAME, OnnxEngine
-from fusionray.runtime.providers import CPU, TENSORRT
+from fusionray.runtime.engines.engine import InferenceEngine, ModelFile, open_engine
+from fusionray.runtime.engines.engine_cache import ENTRY_NAME
+from fusionray.runtime.engines.onnx_engine import GRAPH_NAME, OnnxEngine
+from fusionray.runtime.engines.providers import CPU, TENSORRT
 from tests.support.child_python import run_python
 from tests.support.tiny_bundle import build_identity
 
@@ -108,7 +108,7 @@ def test_a_full_disk_does_not_stop_a_replica(model: Path, tmp_path: Path, engine
     code = (
         "import warnings\n"
         "import numpy as np\n"
-        "from fusionray.runtime.engine import open_engine\n"
+        "from fusionray.runtime.engines.engine import open_engine\n"
         "from fusionray.runtime.config import RuntimeConfig\n"
         "from tests.support.full_disk import full_disk\n"
         f"settings = RuntimeConfig(engine={engine!r}, threads=1, cache={str(tmp_path / 'cache')!r})\n"

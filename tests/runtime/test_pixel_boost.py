@@ -14,9 +14,9 @@ from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Image
 from fusionray.runtime.config import PixelBoost, RuntimeConfig
 from fusionray.runtime.crop_fuser import FusedCrops
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixel_boost import choose_factor, join_phases, repeat_sources, split_phases
-from fusionray.runtime.providers import CPU
 from tests.support.pictures import draw_person
 from tests.support.tiny_bundle import TINY_SIZE, build_generator, build_identity, describe_tiny
 

@@ -7,7 +7,7 @@ import pytest
 from fusionray.errors import ProviderUnavailable
 from fusionray.hardware.device import Gpu, count_cpus, describe_cpu, parse_cpu
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.providers import (
+from fusionray.runtime.engines.providers import (
     CPU,
     CUDA,
     TENSORRT,
@@ -17,7 +17,7 @@ from fusionray.runtime.providers import (
     order_providers,
     profile_shapes,
 )
-from fusionray.runtime.session import build_session_options
+from fusionray.runtime.engines.session import build_session_options
 
 ALL = (TENSORRT, CUDA, CPU)
 PASCAL, TURING, ADA = (Gpu("card", capability, 13000) for capability in ((6, 1), (7, 5), (8, 9)))

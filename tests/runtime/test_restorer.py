@@ -14,8 +14,8 @@ from fusionray.faces.decode import decode_image
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Image
 from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.fuser import Fuser
-from fusionray.runtime.providers import CPU
 from fusionray.runtime.restorer import FaceRestorer, RestorerConfig, open_restorer
 from fusionray.safety.verify import verify
 from fusionray.video.files.reader import VideoReader

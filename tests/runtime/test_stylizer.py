@@ -15,7 +15,7 @@ from fusionray.faces.face import Image
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.registry import find_family
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.providers import CPU
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.style_transfer.stylizer import (
     BYTES_PER_PIXEL,
     StyleTransferRunner,

@@ -13,11 +13,11 @@ from fusionray.bundle.description import TensorDescription
 from fusionray.cli import main
 from fusionray.errors import BundleInvalid, NoFaceFound
 from fusionray.runtime import tasks
-from fusionray.runtime.compile import compile_bundle
 from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engines.compile import compile_bundle
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixel_runner import PixelRunner, fit_picture
-from fusionray.runtime.providers import CPU
 from fusionray.runtime.tasks import open_runner, register_task
 from tests.support.blend_bundle import BLEND_SIZE, build_mean, describe_blend, write_blend_bundle
 from tests.support.pictures import draw_empty, draw_person

@@ -16,8 +16,8 @@ from fusionray.errors import BundleInvalid
 from fusionray.faces.face import Image
 from fusionray.nets import style_transfer
 from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.pixels import denormalize_crops
-from fusionray.runtime.providers import CPU
 from fusionray.runtime.style_transfer import stylizer, tiled_stylizer, tiles
 from fusionray.runtime.style_transfer.stylizer import Stylizer
 from fusionray.runtime.style_transfer.tiled_stylizer import TiledStylizer, report_nothing

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fusionray.bundle.bundle import read_bundle
 from fusionray.errors import ServiceFailed
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine import Port, choose_engine, open_engine
+from fusionray.runtime.engines.engine import Port, choose_engine, open_engine
 
 CHILD = "import sys; from fusionray.benchmarks.start import answer; answer(*sys.argv[1:])"
 
@@ -116,11 +116,11 @@ def example(port: Port) -> NDArray[np.float32]:
 def import_library(settings: RuntimeConfig) -> None:
     """Import the library of the settings, which `open_engine` would import lazily."""
     if choose_engine(settings) == "openvino":
-        from fusionray.runtime.openvino_engine import load_openvino
+        from fusionray.runtime.engines.openvino_engine import load_openvino
 
         load_openvino()
     else:
-        import fusionray.runtime.onnx_engine  # noqa: F401
+        import fusionray.runtime.engines.onnx_engine  # noqa: F401
 
 
 def median_of(starts: Sequence[StartTimes]) -> StartTimes:

@@ -171,8 +171,8 @@ def add_compile(verbs: Verbs) -> None:
 def run_compile(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import read_bundle
     from fusionray.config import load_config
-    from fusionray.runtime.compile import compile_bundle
     from fusionray.runtime.config import RuntimeConfig
+    from fusionray.runtime.engines.compile import compile_bundle
 
     wishes = [f"batches=[{options.batches}]"] if options.batches else []
     overrides = [*options.overrides, *wishes, f"cache={resolve_location(options.cache)}"]

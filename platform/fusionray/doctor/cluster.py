@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusionray.doctor.finding import Finding
+from fusionray.doctor.gpu.smi import read_firmware
 from fusionray.doctor.head import ASKED, judge_gcs_storage, judge_master
 from fusionray.doctor.host import Host, HostOptions
 from fusionray.doctor.packages import list_versions
-from fusionray.doctor.smi import read_firmware
 from fusionray.doctor.suite import compare_versions, examine
 
 # Clocks that differ by more make leases, expiry and logs of nodes contradict each other.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 
 from fusionray.doctor.all_reduce import examine_bus
-from fusionray.doctor.clocks import examine_clocks
 from fusionray.doctor.finding import Finding
+from fusionray.doctor.gpu.clocks import examine_clocks
 from fusionray.doctor.host import Host
 
 # What is measured, by the names of the findings.

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from fusionray.doctor.all_reduce import examine_bus
-from fusionray.doctor.clocks import examine_clocks
 from fusionray.doctor.finding import Finding
+from fusionray.doctor.gpu.clocks import examine_clocks
 from fusionray.doctor.host import Host
 from fusionray.doctor.intensive import judge_exchanges, judge_machine, judge_products, measure_machine, plan_rounds
 

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from fusionray.doctor import (
-    container,
-    gpu_topology,
-    gpus,
-    machine,
-    network,
-    nvlink,
-    packages,
-    pcie,
-    settings,
-    storages,
-)
+from fusionray.doctor import container, machine, network, packages, settings, storages
 from fusionray.doctor.finding import Finding
+from fusionray.doctor.gpu import gpu_topology, gpus, nvlink, pcie
 from fusionray.doctor.host import Host
 
 Check = Callable[[Host], Iterable[Finding]]

@@ -32,9 +32,9 @@ from fusionray.export.port_roles import GeneratorPorts, Shape, find_encoder_port
 from fusionray.faces.align import load_template
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
+from fusionray.runtime.engines.providers import CPU
+from fusionray.runtime.engines.session import ORT_ERRORS
 from fusionray.runtime.pixels import normalize_crops
-from fusionray.runtime.providers import CPU
-from fusionray.runtime.session import ORT_ERRORS
 from fusionray.runtime.source_encoding import open_source_encoder
 
 MATRIX_NAME = "source_matrix.npy"

@@ -18,8 +18,8 @@ from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import EMBEDDING_LENGTH, GENERATOR_NAME, IDENTITY_NAME, TensorDescription
 from fusionray.errors import BundleInvalid
 from fusionray.export.onnx_graphs import remove_metadata
+from fusionray.runtime.engines.signature import has_mask
 from fusionray.runtime.pixels import value_range
-from fusionray.runtime.signature import has_mask
 from fusionray.runtime.source_encoding import load_matrix
 
 # Since this version, Slice, Clip and ReduceSum take their parameters as inputs, as the added nodes do.

@@ -16,7 +16,7 @@ from fusionray.bundle.description import EMBEDDING_LENGTH, IDENTITY_SIZE
 from fusionray.errors import ModelRejected
 from fusionray.export.import_layouts import ImportConfig
 from fusionray.export.onnx_graphs import ImportedModel
-from fusionray.runtime.session import ERRORS_ONLY, ORT_ERRORS
+from fusionray.runtime.engines.session import ERRORS_ONLY, ORT_ERRORS
 
 Shape = tuple[int | str, ...]
 FLOAT32 = "tensor(float)"

@@ -17,10 +17,10 @@ from fusionray.export.calibration_data import CalibrationData
 from fusionray.export.quantize import INT8_OPERATORS, write_float16, write_int8
 from fusionray.metrics.similarity import region_psnr, region_ssim
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine import open_engine
-from fusionray.runtime.fixed_batches import run_batches
+from fusionray.runtime.engines.engine import open_engine
+from fusionray.runtime.engines.fixed_batches import run_batches
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.pixels import FloatArray
-from fusionray.runtime.providers import CPU
 
 BATCH = 8
 # White minus black of an output is 2, of a mask 1.

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import EMBEDDING_LENGTH, FACE_FUSION, GENERATOR_NAME, WeightPrecision
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine import EngineReport, open_generator
-from fusionray.runtime.fixed_batches import run_batches
+from fusionray.runtime.engines.engine import EngineReport, open_generator
+from fusionray.runtime.engines.fixed_batches import run_batches
+from fusionray.runtime.engines.providers import GPU_PROVIDERS
+from fusionray.runtime.engines.signature import check_generator, fixed_batch, has_mask
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, denormalize_masks, normalize_crops
-from fusionray.runtime.providers import GPU_PROVIDERS
-from fusionray.runtime.signature import check_generator, fixed_batch, has_mask
 
 # More faces are computed in several batches, so that a picture of many faces does not need more memory.
 MAX_BATCH = 8

@@ -114,10 +114,14 @@ class Fuser:
         target = self.preprocessor.cut_crops(target_image, chosen, self.pixel_boost)
         repeated = repeat_sources(stack_sources(sources, len(chosen)), target.factor)
         fused = self.crop_fuser.fuse(repeated, split_phases(target.crops, target.factor))
+        return self.paste(target_image.copy(), target, join_phases(fused, target.factor), strength)
+
+    def paste(self, target_image: Image, target: FaceCrops, fused: FusedCrops, strength: float = 1.0) -> FusedPicture:
+        """Paste fused crops where the target crops were cut, into `target_image` itself, and return it."""
         return paste_fused(
-            target_image.copy(),
+            target_image,
             target,
-            join_phases(fused, target.factor),
+            fused,
             strength,
             skin=self.skin,
             restorer=self.restorer,

@@ -17,10 +17,10 @@ from fusionray.bundle.description import GENERATOR_NAME, TensorDescription, Weig
 from fusionray.errors import BundleInvalid
 from fusionray.faces.face import Image
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine import EngineReport, open_generator
-from fusionray.runtime.fixed_batches import run_batches
+from fusionray.runtime.engines.engine import EngineReport, open_generator
+from fusionray.runtime.engines.fixed_batches import run_batches
+from fusionray.runtime.engines.signature import check_ports, fixed_batch
 from fusionray.runtime.pixels import denormalize_crops, normalize_crops
-from fusionray.runtime.signature import check_ports, fixed_batch
 
 OUTPUT = "output"
 # More pictures are computed in several batches, so that their number does not increase the memory.

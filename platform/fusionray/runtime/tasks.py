@@ -15,7 +15,7 @@ from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import FACE_FUSION, STYLE_TRANSFER, WeightPrecision
 from fusionray.faces.face import Image
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine import EngineReport
+from fusionray.runtime.engines.engine import EngineReport
 from fusionray.runtime.pixel_runner import PixelRunner
 from fusionray.runtime.style_transfer.stylizer import StyleTransferRunner
 

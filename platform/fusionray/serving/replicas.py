@@ -11,8 +11,8 @@ import ray
 from fusionray.hardware.device import count_cpus, has_nvidia_device
 from fusionray.hardware.memory import return_freed_memory
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.providers import CPU, GPU_PROVIDERS
-from fusionray.runtime.session import select_providers
+from fusionray.runtime.engines.providers import CPU, GPU_PROVIDERS
+from fusionray.runtime.engines.session import select_providers
 from fusionray.serving.addresses import keep_replica_on_loopback
 from fusionray.serving.config import ServeConfig, StageConfig
 

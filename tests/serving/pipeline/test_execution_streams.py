@@ -6,7 +6,7 @@ import pytest
 
 from fusionray.bundle.bundle import bundle_hash
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.engine import EngineReport
+from fusionray.runtime.engines.engine import EngineReport
 from fusionray.serving.config import GeneratorStageConfig, ModelConfig, ServeConfig
 from fusionray.serving.pipeline.generator_stage import ExecutionStreams, LoadedGenerator, plan_streams
 from fusionray.serving.schema import ModelVersion

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from fusionray.benchmarks.gpu import fill_memory, measure_busy
 from fusionray.benchmarks.gpu_agenda.agenda import Workplace
 from fusionray.benchmarks.interleaving import time_steps, wait_for
 from fusionray.benchmarks.setup import BenchSetup
+from fusionray.benchmarks.train.gpu import fill_memory, measure_busy
 from fusionray.training.dry_run.dry_run import dry_run, load_dry_config
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.step_report import StepReport

@@ -14,8 +14,8 @@ from fusionray.bundle.bundle import Bundle, bundle_hash
 from fusionray.faces.decode import decode_image
 from fusionray.faces.detect import build_detector
 from fusionray.faces.headers.image_header import PictureFormat, has_half_chroma
+from fusionray.runtime.engines.session import choose_providers
 from fusionray.runtime.fuser import Fuser
-from fusionray.runtime.session import choose_providers
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer

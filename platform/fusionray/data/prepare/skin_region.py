@@ -10,8 +10,8 @@ from fusionray.faces.align import Template, template_to_template, warp_crop
 from fusionray.faces.face import Image, Matrix, Plane
 from fusionray.faces.head_skin import find_skin
 from fusionray.runtime.config import RuntimeConfig
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.head_parser import HeadParser
-from fusionray.runtime.providers import CPU
 
 
 class SkinRegion:

@@ -21,9 +21,9 @@ from fusionray.errors import BundleInvalid, ImageRejected
 from fusionray.faces.face import Image
 from fusionray.hardware.memory import free_bytes
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine import EngineReport, open_engine, open_generator
+from fusionray.runtime.engines.engine import EngineReport, open_engine, open_generator
+from fusionray.runtime.engines.signature import check_ports
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_crops
-from fusionray.runtime.signature import check_ports
 from fusionray.runtime.style_transfer.styles import STRIDE, check_strength, mix_styles
 from fusionray.runtime.style_transfer.tiled_stylizer import TiledStylizer
 from fusionray.runtime.style_transfer.tiles import pad_picture, pad_side

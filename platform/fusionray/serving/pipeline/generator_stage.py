@@ -20,9 +20,9 @@ from fusionray.faces.face import Image
 from fusionray.runtime.batch_queue import BatchQueue
 from fusionray.runtime.batching import CropBatcher, PictureBatcher
 from fusionray.runtime.crop_fuser import MAX_BATCH, CropFuser, FusedCrops
-from fusionray.runtime.engine import EngineReport
+from fusionray.runtime.engines.engine import EngineReport
+from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.pixels import FloatArray
-from fusionray.runtime.providers import CPU
 from fusionray.runtime.tasks import BatchRunner, open_runner
 from fusionray.serving.config import GeneratorStageConfig, ServeConfig
 from fusionray.serving.metrics import BatchMetrics

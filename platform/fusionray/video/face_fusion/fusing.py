@@ -28,7 +28,7 @@ from fusionray.faces.face import FloatMap, Image, Matrix, Points
 from fusionray.runtime.config import PixelBoost
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import FaceCrops
-from fusionray.runtime.fuser import Fuser, paste_fused
+from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixel_boost import choose_factor, join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
 from fusionray.video.face_fusion.finding import SEARCH_SIDE
@@ -134,15 +134,7 @@ class GroupFuser:
         """Paste a fused face over `own`, the crop of its frame."""
         height, width = region.pixels.shape[:2]
         target = FaceCrops(own[None], (region.matrix,), ((0, 0, width, height),), region.factor)
-        made = paste_fused(
-            region.pixels.copy(),
-            target,
-            fused,
-            skin=self.fuser.skin,
-            restorer=self.fuser.restorer,
-            parser=self.fuser.parser,
-            template=self.fuser.preprocessor.template,
-        )
+        made = self.fuser.paste(region.pixels.copy(), target, fused)
         blend_region(region.frame, region.box, made.image, find_changes(region.pixels, made.image))
 
     def cut(self, frame: VideoFrame, face: PlannedFace) -> FaceRegion | None:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 
 from fusionray.doctor.finding import Action, Finding, Severity
+from fusionray.doctor.gpu.smi import group_vbios, read_gpus
 from fusionray.doctor.host import Host
-from fusionray.doctor.smi import group_vbios, read_gpus
 
 FIELDS = (
     "index",

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from fusionray.errors import BundleInvalid, ProviderUnavailable
 from fusionray.hardware.device import describe_cpu, find_gpu, tensorrt_version
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engine import CacheStatus, EngineReport, ModelFile, Port
-from fusionray.runtime.engine_cache import EngineCache, open_cache
-from fusionray.runtime.providers import (
+from fusionray.runtime.engines.engine import CacheStatus, EngineReport, ModelFile, Port
+from fusionray.runtime.engines.engine_cache import EngineCache, open_cache
+from fusionray.runtime.engines.providers import (
     CPU,
     GPU_PROVIDERS,
     TENSORRT,
@@ -33,7 +33,7 @@ from fusionray.runtime.providers import (
     choose_options,
     decide_precision,
 )
-from fusionray.runtime.session import build_session_options, open_session, select_providers
+from fusionray.runtime.engines.session import build_session_options, open_session, select_providers
 
 GRAPH_NAME = "graph.onnx"
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}

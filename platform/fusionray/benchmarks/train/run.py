@@ -1,6 +1,6 @@
 """`fusionray bench train`: measure every key, print the table, write figures.json, report.html and report.md.
 
-The parts that need torch alone run without Ray: `python -m fusionray.benchmarks.train --engine-only --output DIR`.
+The parts that need torch alone run without Ray: `python -m fusionray.benchmarks.train.run --engine-only --output DIR`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from fusionray.benchmarks.engine_parts import measure_plain, measure_recompute, measure_saving
 from fusionray.benchmarks.findings import BenchKey, Findings, load_keys
-from fusionray.benchmarks.gpu import measure_gpu
 from fusionray.benchmarks.interleaving import Pace
 from fusionray.benchmarks.results import BenchResult, write_result
-from fusionray.benchmarks.scaling import measure_scaling
 from fusionray.benchmarks.setup import TrainBenchConfig
+from fusionray.benchmarks.train.engine_parts import measure_plain, measure_recompute, measure_saving
+from fusionray.benchmarks.train.gpu import measure_gpu
+from fusionray.benchmarks.train.scaling import measure_scaling
 from fusionray.config import load_config
 from fusionray.environment import apply_defaults, resolve_location
 from fusionray.errors import ConfigInvalid, FusionRayError
@@ -96,7 +96,7 @@ def bench_train(config: TrainBenchConfig, *, address: str | None = None, engine_
 
 def run_ray_parts(bench: TrainBench, address: str | None) -> None:
     """Measure the parts that need Ray, which is only imported here."""
-    from fusionray.benchmarks.ray_parts import measure_loaders, measure_loop
+    from fusionray.benchmarks.train.ray_parts import measure_loaders, measure_loop
     from fusionray.ray_cluster.connection import cluster, require_cluster
 
     with cluster(address):
@@ -153,7 +153,7 @@ def progress(name: str, rounds: int) -> Iterator[Callable[[], None]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark without the other commands; exit 1 with one line if that fails."""
-    parser = argparse.ArgumentParser(prog="python -m fusionray.benchmarks.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m fusionray.benchmarks.train.run", description=__doc__)
     parser.add_argument("--output", metavar="DIR", required=True, help="folder of figures.json and report.html")
     parser.add_argument("--engine-only", action="store_true", help="skip the parts that need Ray")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, such as rounds=3")

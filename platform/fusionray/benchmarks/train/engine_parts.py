@@ -14,8 +14,8 @@ import torch
 
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import Pace, divide, interleave, time_steps, wait_for
-from fusionray.benchmarks.plain_recipe import PlainRecipe
 from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
+from fusionray.benchmarks.train.plain_recipe import PlainRecipe
 from fusionray.checkpoint.info import CheckpointInfo
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.training.dry_run.footprint import measure_step

@@ -90,10 +90,10 @@ def open_engine(
     model = ModelFile(path, known, weight_precision, quantized)
     # Each library takes a quarter of a second to import, so only the chosen one is imported.
     if choose_engine(settings) == "openvino":
-        from fusionray.runtime.openvino_engine import OpenVinoEngine
+        from fusionray.runtime.engines.openvino_engine import OpenVinoEngine
 
         return OpenVinoEngine(model, settings)
-    from fusionray.runtime.onnx_engine import OnnxEngine
+    from fusionray.runtime.engines.onnx_engine import OnnxEngine
 
     return OnnxEngine(model, settings)
 

@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from fusionray.errors import BundleInvalid, ProviderUnavailable
 from fusionray.hardware.device import count_cpus, find_gpu, has_nvidia_device, tensorrt_version
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.providers import CPU, GPU_PROVIDERS, order_providers
+from fusionray.runtime.engines.providers import CPU, GPU_PROVIDERS, order_providers
 
 ERRORS_ONLY = 3
 # ONNX Runtime's errors have no common base class.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 
-from fusionray.benchmarks.bare_loop import BareLoop
 from fusionray.benchmarks.interleaving import Pace, time_steps, wait_for
 from fusionray.benchmarks.setup import BenchSetup
+from fusionray.benchmarks.train.bare_loop import BareLoop
 from fusionray.training.engine.engine import Engine
 from fusionray.training.timing.profiler import StepProfiler
 

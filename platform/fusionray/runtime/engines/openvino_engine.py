@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from fusionray.errors import BundleInvalid, ProviderUnavailable
 from fusionray.hardware.device import count_cpus, describe_cpu
 from fusionray.runtime.config import ComputePrecision, RuntimeConfig
-from fusionray.runtime.engine import CacheStatus, EngineReport, ModelFile, Port
-from fusionray.runtime.engine_cache import open_cache
+from fusionray.runtime.engines.engine import CacheStatus, EngineReport, ModelFile, Port
+from fusionray.runtime.engines.engine_cache import open_cache
 
 OPENVINO = "OpenVINO"
 DEVICE = "CPU"

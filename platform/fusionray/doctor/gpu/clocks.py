@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from fusionray.doctor.finding import Finding
+from fusionray.doctor.gpu.smi import GpuReport, parse_gpus
 from fusionray.doctor.host import Host
-from fusionray.doctor.smi import GpuReport, parse_gpus
 
 QUERY = ("nvidia-smi", "-q", "-d", "PERFORMANCE,CLOCK,TEMPERATURE,POWER")
 # Heat comes within some ten seconds of load.

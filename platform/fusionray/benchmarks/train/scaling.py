@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from fusionray.benchmarks.engine_parts import parts_in_ms, stepper
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import Pace, divide, time_steps
 from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
+from fusionray.benchmarks.train.engine_parts import parts_in_ms, stepper
 from fusionray.hardware.affinity import bind_worker
 
 NUM_RANKS = 2

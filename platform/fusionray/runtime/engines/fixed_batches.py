@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fusionray.runtime.engine import InferenceEngine
+from fusionray.runtime.engines.engine import InferenceEngine
 from fusionray.runtime.pixels import FloatArray
 
 

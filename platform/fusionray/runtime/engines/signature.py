@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle
 from fusionray.bundle.description import GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE
 from fusionray.errors import BundleInvalid
-from fusionray.runtime.engine import InferenceEngine, Port
+from fusionray.runtime.engines.engine import InferenceEngine, Port
 
 
 def check_generator(bundle: Bundle, generator: InferenceEngine) -> None:

@@ -16,12 +16,12 @@ import ray.train
 import ray.train.torch
 import torch
 
-from fusionray.benchmarks.blocks import BlockTimer
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import Pace, divide
-from fusionray.benchmarks.loader import measure_loader
-from fusionray.benchmarks.object_storage import measure_object_storage
 from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
+from fusionray.benchmarks.train.blocks import BlockTimer
+from fusionray.benchmarks.train.loader import measure_loader
+from fusionray.benchmarks.train.object_storage import measure_object_storage
 from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.ray_data_reader import OBJECT_STORAGE_TASKS, RayDataReader
 from fusionray.data.shards import read_manifest

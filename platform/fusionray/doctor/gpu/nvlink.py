@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from fusionray.doctor.container import is_container
 from fusionray.doctor.finding import Finding
+from fusionray.doctor.gpu.smi import read_gpus
 from fusionray.doctor.host import Host
-from fusionray.doctor.smi import read_gpus
 
 GPU_LINE = re.compile(r"^GPU (\d+): (.*?)(?: \(UUID.*)?$")
 LINK_LINE = re.compile(r"^\s+Link (\d+): (?:([\d.]+) GB/s|<?inactive>?)", re.IGNORECASE)

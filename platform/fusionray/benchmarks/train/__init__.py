@@ -1,0 +1,1 @@
+"""`fusionray bench train`: the engine, its data and its scaling, against loops without them."""

@@ -1,0 +1,1 @@
+"""Checks of GPUs: their driver, the links between them, PCIe and clocks."""
