@@ -9,14 +9,14 @@ from fusionray.hardware.processes import PROC, add_descendants, list_processes
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_a_ray_of_one_machine_has_no_dashboard_and_no_autoscaler() -> None:
+def test_a_ray_of_one_machine_has_no_dashboard_no_autoscaler_and_nobody_who_reads_logs() -> None:
     family = add_descendants([os.getpid()], list_processes())
     commands = [(PROC / str(pid) / "cmdline").read_text() for pid in family]
     ours = "\n".join(command for command in commands if "ray" in command)
     assert "gcs_server" in ours
     assert "raylet" in ours
     assert "dashboard/dashboard.py" not in ours
-    assert "monitor.py" not in ours.replace("log_monitor.py", "")
+    assert "monitor.py" not in ours
 
 
 @pytest.mark.usefixtures("ray_session")

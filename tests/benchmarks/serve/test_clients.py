@@ -19,7 +19,7 @@ from fusionray.benchmarks.serve.overhead import sum_stages
 from fusionray.benchmarks.serve.overload import find_enough
 from fusionray.benchmarks.serve.servers import Server
 from fusionray.benchmarks.serve.soak import measure_growth
-from fusionray.benchmarks.serve.throughput import OURS, compare, leave_out, plan_load
+from fusionray.benchmarks.serve.throughput import OURS, compare, describe, leave_out, plan_load
 from fusionray.errors import ServiceFailed
 from fusionray.faces.decode import encode_image
 from fusionray.hardware.processes import measure_cpu
@@ -104,7 +104,7 @@ def test_growth_compares_as_many_replicas() -> None:
 
 def test_the_best_setup_of_a_competitor_counts_in_rate_and_in_latency_each() -> None:
     def loads(rate: int, seconds: float) -> list[LoadResult]:
-        return [LoadResult((Request(0.0, 200, seconds),) * rate, 1.0)]
+        return [LoadResult((Request(0.0, 200, seconds),) * rate, 1.0, 10)]
 
     found = Findings()
     results = {OURS: loads(30, 0.5), "fastapi-1": loads(20, 1.0), "fastapi-2": loads(25, 2.0)}
@@ -113,7 +113,7 @@ def test_the_best_setup_of_a_competitor_counts_in_rate_and_in_latency_each() -> 
 
 
 def test_a_failed_setup_is_left_out_with_a_note_and_others_of_its_server_count() -> None:
-    load = LoadResult((Request(0.0, 200, 0.5),) * 20, 1.0)
+    load = LoadResult((Request(0.0, 200, 0.5),) * 20, 1.0, 10)
     found = Findings()
     results = {OURS: [load, load], "fastapi-1": [load, load], "fastapi-2": [load], "litserve-1": [load]}
     for name in ("fastapi-2", "litserve-1"):
@@ -128,7 +128,7 @@ def test_a_failed_setup_is_left_out_with_a_note_and_others_of_its_server_count()
 
 def test_a_setup_that_drops_requests_is_not_compared() -> None:
     def load(seconds: float, *statuses: int) -> LoadResult:
-        return LoadResult(tuple(Request(0.0, status, seconds) for status in (200, 200, *statuses)), 1.0)
+        return LoadResult(tuple(Request(0.0, status, seconds) for status in (200, 200, *statuses)), 1.0, 0)
 
     found = Findings()
     results = {OURS: [load(0.5)], "bentoml-batches-1": [load(0.1, 500)], "bentoml-threads-1": [load(1.0)]}
@@ -139,6 +139,18 @@ def test_a_setup_that_drops_requests_is_not_compared() -> None:
     compare("bentoml", results, found)
     assert not found.values
     assert found.missing.keys() == {"vs_bentoml_throughput", "vs_bentoml_p99"}
+
+
+def test_a_setup_that_never_answers_some_clients_is_not_compared() -> None:
+    def load(rate: int, seconds: float) -> LoadResult:
+        return LoadResult((Request(0.0, 200, seconds),) * rate, 1.0, 32)
+
+    found = Findings()
+    # Eight answers a second after 0.18 s each are those of one and a half of the 32 clients.
+    results = {OURS: [load(11, 2.9)], "bentoml-batches-2": [load(8, 0.18)], "bentoml-threads-2": [load(10, 3.2)]}
+    compare("bentoml", results, found)
+    assert found.values == {"vs_bentoml_throughput": [1.1], "vs_bentoml_p99": [pytest.approx(3.2 / 2.9)]}
+    assert "never answered" in describe("bentoml-batches-2", results["bentoml-batches-2"])
 
 
 def test_the_next_load_waits_until_a_server_is_idle(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_additional_columns_are_ignored() -> None:
 
 def test_a_result_counts_and_times_only_answers() -> None:
     requests = tuple(Request(0.0, status, seconds) for status, seconds in ((200, 0.1), (200, 0.3), (503, 9.0)))
-    result = LoadResult(requests, 0.5)
+    result = LoadResult(requests, 0.5, 2)
     assert result.rate == 4.0
     assert result.failed == 1
     assert result.latency_ms(50) == pytest.approx(200.0)
@@ -31,7 +31,7 @@ def test_a_result_counts_and_times_only_answers() -> None:
 
 def test_without_an_answer_there_is_no_latency() -> None:
     with pytest.raises(ServiceFailed, match="no request was answered"):
-        LoadResult((Request(0.0, 503, 0.1),), 1.0).latency_ms(99)
+        LoadResult((Request(0.0, 503, 0.1),), 1.0, 1).latency_ms(99)
 
 
 def test_a_missing_generator_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ GENERATOR = "h2load"
 OK = 200
 # Extra time for the connections to open and the last answers to arrive.
 GRACE_SECONDS = 30.0
+# Share of the clients that a server serves at least if it starves none: requests are cut off at the ends of a load.
+LEAST_SERVED = 0.7
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,11 @@ class Request:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """The requests of a load of `seconds`. Latencies are of answers with status 200, in ms."""
+    """The requests of a load of `seconds` by so many clients. Latencies are of answers with status 200, in ms."""
 
     requests: tuple[Request, ...]
     seconds: float
+    clients: int
 
     @property
     def answers(self) -> list[float]:
@@ -59,6 +63,14 @@ class LoadResult:
     def failed(self) -> int:
         """Count the requests that were not answered with 200."""
         return len(self.requests) - len(self.answers)
+
+    @property
+    def starves_clients(self) -> bool:
+        """Tell whether many clients were never answered: the log has only requests that ended, so nothing else shows it.
+
+        By Little's law, rate times mean latency is the number of clients that were served.
+        """
+        return self.rate * statistics.fmean(self.answers or [0.0]) < LEAST_SERVED * self.clients
 
     def latency_ms(self, percentile: float) -> float:
         """Return a percentile of the latency.
@@ -119,7 +131,7 @@ def apply_load(url: str, body: Body, load: Load) -> LoadResult:
             lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
             raise ServiceFailed(f"{url}: {GENERATOR} failed: {lines[-1]}")
         with record.open() as log:
-            return LoadResult(tuple(parse_record(log)), load.seconds)
+            return LoadResult(tuple(parse_record(log)), load.seconds, load.clients)
 
 
 def parse_record(lines: Iterable[str]) -> list[Request]:

@@ -154,15 +154,18 @@ def keys_of(server: str) -> tuple[str, str]:
 
 
 def compare(server: str, results: Results, found: Findings) -> None:
-    """Compare with the best setup of a server that failed no request, in rate and in latency."""
+    """Compare with the best setup of a server that answered every client, in rate and in latency."""
     setups = {name: results[name] for name in results if name not in (OURS, KEPT) and server_of(name) == server}
     if not setups:
         return
     rate_key, latency_key = keys_of(server)
-    # A setup that drops requests answers the others sooner.
-    setups = {name: loads for name, loads in setups.items() if not any(load.failed for load in loads)}
+    # A setup that drops requests, or never answers some of its clients, answers the others sooner.
+    setups = {
+        name: loads for name, loads in setups.items() if not any(load.failed or load.starves_clients for load in loads)
+    }
     if not setups:
-        found.missing |= dict.fromkeys((rate_key, latency_key), f"{server} failed requests in all of its setups")
+        reason = f"{server} failed requests, or never answered some clients, in all of its setups"
+        found.missing |= dict.fromkeys((rate_key, latency_key), reason)
         return
     found.missing = {key: reason for key, reason in found.missing.items() if key not in (rate_key, latency_key)}
     fastest = max(setups.values(), key=lambda loads: statistics.median(load.rate for load in loads))
@@ -186,4 +189,5 @@ def describe(name: str, loads: list[LoadResult]) -> str:
         f"{statistics.median(load.latency_ms(50) for load in loads):.0f} ms, p99 "
         f"{statistics.median(load.latency_ms(99) for load in loads):.0f} ms"
         + (f", {failed} requests failed" if failed else "")
+        + (", some clients were never answered" if any(load.starves_clients for load in loads) else "")
     )
