@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 from pathlib import Path
 
@@ -205,8 +206,8 @@ def test_a_package_that_slows_every_import_down_is_named(monkeypatch: pytest.Mon
 def test_every_check_that_is_written_is_made() -> None:
     written = {
         getattr(module, name)
-        for path in Path(doctor.__path__[0]).glob("*.py")
-        for module in [importlib.import_module(f"fusionray.doctor.{path.stem}")]
+        for found in pkgutil.walk_packages(doctor.__path__, "fusionray.doctor.")
+        for module in [importlib.import_module(found.name)]
         for name in vars(module)
         if name.startswith("check_")
     }

@@ -16,7 +16,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def light_head() -> Iterator[None]:
-    """Leave out dashboard, the autoscaler's monitor and the monitor of logs of a Ray that starts in the `with` block."""
+    """Leave out the three processes of a Ray that starts in the `with` block."""
     from ray._private.node import Node
 
     instead = {

@@ -149,7 +149,8 @@ def test_a_setup_that_never_answers_some_clients_is_not_compared() -> None:
     # Eight answers a second after 0.18 s each are those of one and a half of the 32 clients.
     results = {OURS: [load(11, 2.9)], "bentoml-batches-2": [load(8, 0.18)], "bentoml-threads-2": [load(10, 3.2)]}
     compare("bentoml", results, found)
-    assert found.values == {"vs_bentoml_throughput": [1.1], "vs_bentoml_p99": [pytest.approx(3.2 / 2.9)]}
+    assert found.values["vs_bentoml_throughput"] == [1.1]
+    assert 1 < found.values["vs_bentoml_p99"][0] < 1.2
     assert "never answered" in describe("bentoml-batches-2", results["bentoml-batches-2"])
 
 

@@ -66,7 +66,7 @@ class LoadResult:
 
     @property
     def starves_clients(self) -> bool:
-        """Tell whether many clients were never answered: the log has only requests that ended, so nothing else shows it.
+        """Tell whether many clients were never answered, which the log of the requests that ended does not show.
 
         By Little's law, rate times mean latency is the number of clients that were served.
         """

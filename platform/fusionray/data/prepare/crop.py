@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.data.prepare.config import PrepareConfig
-from fusionray.data.prepare.picture_input import DecodedPicture, GroundTruth
+from fusionray.data.prepare.picture_input import DecodedPicture
 from fusionray.data.prepare.quality import box_around_landmarks, check_face, check_sharpness
 from fusionray.data.prepare.skin_region import SkinRegion
 from fusionray.data.shards import build_face_row, build_picture_row
@@ -85,10 +85,7 @@ class FaceCropper:
         crop = warp_crop(picture.image, matrix, config.size)
         check_sharpness(crop, min_sharpness=config.min_sharpness)
         truth = picture.truth
-        if truth is None and self.skin is not None:
-            region = self.skin.find(picture.image, self.template, matrix, config.size)
-        else:
-            region = find_region(face, truth, matrix, config.size)
+        region = self.find_region(picture, face, matrix)
         row = build_face_row(
             encode_image(crop, config.image_format, config.quality),
             picture.entry.identity,
@@ -107,22 +104,25 @@ class FaceCropper:
             return [Face(box_around_landmarks(points), points, 1.0)]
         return self.detector.detect(picture.image, only_largest=True)
 
+    def find_region(self, picture: DecodedPicture, face: Face, matrix_23: Matrix) -> Plane | None:
+        """Compute the region of a crop, uint8 [S,S], 255 where it shows the face; None without an outline.
 
-def find_region(face: Face, truth: GroundTruth | None, matrix_23: Matrix, size: int) -> Plane | None:
-    """Compute the region of a crop, uint8 [S,S], 255 where it shows the face; None without an outline.
-
-    For synthetic pictures it is the region of the renderer, without what covers the face. For photographs it is the
-    inside of the outline that the detector found, whatever covers it.
-    """
-    if truth is not None:
-        region = warp(truth.region, matrix_23, size, size, border=cv2.BORDER_REPLICATE)
-        return np.rint(region.astype(np.float32) * 255).astype(np.uint8)
-    if face.outline is None:
-        return None
-    # Coordinates in sixteenths of a pixel, for soft edges.
-    corners = np.rint(transform_points(face.outline, matrix_23) * 16).astype(np.int32)
-    drawn = np.zeros((size, size), np.uint8)
-    return np.asarray(cv2.fillPoly(drawn, [corners], 255, lineType=cv2.LINE_AA, shift=4), np.uint8)
+        For synthetic pictures it is the region of the renderer, without what covers the face. For photographs it is the
+        skin that the parser sees; without a parser, the inside of the outline that the detector found, whatever is in
+        front of it.
+        """
+        size = self.config.size
+        if picture.truth is not None:
+            region = warp(picture.truth.region, matrix_23, size, size, border=cv2.BORDER_REPLICATE)
+            return np.rint(region.astype(np.float32) * 255).astype(np.uint8)
+        if self.skin is not None:
+            return self.skin.find(picture.image, self.template, matrix_23, size)
+        if face.outline is None:
+            return None
+        # Coordinates in sixteenths of a pixel, for soft edges.
+        corners = np.rint(transform_points(face.outline, matrix_23) * 16).astype(np.int32)
+        drawn = np.zeros((size, size), np.uint8)
+        return np.asarray(cv2.fillPoly(drawn, [corners], 255, lineType=cv2.LINE_AA, shift=4), np.uint8)
 
 
 def unit_view(matrix_23: Matrix, crop_size: int, picture_size: int) -> NDArray[np.float32]:

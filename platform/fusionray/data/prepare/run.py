@@ -49,10 +49,11 @@ def prepare(config: PrepareConfig) -> Manifest:
     picture_input = open_input(config)
     detector = build_detector(config.detector) if config.task == "faces" else None
     if config.parser is not None and config.task == "faces":
-        if not config.parser.startswith(REGISTRY_PREFIX):
-            config = config.model_copy(update={"parser": resolve_location(config.parser)})
+        named = config.parser
+        parser = named if named.startswith(REGISTRY_PREFIX) else resolve_location(named)
+        config = config.model_copy(update={"parser": parser})
         # Each worker opens it again: a bundle without a parser is refused before they start.
-        SkinRegion(config.parser)
+        SkinRegion(parser)
     settings, fingerprint = compute_fingerprint(config, picture_input.signature())
     output = OutputFolder(config.output)
     output.record_settings(settings, fingerprint, overwrite=config.overwrite)

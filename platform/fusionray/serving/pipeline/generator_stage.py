@@ -192,7 +192,9 @@ class GeneratorStage:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        self.cores = share_cores()
+        cores = share_cores()
+        # How many batches may run at the same time just now, on CPUs.
+        self.most_running = None if cores is None else cores.count_cores
         # Those that are loaded, and those that finish their work after they were unloaded.
         self.batchers: WeakSet[BatchQueue[Any, Any]] = WeakSet()
         self.models = ModelCache(self.load, config.models_per_replica)
@@ -200,13 +202,13 @@ class GeneratorStage:
 
     def load(self, version: ModelVersion) -> LoadedGenerator:
         """Load a generator, on the calling thread."""
-        loaded = LoadedGenerator(version, self.config, self.cores and self.cores.count_cores)
+        loaded = LoadedGenerator(version, self.config, self.most_running)
         self.batchers.add(loaded.batcher)
         return loaded
 
     def load_runner(self, version: ModelVersion) -> LoadedRunner:
         """Load the models of another task, on the calling thread."""
-        loaded = LoadedRunner(version, self.config, self.cores and self.cores.count_cores)
+        loaded = LoadedRunner(version, self.config, self.most_running)
         self.batchers.add(loaded.batcher)
         return loaded
 
