@@ -291,11 +291,16 @@ def test_the_elliptic_region_covers_the_middle_and_spares_the_corners() -> None:
     assert region[0, 0, 0, 0] < 0.05
 
 
-@pytest.mark.parametrize(("synthetic", "skin"), [(True, "source"), (False, "target")])
-def test_a_model_of_photographs_leaves_the_skin_to_the_head(synthetic: bool, skin: str) -> None:
+@pytest.mark.parametrize(
+    ("synthetic", "skin_regions", "skin"),
+    [(True, False, "source"), (False, False, "target"), (False, True, "source")],
+)
+def test_a_model_that_learned_the_middle_of_faces_leaves_the_skin_to_the_head(
+    synthetic: bool, skin_regions: bool, skin: str
+) -> None:
     family = find_family("face_fusion")
     encoder = EncoderState(ENCODER.model_dump(mode="json"), IdentityEncoder(ENCODER).state_dict())
-    dataset = DatasetInfo(SIZE, "arcface_128", 4, synthetic)
+    dataset = DatasetInfo(SIZE, "arcface_128", 4, synthetic, skin_regions)
     recipe = family.build(build_config(), dataset, {"recipe.identity_encoder": encoder})
-    assert family.describe(recipe)["all_skin"] == synthetic
+    assert family.describe(recipe)["all_skin"] == (skin == "source")
     assert family.export_recipe(recipe, "arcface_128").description["skin"] == skin

@@ -99,6 +99,7 @@ class Manifest(Section):
     fingerprint: str
     code_version: str
     synthetic: bool
+    skin_regions: bool = Field(False, description="whether the regions of photographs are all visible skin")
     num_images: int
     num_identities: int
     splits: dict[str, SplitInfo]

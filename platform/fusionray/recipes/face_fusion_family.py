@@ -103,7 +103,7 @@ class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
             config,
             identity_encoder=dependencies[ENCODER].build(),
             face_view_23=view,
-            all_skin=not self.needs_regions(config, synthetic=dataset.synthetic),
+            all_skin=dataset.skin_regions or not self.needs_regions(config, synthetic=dataset.synthetic),
         )
 
     def describe(self, recipe: FaceFusionRecipe) -> dict[str, Any]:

@@ -95,13 +95,14 @@ class DatasetInfo:
     """Properties of the dataset that the networks depend on: from the manifest of the shards, or assumed by a dry run.
 
     `num_people`: people of the training split; 0 for shards of pictures. `synthetic`: rows hold the parameters from
-    which they were rendered.
+    which they were rendered. `skin_regions`: the regions of photographs are all visible skin.
     """
 
     size: int
     template: str
     num_people: int
     synthetic: bool
+    skin_regions: bool = False
 
 
 class HeldOutRows(Protocol):

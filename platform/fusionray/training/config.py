@@ -289,9 +289,9 @@ class TrainConfig(Section):
         """The recipe family of `recipe.name`."""
         return find_family(self.recipe.name)
 
-    def dataset_info(self, *, num_people: int, synthetic: bool) -> DatasetInfo:
+    def dataset_info(self, *, num_people: int, synthetic: bool, skin_regions: bool = False) -> DatasetInfo:
         """Combine facts of the shards with the data settings."""
-        return DatasetInfo(self.data.size, self.data.template, num_people, synthetic)
+        return DatasetInfo(self.data.size, self.data.template, num_people, synthetic, skin_regions)
 
     @model_validator(mode="after")
     def check_sizes(self) -> TrainConfig:

@@ -57,7 +57,8 @@ def test_photographs_get_the_skin_of_the_parser_and_synthetic_people_what_was_re
 
     def regions(name: str, address: str = str(source), **settings: object) -> list[NDArray[np.uint8]]:
         output = tmp_path / name
-        prepare(PrepareConfig(input=address, output=str(output), **common, **settings))
+        manifest = prepare(PrepareConfig(input=address, output=str(output), **common, **settings))
+        assert manifest.skin_regions == (name == "skins")
         return regions_of(output)
 
     outlines, skins = regions("outlines"), regions("skins", parser=str(bundle.folder))

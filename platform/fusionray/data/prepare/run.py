@@ -156,6 +156,7 @@ def _build_manifest(
         fingerprint=fingerprint,
         code_version=__version__,
         synthetic=synthetic,
+        skin_regions=config.parser is not None and config.task == "faces" and not synthetic,
         num_images=sum(shard.rows for shard in shards),
         num_identities=sum(split.identities for split in splits.values()),
         splits=splits,

@@ -32,4 +32,7 @@ class WorkerTask:
     @property
     def dataset_info(self) -> DatasetInfo:
         """Return the facts that determine the sizes of the networks."""
-        return self.config.dataset_info(num_people=self.manifest.num_people, synthetic=self.manifest.synthetic)
+        shards = self.manifest
+        return self.config.dataset_info(
+            num_people=shards.num_people, synthetic=shards.synthetic, skin_regions=shards.skin_regions
+        )
