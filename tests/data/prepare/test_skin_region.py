@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fusionray.data.prepare import PrepareConfig, prepare
-from fusionray.data.prepare.skin_region import SkinRegion
+from fusionray.data.prepare.skin_region import SkinRegion, fill_holes
 from fusionray.errors import BundleInvalid, ShardMismatch
 from fusionray.faces.align import load_template, template_to_template
 from fusionray.faces.decode import encode_image
@@ -39,6 +39,20 @@ def test_the_region_is_the_skin_of_the_head_in_the_view_of_the_crop(tmp_path: Pa
     assert [at(128, 54) < 30, at(128, 100) > 225, at(80, 180) > 225] == [True] * 3
     # The parser of the test is nearly sure; what is left to doubt, the colour decides.
     assert at(115, 165) < at(180, 165) - 20
+
+
+def test_eyes_are_part_of_the_face_and_what_reaches_beyond_it_is_not() -> None:
+    skin = np.full((40, 40), 0.02, np.float32)
+    skin[4:36, 4:36] = 0.98
+    eye, glasses = np.s_[12:16, 10:16], np.s_[20:24, 20:40]
+    skin[eye], skin[glasses] = 0.1, 0.1
+    skin[11:17, 9] = 0.6
+    filled = fill_holes(skin)
+    assert (filled[eye] == 1).all()
+    assert (filled[11:17, 9] == 1).all()
+    changed = filled != skin
+    changed[10:18, 8:18] = False
+    assert not changed.any()
 
 
 def regions_of(output: Path) -> list[NDArray[np.uint8]]:
