@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ray import serve
 
 from fusionray.serving.pipeline import core_share
 from fusionray.serving.pipeline.core_share import CoreShare, share_cores
@@ -75,3 +76,26 @@ def test_without_a_table_of_sockets_a_process_has_all_cores(
 
 def test_outside_of_a_replica_nothing_is_shared() -> None:
     assert share_cores() is None
+
+
+class Sharing:
+    """Says how many cores its share of two has."""
+
+    def __init__(self) -> None:
+        share = share_cores()
+        assert share is not None
+        share.num_cpus = 2
+        self.share = share
+
+    def count(self) -> int:
+        return self.share.count_cores()
+
+
+@pytest.mark.usefixtures("no_service")
+def test_replicas_of_one_deployment_share_the_cores_and_those_of_others_do_not(port: int) -> None:
+    serve.start(http_options={"port": port})
+    kind = serve.deployment(Sharing, num_replicas=2, ray_actor_options={"num_cpus": 0.1})
+    pair = serve.run(kind.bind(), name="pair", route_prefix="/pair")
+    alone = serve.run(kind.options(num_replicas=1).bind(), name="alone", route_prefix="/alone")
+    wait_for(lambda: {pair.count.remote().result() for _ in range(8)} == {1}, seconds=20)
+    assert alone.count.remote().result() == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ class LoadResult:
 
         By Little's law, rate times mean latency is the number of clients that were served.
         """
-        return self.rate * statistics.fmean(self.answers or [0.0]) < LEAST_SERVED * self.clients
+        return sum(self.answers) < LEAST_SERVED * self.clients * self.seconds
 
     def latency_ms(self, percentile: float) -> float:
         """Return a percentile of the latency.

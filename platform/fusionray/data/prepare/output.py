@@ -33,10 +33,10 @@ def compute_fingerprint(config: PrepareConfig, signature: str) -> tuple[dict[str
     if config.task == "faces":
         # The fingerprint of faces is older than `task`: existing shards must keep theirs.
         del settings["task"]
-    if config.parser is None:
-        # So is it than `parser`.
+    if config.parser is None or config.task != "faces":
+        # So is it than `parser`, which has no effect on pictures.
         del settings["parser"]
-    elif config.task == "faces":
+    else:
         settings["parser"] = read_bundle(config.parser).description.files[PARSER_NAME]
     if config.detector != "default":
         settings["detector"] = storage.sha256_hex(Path(config.detector).read_bytes())
