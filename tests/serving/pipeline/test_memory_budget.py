@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -102,6 +103,65 @@ def test_work_waits_in_order_until_its_memory_is_free() -> None:
         for gate in gates:
             gate.set()
         await asyncio.gather(*tasks, return_exceptions=True)
+        assert budget.free == budget.total
+        assert not budget.waiting
+
+    asyncio.run(check())
+
+
+def test_clients_that_leave_at_the_same_moment_give_all_memory_back() -> None:
+    """Some of them work, and some wait: what the first give back must not go to those who have left."""
+    budget = MemoryBudget(2)
+    done: list[int] = []
+
+    async def work(number: int) -> None:
+        async with budget.hold(1):
+            await asyncio.sleep(0.001)
+            done.append(number)
+
+    async def check() -> None:
+        leaving = [asyncio.create_task(work(number)) for number in range(8)]
+        staying = asyncio.create_task(work(8))
+        await asyncio.sleep(0)
+        for task in leaving:
+            task.cancel()
+        ends = await asyncio.gather(*leaving, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+        await asyncio.wait_for(staying, 10)
+        assert done == [8]
+        assert budget.free == budget.total
+        assert not budget.waiting
+
+    asyncio.run(check())
+
+
+def test_memory_is_given_back_whenever_clients_leave() -> None:
+    budget = MemoryBudget(5)
+    random = np.random.default_rng(0)
+    held = 0
+
+    async def work(amount: int, turns: int) -> None:
+        nonlocal held
+        async with budget.hold(amount):
+            held += amount
+            assert held <= 5
+            try:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            finally:
+                held -= amount
+
+    async def check() -> None:
+        tasks = []
+        for _ in range(2000):
+            tasks.append(asyncio.create_task(work(int(random.integers(1, 6)), int(random.integers(0, 4)))))
+            if random.random() < 0.5:
+                await asyncio.sleep(0)
+            for task in tasks[-6:]:
+                if random.random() < 0.2:
+                    task.cancel()
+        ends = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+        assert {type(end) for end in ends} == {type(None), asyncio.CancelledError}
         assert budget.free == budget.total
         assert not budget.waiting
 
@@ -208,3 +268,28 @@ def test_a_replica_with_a_gibibyte_of_memory_survives_a_thousand_hostile_picture
         assert min(statuses[status] for status in (200, 413, 422)) > 0
         assert client.post("/v1/fuse", files={"source": SOURCE, "target": SOURCE}).status_code == 200
         assert find_replicas("Ingress") == {replica}
+
+
+@pytest.mark.slow(seconds=25)
+def test_a_service_whose_clients_left_while_they_waited_for_memory_serves_the_next(port: int, tmp_path: Path) -> None:
+    bundle = write_variant(tmp_path / "bundle", 0)
+    target = place_person(2500)
+    config = ServeConfig(
+        models=(ModelConfig(bundle=str(bundle.folder)),),
+        ingress=StageConfig(num_replicas=1, cpus=0.5),
+        # One target at a time: all other clients wait.
+        limits=LimitConfig(decoded_bytes=estimate_bytes(target) * 3 // 2),
+    )
+    run(config, port=port, blocking=False)
+    address, files = f"http://127.0.0.1:{port}/v1/fuse", {"source": SOURCE, "target": target}
+    assert httpx.post(address, files=files, timeout=60).status_code == 200
+
+    def leave_early(_: int) -> None:
+        # The first may be answered.
+        with suppress(httpx.ReadTimeout):
+            httpx.post(address, files=files, timeout=httpx.Timeout(60, read=0.3))
+
+    with ThreadPoolExecutor(12) as pool:
+        for _ in range(4):
+            list(pool.map(leave_early, range(12)))
+            assert httpx.post(address, files=files, timeout=60).status_code == 200

@@ -56,15 +56,24 @@ class MemoryBudget:
             if turn.done() and not turn.cancelled():
                 self.free += amount
             else:
-                self.waiting.remove((amount, turn))
+                self.leave(turn)
             self.admit()
 
     def admit(self) -> None:
-        """Let those begin who are first and whose memory is free."""
-        while self.waiting and self.waiting[0][0] <= self.free:
-            amount, turn = self.waiting.popleft()
-            self.free -= amount
-            turn.set_result(None)
+        """Let those begin who are first and whose memory is free; forget those who have given up."""
+        while self.waiting:
+            amount, turn = self.waiting[0]
+            # A cancelled task takes its place out of the line only when it runs again, and others may run before it.
+            if not turn.cancelled():
+                if amount > self.free:
+                    return
+                self.free -= amount
+                turn.set_result(None)
+            self.waiting.popleft()
+
+    def leave(self, turn: asyncio.Future[None]) -> None:
+        """Take one who has given up out of the line, unless that is done already."""
+        self.waiting = deque(entry for entry in self.waiting if entry[1] is not turn)
 
 
 def estimate_bytes(picture: bytes) -> int:
