@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -41,9 +43,14 @@ class ClientResults:
         return first + final
 
     @property
+    def failures(self) -> Counter[int]:
+        """Count the requests that failed for good by their last status; -1: the connection was lost."""
+        return Counter(request.status for request in self.requests if request.status != OK)
+
+    @property
     def failed(self) -> int:
         """Count requests that failed for good."""
-        return sum(request.status != OK for request in self.requests)
+        return self.failures.total()
 
     @property
     def wrong(self) -> int:
@@ -65,6 +72,18 @@ def run_clients(server: Server, checker: Checker, clients: int, seconds: float) 
     with ThreadPoolExecutor(clients, "clients") as threads:
         requests = [request for found in threads.map(run_client, range(clients)) for request in found]
     return ClientResults(tuple(requests), seconds)
+
+
+def abandon_requests(server: Server, clients: int, seconds: float) -> None:
+    """Send a request from each client, and close all connections at once before they are answered."""
+    pool = [server.client() for _ in range(clients)]
+    for client in pool:
+        # While a replica is killed, a connection may be lost.
+        with contextlib.suppress(OSError):
+            client.send()
+    time.sleep(seconds)
+    for client in pool:
+        client.close()
 
 
 def to_request(answers: list[ServerAnswer], checker: Checker) -> ClientRequest:

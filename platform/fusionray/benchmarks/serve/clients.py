@@ -63,7 +63,7 @@ class Client:
         """Send the request and wait for the answer."""
         began, started = time.time(), time.perf_counter()
         try:
-            self.connection.request("POST", self.path, self.body.data, {"content-type": self.body.media_type})
+            self.send()
             response = self.connection.getresponse()
             data = response.read()
         except (OSError, http.client.HTTPException):
@@ -72,6 +72,13 @@ class Client:
         seconds = time.perf_counter() - started
         headers = {name.lower(): value for name, value in response.getheaders()}
         return ServerAnswer(response.status, headers, data, began, seconds)
+
+    def send(self) -> None:
+        """Send the request, and do not wait for the answer.
+
+        Raises: OSError.
+        """
+        self.connection.request("POST", self.path, self.body.data, {"content-type": self.body.media_type})
 
     def ask_with_retry(self) -> list[ServerAnswer]:
         """Ask, and once more after a 503; a repeated fusion is safe, because it changes nothing."""
