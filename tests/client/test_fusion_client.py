@@ -16,7 +16,7 @@ from fusionray.environment import KEY_VARIABLE
 from fusionray.errors import AnswerInvalid, InputMissing, JobNotFinished, ServiceRefused, ServiceUnreachable
 from fusionray.ray_cluster.connection import find_free_port
 from tests.client.test_reading import JOB
-from tests.support.recording_server import Answer, RecordingServer, record_requests
+from tests.support.recording_server import NO_ANSWER, Answer, RecordingServer, record_requests
 
 PICTURE_HEADERS = {
     "content-type": "image/png",
@@ -142,6 +142,26 @@ def test_a_request_is_not_repeated_beyond_the_time_out_or_unasked(server: Record
     with FusionClient(server.url, timeout=10, retry=False) as client, pytest.raises(ServiceRefused):
         client.list_models()
     assert len(server.requests) == 3
+
+
+def test_a_request_whose_replica_is_lost_is_repeated_once_if_that_does_no_harm(
+    server: RecordingServer, client: FusionClient
+) -> None:
+    server.answers += [FUSED, NO_ANSWER, FUSED]
+    assert [client.fuse(b"ada", b"beach").data for _ in range(2)] == [b"fused"] * 2
+    assert [len(request.read_form()) for request in server.requests] == [2, 2, 2]
+    server.answers += [NO_ANSWER, NO_ANSWER]
+    with pytest.raises(ServiceUnreachable, match="disconnected"):
+        client.fuse(b"ada", b"beach")
+    for leave in (lambda: client.keep_identity(b"ada"), lambda: client.create_job(b"ada", [b"beach"])):
+        server.requests.clear()
+        server.answers += [NO_ANSWER]
+        with pytest.raises(ServiceUnreachable, match="disconnected"):
+            leave()
+        assert len(server.requests) == 1
+    server.answers += [NO_ANSWER]
+    with FusionClient(server.url, timeout=10, retry=False) as once, pytest.raises(ServiceUnreachable):
+        once.list_models()
 
 
 def test_a_service_that_is_not_ready_is_not_waited_for(server: RecordingServer, client: FusionClient) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fusionray.faces.align import warp_crop
 from fusionray.faces.face import FloatMap, Image, Matrix
-from fusionray.faces.grain import LARGEST_GAIN, add_grain, match_sharpness, measure_details
+from fusionray.faces.grain import LARGEST_GAIN, add_grain, enlarge_mask, match_sharpness, measure_details
 from fusionray.faces.paste import paste_crop
 from tests.support.pictures import draw_person
 
@@ -75,6 +75,17 @@ def test_a_clean_face_gets_the_noise_of_its_picture(mask: FloatMap) -> None:
     assert 0.75 * spread(picture) < spread(grained) < 1.05 * spread(picture)
     # The colour stays that of the fused face.
     assert abs(grained[100:-100, 100:-100].mean() - 90) < 1
+
+
+def test_a_mask_is_enlarged_as_by_a_warp_of_every_pixel() -> None:
+    y, x = np.mgrid[:CROP, :CROP]
+    soft = np.clip(2 - 2 * np.hypot(x - 30, y - 34) / 24, 0, 1).astype(np.float32)
+    for enlargement in (1.2, 3.0, 4.6, 11.0):
+        turned: Matrix = np.array([[1 / enlargement, 0.02, -1.5], [-0.02, 1 / enlargement, 2.5]])
+        width, height = round(50 * enlargement), round(57 * enlargement)
+        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        exact = cv2.warpAffine(soft, turned, (width, height), flags=flags, borderValue=0)
+        assert np.abs(enlarge_mask(soft, turned, width, height) - exact).max() < 0.03
 
 
 def test_what_is_not_shown_keeps_its_bytes(mask: FloatMap) -> None:

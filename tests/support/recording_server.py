@@ -32,6 +32,8 @@ class Answer:
 REFUSAL = Answer(
     418, problem_document(418, "teapot", "Refused", "nothing is made here"), {"content-type": PROBLEM_TYPE}
 )
+# The connection closes in its place.
+NO_ANSWER = Answer(0, b"")
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,9 @@ def record_requests() -> Iterator[RecordingServer]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
             answer = recording.answer(Recorded(self.command, address.path, parse_qs(address.query), headers, body))
+            if answer is NO_ANSWER:
+                self.close_connection = True
+                return
             data = answer.encode()
             stated = {"content-type": "application/json", "content-length": str(len(data)), **answer.headers}
             self.send_response(answer.status)

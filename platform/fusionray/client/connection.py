@@ -16,6 +16,10 @@ from fusionray.errors import AnswerInvalid, ServiceRefused, ServiceUnreachable
 
 # The service has done nothing yet when it refuses with these: too many requests, or full.
 RETRIED_STATUSES = frozenset({429, 503})
+# Connections that close before an answer begins: of a long request whose replica is lost, nobody else knows the body.
+LOST = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+# Requests below these addresses leave something behind, which a second one would do again; all others can be repeated.
+LEAVING_SOMETHING = ("/v1/identities", "/v1/jobs", "/v1/stylize/jobs", "/v1/keys")
 
 
 class Connection:
@@ -97,10 +101,20 @@ class Connection:
             ) from error
 
     def send_until_accepted(self, method: str, path: str, *, retry: bool, **content: Any) -> httpx.Response:
-        """Send a request, again after each refusal that says when to, as long as the time-out allows it."""
+        """Send a request, again after each refusal that says when to, as long as the time-out allows it; and once more
+        if the connection closes without an answer, and a repetition does no harm.
+        """
         deadline = time.monotonic() + self.timeout
+        may_repeat = retry and (method == "GET" or (method == "POST" and not path.startswith(LEAVING_SOMETHING)))
         while True:
-            response = self.http.send(self.http.build_request(method, path, **content), stream=True)
+            try:
+                response = self.http.send(self.http.build_request(method, path, **content), stream=True)
+            except LOST:
+                # Once: a picture at which replicas die would kill them one after another.
+                if not may_repeat:
+                    raise
+                may_repeat = False
+                continue
             if response.is_success:
                 return response
             refused = read_refusal(response)

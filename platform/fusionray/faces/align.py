@@ -93,10 +93,15 @@ def compose(after: Matrix, before: Matrix) -> Matrix:
     return np.asarray(after @ np.vstack([before, [0, 0, 1]]))
 
 
+def resize_map(size: tuple[int, int], other: tuple[int, int]) -> Matrix:
+    """Return the map from the pixels of a picture of a width and height to those of the picture resized to others."""
+    across, down = other[0] / size[0], other[1] / size[1]
+    return np.array([[across, 0, (across - 1) / 2], [0, down, (down - 1) / 2]], np.float64)
+
+
 def enlarge_map(factor: int) -> Matrix:
     """Return the map from the pixels of a crop to those of the crop enlarged by a whole factor."""
-    shift = (factor - 1) / 2
-    return np.array([[factor, 0, shift], [0, factor, shift]], np.float64)
+    return resize_map((1, 1), (factor, factor))
 
 
 def move_origin(matrix_23: Matrix, left: int, top: int) -> Matrix:

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.faces.align import affine_scale
+from fusionray.faces.align import affine_scale, compose, resize_map, warp
 from fusionray.faces.face import FloatMap, Image, Matrix
 
 # What is sharpened in a crop are details of about two pixels; at most doubled, since noise doubles, too.
@@ -23,8 +23,8 @@ EDGE_SHARE = 0.1
 LEAST_ENLARGEMENT = 1.1
 # Grain beyond so many of its own deviations is an edge; below this deviation, in levels, there is no grain.
 EDGE_DEVIATIONS, LEAST_GRAIN = 3.0, 0.3
-# Grain is measured on every so many pixels, and added to so many rows at once.
-MEASURED_STEP, ROWS = 3, 256
+# Grain is measured on every so many pixels, and added to so many rows at once, which stay in the cache of a core.
+MEASURED_STEP, ROWS = 3, 32
 LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
 
@@ -59,25 +59,40 @@ def add_grain(pasted_HW3: Image, before_HW3: Image, mask_SS: FloatMap, matrix_23
     height, width = pasted_HW3.shape[:2]
     if enlargement < LEAST_ENLARGEMENT or min(height, width) < 2 * enlargement:
         return
-    # What the crop can show of the picture: reduced to its pixels, and enlarged again.
-    small = cv2.resize(
-        before_HW3, (round(width / enlargement), round(height / enlargement)), interpolation=cv2.INTER_AREA
-    )
-    coarse = cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
-    weight = cv2.warpAffine(
-        mask_SS, matrix_23, (width, height), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderValue=0
-    )
+    coarse = show_coarse(before_HW3, enlargement)
+    weight = enlarge_mask(mask_SS, matrix_23, width, height)
     deviation = measure_grain(before_HW3, coarse, weight)
     if deviation < LEAST_GRAIN:
         return
+    to_edge = LUMINANCE[None] / (EDGE_DEVIATIONS * deviation)
     for start in range(0, height, ROWS):
         rows = slice(start, start + ROWS)
         if not weight[rows].any():
             continue
-        grain = before_HW3[rows].astype(np.float32) - coarse[rows]
-        no_edge = np.exp(-np.square(grain @ LUMINANCE / (EDGE_DEVIATIONS * deviation)))
-        added = grain * (weight[rows] * no_edge)[..., None]
-        pasted_HW3[rows] = np.clip(np.rint(pasted_HW3[rows] + added), 0, 255)
+        grain = cv2.subtract(before_HW3[rows], coarse[rows], dtype=cv2.CV_32F)
+        share = cv2.exp(-np.square(cv2.transform(grain, to_edge))) * weight[rows]
+        added = cv2.multiply(grain, cv2.cvtColor(share, cv2.COLOR_GRAY2RGB))
+        pasted_HW3[rows] = cv2.add(pasted_HW3[rows], added, dtype=cv2.CV_8U)
+
+
+def show_coarse(picture_HW3: Image, enlargement: float) -> Image:
+    """Return what an enlarged crop can show of a picture: reduced to the crop's pixels, and enlarged again."""
+    height, width = picture_HW3.shape[:2]
+    reduced = round(width / enlargement), round(height / enlargement)
+    to_reduced = resize_map((width, height), reduced)
+    # Averages by halves, which takes a fifth of the time of OpenCV's area reduction by any other factor.
+    small = warp(picture_HW3, to_reduced, *reduced, border=cv2.BORDER_REPLICATE)
+    return np.asarray(cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC), np.uint8)
+
+
+def enlarge_mask(mask_SS: FloatMap, matrix_23: Matrix, width: int, height: int) -> FloatMap:
+    """Return the mask of a crop in the pixels of a region; `matrix_23` maps the region to the crop."""
+    # A mask is smooth: it is warped to twice its own resolution, and enlarged from there, which is cheap.
+    factor = max(1, int(1 / affine_scale(matrix_23) / 2))
+    reduced = -(-width // factor), -(-height // factor)
+    to_crop = compose(matrix_23, resize_map(reduced, (width, height)))
+    small = cv2.warpAffine(mask_SS, to_crop, reduced, flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderValue=0)
+    return np.asarray(cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR), np.float32)
 
 
 def measure_grain(picture_HW3: Image, coarse_HW3: Image, weight_HW: FloatMap) -> float:

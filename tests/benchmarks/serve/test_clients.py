@@ -78,11 +78,13 @@ def test_a_refusal_with_a_successful_retry_is_not_a_failure() -> None:
         to_request([answer(encode_image(PIXELS))], checker),
         to_request([answer(status=503, seconds=0.01), answer(encode_image(PIXELS), seconds=0.2)], checker),
         to_request([answer(status=503, seconds=0.01), answer(status=503, seconds=0.02)], checker),
-        to_request([answer(status=-1)], checker),
+        to_request([answer(status=-1), answer(status=-1)], checker),
     ]
     assert requests[1] == ClientRequest(200, 0.2, 0.01, True)
     results = ClientResults(tuple(requests), 1.0)
+    assert results.failures == {503: 1, -1: 1}
     assert results.failed == 2
+    assert results.lost == 1
     assert results.wrong == 0
     assert results.answered == [0.1, 0.2]
     assert sorted(results.refused) == [0.01, 0.01, 0.02]

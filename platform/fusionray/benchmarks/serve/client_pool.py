@@ -1,4 +1,4 @@
-"""Many clients at once; a client that is refused repeats its request once, after the time in Retry-After."""
+"""Many clients at once; a client that is refused, or loses its connection, repeats its request once."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from fusionray.benchmarks.serve.clients import UNAVAILABLE, Checker, ServerAnswer
+from fusionray.benchmarks.serve.clients import LOST, UNAVAILABLE, Checker, ServerAnswer
 from fusionray.benchmarks.serve.load import OK
 from fusionray.benchmarks.serve.servers import Server
 
 
 @dataclass(frozen=True)
 class ClientRequest:
-    """One request with its retry: the last status and seconds, those of a first refusal, and whether it is right."""
+    """One request with its retry: the last status and seconds, the seconds of a first refusal, whether it is right, and
+    whether the connection of the first attempt was lost.
+    """
 
     status: int
     seconds: float
     refused_seconds: float | None
     right: bool
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,11 @@ class ClientResults:
     def failed(self) -> int:
         """Count requests that failed for good."""
         return self.failures.total()
+
+    @property
+    def lost(self) -> int:
+        """Count the requests that were repeated because their connection was lost."""
+        return sum(request.lost for request in self.requests)
 
     @property
     def wrong(self) -> int:
@@ -88,6 +96,6 @@ def abandon_requests(server: Server, clients: int, seconds: float) -> None:
 
 def to_request(answers: list[ServerAnswer], checker: Checker) -> ClientRequest:
     """Summarise the one or two answers to a request."""
-    last = answers[-1]
-    refused = answers[0].seconds if len(answers) > 1 else None
-    return ClientRequest(last.status, last.seconds, refused, checker.is_right(last))
+    first, last = answers[0], answers[-1]
+    refused = first.seconds if len(answers) > 1 and first.status == UNAVAILABLE else None
+    return ClientRequest(last.status, last.seconds, refused, checker.is_right(last), first.status == LOST)

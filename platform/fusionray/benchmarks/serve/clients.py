@@ -81,11 +81,15 @@ class Client:
         self.connection.request("POST", self.path, self.body.data, {"content-type": self.body.media_type})
 
     def ask_with_retry(self) -> list[ServerAnswer]:
-        """Ask, and once more after a 503; a repeated fusion is safe, because it changes nothing."""
+        """Ask, and once more after a 503, or if the connection closed without an answer, as our own client does.
+
+        A repeated fusion is safe, because it changes nothing.
+        """
         first = self.ask()
-        if first.status != UNAVAILABLE:
+        if first.status not in (UNAVAILABLE, LOST):
             return [first]
-        time.sleep(first.retry_seconds)
+        if first.status == UNAVAILABLE:
+            time.sleep(first.retry_seconds)
         return [first, self.ask()]
 
     def close(self) -> None:

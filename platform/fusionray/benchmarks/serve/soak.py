@@ -161,7 +161,8 @@ def measure_soak(context: ServeBenchContext, tick: Callable[[], None]) -> Findin
             f"left before they were answered; replicas: {min(killer.replicas)} to {max(killer.replicas)}, "
             f"{killer.count_changes()} changes of their number, {killer.kills} killed; {num_requests} requests, "
             f"{failures.total()} failed for good (by status: {dict(failures)}), "
-            f"{sum(len(wave.refused) for wave in waves)} refused at first; "
+            f"{sum(len(wave.refused) for wave in waves)} refused and "
+            f"{sum(wave.lost for wave in waves)} cut off at first; "
             f"memory {killer.memory[0]:.0f} MiB at the start, {killer.memory[-1]:.0f} at the end"
         ],
     )
