@@ -7,6 +7,9 @@ from pydantic import Field
 from fusionray.config import Section, in_unit
 from fusionray.runtime.config import PixelBoost
 
+# Enough for a picture of 295 px.
+LEAST_DECODED_BYTES = 2**20
+
 
 class LimitConfig(Section):
     """Limits of one request, and of all requests together."""
@@ -53,7 +56,7 @@ class LimitConfig(Section):
     )
     decoded_bytes: int | None = Field(
         default=None,
-        ge=2**20,
+        ge=LEAST_DECODED_BYTES,
         description="Memory for decoded pictures in a replica; further requests wait until theirs is free; null: a "
         "quarter of what is free when the replica starts, at most 1 GiB.",
         json_schema_extra=in_unit("bytes"),

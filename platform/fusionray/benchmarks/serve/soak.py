@@ -25,6 +25,7 @@ from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.servers import Server, start_service
 from fusionray.errors import ServiceFailed
 from fusionray.hardware.processes import PROC, find_processes
+from fusionray.serving.limits import LEAST_DECODED_BYTES
 from fusionray.serving.pipeline.memory_budget import estimate_bytes
 
 # Name that Ray gives to the process of an ingress replica.
@@ -33,7 +34,7 @@ REPLICA = "ray::ServeReplica:fusionray:Ingress"
 SCALING = {"ingress.min_replicas": 1, "ingress.max_replicas": 2, "ingress.downscale_delay_seconds": 10}
 # All clients for the first half of a wave, one of them for the second.
 WAVE_SECONDS = 120.0
-# Of so many pictures a replica has the memory at once: others wait for it, also when their clients leave.
+# A replica has the memory of so many pictures: others wait for it, also when their clients leave.
 PICTURES_IN_MEMORY = 3
 # So often come clients that leave after this time: some of their pictures are being made then, and some wait.
 LEAVE_SECONDS, PATIENCE_SECONDS = 5.0, 0.3
@@ -136,7 +137,8 @@ def measure_soak(context: ServeBenchContext, tick: Callable[[], None]) -> Findin
     Raises: ServiceFailed if no replica was killed.
     """
     config = context.config
-    decoded_bytes = PICTURES_IN_MEMORY * sum(map(estimate_bytes, context.pictures.values()))
+    largest = max(map(estimate_bytes, context.pictures.values()))
+    decoded_bytes = max(LEAST_DECODED_BYTES, PICTURES_IN_MEMORY * largest)
     changes = {**SCALING, "limits.decoded_bytes": decoded_bytes, **config.service}
     with start_service("soak", context.bundle.folder, context.form, context.logs, changes) as server:
         context.check(server)

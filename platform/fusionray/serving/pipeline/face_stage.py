@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +44,7 @@ from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_cache import ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
+from fusionray.serving.pipeline.picture_threads import PictureThreads
 from fusionray.serving.pipeline.reference_faces import ReferenceFaces
 from fusionray.serving.pipeline.source_faces import SourceFaces
 from fusionray.serving.schema import (
@@ -92,15 +90,14 @@ class LoadedPreprocessor:
 
 
 class FaceStage:
-    """Process pictures in threads; the libraries release the GIL while they work."""
+    """Process pictures in threads, each once the memory for it is free."""
 
     def __init__(self, config: ServeConfig, fuser: GeneratorService) -> None:
         cv2.setNumThreads(1)
         self.config = config
         self.fuser = fuser
-        num_threads = config.faces.threads or len(os.sched_getaffinity(0)) + 1
-        self.threads = ThreadPoolExecutor(num_threads, "faces")
-        self.detectors = DetectorPool(config.detector, num_threads, config.smallest_face)
+        self.threads = PictureThreads(config.faces.threads, "faces")
+        self.detectors = DetectorPool(config.detector, self.threads.num_threads, config.smallest_face)
         self.found = FoundFaces(config.faces.remember_seconds)
         self.references = ReferenceFaces()
         self.restorer = open_restorer(config.restorer, config.runtime)
@@ -145,10 +142,9 @@ class FaceStage:
         self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch
     ) -> FuseReply | Problem:
         """Make one picture, of which the memory is reserved."""
-        loop = asyncio.get_running_loop()
         with watch.over("total"):
             batcher = await self.fuser.find_here(task.version)
-            prepared, data = await loop.run_in_executor(self.threads, self.begin, task, loaded, batcher, watch)
+            prepared, data = await self.threads.run(self.begin, task, loaded, batcher, watch)
             if isinstance(prepared, Problem):
                 return prepared
             if data is None:
@@ -156,7 +152,7 @@ class FaceStage:
                     fused, waited = await self.fuser.fuse(task.version, prepared.sources, prepared.crops)
                 watch.times["queue"] = waited * 1000.0
                 watch.times["fuse"] -= watch.times["queue"]
-                data = await loop.run_in_executor(self.threads, self.finish, task, prepared, fused, loaded, watch)
+                data = await self.threads.run(self.finish, task, prepared, fused, loaded, watch)
         return FuseReply(
             data=data,
             media_type=f"image/{prepared.picture_format}",
@@ -255,7 +251,7 @@ class FaceStage:
         loaded = await self.models.get(task.version) if task.reference is not None else None
         pictures = [picture for picture in (task.picture, task.reference) if picture is not None]
         async with self.budget.reserve(pictures):
-            return await asyncio.get_running_loop().run_in_executor(self.threads, self.find_faces_now, task, loaded)
+            return await self.threads.run(self.find_faces_now, task, loaded)
 
     def find_faces_now(self, task: FindTask, loaded: LoadedPreprocessor | None) -> FacesReply | Problem:
         """Decode the picture, find its faces, and compare them with the reference, on the calling thread."""
@@ -280,9 +276,8 @@ class FaceStage:
         Raises: ConsentRefused, StoreFull.
         """
         loaded = await self.models.get(task.version)
-        loop = asyncio.get_running_loop()
         async with self.budget.reserve((task.source,)):
-            return await loop.run_in_executor(self.threads, self.keep_identity_now, task, loaded)
+            return await self.threads.run(self.keep_identity_now, task, loaded)
 
     def keep_identity_now(self, task: KeepTask, loaded: LoadedPreprocessor) -> IdentityReply | Problem:
         """Find the face, cut it out with a margin, and store it, on the calling thread."""

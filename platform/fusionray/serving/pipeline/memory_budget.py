@@ -39,8 +39,11 @@ class MemoryBudget:
         self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def reserve(self, pictures: Iterable[bytes]) -> AbstractAsyncContextManager[None]:
-        """Hold the memory for encoded pictures for the length of an `async with` block."""
-        return self.hold(sum(map(estimate_bytes, pictures)))
+        """Hold the memory for encoded pictures for the length of an `async with` block.
+
+        They are decoded one after the other, and only the last is kept, so the largest of them counts.
+        """
+        return self.hold(max(map(estimate_bytes, pictures), default=0))
 
     @asynccontextmanager
     async def hold(self, num_bytes: int) -> AsyncIterator[None]:

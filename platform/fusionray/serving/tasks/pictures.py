@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from fastapi import FastAPI
 
@@ -22,6 +19,7 @@ from fusionray.serving.http.routes_pictures import add_picture_route
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget, estimate_bytes
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
+from fusionray.serving.pipeline.picture_threads import PictureThreads
 from fusionray.serving.pipeline.request_service import PictureRequest, RequestService
 from fusionray.serving.schema import ModelVersion, PictureModelCard, PictureReply, Problem
 
@@ -49,8 +47,7 @@ class PictureTask:
         self.budget = MemoryBudget(self.codec.decoded_bytes)
         self.policy = build_policy(config.consent)
         self.target_policy = open_target_policy(config.target_policy)
-        num_threads = config.faces.threads or len(os.sched_getaffinity(0)) + 1
-        self.threads = ThreadPoolExecutor(num_threads, self.name)
+        self.threads = PictureThreads(config.faces.threads, self.name)
         self.cards: dict[str, PictureModelCard] = {}
 
     async def prepare(self, version: ModelVersion) -> PictureModelCard:
@@ -74,7 +71,7 @@ class PictureTask:
 
     def drain(self) -> None:
         """End the threads once they are idle."""
-        self.threads.shutdown(wait=False)
+        self.threads.shutdown()
 
     async def make(self, request: PictureRequest) -> PictureReply | Problem:
         """Make one picture."""
@@ -98,11 +95,10 @@ class PictureTask:
 
         Raises: Overloaded, ConsentRefused, SigningFailed, BundleInvalid.
         """
-        loop = asyncio.get_running_loop()
         watch = Stopwatch()
         card = self.cards.get(version.id) or await self.prepare(version)
         with watch.over("total"):
-            decoded = await loop.run_in_executor(self.threads, self.decode, request, watch)
+            decoded = await self.threads.run(self.decode, request, watch)
             if isinstance(decoded, Problem):
                 return decoded
             with watch.over("run"):
@@ -113,10 +109,9 @@ class PictureTask:
             # The answer is like the first input, unless the request says otherwise.
             target = next(iter(request.pictures.values()))
             picture_format = request.options.picture_format or answer_format(target)
-            encode = partial(
+            data = await self.threads.run(
                 self.encode, made, target, provenance, picture_format, mark=request.options.mark, watch=watch
             )
-            data = await loop.run_in_executor(self.threads, encode)
         return PictureReply(
             data=data,
             media_type=f"image/{picture_format}",
