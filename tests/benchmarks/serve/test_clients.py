@@ -5,25 +5,27 @@ import sys
 import time
 from email import message_from_bytes
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from fusionray.benchmarks.findings import Findings, load_keys
 from fusionray.benchmarks.serve.client_pool import ClientRequest, ClientResults, to_request
-from fusionray.benchmarks.serve.clients import Checker, ServerAnswer, parse_stages
+from fusionray.benchmarks.serve.clients import FAILED, LOST, Checker, Client, ServerAnswer, parse_stages
 from fusionray.benchmarks.serve.competitors import COMPETITORS, SERVERS
 from fusionray.benchmarks.serve.config import ServeBenchConfig
 from fusionray.benchmarks.serve.inputs import Body, write_form
 from fusionray.benchmarks.serve.load import Load, LoadResult, Request
 from fusionray.benchmarks.serve.overhead import sum_stages
 from fusionray.benchmarks.serve.overload import find_enough
-from fusionray.benchmarks.serve.servers import Server
+from fusionray.benchmarks.serve.servers import HOST, Server
 from fusionray.benchmarks.serve.soak import measure_growth
 from fusionray.benchmarks.serve.throughput import OURS, compare, describe, leave_out, plan_load
 from fusionray.errors import ServiceFailed
 from fusionray.faces.decode import encode_image
 from fusionray.hardware.processes import measure_cpu
 from tests.support.pictures import draw_person
+from tests.support.recording_server import NO_ANSWER, Answer, record_requests
 
 PIXELS = draw_person(3, 96)
 
@@ -70,6 +72,16 @@ def test_a_form_is_read_back_by_another_parser() -> None:
     assert parts["source"].get_payload(decode=True) == b"\xff\xd8one"
     assert parts["target"].get_filename() == "target.jpg"
     assert parts["format"].get_payload() == "jpeg"
+
+
+def test_a_request_is_repeated_after_a_closed_connection_and_not_after_an_answer_that_is_cut_off() -> None:
+    with record_requests() as server:
+        client = Client(HOST, urlsplit(server.url).port or 0, "/v1/fuse", Body(b"form", "text/plain"))
+        server.answers += [NO_ANSWER, Answer(200, b"made"), Answer(200, b"ma", {"content-length": "4"})]
+        assert [each.status for each in client.ask_with_retry()] == [LOST, 200]
+        assert [each.status for each in client.ask_with_retry()] == [FAILED]
+        client.close()
+    assert [each.status for each in client.ask_with_retry()] == [FAILED]
 
 
 def test_a_refusal_with_a_successful_retry_is_not_a_failure() -> None:

@@ -47,7 +47,7 @@ class ClientResults:
 
     @property
     def failures(self) -> Counter[int]:
-        """Count the requests that failed for good by their last status; -1: the connection was lost."""
+        """Count the requests that failed for good by their last status; below 0: `clients.LOST` and `FAILED`."""
         return Counter(request.status for request in self.requests if request.status != OK)
 
     @property

@@ -18,7 +18,8 @@ from fusionray.benchmarks.serve.load import OK
 from fusionray.faces.decode import decode_image
 
 TIMEOUT_SECONDS = 120.0
-LOST = -1
+# No answer came because the connection closed; or the service was not reached, took too long, or cut its answer off.
+LOST, FAILED = -1, -2
 UNAVAILABLE = 503
 # Batches of different sizes add up in a different order, so single values may round differently; JPEG spreads that.
 LARGEST_MEAN_DIFFERENCE = 0.5
@@ -27,7 +28,7 @@ STAGE = re.compile(r"([\w-]+);dur=([\d.]+)")
 
 @dataclass(frozen=True)
 class ServerAnswer:
-    """An answer: status (-1: connection lost), headers in lower case, body, start (seconds since 1970), seconds."""
+    """An answer: status (below 0: no whole one), headers in lower case, body, start (seconds since 1970), seconds."""
 
     status: int
     headers: Mapping[str, str]
@@ -62,13 +63,17 @@ class Client:
     def ask(self) -> ServerAnswer:
         """Send the request and wait for the answer."""
         began, started = time.time(), time.perf_counter()
+        fault = LOST
         try:
             self.send()
             response = self.connection.getresponse()
+            fault = FAILED
             data = response.read()
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
             self.connection.close()
-            return ServerAnswer(LOST, {}, b"", began, time.perf_counter() - started)
+            if isinstance(error, (TimeoutError, ConnectionRefusedError)):
+                fault = FAILED
+            return ServerAnswer(fault, {}, b"", began, time.perf_counter() - started)
         seconds = time.perf_counter() - started
         headers = {name.lower(): value for name, value in response.getheaders()}
         return ServerAnswer(response.status, headers, data, began, seconds)
