@@ -12,6 +12,8 @@ from fusionray.environment import (
     QUIET_DEFAULTS,
     RECIPES_VARIABLE,
     ROOT_VARIABLE,
+    SPIN_VARIABLE,
+    WAIT_VARIABLE,
     apply_defaults,
     cluster_address,
     list_recipe_modules,
@@ -20,10 +22,12 @@ from fusionray.environment import (
     resolve_location,
 )
 
+CLEAN = (*QUIET_DEFAULTS, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS", ROOT_VARIABLE, SPIN_VARIABLE, WAIT_VARIABLE)
+
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*QUIET_DEFAULTS, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS", ROOT_VARIABLE):
+    for name in CLEAN:
         # Set first, so that the variable is put back even where it was not there.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -35,6 +39,16 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     apply_defaults()
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1"
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+
+
+@pytest.mark.usefixtures("clean")
+def test_compute_threads_wait_briefly_unless_the_user_has_said_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    apply_defaults()
+    assert int(os.environ.pop(SPIN_VARIABLE)) < 300_000
+    # The count would override the policy.
+    monkeypatch.setenv(WAIT_VARIABLE, "active")
+    apply_defaults()
+    assert SPIN_VARIABLE not in os.environ
 
 
 @pytest.mark.usefixtures("clean")

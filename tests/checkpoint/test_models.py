@@ -13,6 +13,8 @@ from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.errors import CheckpointMissing
 from fusionray.faces.align import load_template
 from fusionray.metrics.attribute_reader import READINGS, AttributeReader
+from fusionray.nets.discriminator import DiscriminatorConfig
+from fusionray.nets.generator import GeneratorConfig
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.pixels import to_float
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
@@ -175,6 +177,30 @@ def test_a_new_run_starts_from_the_averages_of_another_and_the_rest_of_its_netwo
     save_untrained(tmp_path / "encoder", identity_config())
     with pytest.raises(CheckpointMissing, match=r"holds no tensor named averages\.generator"):
         start_from(recipe, str(tmp_path / "encoder"))
+
+
+def larger_config(channels: tuple[int, ...]) -> TrainConfig:
+    generator = GeneratorConfig(size=2 * SIZE, channels=channels, bottleneck_blocks=1, style_length=16)
+    discriminator = DiscriminatorConfig(channels=(4, 8), scales=3)
+    recipe = build_config(generator=generator, discriminator=discriminator)
+    return TrainConfig(data=DataConfig(shards="x", size=2 * SIZE), recipe=recipe)
+
+
+def test_a_new_run_of_twice_the_size_grows_from_the_averages_of_another(tmp_path: Path) -> None:
+    engine, encoder = save_fusion(tmp_path)
+    recipe = build(larger_config((4, 8, 16)), 4, encoder)
+    start_from(recipe, str(tmp_path))
+    averaged = engine.ema_networks["generator"].state_dict()
+    grown = recipe.networks["generator"].state_dict()
+    assert torch.equal(grown["generator.encoder.1.conv.weight"], averaged["generator.encoder.0.conv.weight"])
+    assert torch.equal(grown["generator.decoder.0.gate.weight"], averaged["generator.decoder.0.gate.weight"])
+    trained = engine.networks["discriminator"].state_dict()
+    judging = recipe.networks["discriminator"].state_dict()
+    assert torch.equal(judging["scales.2.head.weight"], trained["scales.1.head.weight"])
+    Engine(recipe, EngineConfig(global_batch=2), total_images=8, device=CPU).step(build_pairs(2, size=2 * SIZE))
+    # Its inner levels must have the widths of those that it grows from.
+    with pytest.raises(CheckpointMissing, match="does not fit the networks"):
+        start_from(build(larger_config((4, 8, 12)), 4, encoder), str(tmp_path))
 
 
 def test_an_identity_checkpoint_gives_back_the_averaged_encoder_without_its_head(tmp_path: Path) -> None:

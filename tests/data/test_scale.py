@@ -20,7 +20,7 @@ FILE_BYTES = 10_000 * ROWS // FILES
 START = """
 import json, sys, time
 from itertools import islice
-import fusionray.training.run.worker
+import fusionray.training.run.entry
 from fusionray.data.order import DataOrder, DataPosition, EpochPartition
 from fusionray.data.person_labels import read_labels
 from fusionray.data.shard_files import list_files

@@ -13,7 +13,7 @@ from fusionray.data import synthetic
 from fusionray.errors import CheckpointMissing, ConfigInvalid
 from fusionray.export.export import largest_difference, write_graphs
 from fusionray.export.face_parser import add_parser
-from fusionray.recipes.family import BundleExport
+from fusionray.recipes.bundle_export import BundleExport
 from tests.support.head_parsers import save_parser
 from tests.support.tiny_world import save_fusion
 

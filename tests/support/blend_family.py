@@ -13,14 +13,8 @@ from fusionray.checkpoint.info import CheckpointInfo
 from fusionray.checkpoint.models import load_weights
 from fusionray.checkpoint.reader import load_tensors
 from fusionray.checkpoint.writer import CheckpointWriter
-from fusionray.recipes.family import (
-    BundleExport,
-    DatasetInfo,
-    RecipeConfig,
-    RecipeFamily,
-    TrainSettings,
-    export_pictures,
-)
+from fusionray.recipes.bundle_export import BundleExport, export_pictures
+from fusionray.recipes.family import DatasetInfo, RecipeConfig, RecipeFamily, TrainSettings
 from fusionray.recipes.recipe import Recipe
 from fusionray.types import DecodedRows, PairBatch
 from tests.support.tiny_fusion import SIZE

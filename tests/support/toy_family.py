@@ -18,14 +18,8 @@ from fusionray.checkpoint.models import load_weights
 from fusionray.checkpoint.reader import load_tensors
 from fusionray.config import in_unit
 from fusionray.nets.pixels import to_float, to_uint8
-from fusionray.recipes.family import (
-    BundleExport,
-    DatasetInfo,
-    RecipeConfig,
-    RecipeFamily,
-    TrainSettings,
-    export_pictures,
-)
+from fusionray.recipes.bundle_export import BundleExport, export_pictures
+from fusionray.recipes.family import DatasetInfo, RecipeConfig, RecipeFamily, TrainSettings
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
 from fusionray.recipes.registry import register
 from fusionray.types import Batch, DecodedRows

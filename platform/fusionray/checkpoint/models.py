@@ -18,6 +18,7 @@ from fusionray.metrics.attribute_reader import AttributeReader, AttributeReaderC
 from fusionray.nets.face_parser import FaceParser, FaceParserConfig
 from fusionray.nets.fusion import FusionNetwork, SourceConditioner
 from fusionray.nets.generator import Generator, GeneratorConfig
+from fusionray.nets.growth import grow_weights
 from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 
 # Names in `state_tensors` of an engine.
@@ -110,12 +111,14 @@ class TrainedNetworks(Protocol):
 def start_from(recipe: TrainedNetworks, location: str) -> None:
     """Load the weights of a checkpoint or run folder into the networks of a recipe; EMA weights if there are any.
 
+    Networks for smaller crops grow (`nets.growth`).
+
     Raises: CheckpointMissing, also if a network is missing there or has another shape.
     """
     folder = find_checkpoint(location)
     for name, network in recipe.networks.items():
         kind = "averages" if name in recipe.ema_names else "networks"
-        load_weights(network, load_tensors(folder, f"{kind}.{name}."), folder)
+        load_weights(network, grow_weights(network, load_tensors(folder, f"{kind}.{name}.")), folder)
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:

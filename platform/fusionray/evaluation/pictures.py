@@ -42,7 +42,8 @@ from fusionray.evaluation.scored_model import OpenedModel, ScoredModel, describe
 from fusionray.metrics.aggregate import Statistic, Summary, mean, ratio
 from fusionray.metrics.confidence import bootstrap
 from fusionray.metrics.fusion_metrics import MetricColumns, join
-from fusionray.recipes.family import PictureScorer, RecipeFamily
+from fusionray.recipes.family import RecipeFamily
+from fusionray.recipes.measuring import PictureScorer
 from fusionray.reporting.figures import FIGURES_NAME, write_figures
 from fusionray.storage import filesystem as storage
 from fusionray.training.train import ensure_trained

@@ -17,7 +17,8 @@ from fusionray.evaluation.fusion_model import ModelInfo, resolve_model
 from fusionray.evaluation.picture_model import PictureModel, find_model_family, open_picture_model
 from fusionray.metrics.fusion_metrics import MetricColumns
 from fusionray.nets.pixels import to_float, to_uint8
-from fusionray.recipes.family import PictureScorer, RecipeFamily
+from fusionray.recipes.family import RecipeFamily
+from fusionray.recipes.measuring import PictureScorer
 
 
 @dataclass(frozen=True)

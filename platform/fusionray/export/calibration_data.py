@@ -18,7 +18,7 @@ from fusionray.data.segments import Segment
 from fusionray.data.shard_files import list_files
 from fusionray.data.shards import MANIFEST_NAME, Manifest, Split, read_manifest
 from fusionray.errors import ConfigInvalid, ShardMismatch
-from fusionray.recipes.family import BundleExport
+from fusionray.recipes.bundle_export import BundleExport
 from fusionray.runtime.pixels import FloatArray
 from fusionray.storage import filesystem as storage
 

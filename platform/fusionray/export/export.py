@@ -30,7 +30,7 @@ from fusionray.export.calibration_data import draw_calibration_data
 from fusionray.export.face_parser import add_parser
 from fusionray.export.onnx_graphs import remove_metadata
 from fusionray.export.variants import Gates, build_variant
-from fusionray.recipes.family import BundleExport, GraphExport
+from fusionray.recipes.bundle_export import BundleExport, GraphExport
 from fusionray.recipes.registry import find_family
 from fusionray.tracking.bundles import register_bundle
 

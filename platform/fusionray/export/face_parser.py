@@ -11,7 +11,7 @@ from fusionray.bundle.description import FACE_FUSION, PARSER_NAME, ParserDescrip
 from fusionray.checkpoint.models import load_face_parser
 from fusionray.errors import ConfigInvalid
 from fusionray.nets.face_parser import PartShares
-from fusionray.recipes.family import BundleExport, GraphExport, noise_pictures
+from fusionray.recipes.bundle_export import BundleExport, GraphExport, noise_pictures
 
 
 def add_parser(exported: BundleExport, location: str) -> BundleExport:

@@ -18,7 +18,7 @@ from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder
 from fusionray.nets.pixels import to_float
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
-from fusionray.recipes.family import BundleExport, GraphExport, noise_pictures
+from fusionray.recipes.bundle_export import BundleExport, GraphExport, noise_pictures
 
 
 def export_fusion(

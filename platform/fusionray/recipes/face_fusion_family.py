@@ -17,12 +17,14 @@ from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
+from fusionray.recipes.bundle_export import BundleExport
 from fusionray.recipes.face_fusion import FaceFusionRecipe
 from fusionray.recipes.face_fusion_config import FaceFusionConfig
 from fusionray.recipes.face_fusion_export import export_fusion
 from fusionray.recipes.face_fusion_validator import PairValidator
-from fusionray.recipes.family import BundleExport, DatasetInfo, HeldOutRows, RecipeConfig, RecipeFamily, TrainSettings
+from fusionray.recipes.family import DatasetInfo, RecipeConfig, RecipeFamily, TrainSettings
 from fusionray.recipes.identity import IdentityRecipeConfig
+from fusionray.recipes.measuring import HeldOutRows
 from fusionray.recipes.registry import register
 from fusionray.recipes.single_faces import noise_crops
 from fusionray.types import DecodedRows, PairBatch

@@ -16,7 +16,8 @@ from fusionray.metrics.retrieval import build_templates
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.recipes.face_fusion import FaceFusionRecipe
-from fusionray.recipes.family import HeldOutRows, TrainSettings
+from fusionray.recipes.family import TrainSettings
+from fusionray.recipes.measuring import HeldOutRows
 from fusionray.types import PairBatch
 
 # Gallery pictures of each person, as in `fusionray evaluate`.

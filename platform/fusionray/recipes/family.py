@@ -10,19 +10,18 @@ Shape suffixes: N rows, M draws, R roles (one: single rows; two: source and targ
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from fusionray.bundle.description import GENERATOR_NAME, describe_pictures
 from fusionray.config import Section
 from fusionray.errors import ConfigInvalid
+from fusionray.recipes.bundle_export import BundleExport
+from fusionray.recipes.measuring import HeldOutRows, PictureScorer, Validator
 from fusionray.recipes.recipe import Recipe
 from fusionray.shard_task import GROUP_NAMES, ShardTask
 from fusionray.types import Batch, DecodedRows
@@ -103,126 +102,6 @@ class DatasetInfo:
     num_people: int
     synthetic: bool
     skin_regions: bool = False
-
-
-class HeldOutRows(Protocol):
-    """The validation rows of a run, encoded; the input of a `Validator`."""
-
-    @property
-    def groups(self) -> Sequence[str]:
-        """Return the group of each row [N]: a person, or in shards of pictures the picture that the row is cut from."""
-
-    def decode(self, rows: NDArray[np.int64]) -> Tensor:
-        """Decode rows to uint8 [N,3,S,S] RGB on the CPU."""
-
-    def batches(self, draws: NDArray[np.int64], size: int) -> Iterator[Any]:
-        """Yield batches of at most `size` draws, as the family collates them, on the CPU; `draws` int64 [M,R]."""
-
-    def draw(self, num_roles: int, seed: int, source_folder: str | None = None) -> NDArray[np.int64]:
-        """Draw every row once, int64 [N,R], with a partner if there are two roles; `RecipeFamily.source_folder`."""
-
-
-class Validator(Protocol):
-    """An independent validation of a recipe while it trains; as `Recipe.measure` and `summarise`, on its own draws."""
-
-    @property
-    def draws(self) -> NDArray[np.int64]:
-        """Return the draws [M,R] to measure."""
-
-    def measure(self, recipe: Any, networks: Mapping[str, nn.Module], batch: Any) -> dict[str, Tensor]:
-        """Measure a batch of draws: columns by name, each with one entry for each draw."""
-
-    def summarise(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return metrics by name from the columns of all draws, on the CPU."""
-
-
-class PictureScorer(Protocol):
-    """Scores the outputs of a model of pictures in `fusionray evaluate`.
-
-    `ratios`: further metrics, each the quotient of the means of two scores. `ranking_name`: describes what `rank`
-    returns. `roles`: names of the inputs.
-    """
-
-    @property
-    def ratios(self) -> Mapping[str, tuple[str, str]]: ...
-
-    @property
-    def ranking_name(self) -> str: ...
-
-    @property
-    def roles(self) -> Sequence[str]: ...
-
-    def score(self, output: Tensor, pictures: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Score outputs for the inputs of all roles, float32 [N,3,S,S] in [-1,1] each: float32 [N] by name."""
-
-    def rank(self, scores: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Return the numbers by which examples are ranked [N], from all scores; the highest is the best."""
-
-    def reference(self, pictures: Sequence[Tensor]) -> Tensor | None:
-        """Return the reference output for the inputs, to be shown beside the output; None if there is none."""
-
-
-# Draws `count` random rows of each input of a graph, float32, without a trained model.
-DrawGraphInputs = Callable[[np.random.Generator, int], tuple[Tensor, ...]]
-
-
-@dataclass(frozen=True)
-class GraphExport:
-    """One network of a bundle: a torch module in eval mode, to be exported to one ONNX file.
-
-    `inputs` and `outputs`: names, in the order of the module's arguments and of its return values. Axis 0 of all is
-    the batch, of any length. `draw`: draws the inputs on which torch and ONNX are compared. `any_size`: pictures among
-    the inputs whose height and width (axes 2 and 3) are any multiples of a number, by name; all others are fixed.
-    """
-
-    file: str
-    module: nn.Module
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    draw: DrawGraphInputs
-    any_size: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class BundleExport:
-    """The export of a family: the networks of a bundle, and their description in `bundle.json`.
-
-    `task`: selects the code that runs the bundle (`runtime.tasks`). `graphs`: the first one makes the picture and
-    becomes `generator.onnx`. `description`: fields of `bundle.json` besides those of every bundle; at least `size` and
-    `tensors`.
-
-    Variants in fewer bits are calibrated and measured on crops of the run's shards, uint8 [N,3,S,S]. `make_inputs`
-    turns crops into inputs of the first graph, whose `output` lies in [-1,1]; without it there are no variants. If the
-    shards are not available, `draw_fallback` (number, seed) draws crops instead, and `fallback_name` describes them.
-    """
-
-    task: str
-    graphs: tuple[GraphExport, ...]
-    description: Mapping[str, Any]
-    make_inputs: Callable[[Tensor], tuple[Tensor, ...]] | None = None
-    draw_fallback: Callable[[int, int], Tensor] | None = None
-    fallback_name: str = "random crops"
-
-
-def noise_pictures(random: np.random.Generator, count: int, size: int) -> Tensor:
-    """Draw noise as pictures, float32 [N,3,S,S] in [-1,1]."""
-    return torch.from_numpy(random.uniform(-1, 1, (count, 3, size, size)).astype(np.float32))
-
-
-def export_pictures(
-    task: str,
-    module: nn.Module,
-    inputs: tuple[str, ...],
-    size: int,
-    make_inputs: Callable[[Tensor], tuple[Tensor, ...]],
-) -> BundleExport:
-    """Export a module that maps pictures [N,3,S,S] to one, all in [-1,1]; the runtime needs no code of the family."""
-
-    def draw(random: np.random.Generator, count: int) -> tuple[Tensor, ...]:
-        return tuple(noise_pictures(random, count, size) for _ in inputs)
-
-    graph = GraphExport(GENERATOR_NAME, module.eval(), inputs, ("output",), draw)
-    return BundleExport(task, (graph,), {"size": size, "tensors": describe_pictures(size, inputs)}, make_inputs)
 
 
 class RecipeFamily(ABC, Generic[ConfigT]):

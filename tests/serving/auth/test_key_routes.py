@@ -19,7 +19,8 @@ from fusionray.serving.auth.callers import ApiKeyMiddleware
 from fusionray.serving.auth.key_admin import KeyAdmin
 from fusionray.serving.auth.key_file import add_key, read_keys
 from fusionray.serving.auth.limit_headers import LimitHeadersMiddleware
-from fusionray.serving.auth.rate_limits import Bucket, RateLimitClient, RateLimiter, TokenLease
+from fusionray.serving.auth.rate_limit_client import RateLimitClient
+from fusionray.serving.auth.rate_limits import Bucket, RateLimiter, TokenLease
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.openapi import complete_document
 from fusionray.serving.http.responses import add_problem_handlers, answer

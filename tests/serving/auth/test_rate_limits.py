@@ -9,11 +9,11 @@ import pytest
 
 from fusionray.errors import QuotaExceeded
 from fusionray.serving.auth.key_file import ApiKey
+from fusionray.serving.auth.rate_limit_client import RateLimitClient
 from fusionray.serving.auth.rate_limits import (
     BURST_SECONDS,
     LEASE_SECONDS,
     Bucket,
-    RateLimitClient,
     RateLimiter,
     TokenLease,
 )

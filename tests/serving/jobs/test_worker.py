@@ -19,7 +19,8 @@ from fusionray.errors import JobNotFinished, StoreFull
 from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.items import ItemOutcome, JobInputs, JobItem
 from fusionray.serving.jobs.new_job import NewJob
-from fusionray.serving.jobs.store import JobStatus, JobStore
+from fusionray.serving.jobs.reader import JobStatus
+from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.jobs.worker import JobWorker, Work
 from tests.serving.jobs.job_child import LEASE_SECONDS
 from tests.serving.jobs.some_jobs import copy_target, make

@@ -18,7 +18,7 @@ from fusionray.bundle.bundle import Bundle, read_bundle, write_bundle
 from fusionray.bundle.description import BundleDescription, Lineage, Parity
 from fusionray.data import synthetic
 from fusionray.export.export import write_graphs
-from fusionray.recipes.family import BundleExport
+from fusionray.recipes.bundle_export import BundleExport
 from fusionray.recipes.registry import find_family
 
 BOUNDARY = "fusionray-bench"

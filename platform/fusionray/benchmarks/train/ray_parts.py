@@ -33,9 +33,10 @@ from fusionray.tracking.runs import close_run, metric_history, open_run
 from fusionray.tracking.store import tracking_uri
 from fusionray.training.dry_run.dry_run import build_dependencies
 from fusionray.training.faults.failures import root_cause
+from fusionray.training.run.entry import open_reader
 from fusionray.training.run.light_trainer import LightTrainer, ProcessGroupConfig
 from fusionray.training.run.task import WorkerTask
-from fusionray.training.run.worker import Worker, open_reader
+from fusionray.training.run.worker import Worker
 from fusionray.training.timing.report import OTHER, PARTS
 
 RUN = {"name": "bench-loop"}

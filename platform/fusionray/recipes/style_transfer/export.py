@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fusionray.bundle.description import GENERATOR_NAME, STYLE_NAME, STYLE_TRANSFER, TensorDescription
 from fusionray.nets.pixels import to_float
 from fusionray.nets.style_transfer import LARGEST_STATISTIC, STRIDE, StyleTransferNetwork
-from fusionray.recipes.family import BundleExport, GraphExport
+from fusionray.recipes.bundle_export import BundleExport, GraphExport
 from fusionray.recipes.style_transfer.tile_graphs import HALOS, build_tile_graphs, describe_tiles
 
 

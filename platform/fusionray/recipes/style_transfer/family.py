@@ -12,7 +12,8 @@ from fusionray.checkpoint.info import read_info
 from fusionray.checkpoint.models import load_weights
 from fusionray.checkpoint.reader import load_tensors
 from fusionray.nets.style_transfer import StyleNetworkConfig, StyleTransferNetwork
-from fusionray.recipes.family import BundleExport, DatasetInfo
+from fusionray.recipes.bundle_export import BundleExport
+from fusionray.recipes.family import DatasetInfo
 from fusionray.recipes.registry import register
 from fusionray.recipes.style_transfer.export import export_network
 from fusionray.recipes.style_transfer.pair_family import PERCEPTUAL, PairFamily

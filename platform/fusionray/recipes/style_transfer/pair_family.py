@@ -10,7 +10,8 @@ import torch
 from fusionray.checkpoint.reader import load_tensors
 from fusionray.nets.picture_encoder import PictureEncoder
 from fusionray.nets.style_transfer import STRIDE
-from fusionray.recipes.family import HeldOutRows, PictureScorer, RecipeConfig, RecipeFamily, TrainSettings
+from fusionray.recipes.family import RecipeConfig, RecipeFamily, TrainSettings
+from fusionray.recipes.measuring import HeldOutRows, PictureScorer
 from fusionray.recipes.single_faces import noise_crops
 from fusionray.recipes.style_transfer.encoder_recipe import PictureEncoderRecipeConfig
 from fusionray.recipes.style_transfer.pair_recipe import StylePairs

@@ -27,7 +27,7 @@ from fusionray.nets.style_transfer import (
     Statistics,
     StyleTransferNetwork,
 )
-from fusionray.recipes.family import GraphExport
+from fusionray.recipes.bundle_export import GraphExport
 
 HALOS = {
     TILE_STYLE_NAME: CONTENT_PIXELS,

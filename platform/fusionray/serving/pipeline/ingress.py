@@ -20,7 +20,7 @@ from fusionray.serving.addresses import check_exposure
 from fusionray.serving.auth.api_keys import ApiKeyStore
 from fusionray.serving.auth.callers import ApiKeyMiddleware
 from fusionray.serving.auth.limit_headers import LimitHeadersMiddleware
-from fusionray.serving.auth.rate_limits import RateLimitClient
+from fusionray.serving.auth.rate_limit_client import RateLimitClient
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.haproxy import NOT_REPEATABLE
 from fusionray.serving.http.api import build_api

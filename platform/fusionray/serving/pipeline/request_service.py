@@ -16,7 +16,8 @@ from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import AuditFailed, QuotaExceeded
 from fusionray.safety.audit import AuditEntry, AuditLog, TaskAuditEntry, hash_bytes
 from fusionray.serving.auth.callers import Caller
-from fusionray.serving.auth.rate_limits import LimitState, RateLimitClient, Receipt
+from fusionray.serving.auth.rate_limit_client import RateLimitClient, Receipt
+from fusionray.serving.auth.rate_limits import LimitState
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.problems import INTERNAL_ERROR, REFUSALS, explain
 from fusionray.serving.metrics import RequestMetrics

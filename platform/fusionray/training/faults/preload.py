@@ -9,7 +9,7 @@ import os
 from fusionray.environment import TRAINS, WORKER_VARIABLE
 
 if os.environ.get(WORKER_VARIABLE) == TRAINS:
-    import fusionray.training.run.worker  # noqa: F401
+    import fusionray.training.run.entry  # noqa: F401
     from fusionray.recipes.registry import import_families
 
     import_families()

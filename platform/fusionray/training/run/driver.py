@@ -105,7 +105,7 @@ def fit_once(task: WorkerTask, progress: ProgressHandle) -> None:
     def train_loop_per_worker() -> None:
         # In a closure, only the workers unpickle the task; in `train_loop_config`, the controller would too. Only they
         # import the engine.
-        from fusionray.training.run.worker import train_worker
+        from fusionray.training.run.entry import train_worker
 
         train_worker(task, progress)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.held_out import HeldOutCrops
 from fusionray.data.shards import Manifest
-from fusionray.recipes.family import Validator
+from fusionray.recipes.measuring import Validator
 from fusionray.recipes.recipe import Recipe, tile
 from fusionray.training.config import TrainConfig
 

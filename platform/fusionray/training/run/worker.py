@@ -1,4 +1,4 @@
-"""The training loop of one Ray Train worker (one rank): read batches, step the engine, save checkpoints.
+"""The training loop of one rank: read batches, step the engine, save checkpoints.
 
 `ProgressLogger` (`Worker.logger`) does logging, validation and previews. All ranks make the same collective calls in
 the same order.
@@ -10,31 +10,23 @@ import os
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import ray.train
-import ray.train.torch
 import torch
 import torch.distributed as dist
 
 from fusionray.checkpoint.info import CheckpointInfo
-from fusionray.checkpoint.models import start_from
 from fusionray.checkpoint.reader import agree_newest, load_into
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import SINGLE_STRIDE, DataOrder, DataPosition
 from fusionray.data.prefetch import prefetched
-from fusionray.data.ray_data_reader import DECODE_TASKS, OBJECT_STORAGE_TASKS, RayDataReader
-from fusionray.data.shard_files import list_files
-from fusionray.data.shard_readers import CorruptionTracker, LocalReader
+from fusionray.data.ray_data_reader import RayDataReader
+from fusionray.data.shard_readers import LocalReader
 from fusionray.data.stream import TrainingStream
 from fusionray.errors import CheckpointDamaged, CheckpointFailed
-from fusionray.hardware.affinity import bind_worker, gpu_address
-from fusionray.hardware.profiles import describe_profile, detect_profile
 from fusionray.ray_cluster.progress import ProgressHandle, WorkerInfo
-from fusionray.recipes.registry import build_recipe
 from fusionray.storage import filesystem as storage
-from fusionray.training.config import DataConfig
 from fusionray.training.engine.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.state import counters, restore, state_tensors
@@ -47,87 +39,6 @@ from fusionray.types import Batch
 
 # Real rows per rank for the search of the batch size; the search repeats them to the size that it tries.
 SAMPLE_IMAGES = 4
-
-
-def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
-    """Entry point of a Ray Train worker: build the engine, resume, and train until the budget ends or a stop request.
-
-    Raises: any FusionRayError of data, checkpoints or training; Ray Train then restarts the workers or fails the run.
-    """
-    config = task.config
-    context = ray.train.get_context()
-    device = ray.train.torch.get_device()
-    num_local = context.get_local_world_size()
-    reader = open_reader(task)
-    placement = bind_worker(
-        context.get_local_rank(),
-        num_local,
-        device,
-        threads=config.workers.threads,
-        bind=config.workers.bind,
-        peers=gather_peers(device, context.get_node_rank()),
-    )
-    recipe = build_recipe(config, task.dataset_info, task.dependencies)
-    if config.run.start_from is not None:
-        start_from(recipe, config.run.start_from)
-    profile = detect_profile(device)
-    engine = Engine(
-        recipe,
-        config.engine,
-        total_images=config.budget.images,
-        device=device,
-        seed=config.run.seed,
-        profile=profile,
-        num_local=num_local,
-    )
-    worker = Worker(task, engine, reader, progress=progress)
-    try:
-        worker.resume()
-        worker.fit_batch()
-        if worker.rank == 0:
-            used = profile.model_copy(update=engine.choices())
-            worker.logger.log_line(f"{describe_profile(used, device)}; worker 0 on {placement.reason}")
-            worker.logger.log_line(engine.describe())
-        worker.run()
-    finally:
-        worker.close()
-
-
-def open_reader(task: WorkerTask) -> RayDataReader:
-    """Open the reader of the training split; its processes start when it has read the first window."""
-    config, data = task.config, task.config.data
-    regions = config.family.needs_regions(config.recipe, synthetic=task.manifest.synthetic)
-    return RayDataReader(
-        list_files(data.shards, task.manifest, "train", with_regions=regions),
-        CorruptionTracker(data.max_damaged_files),
-        timeout_seconds=data.timeout_seconds,
-        # Training begins with the first window, while Ray Data starts to read the next one.
-        local_rows=data.shuffle_buffer_rows,
-        tasks_at_once=data.read_tasks or default_read_tasks(data),
-        decode_size=data.size if data.decode == "nodes" else None,
-    )
-
-
-def default_read_tasks(data: DataConfig) -> int:
-    """Return how many read tasks of a worker run at once, if the config does not say.
-
-    One process reads a local disk faster than a worker trains. Requests to an object store wait, so more are made.
-    """
-    if data.decode == "nodes":
-        return DECODE_TASKS
-    return OBJECT_STORAGE_TASKS if "://" in data.shards else 1
-
-
-def gather_peers(device: torch.device, node_rank: int) -> list[str | None] | None:
-    """Gather the PCI addresses of the GPUs of all workers on this node, in rank order, for the binding of CPU cores.
-
-    An address is None if it is unknown. Returns None on the CPU or without a process group. All ranks call it.
-    """
-    if device.type != "cuda" or not dist.is_initialized():
-        return None
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, (node_rank, gpu_address(device)))
-    return [address for node, address in everyone if node == node_rank]
 
 
 class Worker:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from fusionray.serving.http.responses import write_time
 from fusionray.serving.jobs.films import FilmProgress, FilmStage
-from fusionray.serving.jobs.store import JobState, JobStatus
+from fusionray.serving.jobs.reader import JobState, JobStatus
 from fusionray.serving.jobs.webhooks import WebhookState, WebhookStatus
 
 

@@ -16,8 +16,8 @@ from fusionray.serving.http.openapi import problems
 from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer
 from fusionray.serving.http.routes_batches import ARCHIVE, ZIP_RESPONSE
+from fusionray.serving.jobs.reader import JobState, JobStatus
 from fusionray.serving.jobs.service import JobService
-from fusionray.serving.jobs.store import JobState, JobStatus
 
 RESULT_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {

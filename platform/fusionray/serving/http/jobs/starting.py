@@ -21,8 +21,8 @@ from fusionray.serving.http.responses import answer
 from fusionray.serving.http.routes_batches import check_number
 from fusionray.serving.http.routes_style import MAX_STYLES
 from fusionray.serving.jobs.new_job import NewJob
+from fusionray.serving.jobs.reader import JobStatus
 from fusionray.serving.jobs.service import JobService
-from fusionray.serving.jobs.store import JobStatus
 from fusionray.serving.schema import Problem
 
 IdempotencyKey = Annotated[
