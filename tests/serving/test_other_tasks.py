@@ -112,7 +112,10 @@ def test_a_client_chooses_the_format_in_form_or_query(service: Service) -> None:
 def test_requests_go_through_the_guards_of_face_fusion(service: Service) -> None:
     files = {"content": CONTENT, "style": STYLE}
     check_problem(httpx.post(f"{service.client.base_url}/v1/blend", files=files), 401, "unauthorized")
-    check_problem(service.blend(style=bytes(MAX_BODY_BYTES)), 413, "too_large")
+    refused = service.blend(style=bytes(MAX_BODY_BYTES))
+    check_problem(refused, 413, "too_large")
+    # The rest of the body is not read, so the client is told to send its next request on another connection.
+    assert refused.headers["connection"] == "close"
     assert "style" in check_problem(service.client.post("/v1/blend", files={"content": CONTENT}), 422, "bad_fields")
     response = service.blend(style=b"no picture")
     assert "style picture" in check_problem(response, 415, "not_an_image")

@@ -6,6 +6,7 @@ The configuration that Ray Serve writes has these faults, which the script corre
 - Every refusal of HAProxy becomes a 500.
 - HAProxy waits without limit for the head of a request.
 - HAProxy never retries a request that arrives in several pieces, and may retry one that must not be repeated.
+- HAProxy closes connections after a refused body without saying so.
 - HAProxy forwards headers by which a client can steer Ray Serve.
 - HAProxy listens on the address to which the replicas bind, so that a public service has public replicas.
 
@@ -79,6 +80,9 @@ FRONTEND_RULES = (
         "!{ res.hdr(content-type) -m beg application/problem+json }"
         for status in (400, 403, 404, 408, 413, 500, 503)
     ),
+    # The service has not read the rest of such a body. HAProxy closes the connection after it, but passes no "close" of
+    # the service on: the client's next request would meet a closed connection.
+    "http-after-response set-header connection close if { status 408 413 }",
 )
 
 
