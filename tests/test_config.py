@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from fusionray.config import load_config, read_preset
 from fusionray.config_presets import list_presets
 from fusionray.errors import ConfigInvalid
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.recipes.face_fusion.settings import FaceFusionConfig
 from fusionray.training.config import TrainConfig
 
 SHARDS = "data.shards=x"

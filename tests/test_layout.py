@@ -196,8 +196,8 @@ def recipe_modules() -> list[Path]:
     places = [name.removeprefix("fusionray.recipes.").split(".") for name in BUILT_IN]
     rooms = {place[0] for place in places if len(place) > 1}
     stems = tuple(place[0].removesuffix("_family") for place in places if len(place) == 1)
-    assert len(stems) > 2
-    assert rooms == {"face_parsing", "style_transfer"}
+    assert set(stems) == {"attributes", "identity"}
+    assert rooms == {"face_fusion", "face_parsing", "style_transfer"}
     return [
         path
         for path in modules_under(PACKAGE / "recipes")
@@ -257,7 +257,7 @@ def test_recipes_use_of_the_data_only_the_synthetic_world() -> None:
 def test_what_runs_without_a_cluster_does_not_load_one() -> None:
     code = (
         "import json, sys\n"
-        "import fusionray.recipes.face_fusion, fusionray.training.engine.engine, fusionray.runtime.fuser\n"
+        "import fusionray.recipes.face_fusion.recipe, fusionray.training.engine.engine, fusionray.runtime.fuser\n"
         "import fusionray.metrics.verification, fusionray.training.config, fusionray.data.pairs\n"
         "print(json.dumps([name for name in ('ray', 'mlflow', 'fastapi') if name in sys.modules]))"
     )

@@ -19,7 +19,7 @@ from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.pixels import to_float
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.attributes import AttributesRecipe, AttributesRecipeConfig
-from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.face_fusion.recipe import FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.recipes.recipe import Recipe
 from fusionray.recipes.registry import build_recipe

@@ -10,7 +10,7 @@ from fusionray.config_presets import list_presets
 from fusionray.nets.blocks import count_parameters
 from fusionray.nets.generator import Generator, GeneratorConfig
 from fusionray.nets.source_encoder import SourceConfig
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.recipes.face_fusion.settings import FaceFusionConfig
 from fusionray.training.config import TrainConfig
 from tests.support.tiny_fusion import SEEING
 

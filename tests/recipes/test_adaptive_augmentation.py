@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from fusionray.nets.pixels import to_float
 from fusionray.recipes.adaptive_augmentation import AdaptiveAugmentation, AdaptiveAugmentationConfig
-from fusionray.recipes.face_fusion import FaceFusionRecipe, FusionInput
+from fusionray.recipes.face_fusion.recipe import FaceFusionRecipe, FusionInput
 from fusionray.recipes.losses import adversarial_discriminator_loss, adversarial_generator_loss
 from fusionray.recipes.recipe import PhaseInput
 from tests.support.tiny_fusion import NO_LOSS, SIZE, STILL, build_config, build_pairs, build_recipe

@@ -23,7 +23,7 @@ from fusionray.recipes.affine import (
 )
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
 from fusionray.recipes.augmentation import Augmentation, AugmentationConfig
-from fusionray.recipes.identity_perturbation import IdentityPerturbation, IdentityPerturbationConfig
+from fusionray.recipes.face_fusion.identity_perturbation import IdentityPerturbation, IdentityPerturbationConfig
 from tests.support.tiny_fusion import build_pairs
 
 

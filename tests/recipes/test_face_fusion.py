@@ -15,9 +15,9 @@ from fusionray.data.synthetic import render_true_fusion
 from fusionray.metrics.similarity import gradient_energy
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.pixels import elliptic_region, to_float
-from fusionray.recipes.face_fusion import FaceFusionRecipe, FusionInput
+from fusionray.recipes.face_fusion.identity_perturbation import IdentityPerturbationConfig
+from fusionray.recipes.face_fusion.recipe import FaceFusionRecipe, FusionInput
 from fusionray.recipes.family import DatasetInfo
-from fusionray.recipes.identity_perturbation import IdentityPerturbationConfig
 from fusionray.recipes.losses import structure_loss
 from fusionray.recipes.recipe import Losses, PhaseInput
 from fusionray.recipes.registry import find_family

@@ -11,7 +11,7 @@ from fusionray.data.decoding import CropDecoder
 from fusionray.data.held_out import HeldOutCrops
 from fusionray.data.shards import Manifest
 from fusionray.nets.pixels import to_float, to_uint8
-from fusionray.recipes.face_fusion_validator import PairValidator, RecipeFusionModel
+from fusionray.recipes.face_fusion.validator import PairValidator, RecipeFusionModel
 from fusionray.training.config import DataConfig, TrainConfig
 from fusionray.training.run.validation import Validation
 from tests.support.tiny_fusion import SIZE, build_config, build_pairs, build_recipe, save_encoder

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusionray.recipes.identity_perturbation import IdentityPerturbation, IdentityPerturbationConfig
+from fusionray.recipes.face_fusion.identity_perturbation import IdentityPerturbation, IdentityPerturbationConfig
 
 NOTHING = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0, "warp": 0.0}
 SIZE = 32

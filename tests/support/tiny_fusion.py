@@ -18,8 +18,8 @@ from fusionray.nets.identity import IdentityEncoder, IdentityEncoderConfig
 from fusionray.nets.source_encoder import SourceConfig
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.augmentation import AugmentationConfig
-from fusionray.recipes.face_fusion import FaceFusionRecipe
-from fusionray.recipes.face_fusion_config import FaceFusionConfig, FusionLossWeights
+from fusionray.recipes.face_fusion.recipe import FaceFusionRecipe
+from fusionray.recipes.face_fusion.settings import FaceFusionConfig, FusionLossWeights
 from fusionray.recipes.identity import IdentityClassifier, IdentityRecipeConfig
 from fusionray.training.config import DataConfig, TrainConfig
 from fusionray.types import PairBatch, SyntheticTruth

@@ -26,7 +26,7 @@ ENTRY_POINTS = "fusionray.recipes"
 BUILT_IN = (
     "fusionray.recipes.identity_family",
     "fusionray.recipes.attributes_family",
-    "fusionray.recipes.face_fusion_family",
+    "fusionray.recipes.face_fusion.family",
     "fusionray.recipes.face_parsing.family",
     "fusionray.recipes.style_transfer.encoder_family",
     "fusionray.recipes.style_transfer.family",

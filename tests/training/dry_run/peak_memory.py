@@ -8,8 +8,8 @@ import torch
 
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
-from fusionray.recipes.face_fusion import FaceFusionRecipe
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
+from fusionray.recipes.face_fusion.recipe import FaceFusionRecipe
+from fusionray.recipes.face_fusion.settings import FaceFusionConfig
 from fusionray.training.config import EngineConfig, ParallelConfig
 from fusionray.training.dry_run.footprint import measure_step
 from fusionray.training.dry_run.memory_estimate import estimate_memory

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from fusionray.data import synthetic
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
-from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.face_fusion.recipe import FaceFusionRecipe
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.recipes.recipe import Losses
 from fusionray.training.config import EngineConfig, ParallelConfig

@@ -24,8 +24,8 @@ from fusionray.recipes.adaptive_augmentation import AdaptiveAugmentation
 from fusionray.recipes.affine import jitter_views
 from fusionray.recipes.arcface_crop import ArcFaceCrop
 from fusionray.recipes.augmentation import Augmentation, degrade_resolution
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
-from fusionray.recipes.identity_perturbation import IdentityPerturbation, IdentityPerturbationConfig
+from fusionray.recipes.face_fusion.identity_perturbation import IdentityPerturbation, IdentityPerturbationConfig
+from fusionray.recipes.face_fusion.settings import FaceFusionConfig
 from fusionray.recipes.losses import (
     adversarial_discriminator_loss,
     adversarial_generator_loss,

@@ -11,8 +11,8 @@ from fusionray.nets.discriminator import DiscriminatorConfig
 from fusionray.nets.generator import GeneratorConfig
 from fusionray.recipes.adaptive_augmentation import AdaptiveAugmentationConfig
 from fusionray.recipes.augmentation import AugmentationConfig
+from fusionray.recipes.face_fusion.identity_perturbation import IdentityPerturbationConfig
 from fusionray.recipes.family import RecipeConfig
-from fusionray.recipes.identity_perturbation import IdentityPerturbationConfig
 from fusionray.recipes.recipe import OptimizerConfig
 
 Weight = Annotated[float, Field(ge=0, json_schema_extra=in_unit(""))]

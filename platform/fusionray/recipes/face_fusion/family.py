@@ -18,10 +18,10 @@ from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder, IdentityEncoderConfig
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.bundle_export import BundleExport
-from fusionray.recipes.face_fusion import FaceFusionRecipe
-from fusionray.recipes.face_fusion_config import FaceFusionConfig
-from fusionray.recipes.face_fusion_export import export_fusion
-from fusionray.recipes.face_fusion_validator import PairValidator
+from fusionray.recipes.face_fusion.export import export_fusion
+from fusionray.recipes.face_fusion.recipe import FaceFusionRecipe
+from fusionray.recipes.face_fusion.settings import FaceFusionConfig
+from fusionray.recipes.face_fusion.validator import PairValidator
 from fusionray.recipes.family import DatasetInfo, RecipeConfig, RecipeFamily, TrainSettings
 from fusionray.recipes.identity import IdentityRecipeConfig
 from fusionray.recipes.measuring import HeldOutRows
@@ -36,7 +36,7 @@ ALL_SKIN = "all_skin"
 
 
 class FaceFusionFamily(RecipeFamily[FaceFusionConfig]):
-    """Face fusion; see `recipes.face_fusion`."""
+    """Face fusion; see `recipes.face_fusion.recipe`."""
 
     name = "face_fusion"
     Config = FaceFusionConfig

@@ -15,7 +15,7 @@ from fusionray.metrics.pair_plan import plan_pairs
 from fusionray.metrics.retrieval import build_templates
 from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
-from fusionray.recipes.face_fusion import FaceFusionRecipe
+from fusionray.recipes.face_fusion.recipe import FaceFusionRecipe
 from fusionray.recipes.family import TrainSettings
 from fusionray.recipes.measuring import HeldOutRows
 from fusionray.types import PairBatch

@@ -1,0 +1,1 @@
+"""Face fusion: the GAN of generator and discriminator, its settings, validation and export."""
