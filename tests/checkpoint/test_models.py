@@ -166,7 +166,7 @@ def test_what_reads_the_source_of_a_checkpoint_tells_its_generator_what_training
 def test_a_new_run_starts_from_the_averages_of_another_and_the_rest_of_its_networks(tmp_path: Path) -> None:
     engine, encoder = save_fusion(tmp_path)
     recipe = build(fusion_config(seed=5), 4, encoder)
-    start_from(recipe, str(tmp_path))
+    start_from(recipe, str(tmp_path), SIZE)
     for name, wanted in (
         ("generator", engine.ema_networks["generator"]),
         ("discriminator", engine.networks["discriminator"]),
@@ -176,12 +176,12 @@ def test_a_new_run_starts_from_the_averages_of_another_and_the_rest_of_its_netwo
     assert any(not torch.equal(averaged[name], trained[name]) for name in averaged)
     save_untrained(tmp_path / "encoder", identity_config())
     with pytest.raises(CheckpointMissing, match=r"holds no tensor named averages\.generator"):
-        start_from(recipe, str(tmp_path / "encoder"))
+        start_from(recipe, str(tmp_path / "encoder"), SIZE)
 
 
-def larger_config(channels: tuple[int, ...]) -> TrainConfig:
+def larger_config(channels: tuple[int, ...], scales: int = 3) -> TrainConfig:
     generator = GeneratorConfig(size=2 * SIZE, channels=channels, bottleneck_blocks=1, style_length=16)
-    discriminator = DiscriminatorConfig(channels=(4, 8), scales=3)
+    discriminator = DiscriminatorConfig(channels=(4, 8), scales=scales)
     recipe = build_config(generator=generator, discriminator=discriminator)
     return TrainConfig(data=DataConfig(shards="x", size=2 * SIZE), recipe=recipe)
 
@@ -189,7 +189,7 @@ def larger_config(channels: tuple[int, ...]) -> TrainConfig:
 def test_a_new_run_of_twice_the_size_grows_from_the_averages_of_another(tmp_path: Path) -> None:
     engine, encoder = save_fusion(tmp_path)
     recipe = build(larger_config((4, 8, 16)), 4, encoder)
-    start_from(recipe, str(tmp_path))
+    start_from(recipe, str(tmp_path), 2 * SIZE)
     averaged = engine.ema_networks["generator"].state_dict()
     grown = recipe.networks["generator"].state_dict()
     assert torch.equal(grown["generator.encoder.1.conv.weight"], averaged["generator.encoder.0.conv.weight"])
@@ -200,7 +200,22 @@ def test_a_new_run_of_twice_the_size_grows_from_the_averages_of_another(tmp_path
     Engine(recipe, EngineConfig(global_batch=2), total_images=8, device=CPU).step(build_pairs(2, size=2 * SIZE))
     # Its inner levels must have the widths of those that it grows from.
     with pytest.raises(CheckpointMissing, match="does not fit the networks"):
-        start_from(build(larger_config((4, 8, 12)), 4, encoder), str(tmp_path))
+        start_from(build(larger_config((4, 8, 12)), 4, encoder), str(tmp_path), 2 * SIZE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"channels": (4, 4, 8, 16)}, r"the generator has 2 more levels \(recipe.generator.channels\).* are 2 times"),
+        ({"scales": 4}, r"the discriminator has 2 more levels \(recipe.discriminator.scales\).* are 2 times"),
+    ],
+)
+def test_networks_that_would_grow_by_other_levels_than_their_crops_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    _, encoder = save_fusion(tmp_path)
+    with pytest.raises(CheckpointMissing, match=message):
+        start_from(build(larger_config(**{"channels": (4, 8, 16), **changes}), 4, encoder), str(tmp_path), 2 * SIZE)
 
 
 def test_an_identity_checkpoint_gives_back_the_averaged_encoder_without_its_head(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_photographs_are_evaluated_with_the_files_of_the_user(world: Path, tmp_p
     )
     measured = result.figures.figures.keys()
     wanted = {"retrieval_top1", "cosine_to_source", "verification_auc", "landmark_distance", "fid", "kid", "flicker"}
-    assert wanted | {"warp_error", "warp_error_target"} <= measured
+    assert wanted | {"warp_error", "warp_error_target", "landmark_acceleration_target"} <= measured
     assert not [key for key in measured if key.startswith(("ssim", "pose", "fairness")) or "truth" in key]
     assert "photographs" in result.figures.not_measured["ssim_to_truth"]
     assert "recorded clips" in result.figures.not_measured["flicker_truth"]

@@ -63,6 +63,7 @@ def test_a_table_whose_names_do_not_fit_is_refused() -> None:
         ("fid", {}, "measured in the evaluator's embeddings"),
         ("fid_embedding", {"with_features": True}, "in the features of the given network"),
         ("landmark_distance", {"landmarks_error": "no model files"}, "no model files"),
+        ("landmark_acceleration", {"landmarks_error": "no model files"}, "no model files"),
         ("flicker", {"num_clips": 0}, "there are no clips"),
         ("flicker_truth", {}, "recorded clips"),
         ("fairness_gap", {}, "two groups"),

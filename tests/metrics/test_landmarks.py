@@ -7,7 +7,7 @@ import torch
 from fusionray.data import synthetic
 from fusionray.data.prepare.crop import unit_view
 from fusionray.faces.align import estimate_alignment, load_template, transform_points
-from fusionray.metrics.landmarks import CropLandmarks, landmark_distance
+from fusionray.metrics.landmarks import CropLandmarks, landmark_acceleration, landmark_distance
 
 SIDE = 128
 
@@ -42,3 +42,14 @@ def test_distances_are_in_units_of_the_eye_distance() -> None:
     eyes = float(np.linalg.norm(points[0, 0] - points[0, 1]))
     assert landmark_distance(points + np.float32([3, 4]), points) == pytest.approx(5 / eyes, rel=1e-5)
     assert np.isnan(landmark_distance(points * np.nan, points)).all()
+
+
+def test_landmarks_that_shake_accelerate_and_those_that_move_evenly_do_not() -> None:
+    still = np.tile(np.arange(20, dtype=np.float64)[:, None, None], (1, 5, 2))
+    assert landmark_acceleration(still) == 0
+    shaken = still + np.array([0.5, -0.5])[np.arange(20) % 2][:, None, None]
+    assert landmark_acceleration(shaken) == pytest.approx(2 * np.sqrt(2))
+    # A frame without a face is left out, with the differences that need it.
+    shaken[10] = np.nan
+    assert landmark_acceleration(shaken) == pytest.approx(2 * np.sqrt(2))
+    assert np.isnan(landmark_acceleration(shaken[9:12]))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,7 +34,7 @@ def test_a_grown_generator_computes_what_the_smaller_one_did_from_its_levels_on(
     torch.manual_seed(0)
     small, large = FusionNetwork(SMALL).eval(), FusionNetwork(LARGE).eval()
     first = large.generator.stem.weight.clone()
-    large.load_state_dict(grow_weights(large, small.state_dict()))
+    large.load_state_dict(grow_weights(large, small.state_dict(), Fraction(2)))
     assert torch.equal(large.generator.stem.weight, first)
     face, embedding = torch.rand(2, 3, 112, 112) * 2 - 1, F.normalize(torch.randn(2, 512))
     target = torch.rand(2, 3, 64, 64) * 2 - 1
@@ -50,7 +52,7 @@ def test_a_grown_discriminator_judges_the_halved_picture_as_the_smaller_one_judg
     torch.manual_seed(1)
     small = Discriminator(DiscriminatorConfig(channels=(4, 8), scales=2))
     large = Discriminator(DiscriminatorConfig(channels=(4, 8), scales=3))
-    large.load_state_dict(grow_weights(large, small.state_dict()))
+    large.load_state_dict(grow_weights(large, small.state_dict(), Fraction(2)))
     picture = torch.rand(2, 3, 128, 128) * 2 - 1
     found, wanted = large(picture).logits, small(F.avg_pool2d(picture, 2)).logits
     torch.testing.assert_close(found[1:], wanted)
@@ -61,5 +63,5 @@ def test_a_grown_discriminator_judges_the_halved_picture_as_the_smaller_one_judg
 def test_weights_of_a_network_of_the_same_levels_stay_as_they_are() -> None:
     network = FusionNetwork(SMALL)
     weights = FusionNetwork(SMALL).state_dict()
-    assert grow_weights(network, weights).keys() == weights.keys()
-    assert all(torch.equal(value, weights[name]) for name, value in grow_weights(network, weights).items())
+    assert grow_weights(network, weights, Fraction(1)).keys() == weights.keys()
+    assert all(torch.equal(value, weights[name]) for name, value in grow_weights(network, weights, Fraction(1)).items())

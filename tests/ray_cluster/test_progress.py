@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import pickle
 import threading
 import time
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fusionray.ray_cluster.progress import STOP_CHECK_SECONDS, ProgressHandle, WorkerInfo
+from fusionray.ray_cluster.progress import STOP_CHECK_SECONDS, ProgressHandle, ProgressState, WorkBar, WorkerInfo
 from tests.support.waiting import wait_for
 
 
@@ -61,3 +62,23 @@ def test_a_worker_replaces_that_of_its_rank_and_all_of_another_number_of_ranks(p
     assert {rank: worker.pid for rank, worker in progress.read().workers.items()} == {0: 20, 1: 11}
     progress.add_worker(WorkerInfo(0, 1, 30, "node", 8))
     assert {rank: worker.pid for rank, worker in progress.read().workers.items()} == {0: 30}
+
+
+def test_the_speed_of_a_run_that_goes_on_is_its_own() -> None:
+    now = 100.0
+    file = io.StringIO()
+    with WorkBar(total=1000, unit="img", mininterval=0, smoothing=0, file=file) as bar:
+        bar._time = lambda: now
+        # Ray starts for 30 s; then two workers go on from 800 images and make 10 images/s.
+        now += 30
+        bar.show(ProgressState())
+        workers = {rank: WorkerInfo(rank, 2, 10 + rank, "node", 800) for rank in range(2)}
+        bar.show(ProgressState(workers=workers))
+        assert (bar.n, bar.format_dict["rate"]) == (800, None)
+        for completed in (820, 900):
+            now = 130 + (completed - 800) / 10
+            bar.show(ProgressState(completed=completed, workers=workers))
+        assert "900/1000 [00:10<00:10, 10.00img/s]" in str(bar)
+        # Workers that replace these, from a checkpoint before, do not turn the bar back.
+        bar.show(ProgressState(completed=850, workers={0: WorkerInfo(0, 1, 30, "node", 840)}))
+        assert bar.n == 900

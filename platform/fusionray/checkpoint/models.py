@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -108,17 +109,24 @@ class TrainedNetworks(Protocol):
     def ema_names(self) -> frozenset[str]: ...
 
 
-def start_from(recipe: TrainedNetworks, location: str) -> None:
+def start_from(recipe: TrainedNetworks, location: str, size: int) -> None:
     """Load the weights of a checkpoint or run folder into the networks of a recipe; EMA weights if there are any.
 
-    Networks for smaller crops grow (`nets.growth`).
+    Networks for smaller crops grow (`nets.growth`); `size`: side of the recipe's crops.
 
-    Raises: CheckpointMissing, also if a network is missing there or has another shape.
+    Raises: CheckpointMissing, also if a network is missing there, has another shape or would grow by other levels than
+    its crops do; ConfigInvalid.
     """
     folder = find_checkpoint(location)
+    size_ratio = Fraction(size, read_stored_config(folder, read_info(folder)).data.size)
     for name, network in recipe.networks.items():
         kind = "averages" if name in recipe.ema_names else "networks"
-        load_weights(network, grow_weights(network, load_tensors(folder, f"{kind}.{name}.")), folder)
+        weights = load_tensors(folder, f"{kind}.{name}.")
+        try:
+            grown = grow_weights(network, weights, size_ratio)
+        except ValueError as error:
+            raise CheckpointMissing(f"run.start_from={folder}: {error}") from None
+        load_weights(network, grown, folder)
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -20,6 +20,7 @@ from fusionray.evaluation.fusion_model import open_fusion_model
 from fusionray.faces.align import load_template
 from fusionray.hardware.affinity import set_thread_counts
 from fusionray.metrics.fusion_metrics import FusionMetrics, MetricColumns, join
+from fusionray.metrics.landmarks import CropLandmarks, eye_distance, landmark_acceleration
 from fusionray.metrics.pair_plan import RowIndices
 from fusionray.metrics.temporal import flicker, identity_jump, warp_error
 from fusionray.nets.pixels import to_float
@@ -132,6 +133,7 @@ class ClipItem:
         target = to_float(frames.target)
         clips = {"fused": fused} | ({} if frames.truth is None else {"truth": frames.truth})
         measured = {"identity_jump_target": self.measure_jump(context, frames.target)}
+        measured |= measure_accelerations(context.metrics.evaluators.landmarks, {**clips, "target": frames.target})
         for name, clip in clips.items():
             suffix = "" if name == "fused" else f"_{name}"
             measured[f"flicker{suffix}"] = LEVELS * flicker(target, to_float(clip))
@@ -145,6 +147,21 @@ class ClipItem:
         """Measure how far identities of consecutive frames are apart, in the evaluator's embeddings."""
         parts = torch.split(clip, context.spec.batch_size)
         return identity_jump(np.concatenate([context.metrics.embed_crops(part)["embedding"] for part in parts]))
+
+
+def measure_accelerations(landmarks: CropLandmarks | None, clips: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """Measure how the landmarks of clips uint8 [T,3,H,W] shake, in eye distances of the target: by metric, nan where
+    the mesh finds too few.
+    """
+    if landmarks is None:
+        return {}
+    points = {name: landmarks.locate(clip.permute(0, 2, 3, 1).numpy()) for name, clip in clips.items()}
+    distances = eye_distance(points["target"])
+    unit = distances[~np.isnan(distances)].mean() if np.isfinite(distances).any() else np.nan
+    return {
+        f"landmark_acceleration{'' if name == 'fused' else f'_{name}'}": float(landmark_acceleration(places) / unit)
+        for name, places in points.items()
+    }
 
 
 def split_work(dataset: EvalDataset, clips: Iterable[tuple[Clip, int]], batch_size: int) -> Iterator[WorkItem]:

@@ -56,3 +56,14 @@ def landmark_distance(first_N52: NDArray[np.float32], second_N52: NDArray[np.flo
     pixels_N = np.linalg.norm(first_N52.astype(np.float64) - second_N52, axis=-1).mean(axis=-1)
     distance_N: NDArray[np.float64] = pixels_N / eye_distance(second_N52)
     return distance_N
+
+
+def landmark_acceleration(points_T52: NDArray[np.floating]) -> float:
+    """Return the mean length of the second differences of the points of consecutive frames, in their unit.
+
+    0 for points that stand still or move evenly; frames without a face (nan) and their neighbours do not count. nan if
+    no three frames in a row have one.
+    """
+    length_T5 = np.linalg.norm(np.diff(points_T52.astype(np.float64), 2, axis=0), axis=2)
+    known = length_T5[~np.isnan(length_T5).any(axis=1)]
+    return float(known.mean()) if len(known) else float("nan")

@@ -154,30 +154,48 @@ class ProgressHandle:
 
         def draw(block_ended: threading.Event) -> None:
             is_stop_sent = False
-            with tqdm(total=total, desc=title, unit=unit, smoothing=0.05, mininterval=POLL_SECONDS) as bar:
+            with WorkBar(total=total, desc=title, unit=unit, smoothing=0.05, mininterval=POLL_SECONDS) as bar:
                 drawn = time.monotonic()
                 while not block_ended.wait(STOP_CHECK_SECONDS):
                     if stop_event is not None and stop_event.is_set() and not is_stop_sent:
                         self.request_stop()
                         is_stop_sent = True
                     if time.monotonic() - drawn > POLL_SECONDS:
-                        self.redraw(bar, total)
+                        self.redraw(bar)
                         drawn = time.monotonic()
-                self.redraw(bar, total)
+                self.redraw(bar)
 
         with run_in_background(draw, "progress"):
             yield
 
-    def redraw(self, bar: tqdm[Any], total: int) -> None:
+    def redraw(self, bar: WorkBar) -> None:
         # The bar is a convenience: the work continues if the actor does not reply.
         with contextlib.suppress(ray.exceptions.RayError):
             state = self.read()
             for line in state.lines:
                 tqdm.write(line, file=sys.stderr)
-            if state.completed > bar.n:
-                postfix = list(state.postfix.items())[:4]
-                bar.set_postfix({name: f"{value:.3g}" for name, value in postfix}, refresh=False)
-                bar.update(min(state.completed, total) - bar.n)
+            bar.show(state)
+
+
+class WorkBar(tqdm):  # type: ignore[type-arg]  # a generic class for mypy alone
+    """The bar of a run. Its clock starts with the first workers, at the units that are completed by then: its speed
+    and the time left are those of this run, not of the runs that it goes on from.
+    """
+
+    has_started = False
+
+    def show(self, state: ProgressState) -> None:
+        """Draw the state of the work."""
+        if state.workers and not self.has_started:
+            self.has_started = True
+            self.reset()
+            self.initial = self.n = self.last_print_n = max(worker.completed for worker in state.workers.values())
+            self.refresh()
+        completed = state.completed if self.total is None else min(state.completed, self.total)
+        if completed > self.n:
+            shown = list(state.postfix.items())[:4]
+            self.set_postfix({name: f"{value:.3g}" for name, value in shown}, refresh=False)
+            self.update(completed - self.n)
 
 
 def unpickle_handle(actor: Any) -> ProgressHandle:

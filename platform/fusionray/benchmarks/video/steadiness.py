@@ -20,6 +20,7 @@ from fusionray.benchmarks.video.context import VideoBenchContext, read_pictures
 from fusionray.faces.detect import build_detector
 from fusionray.faces.face import Face, Image
 from fusionray.faces.following import FaceFollower
+from fusionray.metrics.landmarks import landmark_acceleration
 from fusionray.metrics.temporal import flicker, identity_jump, warp_error
 from fusionray.runtime.fuser import Fuser
 from fusionray.video.face_fusion.tracking import SAME_FACE, FaceTracker, share_of
@@ -44,12 +45,12 @@ def measure_steadiness(context: VideoBenchContext, tick: Callable[[], None]) -> 
     scale = pictures[0].shape[1] / context.film.width
     truth = context.film.points * scale
     points = np.stack([faces[0].points if faces else truth[number] for number, faces in enumerate(planned)])
-    findings.values["landmark_acceleration_ratio"] = [accelerate(points) / accelerate(truth)]
+    findings.values["landmark_acceleration_ratio"] = [landmark_acceleration(points) / landmark_acceleration(truth)]
     tick()
     true_pictures = list(read_pictures(encode_truth(context)))
-    fused, true = to_clip(pictures, context), to_clip(true_pictures, context)
-    error = warp_error(true, fused)
-    findings.values["warp_error_ratio"] = [error.fused / error.target]
+    before = list(read_pictures(context.target))
+    fused, target, true = (to_clip(film, context) for film in (pictures, before, true_pictures))
+    findings.values["warp_error_ratio"] = [compare_warp_errors(fused, target, true)]
     findings.values["flicker"] = [flicker(true, fused)]
     if context.fuser.preprocessor.compares_faces:
         jumps = [identity_jump(embed(frames, truth, context.fuser)) for frames in (pictures, true_pictures)]
@@ -57,7 +58,7 @@ def measure_steadiness(context: VideoBenchContext, tick: Callable[[], None]) -> 
     else:
         findings.missing["vidd_excess"] = "the model compares no faces"
     tick()
-    reverted, counted = count_reverted(list(read_pictures(context.target)), pictures, points)
+    reverted, counted = count_reverted(before, pictures, points)
     for clip in context.config.clips:
         before = list(read_pictures(Path(clip)))
         made, _ = context.fuse(Path(clip), output)
@@ -76,9 +77,13 @@ def measure_steadiness(context: VideoBenchContext, tick: Callable[[], None]) -> 
     return findings
 
 
-def accelerate(points: NDArray[np.floating]) -> float:
-    """Return the mean length of the second differences of points [T,5,2]."""
-    return float(np.linalg.norm(np.diff(points, 2, axis=0), axis=2).mean())
+def compare_warp_errors(fused: Tensor, target: Tensor, true: Tensor) -> float:
+    """Return the flow warping error of a fused clip over that of the true fusion; clips are [T,3,S,S] in -1..1.
+
+    Each clip is warped along the motion that it shows: a fused one moves like its target, and the true fusion, whose
+    head has another outline, like itself. Along the motion of the true fusion even the unchanged target has an error.
+    """
+    return warp_error(target, fused).fused / warp_error(true, true).fused
 
 
 def encode_truth(context: VideoBenchContext) -> Path:

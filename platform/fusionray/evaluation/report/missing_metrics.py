@@ -43,7 +43,11 @@ def explain(key: str, theme: str, available: AvailableInputs) -> str:
     elsewhere = "in the features of the given network" if with_features else "in the evaluator's embeddings"
     reasons = (
         (theme == "motion" and not available.num_clips, "there are no clips (face_fusion.clips)"),
-        (theme == "motion", "recorded clips have no true fusion, or their motion cannot be tracked"),
+        (key.startswith("landmark_acceleration") and bool(available.landmarks_error), available.landmarks_error),
+        (
+            theme == "motion",
+            "recorded clips have no true fusion, or neither their motion nor their face can be tracked",
+        ),
         (key in LANDMARK_KEYS, available.landmarks_error or "the face mesh finds no face in the targets"),
         (theme == "skin", "no fused face has skin around it that the model left as it was"),
         (theme == "realism" and ("_embedding" in key) == with_features, f"measured {elsewhere}"),

@@ -43,7 +43,7 @@ def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
     )
     recipe = build_recipe(config, task.dataset_info, task.dependencies)
     if config.run.start_from is not None:
-        start_from(recipe, config.run.start_from)
+        start_from(recipe, config.run.start_from, config.data.size)
     profile = detect_profile(device)
     engine = Engine(
         recipe,
