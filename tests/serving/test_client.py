@@ -66,7 +66,7 @@ CALLS: dict[str, list[Callable[[FusionClient], object]]] = {
         lambda client: client.create_job(
             None, [TARGET], source_uri="s3://a/c", reference=SOURCE, reference_similarity=0.5
         ),
-        lambda client: client.create_job(SOURCE, video=__file__, leave_out=["data"]),
+        lambda client: client.create_job(SOURCE, video=__file__, leave_out=["data"], steady_colours=True),
     ],
     "get_job": [lambda client: client.get_job("a1")],
     "list_jobs": [lambda client: list(client.list_jobs("done"))],

@@ -35,7 +35,17 @@ def target(tmp_path: Path) -> str:
 
 
 def command(source: str, target: str, output: Path, bundle: str) -> list[str]:
-    return ["fuse-video", source, target, str(output), "--bundle", bundle, "--segment-seconds", "0.3"]
+    return [
+        "fuse-video",
+        source,
+        target,
+        str(output),
+        "--bundle",
+        bundle,
+        "--segment-seconds",
+        "0.3",
+        "--steady-colours",
+    ]
 
 
 def kill_once(arguments: list[str], file: Path) -> None:

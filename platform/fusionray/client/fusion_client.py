@@ -184,6 +184,7 @@ class FusionClient:
         reference_similarity: float | None = None,
         video: str | os.PathLike[str] | None = None,
         leave_out: Sequence[str] = (),
+        steady_colours: bool | None = None,
         **options: Unpack[FuseOptions],
     ) -> Job:
         """Start a job: many targets of one face, made one after the other while the client does something else.
@@ -193,12 +194,14 @@ class FusionClient:
         `reference` chooses the face of each target, as in `fuse`.
 
         `video` is the path of a film, instead of targets; it is sent in pieces. `leave_out` names kinds of streams that
-        its result cannot hold: `audio`, `subtitle`, `data`, `attachment`, `video`.
+        its result cannot hold: `audio`, `subtitle`, `data`, `attachment`, `video`; `steady_colours` averages the
+        colours of its fused faces over some frames.
         """
         parts = [] if source is None else [write_source(source)]
         parts += [write_picture("target", target) for target in targets]
         parts += write_fields({"source_uri": source_uri, "target_uri": target_uris, "webhook": webhook})
-        parts += [*write_fields({"leave_out": leave_out}), *write_choice(reference, reference_similarity, options)]
+        parts += write_fields({"leave_out": leave_out, "steady_colours": steady_colours})
+        parts += write_choice(reference, reference_similarity, options)
         return start_job(self.connection, "/v1/jobs", parts, key=idempotency_key, role="target", video=video)
 
     def create_style_job(

@@ -86,6 +86,11 @@ def add_fuse_video(verbs: Verbs) -> None:
     add_skin_option(faces)
     add_pixel_boost_option(faces)
     add_restorer_option(faces)
+    faces.add_argument(
+        "--steady-colours",
+        action="store_true",
+        help="average the colours of fused faces over five frames, for a model that flickers; masks always are",
+    )
     encoding = add_encoding_options(parser)
     encoding.add_argument(
         "--copy-unchanged",
@@ -138,6 +143,7 @@ def run_fuse_video(options: argparse.Namespace) -> None:
         restorer=restorer,
         skin=options.skin,
         pixel_boost=options.pixel_boost,
+        steady_colours=options.steady_colours,
         leave_out=tuple(options.leave_out),
     )
     who = [hashlib.sha256(picture.tobytes()).hexdigest() for picture in references]

@@ -63,7 +63,7 @@ def create(
     inputs = JobInputs(target_uris=() if uri is None else (uri,), reference_similarity=least)
     fuse = asdict(FuseOptions(**options)) | {"consent": None}
     new = NewJob(
-        {"task": FACE_FUSION, "fuse": fuse, "model": "default", "leave_out": []},
+        {"task": FACE_FUSION, "fuse": fuse, "model": "default", "leave_out": [], "steady_colours": False},
         SOURCE,
         [] if uri else [copy],
         inputs,

@@ -110,7 +110,8 @@ def test_fields_of_pictures_are_refused_for_a_film(
 def test_a_film_is_alone_in_its_job(client: httpx.Client, talk: Path) -> None:
     targets = [("target", ("a", data)) for data in (SOURCE, talk.read_bytes())]
     assert reason_of(client.post("/v1/jobs", files=[("source", ("a", SOURCE)), *targets])) == (422, "bad_fields")
-    assert reason_of(start(client, SOURCE, leave_out="audio")) == (422, "bad_fields")
+    for form in ({"leave_out": "audio"}, {"steady_colours": "true"}):
+        assert reason_of(start(client, SOURCE, **form)) == (422, "bad_fields")
 
 
 def test_a_film_is_no_source(client: httpx.Client, talk: Path) -> None:

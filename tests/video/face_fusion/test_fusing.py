@@ -12,10 +12,13 @@ import av
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from fusionray.cli import main
 from fusionray.faces.face import Image
+from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
+from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.verify import verify
 from fusionray.video.files.reader import VideoReader
 from tests.support.pictures import draw_person
@@ -65,6 +68,29 @@ def test_large_faces_are_boosted(tmp_path: Path, bundle: str, source: str) -> No
         middle = see(output)[0, 250:400, 220:420].astype(np.float32)
         details.append(np.abs(np.diff(middle, axis=1)).mean())
     assert details[0] < 0.8 * details[1]
+
+
+def test_faces_of_a_model_that_flickers_are_steadied_if_asked_for(
+    tmp_path: Path, bundle: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = CropFuser.fuse
+
+    def flicker(self: CropFuser, sources: FloatArray, crops: NDArray[np.uint8]) -> FusedCrops:
+        """Make every other face of the batch, which has one of each frame, lighter by four levels."""
+        made = plain(self, sources, crops)
+        lighter = 4 * (np.arange(len(crops)) % 2)[:, None, None, None]
+        return FusedCrops(np.clip(made.crops.astype(int) // 2 + 60 + lighter, 0, 255).astype(np.uint8), made.masks)
+
+    monkeypatch.setattr(CropFuser, "fuse", flicker)
+    target, shakes = film(tmp_path / "talk.mp4"), []
+    for name, options in (("plain", []), ("steady", ["--steady-colours"])):
+        output = tmp_path / f"{name}.mp4"
+        assert main(["fuse-video", source, target, str(output), "--bundle", bundle, "--quality", "5", *options]) == 0
+        middle = SIDE // 2 + np.arange(-8, 8)
+        faces = [frame[middle][:, number + middle] for number, frame in enumerate(see(output))]
+        shakes.append(np.abs(np.diff([face.mean() for face in faces], 2)).mean())
+    assert shakes[0] > 4
+    assert shakes[1] < 0.5 * shakes[0]
 
 
 # A BT.2020 film in PQ, 10 bits, of a phone that was held upright; and an untagged one.

@@ -23,7 +23,7 @@ from fusionray.benchmarks.video.context import VideoBenchContext
 from fusionray.errors import ServiceFailed
 from fusionray.evaluation.rendered_film import RenderedFilm
 from fusionray.hardware.processes import measure_cpu
-from fusionray.video.face_fusion.fusing import FramePlan
+from fusionray.video.face_fusion.plan import FramePlan
 from fusionray.video.face_fusion.work import FusionTask, FusionWorker
 from fusionray.video.files.reader import VideoReader
 from fusionray.video.segments import Segment, plan_segments

@@ -21,19 +21,19 @@ from av import VideoFrame
 
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.video.context import VideoBenchContext
-from fusionray.data.prefetch import map_ahead
 from fusionray.errors import NoFaceFound
 from fusionray.faces.detect import DetectorPool
 from fusionray.faces.face import Image
 from fusionray.faces.following import FaceFollower
 from fusionray.runtime.fuser import Fuser
 from fusionray.video.face_fusion.finding import SEARCH_SIDE, find_faces
-from fusionray.video.face_fusion.fusing import FramePlan, GroupFuser
+from fusionray.video.face_fusion.fusing import FrameFuser
+from fusionray.video.face_fusion.plan import FramePlan
 from fusionray.video.face_fusion.tracking import FaceTracker
 from fusionray.video.files.reader import VideoReader
 from fusionray.video.files.writer import VideoWriter
-from fusionray.video.rendering import GROUP_FRAMES, GROUPS_AHEAD
 from fusionray.video.segments import Segment
+from fusionray.video.stages import StageSeconds
 
 # The quality of the product's own encoding, for all.
 QUALITY = {"crf": "18"}
@@ -111,10 +111,8 @@ def time_stages(context: VideoBenchContext) -> dict[str, StageCost]:
     costs["find"] = measure_cost(find)
     faces = find_faces(reader, Segment(0, None, None, len(frames)), fuser, ignore, with_identities=False)
     plan = FramePlan.of(faces.tracks, dict.fromkeys(range(len(faces.tracks)), 0))
-    group_fuser = GroupFuser(reader.description, fuser, [context.source])
-    planned = [(frame, plan.faces.get(number, [])) for number, frame in enumerate(frames)]
-    groups = [planned[start : start + GROUP_FRAMES] for start in range(0, len(planned), GROUP_FRAMES)]
-    costs["fuse"] = measure_cost(lambda: exhaust(map_ahead(group_fuser.fuse, groups, at_once=GROUPS_AHEAD)))
+    frame_fuser = FrameFuser(reader.description, fuser, [context.source], plan)
+    costs["fuse"] = measure_cost(lambda: exhaust(frame_fuser.change(enumerate(frames), StageSeconds())))
 
     def encode() -> None:
         with VideoWriter(context.output / "encoded.mp4", reader.description) as writer:

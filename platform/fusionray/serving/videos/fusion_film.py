@@ -68,6 +68,7 @@ class FusionFilmMaker(FilmMaker):
             restorer=self.config.restorer,
             skin=self.fuse.skin,
             pixel_boost=boost,
+            steady_colours=self.options["steady_colours"],
             **self.describe_output(mark=self.fuse.mark),
         )
         work = FusionWork(

@@ -32,7 +32,7 @@ from fusionray.serving.videos.order import VideoOrder
 from fusionray.serving.videos.progress import ProgressWriter
 from fusionray.serving.videos.target_check import CheckedWorker
 from fusionray.storage.atomic_files import replace_private_file
-from fusionray.video.face_fusion.fusing import PlannedFace
+from fusionray.video.face_fusion.plan import PlannedFace
 from fusionray.video.files.encoders import EncoderSettings
 from fusionray.video.files.signature import SIGNATURE_BYTES, find_video_suffix
 from fusionray.video.report import ReportParts, write_report

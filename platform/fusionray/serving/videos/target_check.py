@@ -12,7 +12,7 @@ import numpy as np
 from fusionray.faces.face import Face
 from fusionray.safety.target_policy import TargetPolicy
 from fusionray.video.face_fusion.finding import SEARCH_SIDE
-from fusionray.video.face_fusion.fusing import PlannedFace
+from fusionray.video.face_fusion.plan import PlannedFace
 from fusionray.video.files.reader import frame_time
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance

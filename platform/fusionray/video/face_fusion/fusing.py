@@ -1,20 +1,20 @@
-"""The second pass over a video: fuse the faces of some frames, and paste them into these.
+"""The second pass over a video: fuse the planned faces of its frames, steady them over time, and paste them.
 
-Between the passes, tracks are smoothed from both sides and gaps are filled, so that no frame flips back to the original
-face. Only points are kept of the first pass: memory does not grow with the frames.
+Frames go through the model in groups. A group is pasted when the next one is fused, because its last faces are steadied
+by the first ones of that.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 
 import cv2
 import numpy as np
 from av import VideoFrame
 from numpy.typing import NDArray
 
+from fusionray.data.prefetch import map_ahead
 from fusionray.faces.align import (
     compose,
     estimate_alignment,
@@ -24,73 +24,20 @@ from fusionray.faces.align import (
     template_to_template,
     warp_crop,
 )
-from fusionray.faces.face import FloatMap, Image, Matrix, Points
-from fusionray.runtime.config import PixelBoost
+from fusionray.faces.face import FloatMap, Image, Matrix
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import FaceCrops
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixel_boost import choose_factor, join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
 from fusionray.video.face_fusion.finding import SEARCH_SIDE
-from fusionray.video.face_fusion.tracking import LONGEST_LOSS
-from fusionray.video.face_fusion.tracks import Track, fill_gaps, smooth
+from fusionray.video.face_fusion.plan import FramePlan, PlannedFace
+from fusionray.video.face_fusion.steadying import FaceRegion, FusedFace, FusedGroup, steady, with_neighbours
 from fusionray.video.files.description import VideoDescription
 from fusionray.video.frames.planes import blend_region, read_region
-from fusionray.video.frames.region import Box
 from fusionray.video.frames.upright import map_to_stored
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedFace:
-    """A face to fuse: its five points, in pixels of the searched pictures, and the number of its source.
-
-    `found`: false where a gap was filled.
-    """
-
-    points: Points
-    source: int
-    found: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class FramePlan:
-    """The faces to fuse, by the number of the frame."""
-
-    faces: Mapping[int, list[PlannedFace]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, tracks: Sequence[Track], sources: Mapping[int, int], longest_gap: int = LONGEST_LOSS) -> FramePlan:
-        """Fill the gaps of tracks, and smooth them. `sources`: the number of the source by that of the track."""
-        faces: dict[int, list[PlannedFace]] = defaultdict(list)
-        for number, source in sorted(sources.items()):
-            for part in map(smooth, fill_gaps(tracks[number], longest_gap)):
-                for frame, points, found in zip(part.frames.tolist(), part.landmarks, part.found.tolist(), strict=True):
-                    faces[frame].append(PlannedFace(points, source, found))
-        return cls(dict(faces))
-
-    def part(self, first: int, count: int) -> FramePlan:
-        """Return the plan of some frames, which count from the first of them."""
-        frames = (frame for frame in range(first, first + count) if frame in self.faces)
-        return FramePlan({frame - first: self.faces[frame] for frame in frames})
-
-    @property
-    def num_faces(self) -> int:
-        """Count the faces of all frames."""
-        return sum(map(len, self.faces.values()))
-
-
-@dataclass(frozen=True, eq=False)
-class FaceRegion:
-    """A face of a frame: the box of its pixels, these pixels, the map from them to the crop, the number of its source,
-    and how many times the model's size the crop has.
-    """
-
-    frame: VideoFrame
-    box: Box
-    pixels: Image
-    matrix: Matrix
-    source: int
-    factor: PixelBoost
+from fusionray.video.rendering import GROUP_FRAMES, NumberedFrame, group_by
+from fusionray.video.stages import StageSeconds
 
 
 def find_changes(before: Image, after: Image) -> FloatMap:
@@ -99,12 +46,24 @@ def find_changes(before: Image, after: Image) -> FloatMap:
     return np.asarray(cv2.min(cv2.max(cv2.max(red, green), blue), 1), np.float32)
 
 
-class GroupFuser:
-    """Fuses the faces of some frames of a video in one batch, in place. `sources`: encoded, by their numbers."""
+class FrameFuser:
+    """Fuses the planned faces of the frames of a segment, in place. `sources`: encoded, by their numbers; `plan` counts
+    from the segment's first frame; `steady_colours`: whether colours are steadied, too.
+    """
 
-    def __init__(self, description: VideoDescription, fuser: Fuser, sources: Sequence[FloatArray]) -> None:
+    def __init__(
+        self,
+        description: VideoDescription,
+        fuser: Fuser,
+        sources: Sequence[FloatArray],
+        plan: FramePlan,
+        *,
+        steady_colours: bool = False,
+    ) -> None:
         self.fuser = fuser
         self.sources = sources
+        self.plan = plan
+        self.steady_colours = steady_colours
         to_stored = map_to_stored(
             description.width,
             description.height,
@@ -114,26 +73,53 @@ class GroupFuser:
         )
         self.from_stored = np.vstack([invert_affine(to_stored), [0, 0, 1]])
 
-    def fuse(self, group: Sequence[tuple[VideoFrame, list[PlannedFace]]]) -> None:
-        """Fuse the planned faces of frames."""
-        regions = [region for frame, faces in group for face in faces if (region := self.cut(frame, face)) is not None]
-        if not regions:
-            return
+    def change(self, frames: Iterable[NumberedFrame], seconds: StageSeconds) -> Generator[Sequence[NumberedFrame]]:
+        """Yield the frames in groups, in their order, when they are fused; the next group is fused meanwhile."""
+
+        def fuse(group: Sequence[NumberedFrame]) -> FusedGroup:
+            with seconds.measure("fuse"):
+                return FusedGroup(group, self.fuse(group))
+
+        def finish(item: tuple[FusedGroup, Sequence[FusedFace]]) -> Sequence[NumberedFrame]:
+            group, around = item
+            with seconds.measure("paste"):
+                for face in group.faces:
+                    self.paste(face, around)
+            return group.frames
+
+        with closing(map_ahead(fuse, group_by(frames, GROUP_FRAMES), at_once=1)) as fused:
+            yield from map_ahead(finish, with_neighbours(fused), at_once=1)
+
+    def fuse(self, group: Sequence[NumberedFrame]) -> list[FusedFace]:
+        """Fuse the planned faces of frames in one batch."""
+        cuts = [
+            (number, face.track, region)
+            for number, frame in group
+            for face in self.plan.faces.get(number, [])
+            if (region := self.cut(frame, face)) is not None
+        ]
+        if not cuts:
+            return []
+        regions = [region for _, _, region in cuts]
         size = self.fuser.preprocessor.size
         crops = [warp_crop(region.pixels, region.matrix, size * region.factor) for region in regions]
         sources = [repeat_sources(self.sources[region.source][None], region.factor) for region in regions]
         phases = [split_phases(crop[None], region.factor) for crop, region in zip(crops, regions, strict=True)]
         fused = self.fuser.crop_fuser.fuse(np.concatenate(sources), np.concatenate(phases))
-        stop = 0
-        for region, crop in zip(regions, crops, strict=True):
+        faces, stop = [], 0
+        for (number, track, region), crop in zip(cuts, crops, strict=True):
             rows = slice(stop, stop + region.factor**2)
             stop = rows.stop
-            self.paste(region, crop, join_phases(FusedCrops(fused.crops[rows], fused.masks[rows]), region.factor))
+            joined = join_phases(FusedCrops(fused.crops[rows], fused.masks[rows]), region.factor)
+            faces.append(FusedFace(number, track, region, crop, joined))
+        return faces
 
-    def paste(self, region: FaceRegion, own: Image, fused: FusedCrops) -> None:
-        """Paste a fused face over `own`, the crop of its frame."""
+    def paste(self, face: FusedFace, around: Sequence[FusedFace]) -> None:
+        """Paste a fused face over that of its frame, steadied by those around it in time."""
+        region = face.region
         height, width = region.pixels.shape[:2]
-        target = FaceCrops(own[None], (region.matrix,), ((0, 0, width, height),), region.factor)
+        target = FaceCrops(face.own[None], (region.matrix,), ((0, 0, width, height),), region.factor)
+        fused = steady(face, around, with_colours=self.steady_colours)
         made = self.fuser.paste(region.pixels.copy(), target, fused)
         blend_region(region.frame, region.box, made.image, find_changes(region.pixels, made.image))
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fusionray.reporting.charts import ChartLine, draw_lines
 from fusionray.reporting.page import PageSection
 from fusionray.reporting.parts import Chart
-from fusionray.video.face_fusion.fusing import FramePlan
+from fusionray.video.face_fusion.plan import FramePlan
 from fusionray.video.report import ReportParts
 from fusionray.video.run import MadeVideo
 

@@ -20,7 +20,8 @@ from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.restorer import RestorerConfig, open_restorer
 from fusionray.video.face_fusion.finding import SegmentFaces, find_faces, join_faces
-from fusionray.video.face_fusion.fusing import FramePlan, GroupFuser
+from fusionray.video.face_fusion.fusing import FrameFuser
+from fusionray.video.face_fusion.plan import FramePlan
 from fusionray.video.face_fusion.tracks import Track
 from fusionray.video.rendering import render_segment
 from fusionray.video.segments import Segment
@@ -37,7 +38,8 @@ MOST_SEARCHES = 8
 class FusionTask(VideoTask):
     """`sources` are encoded; `with_identities`: whether people are told apart; `copy_unchanged`: whether segments
     without a face to fuse are copied if they can be; `restorer`: what sharpens fused faces; `skin`: whose they have, by
-    default as the bundle says; `pixel_boost`: how many times the model's size they have at most.
+    default as the bundle says; `pixel_boost`: how many times the model's size they have at most; `steady_colours`:
+    whether their colours are averaged over some frames, as their masks are.
     """
 
     sources: Sequence[FloatArray]
@@ -46,6 +48,7 @@ class FusionTask(VideoTask):
     restorer: RestorerConfig = field(default_factory=RestorerConfig, kw_only=True)
     skin: Skin | None = field(default=None, kw_only=True)
     pixel_boost: PixelBoost = field(default=1, kw_only=True)
+    steady_colours: bool = field(default=False, kw_only=True)
 
     def open_worker(self) -> FusionWorker:
         """Make a worker for this process; it loads the models when it needs them."""
@@ -83,12 +86,12 @@ class FusionWorker(SegmentWorker):
             if is_copied:
                 advance(segment.num_frames)
                 return seconds.seconds
-        fuser = GroupFuser(self.reader.description, self.fuser, self.task.sources)
+        task = self.task
+        fuser = FrameFuser(self.reader.description, self.fuser, task.sources, plan, steady_colours=task.steady_colours)
         return render_segment(
             self.reader,
             segment,
-            lambda group: fuser.fuse([(frame, plan.faces.get(number, [])) for number, frame in group]),
-            stage="fuse",
+            fuser.change,
             path=path,
             settings=self.task.encoder,
             mark=self.frame_mark,
@@ -124,6 +127,7 @@ class FusionWork:
             "restorer": describe_restorer(self.task.restorer),
             "skin": self.task.skin,
             "pixel_boost": self.task.pixel_boost,
+            "steady_colours": self.task.steady_colours,
         }
 
     def decode(self, data: bytes) -> SegmentFaces:

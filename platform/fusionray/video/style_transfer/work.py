@@ -17,7 +17,7 @@ from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.style_transfer.tiled_stylizer import TiledStylizer
 from fusionray.video.frames.planes import blend_region
-from fusionray.video.rendering import NumberedFrame, render_segment
+from fusionray.video.rendering import NumberedFrame, change_groups, render_segment
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance
 from fusionray.video.style_transfer.measuring import SegmentStatistics, measure_segment, read_whole
@@ -80,12 +80,10 @@ class StyleWorker(SegmentWorker):
         return render_segment(
             self.reader,
             segment,
-            paint,
-            stage="paint",
+            change_groups(paint, "paint", PAINTED_TOGETHER),
             path=path,
             settings=self.task.encoder,
             mark=self.frame_mark,
-            group_frames=PAINTED_TOGETHER,
             advance=advance,
         )
 

@@ -43,6 +43,9 @@ class FaceJobForm(FaceForm, JobFields):
     target_uri: list[Uri] = Field(
         [], description="URIs of further pictures, below an allowed folder; their numbers come after."
     )
+    steady_colours: bool = Field(
+        False, description="Average the colours of a film's fused faces over some frames, for a model that flickers."
+    )
 
     async def read(self, request: Request, query: FuseQuery, idempotency_key: str | None) -> JobForm:
         """Read the request. The consent token, a secret, is kept apart from the options.
@@ -74,7 +77,7 @@ class FaceJobForm(FaceForm, JobFields):
                 None,
                 self.reference_similarity if self.reference else None,
             ),
-            self.leave_out,
+            {"leave_out": list(self.leave_out), "steady_colours": self.steady_colours},
             self.webhook,
             key,
             source=cast("StoredUpload | None", self.source),

@@ -75,8 +75,9 @@ async def find_film(form: JobForm, jobs: JobService) -> FilmTarget | Problem | N
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(None, find_film_at, uris[0], jobs)
     if found is None:
-        if form.leave_out:
-            raise build_refusal("leave_out", f"the {form.role} is no film")
+        for name, value in form.film_options.items():
+            if value:
+                raise build_refusal(name, f"the {form.role} is no film")
         return None
     if isinstance(found, Problem):
         return found

@@ -33,8 +33,9 @@ BARE_KEY = re.compile(r"[A-Za-z0-9._~:/+=-]{1,255}")
 class JobForm:
     """What a request sends, whatever its task.
 
-    `role`: what the task calls its targets; `options`: what the task reads of a record, as JSON; `inputs`: what is no
-    picture; `film_refusals`: fields, and why a film cannot have them.
+    `role`: what the task calls its targets; `options`: what the task reads of a record, as JSON; `film_options`: the
+    same of films, which pictures cannot have; `inputs`: what is no picture; `film_refusals`: fields, and why a film
+    cannot have them.
     """
 
     task: str
@@ -42,7 +43,7 @@ class JobForm:
     options: dict[str, Any]
     targets: Sequence[StoredUpload]
     inputs: JobInputs
-    leave_out: Sequence[str]
+    film_options: dict[str, Any]
     webhook: str | None
     idempotency_key: str | None
     source: StoredUpload | None = None
@@ -132,7 +133,7 @@ def build_job(form: JobForm, model: str, key: ServiceKey, film_bytes: int | None
     """Build the job of a request; `film_bytes` is the length of the target if it is a film."""
     job_options: dict[str, Any] = {"task": form.task, **form.options, "model": model}
     if film_bytes is not None:
-        job_options["leave_out"] = list(form.leave_out)
+        job_options |= form.film_options
     fingerprint = None
     if form.idempotency_key is not None:
         shared = [each for each in (form.source, form.reference, *form.styles) if each is not None]

@@ -45,7 +45,7 @@ class StyleJobForm(PictureForm, StyleFields, JobFields):
             {"picture": asdict(replace(options, consent=None)), "painting": self.read_painting()},
             cast("list[StoredUpload]", self.content),
             JobInputs(consent=options.consent, target_uris=tuple(self.content_uri)),
-            self.leave_out,
+            {"leave_out": list(self.leave_out)},
             self.webhook,
             key,
             styles=cast("list[StoredUpload]", self.style),
