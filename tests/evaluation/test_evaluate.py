@@ -60,6 +60,7 @@ def result(world: Path, ray_session: None) -> EvaluateResult:
     return evaluate(configure(world))
 
 
+@pytest.mark.slow(seconds=32)
 def test_every_key_is_measured_or_says_why_not(result: EvaluateResult) -> None:
     figures = result.figures
     assert figures.not_measured.keys() == {"fid", "fid_truth", "kid", "kid_truth"} | {
@@ -75,6 +76,7 @@ def test_every_key_is_measured_or_says_why_not(result: EvaluateResult) -> None:
     assert json.loads((Path(result.folder) / "figures.json").read_text())["figures"].keys() == figures.figures.keys()
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_list_of_pairs_holds_their_rows_and_scores(world: Path, result: EvaluateResult) -> None:
     with (Path(result.folder) / "pairs.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -88,6 +90,7 @@ def test_the_list_of_pairs_holds_their_rows_and_scores(world: Path, result: Eval
     assert mean == pytest.approx(result.figures.figures["ssim_to_truth"].value, abs=1e-4)
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_report_holds_grids_goals_and_the_command(result: EvaluateResult) -> None:
     page = (Path(result.folder) / "report.html").read_text()
     check_page(page)
@@ -100,6 +103,7 @@ def test_the_report_holds_grids_goals_and_the_command(result: EvaluateResult) ->
     assert "| ssim_to_truth |" in (Path(result.folder) / "report.md").read_text()
 
 
+@pytest.mark.slow(seconds=1)
 def test_the_evaluation_is_logged_once_to_the_tracker(world: Path, result: EvaluateResult) -> None:
     client = make_client(f"sqlite:///{world}/out/mlflow.db")
     experiment = client.get_experiment_by_name("fusionray")
@@ -117,6 +121,7 @@ def test_a_second_call_gives_the_same_figures_on_another_number_of_workers(world
         assert again.figures.figures[key].value == pytest.approx(figure.value, rel=1e-3, abs=1e-4), key
 
 
+@pytest.mark.slow(seconds=13)
 @pytest.mark.usefixtures("ray_session")
 def test_photographs_are_evaluated_with_the_files_of_the_user(world: Path, tmp_path: Path) -> None:
     write_world(tmp_path / "shards", photographs=True)

@@ -286,6 +286,7 @@ def test_requests_at_the_same_time_get_their_own_answers(service: Service) -> No
     assert len(set(alone)) == 4
 
 
+@pytest.mark.slow(seconds=29)
 def test_a_service_whose_model_cannot_be_loaded_is_not_healthy_and_says_why(service: Service, tmp_path: Path) -> None:
     application = build_application(serving(tmp_path / "no-bundle"))
     target = serve.RunTarget(target=application, name="broken", route_prefix="/broken")

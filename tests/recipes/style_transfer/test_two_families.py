@@ -46,6 +46,7 @@ def build_style_transfer(folder: Path) -> tuple[TrainConfig, dict[str, Any], Bat
     return build_config(), {"recipe.perceptual": tiny_style.draw_perceptual()}, draw_pairs(4)
 
 
+@pytest.mark.slow(seconds=26)
 def test_both_are_trained_and_exported_by_the_same_calls(tmp_path: Path) -> None:
     exported: list[Bundle] = []
     for build in (build_face_fusion, build_style_transfer):

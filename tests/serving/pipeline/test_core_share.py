@@ -91,6 +91,7 @@ class Sharing:
         return self.share.count_cores()
 
 
+@pytest.mark.slow(seconds=17)
 @pytest.mark.usefixtures("no_service")
 def test_replicas_of_one_deployment_share_the_cores_and_those_of_others_do_not(port: int) -> None:
     serve.start(http_options={"port": port})

@@ -24,6 +24,7 @@ class Slow:
             raise
 
 
+@pytest.mark.slow(seconds=15)
 @pytest.mark.usefixtures("no_service")
 def test_work_of_a_caller_that_gave_up_is_cancelled_in_its_replica(port: int, tmp_path: Path) -> None:
     serve.start(http_options={"port": port})

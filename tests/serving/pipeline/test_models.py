@@ -121,6 +121,7 @@ def count_known_replicas() -> int:
     return sum(row["svname"].startswith("SERVE_REPLICA") and row["status"].startswith("UP") for row in rows)
 
 
+@pytest.mark.slow(seconds=20)
 def test_models_stand_side_by_side_and_a_canary_takes_its_share(port: int, tmp_path: Path) -> None:
     bundles = [write_variant(tmp_path / str(seed), seed) for seed in range(3)]
     config = ServeConfig(

@@ -38,6 +38,7 @@ def test_gloo_takes_the_interface_of_the_node_unless_the_user_chose_one(monkeypa
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
 
 
+@pytest.mark.slow(seconds=17)
 @pytest.mark.usefixtures("ray_session")
 def test_workers_share_a_group_and_the_controller_starts_nothing_idle(tmp_path: Path) -> None:
     class Controller(ray.train.UserCallback):
