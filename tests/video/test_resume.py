@@ -49,10 +49,14 @@ def command(source: str, target: str, output: Path, bundle: str) -> list[str]:
 
 
 def kill_once(arguments: list[str], file: Path) -> None:
-    """Run a command, and kill it as soon as a file is there."""
+    """Run a command, and kill it as soon as a file is there.
+
+    It is so nice that it does not end while this process waits for a CPU.
+    """
     path = os.pathsep.join((str(ROOT / "platform"), str(ROOT)))
     environment = {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen([sys.executable, "-m", "fusionray.cli", *arguments], env=environment) as process:
+    nice = ["nice", "-n", "19", sys.executable, "-m", "fusionray.cli", *arguments]
+    with subprocess.Popen(nice, env=environment) as process:
         while not file.exists():
             assert process.poll() is None, "it ended before it could be killed"
             time.sleep(0.002)
