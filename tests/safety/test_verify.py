@@ -19,6 +19,8 @@ from fusionray.cli import main
 from fusionray.errors import ConfigInvalid, ImageRejected
 from fusionray.faces.decode import decode_image
 from fusionray.faces.headers.image_header import PictureFormat
+from fusionray.reporting.page import Page, PageSection, save_page
+from fusionray.reporting.parts import PageImage
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance, build_packet, read_provenance
 from fusionray.safety.signing import SETTINGS, Signer
@@ -310,6 +312,29 @@ def test_the_command_lists_files_as_json(signer: Signer, tmp_path: Path, capsys:
         PROVENANCE.bundle,
     )
     assert (second["file"], second["holds"]) == (str(text), False)
+
+
+def test_the_pictures_of_a_report_are_verified(
+    signer: Signer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = encode_output(draw_empty(), PROVENANCE, signer=signer)
+    bad = flip(good, good.index(b"IDAT") + 20)
+    page, report = Page("A film", [PageSection("Strip", [PageImage("a", "a", good)])]), tmp_path / "report.html"
+    save_page(tmp_path, page)
+    assert main(["verify", str(report)]) == 0
+    assert f"{report}, picture 1: AI-made; signed by Example Studio" in capsys.readouterr().out
+    save_page(tmp_path, Page("A film", [PageSection("Strip", [PageImage("a", "a", good), PageImage("b", "b", bad)])]))
+    assert main(["verify", str(report)]) == 1
+    output = capsys.readouterr()
+    assert (output.out.count("AI-made"), f"{report}, picture 2: does not hold" in output.err) == (1, True)
+    assert main(["verify", "--json", str(report)]) == 1
+    assert [result["holds"] for result in json.loads(capsys.readouterr().out)] == [True, False]
+    save_page(tmp_path, Page("A film"))
+    assert main(["verify", str(report)]) == 1
+    assert "no picture lies in this report" in capsys.readouterr().err
+    report.write_text('<img src="data:image/png;base64,%%%">')
+    assert main(["verify", str(report)]) == 1
+    assert "picture 1 is not base64" in capsys.readouterr().err
 
 
 def test_decoded_pixels_of_a_marked_output_are_those_that_were_signed(signer: Signer) -> None:

@@ -176,7 +176,7 @@ def add_verify(verbs: Verbs) -> None:
         details="It also tells whether a picture was changed after it was signed.",
         examples=[("fusionray verify fused.png", "signature, model and changes of one file")],
     )
-    parser.add_argument("files", metavar="FILE", nargs="+", help="picture or MP4 video")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="picture, MP4 video, or HTML report with pictures")
     parser.add_argument("--trust", metavar="PEM", help="certificates of the CAs whose signers are trusted")
     parser.add_argument("--json", action="store_true", help="print every finding, as a JSON list")
     set_run(parser, run_verify)
