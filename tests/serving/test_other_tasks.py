@@ -28,10 +28,11 @@ from fusionray.safety.verify import verify
 from fusionray.serving.application import run
 from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.auth.key_file import add_key
-from fusionray.serving.config import FaceStageConfig, ModelConfig, ServeConfig
+from fusionray.serving.config import ModelConfig, ServeConfig
 from fusionray.serving.http.api import build_api
 from fusionray.serving.limits import LimitConfig
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
+from fusionray.serving.stage_config import FaceStageConfig
 from fusionray.serving.tasks.pictures import PictureTask
 from fusionray.serving.tasks.registry import check_tasks
 from tests.support.blend_bundle import BLEND_SIZE, build_mean, describe_blend, write_blend_bundle

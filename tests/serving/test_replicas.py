@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fusionray.serving.config import ServeConfig, StageConfig
+from fusionray.serving.config import ServeConfig
 from fusionray.serving.replicas import NodeSize, plan_replicas, scaling_options
+from fusionray.serving.stage_config import StageConfig
 
 LAPTOP, SERVER, GPU_NODE = [NodeSize(2)], [NodeSize(64)], [NodeSize(16, 1)]
 

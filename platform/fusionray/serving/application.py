@@ -35,7 +35,7 @@ from fusionray.serving.addresses import (
     wait_until_reachable,
 )
 from fusionray.serving.auth.rate_limits import RateLimiter
-from fusionray.serving.config import ServeConfig, StageConfig, with_absolute_paths
+from fusionray.serving.config import ServeConfig, with_absolute_paths
 from fusionray.serving.http.middleware import read_key_digest
 from fusionray.serving.jobs.config import JobConfig
 from fusionray.serving.jobs.service_key import open_jobs_key
@@ -44,6 +44,7 @@ from fusionray.serving.pipeline.ingress import FaceReplica, GeneratorReplica, In
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.replicas import list_nodes, plan_replicas, scaling_options
 from fusionray.serving.shared_folders import check_shared_folders
+from fusionray.serving.stage_config import StageConfig
 from fusionray.serving.tasks.registry import check_tasks
 
 APP_NAME = "fusionray"

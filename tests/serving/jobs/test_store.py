@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from fusionray.errors import QuotaExceeded, StoreFull, UnknownJob
-from fusionray.serving.jobs.folder import JobFolder, JobRecord
+from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.items import ItemOutcome
 from fusionray.serving.jobs.new_job import NewJob
+from fusionray.serving.jobs.record import JobRecord
 from fusionray.serving.jobs.store import JobStore
 from tests.serving.identities.test_store import Clock
 from tests.serving.jobs.some_jobs import copy_target, make

@@ -25,8 +25,8 @@ from fusionray.safety.audit import AuditConfig
 from fusionray.serving.application import run
 from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.auth.key_file import add_key
-from fusionray.serving.config import StageConfig
 from fusionray.serving.http.jobs.films import FRAMES_PER_IMAGE
+from fusionray.serving.stage_config import StageConfig
 from tests.faults.driver import wait_until
 from tests.faults.sessions import kill_session
 from tests.serving.videos.conftest import LONG_FRAMES

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.headers.heif_header import HeifFile, detect_heif
+from fusionray.faces.headers.heif_file import HeifFile
+from fusionray.faces.headers.heif_header import check_coded_sizes, detect_heif
 from fusionray.faces.headers.tiff_header import BYTE_ORDERS, SHORT, list_entries, read_tiff
 from fusionray.faces.headers.tiff_header import ORIENTATION as ORIENTATION_TAG
 from fusionray.faces.netpbm import read_netpbm
@@ -254,7 +255,7 @@ def _read_bmp(data: bytes) -> tuple[int, int, int]:
 def _read_avif(data: bytes) -> tuple[int, int, int]:
     # Pillow decodes the pixels as they are stored.
     file = HeifFile(data)
-    file.check_coded_sizes("avif")
+    check_coded_sizes(file, "avif")
     primary = file.item(file.primary)
     return *file.read_size(primary), file.read_orientation(primary)
 
@@ -262,7 +263,7 @@ def _read_avif(data: bytes) -> tuple[int, int, int]:
 def _read_heic(data: bytes) -> tuple[int, int, int]:
     # libheif turns, mirrors and cuts the pixels as it decodes them.
     file = HeifFile(data)
-    file.check_coded_sizes("heic")
+    check_coded_sizes(file, "heic")
     return *file.read_turned_size(file.item(file.primary)), 1
 
 

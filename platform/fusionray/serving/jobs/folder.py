@@ -27,9 +27,9 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fusionray.serving.jobs.films import FilmFolder
 from fusionray.serving.jobs.items import (
@@ -41,6 +41,7 @@ from fusionray.serving.jobs.items import (
     read_picture,
     write_archive,
 )
+from fusionray.serving.jobs.record import EndState, JobOutcome, JobRecord, Progress
 from fusionray.serving.jobs.service_key import ServiceKey
 from fusionray.storage.atomic_files import (
     FILE_MODE,
@@ -51,8 +52,6 @@ from fusionray.storage.atomic_files import (
     replace_private_file,
     sync_folder,
 )
-
-EndState = Literal["done", "failed", "cancelled"]
 
 RECORD_NAME = "job.json"
 SOURCE_NAME = "source"
@@ -69,59 +68,6 @@ ARCHIVE_NAME = "result.zip"
 RESERVED_BYTES = 1024
 LONGEST_REASON = 300
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-
-
-@dataclass(frozen=True)
-class JobRecord:
-    """Owner, options and size of a job; they never change.
-
-    `fingerprint` identifies the request of a job that came with an idempotency key; `webhook` is the host that
-    is told of its end; `film` names the folder of a film's files, None: the targets are pictures.
-    """
-
-    job: str
-    owner: str
-    options: dict[str, Any]
-    total: int
-    num_bytes: int
-    created_at: float
-    fingerprint: str | None = None
-    webhook: str | None = None
-    film: str | None = None
-
-    @property
-    def identity(self) -> tuple[str, float]:
-        """Identify the job among all that ever had its ID."""
-        return self.job, self.created_at
-
-
-@dataclass(frozen=True)
-class JobOutcome:
-    """How a job ended."""
-
-    state: EndState
-    done: int
-    failed: int
-    ended_at: float
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Indices of the finished items; an item with both a picture and a problem counts as done."""
-
-    done: frozenset[int]
-    failed: frozenset[int]
-
-    @property
-    def finished(self) -> frozenset[int]:
-        """Return the indices that need no more work."""
-        return self.done | self.failed
-
-    @property
-    def ordered(self) -> list[int]:
-        """Return the indices of the finished items in their order."""
-        return sorted(self.finished)
 
 
 class JobFolder:

@@ -6,7 +6,8 @@ import contextlib
 import threading
 from pathlib import Path
 
-from fusionray.serving.jobs.folder import JobFolder, JobOutcome
+from fusionray.serving.jobs.folder import JobFolder
+from fusionray.serving.jobs.record import JobOutcome
 
 
 class JobIndex:

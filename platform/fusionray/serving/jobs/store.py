@@ -25,9 +25,10 @@ from pathlib import Path
 
 from fusionray.errors import JobEnded, KeyReused, QuotaExceeded, StoreFull, UnknownJob
 from fusionray.serving.jobs.films import name_film_folder
-from fusionray.serving.jobs.folder import FULL_ERRORS, JobFolder, JobRecord
+from fusionray.serving.jobs.folder import FULL_ERRORS, JobFolder
 from fusionray.serving.jobs.new_job import NewJob, write_job
 from fusionray.serving.jobs.reader import JobReader, JobStatus, unknown
+from fusionray.serving.jobs.record import JobRecord
 from fusionray.serving.jobs.service_key import default_key_file, open_key
 from fusionray.storage.atomic_files import (
     TMP_NAME,

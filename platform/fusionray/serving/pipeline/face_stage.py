@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 
 import cv2
 import numpy as np
@@ -13,44 +11,35 @@ from numpy.typing import NDArray
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.detect import DetectorPool
-from fusionray.faces.face import Face, Image
+from fusionray.faces.face import Image
 from fusionray.faces.headers.image_header import PictureFormat, answer_format
 from fusionray.runtime.batching import CropBatcher
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import (
     FaceCrops,
     FacePreprocessor,
-    FaceSelection,
     PictureRole,
-    box_of,
-    find_largest_face,
-    pick_faces,
-    search_faces,
 )
 from fusionray.runtime.fuser import paste_fused, stack_sources
 from fusionray.runtime.head_parser import open_parser
 from fusionray.runtime.pixel_boost import join_phases, repeat_sources, split_phases
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.restorer import FaceRestorer, describe_makers, open_restorer
-from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.identities.encryption import cut_region
 from fusionray.serving.identities.store import open_store
-from fusionray.serving.pipeline.found_faces import FoundFaces
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_cache import ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.pipeline.picture_threads import PictureThreads
-from fusionray.serving.pipeline.reference_faces import ReferenceFaces
 from fusionray.serving.pipeline.source_faces import SourceFaces
+from fusionray.serving.pipeline.target_faces import TargetFaces
 from fusionray.serving.schema import (
     FacesReply,
     FindTask,
-    FoundFace,
     FuseReply,
     FuseTask,
     IdentityReply,
@@ -98,18 +87,16 @@ class FaceStage:
         self.fuser = fuser
         self.threads = PictureThreads(config.faces.threads, "faces")
         self.detectors = DetectorPool(config.detector, self.threads.num_threads, config.smallest_face)
-        self.found = FoundFaces(config.faces.remember_seconds)
-        self.references = ReferenceFaces()
         self.restorer = open_restorer(config.restorer, config.runtime)
         self.models = ModelCache(
             lambda version: LoadedPreprocessor(version, config, self.detectors, self.restorer),
             config.models_per_replica,
         )
-        self.policy = build_policy(config.consent)
         self.target_policy = open_target_policy(config.target_policy)
-        self.identities = open_store(config.identities)
         self.codec = PictureCodec(config)
-        self.sources = SourceFaces(self.codec, self.policy, self.identities)
+        self.identities = open_store(config.identities)
+        self.sources = SourceFaces(self.codec, build_policy(config.consent), self.identities)
+        self.targets = TargetFaces(self.codec, self.detectors, config.faces.remember_seconds)
         self.budget = MemoryBudget(self.codec.decoded_bytes)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
@@ -128,15 +115,9 @@ class FaceStage:
         sent = (*task.sources, task.target, task.reference.picture if task.reference else None)
         pictures = [picture for picture in sent if isinstance(picture, bytes)]
         # While targets of a batch wait for memory, the reference that they share is kept.
-        with self.hold_reference(task):
+        with self.targets.hold_reference(task):
             async with self.budget.reserve(pictures):
                 return await self.fuse_within_budget(task, loaded, watch)
-
-    def hold_reference(self, task: FuseTask) -> AbstractContextManager[None]:
-        """Keep the reference face of a task, if it has one, for the length of a `with` block."""
-        if task.reference is None:
-            return nullcontext()
-        return self.references.hold(task.reference.picture, task.version.bundle)
 
     async def fuse_within_budget(
         self, task: FuseTask, loaded: LoadedPreprocessor, watch: Stopwatch
@@ -194,23 +175,16 @@ class FaceStage:
         role: PictureRole = "source"
         try:
             sources, hashes = self.sources.encode(task, loaded.preprocessor, watch)
-            if task.reference is not None:
-                role, picture = "reference", task.reference.picture
-                with watch.over("read"):
-                    read = partial(self.embed_reference, picture, loaded)
-                    reference = self.references.get(picture, task.version.bundle, read)
+            role = "reference"
+            with watch.over("read"):
+                reference = self.targets.read_reference(task, loaded.preprocessor)
             role = "target"
             with watch.over("decode"):
                 target_image = self.codec.decode(task.target)
             if self.target_policy is not None and not self.target_policy.sees_faces:
                 self.target_policy.check(target_image)
             with watch.over("detect"):
-                found = self.find(task.target, target_image, task.options.faces)
-                if task.reference is not None:
-                    least = task.reference.similarity
-                    chosen = loaded.preprocessor.pick_similar(target_image, found, reference, least)
-                else:
-                    chosen = pick_faces(found, task.options.faces)
+                chosen = self.targets.choose(task, target_image, reference, loaded.preprocessor)
                 if len(chosen) > self.config.limits.max_faces:
                     reason = f"it shows {len(chosen)} faces; {self.config.limits.max_faces} are the limit"
                     raise ImageRejected("too_many_faces", reason)
@@ -230,45 +204,12 @@ class FaceStage:
             picture_format,
         )
 
-    def embed_reference(self, picture: bytes, loaded: LoadedPreprocessor) -> FloatArray:
-        """Compute the identity of the largest face of an encoded picture, float32 [E].
-
-        Raises: ImageRejected.
-        """
-        image = self.codec.decode(picture)
-        return loaded.preprocessor.embed_face(image, find_largest_face(self.detectors, image, "reference"))
-
-    def find(self, picture: bytes, image: Image, selection: FaceSelection) -> list[Face]:
-        """Find the faces of a decoded picture, or only the largest, unless they were found a short while ago.
-
-        Raises: NoFaceFound.
-        """
-        wanted = "largest" if selection == "largest" else "all"
-        return self.found.find(picture, wanted, partial(search_faces, self.detectors, image, wanted))
-
     async def find_faces(self, task: FindTask) -> FacesReply | Problem:
         """Find the faces of a picture. A faulty picture is returned as a problem, not raised."""
         loaded = await self.models.get(task.version) if task.reference is not None else None
         pictures = [picture for picture in (task.picture, task.reference) if picture is not None]
         async with self.budget.reserve(pictures):
-            return await self.threads.run(self.find_faces_now, task, loaded)
-
-    def find_faces_now(self, task: FindTask, loaded: LoadedPreprocessor | None) -> FacesReply | Problem:
-        """Decode the picture, find its faces, and compare them with the reference, on the calling thread."""
-        role: PictureRole = "reference"
-        similarities: list[float | None] = []
-        try:
-            reference = self.embed_reference(task.reference, loaded) if task.reference and loaded else None
-            role = "target"
-            image = self.codec.decode(task.picture)
-            found = self.find(task.picture, image, "all")
-            if reference is not None and loaded is not None:
-                similarities = [*loaded.preprocessor.find_similarities(image, found, reference)]
-        except ImageRejected as error:
-            return describe_fault(error, role)
-        height, width = image.shape[:2]
-        described = map(describe_face, found, similarities or [None] * len(found))
-        return FacesReply(width, height, tuple(described))
+            return await self.threads.run(self.targets.describe, task, loaded.preprocessor if loaded else None)
 
     async def keep_identity(self, task: KeepTask) -> IdentityReply | Problem:
         """Store the largest face of a picture under a handle.
@@ -277,24 +218,7 @@ class FaceStage:
         """
         loaded = await self.models.get(task.version)
         async with self.budget.reserve((task.source,)):
-            return await self.threads.run(self.keep_identity_now, task, loaded)
-
-    def keep_identity_now(self, task: KeepTask, loaded: LoadedPreprocessor) -> IdentityReply | Problem:
-        """Find the face, cut it out with a margin, and store it, on the calling thread."""
-        try:
-            image = self.codec.decode(task.source)
-            face = find_largest_face(self.detectors, image, "source")
-        except ImageRejected as error:
-            return describe_fault(error, "source")
-        digest = hash_bytes(task.source)
-        embedding = loaded.preprocessor.encode_face(image, face)
-        self.policy.check(digest, embedding, task.consent, task.owner)
-        box = box_of(face)
-        region, landmarks = cut_region(image, face)
-        handle, expires_at = self.identities.put(
-            task.owner, region, landmarks, box, source_sha256=digest, consent=task.consent
-        )
-        return IdentityReply(handle, expires_at, box)
+            return await self.threads.run(self.sources.keep, task, loaded.preprocessor)
 
     def finish(
         self, task: FuseTask, prepared: PreparedTarget, fused: FusedCrops, loaded: LoadedPreprocessor, watch: Stopwatch
@@ -315,8 +239,3 @@ class FaceStage:
             return self.codec.encode(
                 picture.image, task.target, loaded.provenance, prepared.picture_format, mark=task.options.mark
             )
-
-
-def describe_face(face: Face, similarity: float | None) -> FoundFace:
-    """Describe a face in plain numbers."""
-    return FoundFace(box_of(face), tuple((float(x), float(y)) for x, y in face.landmarks), face.score, similarity)

@@ -6,13 +6,14 @@ from contextlib import suppress
 
 from fusionray.errors import ConsentRefused, ImageRejected, NoFaceFound, UnknownIdentity
 from fusionray.faces.decode import choose_reduction
-from fusionray.runtime.face_preprocessor import FacePreprocessor, find_largest_face
+from fusionray.runtime.face_preprocessor import FacePreprocessor, box_of, find_largest_face
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import ConsentPolicy
+from fusionray.serving.identities.encryption import cut_region
 from fusionray.serving.identities.store import IdentityStore
-from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch
-from fusionray.serving.schema import FuseTask
+from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
+from fusionray.serving.schema import FuseTask, IdentityReply, KeepTask, Problem
 
 # A reduced picture keeps so many pixels on its shorter side: faces down to a tenth of it are found.
 SEARCH_SIDE = 512
@@ -62,6 +63,26 @@ class SourceFaces:
                 self.identities.add_reading(sent, task.version.bundle, known)
         self.policy.check(kept.source_sha256, known, task.options.consent or kept.consent, task.owner)
         return known, kept.source_sha256
+
+    def keep(self, task: KeepTask, preprocessor: FacePreprocessor) -> IdentityReply | Problem:
+        """Find the largest face of a picture, cut it out with a margin, and store it under a handle.
+
+        Raises: ConsentRefused, StoreFull.
+        """
+        try:
+            image = self.codec.decode(task.source)
+            face = find_largest_face(preprocessor.detector, image, "source")
+        except ImageRejected as error:
+            return describe_fault(error, "source")
+        digest = hash_bytes(task.source)
+        embedding = preprocessor.encode_face(image, face)
+        self.policy.check(digest, embedding, task.consent, task.owner)
+        box = box_of(face)
+        region, landmarks = cut_region(image, face)
+        handle, expires_at = self.identities.put(
+            task.owner, region, landmarks, box, source_sha256=digest, consent=task.consent
+        )
+        return IdentityReply(handle, expires_at, box)
 
 
 def encode_source_file(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from fusionray.training.engine.network_setup import place_networks, wrap_network
 from fusionray.training.engine.nonfinite_steps import NonfiniteSteps
 from fusionray.training.engine.optimizers import build_optimizer, create_states, step_if
 from fusionray.training.engine.precision import Precision
+from fusionray.training.engine.ranks import find_host_group, mean_over_ranks, smallest, start_communicator
 from fusionray.training.engine.resolve import check_optimizers, resolve
 from fusionray.training.engine.rng import seed_part
 from fusionray.training.engine.running_statistics import RunningStatistics, copy_statistics
@@ -161,7 +162,9 @@ class Engine:
         self.num_steps += 1
         with self.step_timer.part("optimizer"):
             self.update_ema()
-        losses = self.mean_over_ranks(losses)
+        if self.num_ranks > 1 and losses:
+            with self.step_timer.part("communication"):
+                losses = mean_over_ranks(losses)
         self.recipe.adapt(losses, self.global_batch)
         report = StepReport(losses, norms, rates, self.step_timer.clock)
         self.nonfinite_steps.add(report)
@@ -313,15 +316,6 @@ class Engine:
             torch._foreach_lerp_(list(ema_network.parameters()), list(network.parameters()), 1 - decay)
             copy_statistics(network, to=ema_network)
 
-    def mean_over_ranks(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Average loss parts over ranks; the results stay on the device."""
-        if not losses or self.num_ranks == 1:
-            return dict(losses)
-        values = torch.stack(list(losses.values()))
-        with self.step_timer.part("communication"):
-            dist.all_reduce(values)
-        return dict(zip(losses, (values / self.num_ranks).unbind(), strict=True))
-
     def inference_networks(self) -> dict[str, nn.Module]:
         """Return the networks for inference: the EMA network in eval mode if there is one, with unsharded parameters.
 
@@ -356,27 +350,3 @@ class Engine:
             "compile": self.chosen.compile,
             "cuda_graphs": self.chosen.cuda_graphs,
         }
-
-
-def start_communicator(device: torch.device) -> None:
-    """Let NCCL take its part of a GPU's memory now: it does so in the first exchange."""
-    if device.type == "cuda" and dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(torch.zeros(1, device=device))
-
-
-def smallest(value: int, group: dist.ProcessGroup | None) -> int:
-    """Return the smallest value of all ranks, which must make the same choices by it."""
-    agreed = torch.tensor(value)
-    if group is not None:
-        dist.all_reduce(agreed, dist.ReduceOp.MIN, group=group)
-    return int(agreed)
-
-
-def find_host_group() -> dist.ProcessGroup | None:
-    """Return the process group for decisions of the host; None for a single rank.
-
-    With NCCL it is a separate gloo group: such decisions must not wait for queued work of the device.
-    """
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return None
-    return dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
