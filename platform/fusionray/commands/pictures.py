@@ -96,21 +96,11 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.bundle.description import FACE_FUSION
     from fusionray.config import read_yaml, validate
     from fusionray.faces.detect import build_detector
-    from fusionray.runtime.face_preprocessor import SELECTION_PATTERN, check_sources
     from fusionray.runtime.fuser import Fuser
     from fusionray.runtime.restorer import describe_makers
     from fusionray.safety.target_policy import TargetPolicyConfig, open_target_policy
 
-    if options.reference is not None and options.faces != "largest":
-        raise ValueError("--faces and --reference: give one of them")
-    if options.faces == "reference" or not re.match(SELECTION_PATTERN, options.faces):
-        raise ValueError(f"--faces {options.faces}: give largest, all, or numbers of faces such as 0,2")
-    try:
-        check_sources(1 + len(options.more_sources), options.faces)
-    except ValueError as error:
-        raise ValueError(f"--faces {options.faces}: {error}") from None
-    if not 0.0 <= options.strength <= 1.0:
-        raise ValueError(f"--strength {options.strength:g}: give a number from 0 (the target as it is) to 1")
+    check_choices(options)
     output = Path(options.output)
     find_format(output)
     sources = [read_picture(place) for place in (options.source, *options.more_sources)]
@@ -136,6 +126,25 @@ def run_fuse(options: argparse.Namespace) -> None:
     model = describe_makers(bundle.description.name, restorer)
     write_signed(fused.image, output, bundle, options, made_of=options.target, signer=signer, model=model)
     print(f"{output}: {fused.num_faces} face(s) fused with {bundle.description.name}; signed as AI-made")
+
+
+def check_choices(options: argparse.Namespace) -> None:
+    """Check which faces, how many sources and which strength were asked for.
+
+    Raises: ValueError.
+    """
+    from fusionray.runtime.face_preprocessor import SELECTION_PATTERN, check_sources
+
+    if options.reference is not None and options.faces != "largest":
+        raise ValueError("--faces and --reference: give one of them")
+    if options.faces == "reference" or not re.match(SELECTION_PATTERN, options.faces):
+        raise ValueError(f"--faces {options.faces}: give largest, all, or numbers of faces such as 0,2")
+    try:
+        check_sources(1 + len(options.more_sources), options.faces)
+    except ValueError as error:
+        raise ValueError(f"--faces {options.faces}: {error}") from None
+    if not 0.0 <= options.strength <= 1.0:
+        raise ValueError(f"--strength {options.strength:g}: give a number from 0 (the target as it is) to 1")
 
 
 def choose_faces(preprocessor: FacePreprocessor, target: Image, options: argparse.Namespace) -> list[Face]:

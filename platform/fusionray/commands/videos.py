@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fusionray.commands.parser import Verbs, add_verb, set_run
+from fusionray.commands.parser import Parser, Verbs, add_verb, set_run
 from fusionray.commands.pictures import read_picture
 from fusionray.commands.restorers import (
     add_pixel_boost_option,
@@ -29,7 +29,11 @@ from fusionray.commands.video_options import (
 
 if TYPE_CHECKING:
     from fusionray.runtime.fuser import Fuser
+    from fusionray.runtime.pixels import FloatArray
+    from fusionray.runtime.restorer import RestorerConfig
     from fusionray.video.face_fusion.tracks import Track
+    from fusionray.video.face_fusion.work import FusionTask
+    from fusionray.video.files.encoders import EncoderSettings
 
 
 def add_fuse_video(verbs: Verbs) -> None:
@@ -59,6 +63,20 @@ def add_fuse_video(verbs: Verbs) -> None:
     model = parser.add_argument_group("model")
     model.add_argument("--bundle", required=True, help="bundle folder, or models:/name@alias")
     model.add_argument("--tracking-uri", metavar="URI", help="MLflow store behind models:/ locations")
+    add_face_options(parser)
+    encoding = add_encoding_options(parser)
+    encoding.add_argument(
+        "--copy-unchanged",
+        action="store_true",
+        help="copy parts without a face to fuse from the source, not encoded anew; some players want one encoder",
+    )
+    add_provenance_options(parser)
+    add_work_options(parser)
+    set_run(parser, run_fuse_video)
+
+
+def add_face_options(parser: Parser) -> None:
+    """Add the options of which faces are changed, and how."""
     faces = parser.add_argument_group("faces")
     faces.add_argument(
         "--faces",
@@ -91,35 +109,20 @@ def add_fuse_video(verbs: Verbs) -> None:
         action="store_true",
         help="average the colours of fused faces over five frames, for a model that flickers; masks always are",
     )
-    encoding = add_encoding_options(parser)
-    encoding.add_argument(
-        "--copy-unchanged",
-        action="store_true",
-        help="copy parts without a face to fuse from the source, not encoded anew; some players want one encoder",
-    )
-    add_provenance_options(parser)
-    add_work_options(parser)
-    set_run(parser, run_fuse_video)
 
 
 def run_fuse_video(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import bundle_hash, read_bundle
     from fusionray.bundle.description import FACE_FUSION
     from fusionray.runtime.restorer import describe_makers
-    from fusionray.safety.mark import MarkConfig
     from fusionray.safety.provenance import Provenance
     from fusionray.video.face_fusion.report import describe_fusion
-    from fusionray.video.face_fusion.work import FusionTask, FusionWork, FusionWorker, open_fuser
+    from fusionray.video.face_fusion.work import FusionWork, FusionWorker, open_fuser
 
     target, output = Path(options.target), Path(options.output)
     check_video_options(target, output, options)
     pictures = [options.source, *options.identity]
-    if len(pictures) > 1 and len(options.who) != len(pictures):
-        raise ValueError(
-            f"{len(pictures)} identities need {len(pictures)} --who pictures, {len(options.who)} were given"
-        )
-    if len(options.who) > len(pictures):
-        raise ValueError(f"--who was given {len(options.who)} times; each further one needs an --identity")
+    check_people(len(pictures), len(options.who))
     encoder = read_encoder(options)
     images = [read_picture(picture) for picture in pictures]
     references = [read_picture(picture) for picture in options.who]
@@ -130,22 +133,8 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     by_person = options.faces != "all" or bool(options.who)
     if by_person and not fuser.preprocessor.compares_faces:
         raise ValueError(f"{bundle.description.name} takes pictures as sources and compares no faces; use --faces all")
-    task = FusionTask(
-        target,
-        output.suffix,
-        options.bundle,
-        options.tracking_uri,
-        [fuser.encode_source(image) for image in images],
-        by_person,
-        encoder=encoder,
-        mark=MarkConfig(enabled=options.mark),
-        copy_unchanged=options.copy_unchanged,
-        restorer=restorer,
-        skin=options.skin,
-        pixel_boost=options.pixel_boost,
-        steady_colours=options.steady_colours,
-        leave_out=tuple(options.leave_out),
-    )
+    sources = [fuser.encode_source(image) for image in images]
+    task = build_task(options, sources, restorer, encoder, by_person=by_person)
     who = [hashlib.sha256(picture.tobytes()).hexdigest() for picture in references]
     provenance = Provenance(describe_makers(bundle.description.name, fuser.restorer), bundle_hash(bundle))
     work = FusionWork(
@@ -166,6 +155,49 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     print(
         f"{output}: {made.plan.num_faces} faces in {len(made.plan.faces)} of {tell_frames(made)} fused with "
         f"{provenance.model}{tell_faults(made)}; signed as AI-made"
+    )
+
+
+def check_people(num_identities: int, num_references: int) -> None:
+    """Check that every identity has a person whose faces it is for, if there are several.
+
+    Raises: ValueError.
+    """
+    if num_identities > 1 and num_references != num_identities:
+        raise ValueError(
+            f"{num_identities} identities need {num_identities} --who pictures, {num_references} were given"
+        )
+    if num_references > num_identities:
+        raise ValueError(f"--who was given {num_references} times; each further one needs an --identity")
+
+
+def build_task(
+    options: argparse.Namespace,
+    sources: Sequence[FloatArray],
+    restorer: RestorerConfig,
+    encoder: EncoderSettings,
+    *,
+    by_person: bool,
+) -> FusionTask:
+    """Collect what a worker needs to make a segment."""
+    from fusionray.safety.mark import MarkConfig
+    from fusionray.video.face_fusion.work import FusionTask
+
+    return FusionTask(
+        Path(options.target),
+        Path(options.output).suffix,
+        options.bundle,
+        options.tracking_uri,
+        sources,
+        by_person,
+        encoder=encoder,
+        mark=MarkConfig(enabled=options.mark),
+        copy_unchanged=options.copy_unchanged,
+        restorer=restorer,
+        skin=options.skin,
+        pixel_boost=options.pixel_boost,
+        steady_colours=options.steady_colours,
+        leave_out=tuple(options.leave_out),
     )
 
 
