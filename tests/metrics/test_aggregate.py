@@ -65,6 +65,20 @@ def test_the_fairness_gap_is_between_groups_of_source_people() -> None:
     assert "fairness_gap_age" not in summary.values  # everybody is young: there is nothing to compare
 
 
+def test_steps_of_skin_are_compared_with_those_of_true_fusions_for_all_pairs_and_by_tones() -> None:
+    # Two steps for one in the fused pictures, three for two in the true fusions, of light people on dark ones.
+    steps = {"fused": 4.0, "fused_target": 2.0, "truth": 3.0, "truth_target": 2.0}
+    scores = {
+        f"{kind}_step_{name}": np.full(20, value, np.float32)
+        for kind in ("skin", "edge")
+        for name, value in steps.items()
+    } | {"tone_source": np.full(20, 60, np.float32), "tone_target": np.full(20, -30, np.float32)}
+    summary = summarise(scores, np.arange(20).astype(str))
+    wanted = {"skin_difference": 2.0, "skin_difference_truth": 1.5, "seam_step": 2.0, "seam_step_truth": 1.5}
+    assert summary.values == pytest.approx(wanted)
+    assert {key: summary.groups[key].by_group["light on dark"] for key in wanted} == pytest.approx(wanted)
+
+
 def test_pairs_of_one_person_are_not_independent() -> None:
     # Twenty pairs of each of ten people, who succeed or fail together.
     person = np.repeat(np.arange(10).astype(str), 20)

@@ -126,6 +126,7 @@ def test_the_true_fusion_gets_the_best_of_every_figure(setting: Setting, truth: 
     assert values["psnr_to_truth"] == pytest.approx(58.9)
     assert values["fid"] == pytest.approx(values["fid_truth"])
     assert values["kid"] == pytest.approx(values["kid_truth"])
+    assert values["seam_step"] == values["seam_step_truth"]
 
 
 def test_the_unchanged_target_closes_nothing_of_the_gap(setting: Setting) -> None:

@@ -31,8 +31,10 @@ RATIOS = {
     "pose_error_ratio": ("pose_error", "pose_error_truth"),
     "expression_error_ratio": ("expression_error", "expression_error_truth"),
     "light_error_ratio": ("light_error", "light_error_truth"),
-    "skin_difference": ("skin_step", "skin_step_target"),
-    "seam_step": ("edge_step", "edge_step_target"),
+    "skin_difference": ("skin_step_fused", "skin_step_fused_target"),
+    "skin_difference_truth": ("skin_step_truth", "skin_step_truth_target"),
+    "seam_step": ("edge_step_fused", "edge_step_fused_target"),
+    "seam_step_truth": ("edge_step_truth", "edge_step_truth_target"),
 }
 # Metric key -> a score, the parameter that groups the source people, and the names of the groups.
 GAPS: dict[str, tuple[str, str, TertileNames]] = {
@@ -43,12 +45,18 @@ GAPS: dict[str, tuple[str, str, TertileNames]] = {
 # Scores that are reported only as part of a ratio, or that only define groups.
 HIDDEN = (
     *("gradient_energy", "gradient_energy_truth", "skin_tone", "age"),
-    *("skin_step", "skin_step_target", "edge_step", "edge_step_target", "tone_source", "tone_target"),
+    *("tone_source", "tone_target"),
+    *(
+        f"{kind}_step_{name}{place}"
+        for kind in ("skin", "edge")
+        for name in ("fused", "truth")
+        for place in ("", "_target")
+    ),
 )
 # Metric keys that are reported for hard cases, too; of the last, less is better.
 BY_CASES = ("retrieval_top1", "nearer_to_source", "ssim_gap_closed", "landmark_distance")
-# Metric key -> the two scores whose means are divided, for each pair of tones.
-BY_TONES = {"skin_difference": ("skin_step", "skin_step_target"), "seam_step": ("edge_step", "edge_step_target")}
+# Metric keys, of `RATIOS`, that are reported for each pair of tones, too.
+BY_TONES = ("skin_difference", "skin_difference_truth", "seam_step", "seam_step_truth")
 
 
 @dataclass
@@ -100,9 +108,7 @@ def score_pairs(columns: MetricColumns, templates: Templates, source_N: Names) -
         likeness = cosine_similarity(source, target)
         scores |= find_extreme_cases(likeness, columns["light_target"], columns["detail_target"])
     scores |= {name: columns[name] for name in columns if name.startswith(CASE_PREFIX)}
-    if "skin_step_fused" in columns:
-        scores |= {f"{name}_step": columns[f"{name}_step_fused"] for name in ("skin", "edge")}
-        scores |= {name: columns[name] for name in HIDDEN if name in columns and name not in scores}
+    scores |= {name: columns[name] for name in HIDDEN if name in columns and name not in scores}
     return {name: np.asarray(score, np.float32) for name, score in scores.items()}
 
 
@@ -131,8 +137,10 @@ def summarise(scores: MetricColumns, source_N: Names, *, rounds: int = 0, seed: 
             statistic, names = statistics[key]
             summary.groups[key] = compare_cases(scores, statistic, names, lower_is_better=key == "landmark_distance")
     if "tone_source" in scores:
-        for key, names in BY_TONES.items():
-            summary.groups[key] = compare_tones(*(scores[name] for name in (*names, "tone_source", "tone_target")))
+        for key in BY_TONES:
+            names = (*RATIOS[key], "tone_source", "tone_target")
+            if all(name in scores for name in names):
+                summary.groups[key] = compare_tones(*(scores[name] for name in names))
     return summary
 
 

@@ -96,6 +96,8 @@ class FusionMetrics:
             columns |= {f"{what}_{name}": value for what, value in self.embed(picture).items()}
         measured = {name: value.float().cpu().numpy() for name, value in columns.items()}
         measured |= measure_skin(batch.source, fused, batch.target)
+        if "truth" in pictures:
+            measured |= measure_steps_of("truth", to_uint8(pictures["truth"]), batch.target)
         if self.evaluators.landmarks is not None:
             measured |= measure_landmarks(self.evaluators.landmarks, fused, batch.target)
         return measured
@@ -142,7 +144,7 @@ class FusionMetrics:
 
 def measure_landmarks(landmarks: CropLandmarks, fused: Tensor, target: Tensor) -> MetricColumns:
     """Compare landmarks of fused and target crops uint8 [N,3,H,W]; nan where the mesh finds no face in the target."""
-    fused_N52, target_N52 = (landmarks.locate(image.permute(0, 2, 3, 1).cpu().numpy()) for image in (fused, target))
+    fused_N52, target_N52 = (landmarks.locate(to_rows(image)) for image in (fused, target))
     missing_N = np.isnan(fused_N52[:, 0, 0]).astype(np.float32)
     missing_N[np.isnan(target_N52[:, 0, 0])] = np.nan
     distance_N = landmark_distance(fused_N52, target_N52).astype(np.float32)
@@ -151,16 +153,30 @@ def measure_landmarks(landmarks: CropLandmarks, fused: Tensor, target: Tensor) -
 
 def measure_skin(source: Tensor, fused: Tensor, target: Tensor) -> MetricColumns:
     """Measure the colour steps around fused faces, and the tones of sources and targets; crops uint8 [N,3,H,W]."""
-    pictures = [image.permute(0, 2, 3, 1).cpu().numpy() for image in (source, fused, target)]
-    steps = [measure_steps(made, own) for _, made, own in zip(*pictures, strict=True)]
-    return {
-        "skin_step_fused": np.array([each.whole for each in steps], np.float32),
-        "skin_step_target": np.array([each.whole_target for each in steps], np.float32),
-        "edge_step_fused": np.array([each.edge for each in steps], np.float32),
-        "edge_step_target": np.array([each.edge_target for each in steps], np.float32),
-        "tone_source": np.array([measure_tone(crop) for crop in pictures[0]], np.float32),
-        "tone_target": np.array([measure_tone(crop) for crop in pictures[2]], np.float32),
+    tones = {f"tone_{name}": crops for name, crops in (("source", source), ("target", target))}
+    return measure_steps_of("fused", fused, target) | {
+        name: np.array([measure_tone(crop) for crop in to_rows(crops)], np.float32) for name, crops in tones.items()
     }
+
+
+def measure_steps_of(name: str, made: Tensor, target: Tensor) -> MetricColumns:
+    """Measure the colour steps around the faces of changed crops, and those of their targets at the same places.
+
+    Crops are uint8 [N,3,H,W]; float32 [N] by column, such as `skin_step_fused` and `skin_step_fused_target`.
+    """
+    steps = [measure_steps(*pair) for pair in zip(to_rows(made), to_rows(target), strict=True)]
+    return {
+        f"skin_step_{name}": np.array([each.whole for each in steps], np.float32),
+        f"skin_step_{name}_target": np.array([each.whole_target for each in steps], np.float32),
+        f"edge_step_{name}": np.array([each.edge for each in steps], np.float32),
+        f"edge_step_{name}_target": np.array([each.edge_target for each in steps], np.float32),
+    }
+
+
+def to_rows(image_N3HW: Tensor) -> NDArray[np.uint8]:
+    """Return crops as [N,H,W,3] on the CPU."""
+    rows: NDArray[np.uint8] = image_N3HW.permute(0, 2, 3, 1).cpu().numpy()
+    return rows
 
 
 def join(parts: Iterable[MetricColumns]) -> MetricColumns:
