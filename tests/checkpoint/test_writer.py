@@ -66,7 +66,7 @@ def test_after_another_start_of_the_run_the_former_one_publishes_nothing(tmp_pat
     assert writer.wait() == str(tmp_path / checkpoint_name(1))
     take_fencing_token(str(tmp_path))
     writer.begin(plain_state(2), describe(2))
-    with pytest.raises(CheckpointFailed, match="the run was started again"):
+    with pytest.raises(CheckpointFailed, match="not saved, since the run was started again"):
         writer.close()
     assert newest_checkpoint(str(tmp_path)) == str(tmp_path / checkpoint_name(1))
 

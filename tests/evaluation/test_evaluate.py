@@ -170,6 +170,7 @@ def test_an_error_of_a_worker_is_one_line(world: Path, tmp_path: Path) -> None:
         ({"data": "{small}"}, ShardMismatch, "16 px crops"),
         ({"data": "{old}"}, ShardMismatch, "test split has 0 people"),
         ({"face_fusion.evaluator": "{reader}"}, FusionRayError, "holds no identity encoder"),
+        ({"face_fusion.compare_size": "33"}, ValueError, "not reduced to it by a whole number"),
     ],
 )
 def test_invalid_evaluations_are_refused_in_one_line(

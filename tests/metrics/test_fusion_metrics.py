@@ -129,6 +129,17 @@ def test_the_true_fusion_gets_the_best_of_every_figure(setting: Setting, truth: 
     assert values["seam_step"] == values["seam_step_truth"]
 
 
+def test_reduced_pictures_differ_only_by_what_the_smaller_size_shows(setting: Setting, truth: Tensor) -> None:
+    # A checkerboard of single pixels averages to nothing at half the size.
+    board = (torch.arange(SIZE)[:, None] + torch.arange(SIZE)) % 2 * 20 - 10
+    rough = (truth.clamp(10, 245).int() + board).to(torch.uint8)
+    metrics = setting.metrics
+    reduced = FusionMetrics(metrics.evaluators, metrics.face_crop, CPU, compare_size=SIZE // 2)
+    whole, half = (each.compute(Answering(rough), setting.batch)["ssim_fused"].mean() for each in (metrics, reduced))
+    assert whole < 0.95 < half
+    assert reduced.embed_crops(setting.gallery)["embedding"].shape == (len(setting.gallery), 512)
+
+
 def test_the_unchanged_target_closes_nothing_of_the_gap(setting: Setting) -> None:
     values = setting.summarise(setting.batch.target).summary.values
     assert values["ssim_gap_closed"] == 0

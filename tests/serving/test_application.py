@@ -314,17 +314,26 @@ def test_a_single_request_changes_no_thread_for_the_generator(service: Service) 
         assert "queue;dur=0.00," in f"{service.fuse(SOURCE, TARGET).headers['server-timing']},"
 
 
+def wait_for_series(service: Service, name: str, *labels: str) -> str:
+    """Wait until a series with some labels is exported; Ray gathers those of its processes every few seconds."""
+    deadline = time.monotonic() + 60
+    while True:
+        page = service.client.get("/metrics").text
+        series = [line for line in page.splitlines() if line.startswith(f"{name}{{")]
+        if any(all(label in line for label in labels) for line in series):
+            return page
+        assert time.monotonic() < deadline, f"no series {name} with {labels}"
+        time.sleep(1)
+
+
 def test_what_was_measured_is_exported_for_prometheus(service: Service) -> None:
     assert service.fuse(SOURCE, TARGET).status_code == 200
-    deadline = time.monotonic() + 60
-    while "ray_fusionray_stage_ms_count{" not in (page := service.client.get("/metrics").text):
-        # Ray gathers the series of its processes every few seconds.
-        assert time.monotonic() < deadline
-        time.sleep(1)
+    page = wait_for_series(service, "ray_fusionray_stage_ms_count")
     for family in ("fusionray_requests_total", "fusionray_faces_total", "fusionray_batch_faces_bucket"):
         assert f"ray_{family}" in page
-    counted = [line for line in page.splitlines() if line.startswith("ray_fusionray_http_requests_total{")]
-    assert any('method="POST"' in line and 'route="/v1/fuse"' in line and 'status="200"' in line for line in counted)
+    page = wait_for_series(
+        service, "ray_fusionray_http_requests_total", 'method="POST"', 'route="/v1/fuse"', 'status="200"'
+    )
     for stage in ("decode", "detect", "read", "queue", "fuse", "paste", "encode", "total"):
         assert f'stage="{stage}"' in page
     assert page.count("# TYPE ray_fusionray_stage_ms ") == 1

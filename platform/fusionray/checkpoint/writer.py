@@ -28,6 +28,8 @@ GROUP_TIMEOUT = timedelta(minutes=10)
 NICENESS = 5
 Value = TypeVar("Value")
 
+TAKEN_OVER = "the run was started again meanwhile, and goes on there"
+
 
 class CheckpointWriter:
     """Save the state of all ranks, one checkpoint at a time; every rank has one and calls it at the same points.
@@ -132,10 +134,7 @@ class CheckpointWriter:
                 # If it cannot be deleted now, the next save deletes it.
                 with contextlib.suppress(OSError):
                     storage.delete(location)
-            raise CheckpointFailed(
-                f"{folder}: {'older ones could not be deleted' if published else 'could not be saved'} ({fault}); "
-                "earlier checkpoints are intact: free some space or fix the permissions, then start the same run again"
-            )
+            raise CheckpointFailed(f"{folder}: {explain(fault, published=published)}")
         return folder
 
     def settle(self, folder: str, info: CheckpointInfo, save_name: str, part: RankPart) -> tuple[str, bool]:
@@ -157,7 +156,7 @@ class CheckpointWriter:
         if fault:
             return fault, False
         if self.fencing_token and not is_owner(self.run_folder, self.fencing_token):
-            return "the run was started again and continues elsewhere", False
+            return TAKEN_OVER, False
         table_name = f"{save_name}.tensors.json"
         table = json.dumps({"tensors": merge_entries(parts)}).encode()
         described = info.model_copy(
@@ -204,6 +203,15 @@ def merge_entries(parts: Sequence[RankPart]) -> dict[str, Any]:
             former = merged.get(name, {**entry, "parts": []})
             merged[name] = {**former, "parts": former["parts"] + entry["parts"]}
     return merged
+
+
+def explain(fault: str, *, published: bool) -> str:
+    """Say what became of a save that failed, and what to do."""
+    if fault == TAKEN_OVER:
+        return f"not saved, since {fault}; of two starts only the newer one saves, so end the other"
+    failed = "older ones could not be deleted" if published else "could not be saved"
+    mend = "free some space or fix the permissions, then start the same run again"
+    return f"{failed} ({fault}); earlier checkpoints are intact: {mend}"
 
 
 def one_line(error: OSError) -> str:

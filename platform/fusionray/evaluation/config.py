@@ -51,6 +51,13 @@ class FaceFusionEvalConfig(Section):
         description="Network for FID and KID; null: both are measured in the evaluator's embeddings, as fid_embedding "
         "and kid_embedding.",
     )
+    compare_size: int | None = Field(
+        None,
+        ge=32,
+        description="Side to which pictures are reduced before identity, similarity and attributes are measured, to "
+        "compare a model with a smaller one; null: as the model makes them.",
+        json_schema_extra=in_unit("px"),
+    )
     clips: ClipsConfig = ClipsConfig()
 
 

@@ -45,7 +45,7 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
     Equal settings, model and shards give equal pairs and figures. A call replaces the results of an earlier one.
 
     Raises: ShardMismatch for shards of another size or template, or an empty split; ValueError for an evaluator that
-        supervised the model; any FusionRayError of its parts.
+        supervised the model, or a size that does not divide the model's; any FusionRayError of its parts.
     """
     config = resolve_paths(config)
     uri = config.choose_tracker()
@@ -53,6 +53,7 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
     manifest = read_manifest(config.data)
     check_shards(config.data, manifest, size=info.size, template=info.template)
     check_split(config.data, manifest, config.split)
+    check_compare_size(config.face_fusion.compare_size, info.size)
     dependency_run = build_dependency_config(config, manifest, uri)
     config = train_evaluators(config, manifest, dependency_run)
     evaluators, landmarks_error = resolve_evaluators(config, manifest)
@@ -78,6 +79,18 @@ def evaluate_fusion(config: EvaluateConfig) -> EvaluateResult:
     return EvaluateResult(figures, config.output, write_text(figures), report)
 
 
+def check_compare_size(compare_size: int | None, size: int) -> None:
+    """Check that pictures can be reduced by averaging whole pixels.
+
+    Raises: ValueError.
+    """
+    if compare_size is not None and size % compare_size:
+        raise ValueError(
+            f"face_fusion.compare_size={compare_size}: pictures of {size} px are not reduced to it by a whole number; "
+            f"give {size // 2}, or another divisor"
+        )
+
+
 def measure_model(
     eval_run: EvalRun, evaluators: EvaluatorPaths, clips: list[tuple[Clip, int]], *, use_gpu: bool
 ) -> EvalSummary:
@@ -93,6 +106,7 @@ def measure_model(
         num_workers=config.workers.num_workers,
         threads=config.workers.threads,
         use_gpu=use_gpu,
+        compare_size=config.face_fusion.compare_size,
     )
     items = list(split_work(eval_run.dataset, clips, config.batch_size))
     return summarise_evaluation(

@@ -44,6 +44,7 @@ class EvalSpec:
     num_workers: int
     threads: int | None
     use_gpu: bool
+    compare_size: int | None = None
 
 
 class EvalContext:
@@ -60,7 +61,7 @@ class EvalContext:
         )
         face_crop = ArcFaceCrop(crop_to_arcface_affine(spec.template)).to(self.device)
         evaluators = spec.evaluators.build(self.device, template=spec.template, size=spec.size)
-        self.metrics = FusionMetrics(evaluators, face_crop, self.device)
+        self.metrics = FusionMetrics(evaluators, face_crop, self.device, compare_size=spec.compare_size)
         self.decoder = CropDecoder(spec.size, threads)
 
 

@@ -65,26 +65,34 @@ class Evaluators:
 class FusionMetrics:
     """Compute the columns of pairs whose crops are aligned to one template.
 
-    `face_crop` maps these crops to arcface_112 faces. It and the evaluators must be on `device`.
+    `face_crop` maps these crops to arcface_112 faces. It and the evaluators must be on `device`. With `compare_size`, a
+    divisor of the crops' size, identity, similarity and attributes are measured on pictures that are reduced to it.
     """
 
-    def __init__(self, evaluators: Evaluators, face_crop: nn.Module, device: torch.device) -> None:
+    def __init__(
+        self, evaluators: Evaluators, face_crop: nn.Module, device: torch.device, *, compare_size: int | None = None
+    ) -> None:
         self.evaluators = evaluators
         self.face_crop = face_crop
         self.device = device
+        self.compare_size = compare_size
 
     @torch.no_grad()
     def compute(self, model: FusionModel, batch: PairBatch) -> MetricColumns:
         """Fuse a batch and measure the result; columns that need a true fusion are left out if there is none."""
         batch = batch.to(self.device)
         fused = model.fuse(batch.source, batch.target)
-        pictures = {"fused": to_float(fused), "source": to_float(batch.source), "target": to_float(batch.target)}
+        crops = {"fused": fused, "source": batch.source, "target": batch.target}
+        pictures = {name: self.reduce(crop) for name, crop in crops.items()}
         columns: dict[str, Tensor] = {}
         if batch.truth is not None:
             truth, region = render_true_fusion(batch, TRUTH_OVERSAMPLING)
             # Fused pictures have eight bits per channel, so the true fusion is rounded to eight bits too.
-            pictures["truth"] = to_float(to_uint8(truth))
-            columns |= self.compare_to_truth(pictures, region)
+            crops["truth"] = to_uint8(truth)
+            pictures["truth"] = self.reduce(crops["truth"])
+            columns |= self.compare_to_truth(
+                pictures, nn.functional.adaptive_avg_pool2d(region, pictures["truth"].shape[-2:])
+            )
             columns |= {name: batch.truth.source_identity[:, IDENTITY_NAMES.index(name)] for name in GROUPED_BY}
             columns |= find_rendered_cases(batch.truth)
             if self.evaluators.reader is not None:
@@ -96,8 +104,8 @@ class FusionMetrics:
             columns |= {f"{what}_{name}": value for what, value in self.embed(picture).items()}
         measured = {name: value.float().cpu().numpy() for name, value in columns.items()}
         measured |= measure_skin(batch.source, fused, batch.target)
-        if "truth" in pictures:
-            measured |= measure_steps_of("truth", to_uint8(pictures["truth"]), batch.target)
+        if "truth" in crops:
+            measured |= measure_steps_of("truth", crops["truth"], batch.target)
         if self.evaluators.landmarks is not None:
             measured |= measure_landmarks(self.evaluators.landmarks, fused, batch.target)
         return measured
@@ -105,8 +113,16 @@ class FusionMetrics:
     @torch.no_grad()
     def embed_crops(self, image_N3HW: Tensor) -> MetricColumns:
         """Embed real crops uint8 [N,3,H,W]: column `embedding`, and `features` if there is a feature network."""
-        embedded = self.embed(to_float(image_N3HW.to(self.device)))
+        embedded = self.embed(self.reduce(image_N3HW.to(self.device)))
         return {what: value.float().cpu().numpy() for what, value in embedded.items()}
+
+    def reduce(self, image_N3HW: Tensor) -> Tensor:
+        """Return crops uint8 as pictures in [-1,1], averaged down to the size at which they are compared."""
+        picture = to_float(image_N3HW)
+        if self.compare_size in (None, picture.shape[-1]):
+            return picture
+        # Rounded as a smaller model's pictures are.
+        return to_float(to_uint8(nn.functional.adaptive_avg_pool2d(picture, self.compare_size)))
 
     def embed(self, picture: Tensor) -> dict[str, Tensor]:
         """Return the `embedding` [N,E] of pictures, and their `features` [N,F] if there is a feature network."""

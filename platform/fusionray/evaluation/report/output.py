@@ -148,6 +148,8 @@ def describe_eval(eval_run: EvalRun) -> Iterator[str]:
         f"{config.split} split of {config.data} ({eval_run.manifest.digest()[:12]}): {len(plan.pairs)} pairs of "
         f"{plan.num_people} people, with {len(plan.gallery)} other pictures as their gallery; seed {config.seed}."
     )
+    if config.face_fusion.compare_size is not None:
+        yield f"Pictures were reduced to {config.face_fusion.compare_size} px before they were compared."
     if config.split != "test":
         yield "These people are not of the test split: the model may have been trained on them, or chosen by them."
     settings = config.face_fusion
