@@ -90,9 +90,8 @@ class FusionMetrics:
             # Fused pictures have eight bits per channel, so the true fusion is rounded to eight bits too.
             crops["truth"] = to_uint8(truth)
             pictures["truth"] = self.reduce(crops["truth"])
-            columns |= self.compare_to_truth(
-                pictures, nn.functional.adaptive_avg_pool2d(region, pictures["truth"].shape[-2:])
-            )
+            region = nn.functional.adaptive_avg_pool2d(region, pictures["truth"].shape[-1])
+            columns |= self.compare_to_truth(pictures, region)
             columns |= {name: batch.truth.source_identity[:, IDENTITY_NAMES.index(name)] for name in GROUPED_BY}
             columns |= find_rendered_cases(batch.truth)
             if self.evaluators.reader is not None:
