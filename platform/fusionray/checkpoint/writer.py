@@ -26,9 +26,8 @@ from fusionray.storage import filesystem as storage
 GROUP_TIMEOUT = timedelta(minutes=10)
 # The writing thread has a lower priority, but not the lowest: if it starves with Python's lock, training waits.
 NICENESS = 5
-Value = TypeVar("Value")
-
 TAKEN_OVER = "the run was started again meanwhile, and goes on there"
+Value = TypeVar("Value")
 
 
 class CheckpointWriter:

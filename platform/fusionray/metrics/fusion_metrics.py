@@ -168,9 +168,9 @@ def measure_landmarks(landmarks: CropLandmarks, fused: Tensor, target: Tensor) -
 
 def measure_skin(source: Tensor, fused: Tensor, target: Tensor) -> MetricColumns:
     """Measure the colour steps around fused faces, and the tones of sources and targets; crops uint8 [N,3,H,W]."""
-    tones = {f"tone_{name}": crops for name, crops in (("source", source), ("target", target))}
     return measure_steps_of("fused", fused, target) | {
-        name: np.array([measure_tone(crop) for crop in to_rows(crops)], np.float32) for name, crops in tones.items()
+        "tone_source": np.array([measure_tone(crop) for crop in to_rows(source)], np.float32),
+        "tone_target": np.array([measure_tone(crop) for crop in to_rows(target)], np.float32),
     }
 
 
