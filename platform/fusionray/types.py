@@ -79,11 +79,12 @@ class FaceBatch(Batch):
 class SyntheticTruth(Batch):
     """What renders the true fusion of a pair, all float32.
 
-    `source_identity` [N,P] parameters of the source person, `target_attributes` [N,A] of the target picture, `view`
-    [N,2,3] from crop unit square to picture unit square.
+    `source_identity`, `target_identity` [N,P] parameters of both people, `target_attributes` [N,A] of the target
+    picture, `view` [N,2,3] from crop unit square to picture unit square.
     """
 
     source_identity: Tensor
+    target_identity: Tensor
     target_attributes: Tensor
     view: Tensor
 
@@ -108,6 +109,7 @@ class PairBatch(Batch):
         if target.columns:
             truth = SyntheticTruth(
                 source.columns["identity_parameters"],
+                target.columns["identity_parameters"],
                 target.columns["attribute_parameters"],
                 target.columns["view"].reshape(-1, 2, 3),
             )

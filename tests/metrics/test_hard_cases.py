@@ -23,7 +23,7 @@ def draw_truth(count: int, **changes: float) -> SyntheticTruth:
             else (synthetic.ATTRIBUTE_NAMES, looks)
         )
         values[:, known.index(name)] = value
-    return SyntheticTruth(people, looks, torch.zeros(count, 2, 3))
+    return SyntheticTruth(people, people, looks, torch.zeros(count, 2, 3))
 
 
 @pytest.mark.parametrize(

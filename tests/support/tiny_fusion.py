@@ -101,7 +101,7 @@ def build_pairs(count: int, seed: int = 0, *, with_truth: bool = True, same: int
     def draw(identity: Tensor, how: Tensor) -> Tensor:
         return (synthetic.render(identity, how, size, view).clamp(0, 1) * 255).round().to(torch.uint8)
 
-    truth = SyntheticTruth(source_identity, attributes[count:], view) if with_truth else None
+    truth = SyntheticTruth(source_identity, target_identity, attributes[count:], view) if with_truth else None
     return PairBatch(
         draw(source_identity, attributes[:count]),
         draw(target_identity, attributes[count:]),

@@ -156,4 +156,4 @@ def draw_pairs(images: int, size: int, same_identity_ratio: float, seed: int) ->
         (synthetic.render(people, how, size, view_N23).clamp(0, 1) * 255).round().to(torch.uint8)
         for people, how in ((sources, looks), (targets, attributes))
     )
-    return PairBatch(source, target, same_N, SyntheticTruth(sources, attributes, view_N23))
+    return PairBatch(source, target, same_N, SyntheticTruth(sources, targets, attributes, view_N23))

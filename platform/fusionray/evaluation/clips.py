@@ -86,7 +86,7 @@ class RenderedClip:
         def draw(identity: Tensor) -> Tensor:
             blank = torch.empty(self.num_frames, 3, size, size, dtype=torch.uint8)
             same = torch.zeros(self.num_frames, dtype=torch.bool)
-            scene = PairBatch(blank, blank, same, SyntheticTruth(identity, attributes_TA, view_T23))
+            scene = PairBatch(blank, blank, same, SyntheticTruth(identity, target, attributes_TA, view_T23))
             return to_uint8(render_true_fusion(scene, TRUTH_OVERSAMPLING)[0])
 
         return Frames(draw(target), draw(source))

@@ -6,7 +6,7 @@ The crops stay encoded (JPEG or PNG); the workers decode them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,6 +61,9 @@ def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
     file = np.searchsorted(ends, used, side="right")
     row = used - (ends - np.array(files.rows, np.int64))[file]
     crops = crops_from_tables(files.read(segment) for segment in group_by_file(file, row))
+    if not manifest.skin_regions:
+        # Skin is measured in regions that are skin only.
+        crops = replace(crops, regions=None)
     return EvalDataset(
         crops,
         PairPlan(
@@ -100,7 +103,7 @@ def check_split(folder: str, manifest: Manifest, split: Split) -> None:
 
 
 def compact(draws: SampledPairs) -> SampledPairs:
-    """Return equal pairs that hold only the crops in use, each copied once, without regions.
+    """Return equal pairs that hold only the crops in use, each copied once.
 
     The result is small enough to send to a worker: it shares no memory with the shard tables.
     """
@@ -111,5 +114,6 @@ def compact(draws: SampledPairs) -> SampledPairs:
         crops.people,
         crops.person[chosen],
         {name: values[chosen] for name, values in crops.truth.items()},
+        [bytes(region) for region in crops.select_regions(chosen)] or None,
     )
     return SampledPairs(kept, indices.reshape(draws.indices.shape))

@@ -103,7 +103,8 @@ def score_pairs(columns: MetricColumns, templates: Templates, source_N: Names) -
         if f"{group}_error_fused" in columns:
             scores[f"{group}_error"] = columns[f"{group}_error_fused"]
             scores |= {name: columns[name] for name in (f"{group}_error_truth", f"{group}_error_target")}
-    scores |= {name: columns[name] for name in ("landmark_distance", "face_not_found") if name in columns}
+    measured = ("landmark_distance", "face_not_found", "unchanged_skin_share")
+    scores |= {name: columns[name] for name in measured if name in columns}
     if "light_target" in columns:
         likeness = cosine_similarity(source, target)
         scores |= find_extreme_cases(likeness, columns["light_target"], columns["detail_target"])

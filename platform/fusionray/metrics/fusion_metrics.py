@@ -7,7 +7,7 @@ Shape suffixes: N pairs, C channels, H rows, W columns, E embedding length, F fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +22,8 @@ from fusionray.metrics.baselines import build_baselines
 from fusionray.metrics.hard_cases import find_rendered_cases
 from fusionray.metrics.landmarks import CropLandmarks, landmark_distance
 from fusionray.metrics.similarity import feature_distance, gradient_energy, region_psnr, region_ssim
-from fusionray.metrics.skin_steps import measure_steps, measure_tone
+from fusionray.metrics.skin_parts import SkinParts, find_skin_parts
+from fusionray.metrics.skin_steps import measure_steps, measure_tone, measure_unchanged_share
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.pixels import elliptic_region, to_float, to_uint8
 from fusionray.types import PairBatch
@@ -102,9 +103,7 @@ class FusionMetrics:
         for name, picture in pictures.items():
             columns |= {f"{what}_{name}": value for what, value in self.embed(picture).items()}
         measured = {name: value.float().cpu().numpy() for name, value in columns.items()}
-        measured |= measure_skin(batch.source, fused, batch.target)
-        if "truth" in crops:
-            measured |= measure_steps_of("truth", crops["truth"], batch.target)
+        measured |= measure_skin(crops, find_skin_parts(batch))
         if self.evaluators.landmarks is not None:
             measured |= measure_landmarks(self.evaluators.landmarks, fused, batch.target)
         return measured
@@ -166,26 +165,30 @@ def measure_landmarks(landmarks: CropLandmarks, fused: Tensor, target: Tensor) -
     return {"landmark_distance": distance_N, "face_not_found": missing_N}
 
 
-def measure_skin(source: Tensor, fused: Tensor, target: Tensor) -> MetricColumns:
-    """Measure the colour steps around fused faces, and the tones of sources and targets; crops uint8 [N,3,H,W]."""
-    return measure_steps_of("fused", fused, target) | {
-        "tone_source": np.array([measure_tone(crop) for crop in to_rows(source)], np.float32),
-        "tone_target": np.array([measure_tone(crop) for crop in to_rows(target)], np.float32),
-    }
+def measure_skin(crops: Mapping[str, Tensor], skin: Sequence[SkinParts] | None) -> MetricColumns:
+    """Measure the colour steps around fused faces, and around those of true fusions if there are any; the skin that
+    fused pictures leave unchanged, and the tones of sources and targets.
 
-
-def measure_steps_of(name: str, made: Tensor, target: Tensor) -> MetricColumns:
-    """Measure the colour steps around the faces of changed crops, and those of their targets at the same places.
-
-    Crops are uint8 [N,3,H,W]; float32 [N] by column, such as `skin_step_fused` and `skin_step_fused_target`.
+    Crops are uint8 [N,3,H,W]; float32 [N] by column, such as `skin_step_fused` and `skin_step_fused_target`, which is
+    the target's at the same places.
     """
-    steps = [measure_steps(*pair) for pair in zip(to_rows(made), to_rows(target), strict=True)]
-    return {
-        f"skin_step_{name}": np.array([each.whole for each in steps], np.float32),
-        f"skin_step_{name}_target": np.array([each.whole_target for each in steps], np.float32),
-        f"edge_step_{name}": np.array([each.edge for each in steps], np.float32),
-        f"edge_step_{name}_target": np.array([each.edge_target for each in steps], np.float32),
-    }
+    rows = {name: to_rows(crop) for name, crop in crops.items()}
+    measured = {f"tone_{name}": [measure_tone(crop) for crop in rows[name]] for name in ("source", "target")}
+    for name in rows.keys() & {"fused", "truth"}:
+        known: Sequence[SkinParts | None] = skin or [None] * len(rows[name])
+        steps = [measure_steps(*row) for row in zip(rows[name], rows["target"], known, strict=True)]
+        measured |= {
+            f"skin_step_{name}": [each.whole for each in steps],
+            f"skin_step_{name}_target": [each.whole_target for each in steps],
+            f"edge_step_{name}": [each.edge for each in steps],
+            f"edge_step_{name}_target": [each.edge_target for each in steps],
+        }
+    if "truth" in rows and skin is not None:
+        measured["unchanged_skin_share"] = [
+            measure_unchanged_share(*row)
+            for row in zip(rows["fused"], rows["target"], rows["truth"], skin, strict=True)
+        ]
+    return {name: np.array(values, np.float32) for name, values in measured.items()}
 
 
 def to_rows(image_N3HW: Tensor) -> NDArray[np.uint8]:

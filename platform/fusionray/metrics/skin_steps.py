@@ -1,7 +1,7 @@
 """How well a fused face fits the skin around it: colour steps between the two, in the fused picture and in its target.
 
-Pictures are uint8 RGB [S,S,3]. Nothing here needs a parser: the fused face is where the model changed the picture, and
-skin around it is what has, in the target, nearly the colour of the skin that was replaced.
+Pictures are uint8 RGB [S,S,3]. Where nobody says what is skin, the fused face is where the model changed the picture,
+and skin around it is what has, in the target, nearly the colour of the skin that was replaced.
 
 Shape suffixes: N pairs, S crop size.
 """
@@ -16,18 +16,21 @@ from numpy.typing import NDArray
 
 from fusionray.faces.face import Image
 from fusionray.faces.skin import to_lab
+from fusionray.metrics.skin_parts import Mask, SkinParts
 
 Floats = NDArray[np.floating]
-Mask = NDArray[np.bool_]
 
 # A pixel is fused if its colour changed by this much in CIELAB (what can just be seen is 2.3).
 CHANGED = 5.0
-# Skin around the face lies within this share of the crop's size, and has nearly the colour of the replaced skin.
+# Where skin is not known: skin around the face lies within this share of the crop's size, and has nearly the colour of
+# the replaced skin.
 REACH, ALIKE = 0.15, 20.0
 # Width of the bands on both sides of the edge, as a share of the crop's size.
 BAND = 0.04
-# Parts of the edge, around its centre, and the fewest pixels that say something.
-SECTORS, FEWEST_PIXELS, FEWEST_IN_SECTOR = 12, 40, 4
+# Parts of the edge, around the middle of the face, and the fewest pixels of one that say something.
+SECTORS, FEWEST_IN_SECTOR = 12, 4
+# The least share of a crop that says something.
+FEWEST_SHARE = 0.004
 # Individual typology angle in degrees, from which skin is medium, and light. Source: Chardon et al. 1991, six classes
 # joined in pairs.
 MEDIUM_FROM, LIGHT_FROM = 10.0, 41.0
@@ -50,28 +53,45 @@ class SkinSteps:
 NO_STEPS = SkinSteps(*(float("nan"),) * 4)
 
 
-def measure_steps(fused: Image, target: Image) -> SkinSteps:
-    """Measure the steps of a fused picture, and those of its target at the same places."""
+def measure_steps(fused: Image, target: Image, skin: SkinParts | None = None) -> SkinSteps:
+    """Measure the steps of a fused picture, and those of its target at the same places; `skin`: if it is known."""
     fused_lab, target_lab = to_lab(fused), to_lab(target)
-    size = len(fused)
+    parts = skin or estimate_parts(fused_lab, target_lab)
+    if too_few(parts.face) or too_few(parts.around):
+        return NO_STEPS
+    # The two may be a pixel apart.
+    reach = max(2, round(BAND * len(fused))) + 1
+    edges = (parts.face & dilate(parts.around, reach), parts.around & dilate(parts.face, reach))
+    return SkinSteps(
+        whole=step(fused_lab, parts.face, parts.around),
+        edge=step_along(fused_lab, *edges, parts.face),
+        whole_target=step(target_lab, parts.face, parts.around),
+        edge_target=step_along(target_lab, *edges, parts.face),
+    )
+
+
+def estimate_parts(fused_lab: Floats, target_lab: Floats) -> SkinParts:
+    """Take what the model changed for the face, and colours near to what it replaced for skin."""
+    size = len(fused_lab)
     face = find_face(np.linalg.norm(fused_lab - target_lab, axis=-1) > CHANGED)
     inner = erode(face, round(BAND * size))
-    if np.count_nonzero(inner) < FEWEST_PIXELS:
-        return NO_STEPS
-    replaced = typical(target_lab[inner])
-    skin = np.linalg.norm(target_lab - replaced, axis=-1) < ALIKE
-    around = dilate(face, round(REACH * size)) & ~dilate(face, 1) & skin
-    inside = face & skin
-    if min(np.count_nonzero(around), np.count_nonzero(inside)) < FEWEST_PIXELS:
-        return NO_STEPS
-    band = max(2, round(BAND * size))
-    edges = (inside & ~erode(face, band), around & dilate(face, band + 1))
-    return SkinSteps(
-        whole=step(fused_lab, inside, around),
-        edge=step_along(fused_lab, *edges),
-        whole_target=step(target_lab, inside, around),
-        edge_target=step_along(target_lab, *edges),
-    )
+    if too_few(inner):
+        return SkinParts(inner, np.zeros_like(inner))
+    skin = np.linalg.norm(target_lab - typical(target_lab[inner]), axis=-1) < ALIKE
+    return SkinParts(face & skin, dilate(face, round(REACH * size)) & ~dilate(face, 1) & skin)
+
+
+def measure_unchanged_share(fused: Image, target: Image, truth: Image, skin: SkinParts) -> float:
+    """Return the share of the skin whose colour is nearer to the target's than to the true fusion's.
+
+    Skin counts where these two differ clearly; nan if that is hardly anywhere.
+    """
+    fused_lab, target_lab, truth_lab = to_lab(fused), to_lab(target), to_lab(truth)
+    counts = (skin.face | skin.around) & (np.linalg.norm(truth_lab - target_lab, axis=-1) > 2 * CHANGED)
+    if too_few(counts):
+        return float("nan")
+    nearer = np.linalg.norm(fused_lab - target_lab, axis=-1) < np.linalg.norm(fused_lab - truth_lab, axis=-1)
+    return float(nearer[counts].mean())
 
 
 def measure_tone(crop: Image) -> float:
@@ -101,16 +121,19 @@ def find_face(changed: Mask) -> Mask:
     return np.asarray(cv2.drawContours(largest, outlines, -1, 1, cv2.FILLED), bool)
 
 
+def too_few(mask: Mask) -> bool:
+    """Tell whether a region is too small to say something."""
+    return float(mask.mean()) < FEWEST_SHARE
+
+
 def step(lab: Floats, first: Mask, second: Mask) -> float:
     """Return the difference of the typical colours of two regions."""
     return float(ciede2000(typical(lab[first]), typical(lab[second])))
 
 
-def step_along(lab: Floats, inner: Mask, outer: Mask) -> float:
-    """Average the step between two bands over the sectors around their centre; nan if they meet in none."""
-    rows, columns = np.nonzero(inner | outer)
-    if not len(rows):
-        return float("nan")
+def step_along(lab: Floats, inner: Mask, outer: Mask, face: Mask) -> float:
+    """Average the step between two bands over the sectors around the middle of the face; nan if they meet in none."""
+    rows, columns = np.nonzero(face)
     y, x = np.indices(inner.shape)
     angle = np.arctan2(y - rows.mean(), x - columns.mean())
     sector = np.floor((angle + np.pi) / (2 * np.pi) * SECTORS).astype(int).clip(max=SECTORS - 1)

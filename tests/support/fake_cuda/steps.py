@@ -92,7 +92,7 @@ def build(case: dict[str, Any]) -> tuple[Any, Any, Any]:
         people, attributes = synthetic.sample_identities(count, seed=1), synthetic.sample_attributes(count, seed=2)
         if isinstance(batch, PairBatch) and case["paired"]:
             view = torch.eye(2, 3).expand(count, 2, 3).clone()
-            batch = replace(batch, truth=SyntheticTruth(people, attributes, view))
+            batch = replace(batch, truth=SyntheticTruth(people, people, attributes, view))
         if isinstance(batch, FaceBatch):
             batch = replace(batch, traits=people)
         engine = config.engine.model_copy(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fusionray.evaluation.report.metric_table import MetricTable
 
 LANDMARK_KEYS = ("landmark_distance", "face_not_found")
+RENDERED_SKIN_KEYS = ("skin_difference_truth", "seam_step_truth", "unchanged_skin_share")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,10 @@ def explain(key: str, theme: str, available: AvailableInputs) -> str:
             "recorded clips have no true fusion, or neither their motion nor their face can be tracked",
         ),
         (key in LANDMARK_KEYS, available.landmarks_error or "the face mesh finds no face in the targets"),
-        (theme == "skin", "no fused face has skin around it that the model left as it was"),
+        (
+            theme == "skin" and (available.synthetic or key not in RENDERED_SKIN_KEYS),
+            "no face has skin around it, or source and target are alike",
+        ),
         (theme == "realism" and ("_embedding" in key) == with_features, f"measured {elsewhere}"),
         (theme == "evaluator", "no person has two pictures"),
         (not available.synthetic, "photographs have no true fusion and no true attributes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -74,6 +75,8 @@ class PairValidator:
         self, recipe: FaceFusionRecipe, networks: Mapping[str, nn.Module], batch: PairBatch
     ) -> dict[str, Tensor]:
         """Fuse a batch and return the columns of `FusionMetrics`."""
+        if not recipe.all_skin:
+            batch = replace(batch, region=None)
         measured = self.metrics.compute(RecipeFusionModel(recipe, networks), batch)
         return {name: torch.from_numpy(column) for name, column in measured.items()}
 
