@@ -120,7 +120,7 @@ FORBIDDEN = {
     "training": [*TOP, *(f"fusionray.{room}" for room in ("tuning", "evaluation", "export"))],
     "checkpoint/info.py": ["torch"],
     "training/engine": [*CLUSTER, *TOP, "fusionray.data"],
-    "training/engine/schedule.py": ["torch"],
+    "training/engine/optimizers/schedule.py": ["torch"],
     "evaluation": ["ray"],
     # Of the package, pages and charts know how a file is written, and nothing else.
     "reporting": [

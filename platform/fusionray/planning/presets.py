@@ -7,7 +7,7 @@ from fusionray.planning.measured import GRADIENT_BYTES, MeasuredRun
 from fusionray.training.config import PRESET_PREFIX
 from fusionray.training.dry_run.dry_run import build_dry_recipe, load_dry_config
 from fusionray.training.dry_run.footprint import FLOAT_BYTES
-from fusionray.training.engine.optimizers import count_states
+from fusionray.training.engine.optimizers.build import count_states
 
 # Assumed, since nobody has run it: a copy to the host over PCIe, a write to network storage, bytes/s; noise of a GPU.
 COPY_RATE, WRITE_RATE = 10e9, 0.5e9

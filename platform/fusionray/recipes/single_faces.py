@@ -46,7 +46,7 @@ class FacePreparation(nn.Module):
         return degrade_resolution(self.face_crop(image), self.min_resolution)
 
     def crop(self, image_NCHW: Tensor) -> Tensor:
-        """EncodedCrop the faces without augmentation, for evaluation."""
+        """Crop the faces without augmentation, for evaluation."""
         face: Tensor = self.face_crop(to_float(image_NCHW))
         return face
 

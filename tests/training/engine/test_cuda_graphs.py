@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fusionray.training.config import EngineConfig
+from fusionray.training.engine.batches.microbatching import MicroBatch
 from fusionray.training.engine.cuda_graphs import WARM_UPS, GraphCache, Part, list_results
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.microbatching import MicroBatch
 from fusionray.training.engine.state import state_tensors
 from tests.support.tiny_fusion import build_config, build_pairs, build_recipe
 from tests.support.toy_recipe import ToyRecipe, draw_numbers

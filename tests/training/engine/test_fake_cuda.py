@@ -49,6 +49,8 @@ SLOW = {
     "identity-r50": (case("identity-r50"), 950),
     "identity-evaluator": (case("identity-evaluator"), 650),
     "identity-evaluator-64": (case("identity-evaluator-64"), 650),
+    "identity-photographs": (case("identity-photographs"), 600),
+    "identity-evaluator-photographs": (case("identity-evaluator-photographs"), 650),
     "face-parser": (case("face-parser"), 5200),
     "style-small": (case("style-small"), 1400),
     "style-adain": (case("style-adain"), 700),

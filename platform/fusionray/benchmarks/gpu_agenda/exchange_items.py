@@ -21,7 +21,7 @@ from fusionray.checkpoint.info import CheckpointInfo, find_checkpoint, list_chec
 from fusionray.checkpoint.reader import load_tensors
 from fusionray.checkpoint.writer import CheckpointWriter
 from fusionray.training.config import ParallelConfig
-from fusionray.training.engine.parallel import DDP
+from fusionray.training.engine.parallel.ddp import DDP
 from fusionray.training.engine.state import counters, state_tensors
 
 STEPS, POISONED = 8, 4

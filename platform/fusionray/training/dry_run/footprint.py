@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fusionray.nets.blocks import ActivationCheckpointedBlock, set_activation_checkpointing
 from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
 from fusionray.training.dry_run.operation_tracker import OperationTracker, count_bytes
-from fusionray.training.engine.optimizers import count_states
+from fusionray.training.engine.optimizers.build import count_states
 from fusionray.training.engine.precision import Precision
 from fusionray.types import Batch
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from fusionray.training.config import ParallelConfig
 from fusionray.training.dry_run.footprint import FLOAT_BYTES, Footprint, NetworkFootprint
-from fusionray.training.engine.parallel import StrategyName
+from fusionray.training.engine.parallel.strategies import StrategyName
 
 
 @dataclass(frozen=True)

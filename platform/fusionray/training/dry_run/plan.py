@@ -10,7 +10,7 @@ from fusionray.training.config import TrainConfig
 from fusionray.training.dry_run.footprint import Footprint
 from fusionray.training.dry_run.memory_estimate import MemoryEstimate, estimate_memory, largest_fit
 from fusionray.training.engine.memory import even_chunks, memory_limit
-from fusionray.training.engine.parallel import StrategyName, choose_strategy
+from fusionray.training.engine.parallel.strategies import StrategyName, choose_strategy
 
 STRATEGIES: tuple[StrategyName, ...] = ("ddp", "zero", "fsdp")
 # Memory of a process relative to its tensors: heap that glibc does not return, work space of kernels. Measured on a

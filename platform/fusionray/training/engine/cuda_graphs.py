@@ -20,8 +20,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from fusionray.training.engine.batches.microbatching import MicroBatch
 from fusionray.training.engine.memory import is_out_of_memory
-from fusionray.training.engine.microbatching import MicroBatch
 from fusionray.training.timing.step_timer import StepTimer
 from fusionray.types import Batch
 

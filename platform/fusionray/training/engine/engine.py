@@ -17,20 +17,20 @@ from fusionray.hardware.profiles import HardwareProfile, detect_profile
 from fusionray.nets.blocks import count_parameters
 from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
 from fusionray.training.config import EngineConfig
-from fusionray.training.engine.batch_partition import BatchPartition, fewest_images
+from fusionray.training.engine.batches.batch_partition import BatchPartition, fewest_images
+from fusionray.training.engine.batches.microbatching import MicroBatch, cut
 from fusionray.training.engine.cuda_graphs import CudaRecorder, GraphCache, Part
 from fusionray.training.engine.memory import memory_limit
-from fusionray.training.engine.microbatching import MicroBatch, cut
-from fusionray.training.engine.muon import MatrixDivision
 from fusionray.training.engine.network_setup import place_networks, wrap_networks
 from fusionray.training.engine.nonfinite_steps import NonfiniteSteps
-from fusionray.training.engine.optimizers import build_optimizer, create_states, step_if
+from fusionray.training.engine.optimizers.build import build_optimizer, create_states, step_if
+from fusionray.training.engine.optimizers.muon import MatrixDivision
+from fusionray.training.engine.optimizers.schedule import ema_decay, learning_rate, scale_lr
+from fusionray.training.engine.parallel.ranks import find_host_group, mean_over_ranks, smallest, start_communicator
 from fusionray.training.engine.precision import Precision
-from fusionray.training.engine.ranks import find_host_group, mean_over_ranks, smallest, start_communicator
 from fusionray.training.engine.resolve import check_optimizers, resolve
 from fusionray.training.engine.rng import seed_part
 from fusionray.training.engine.running_statistics import RunningStatistics, copy_statistics
-from fusionray.training.engine.schedule import ema_decay, learning_rate, scale_lr
 from fusionray.training.engine.step_report import StepReport
 from fusionray.training.timing.step_timer import StepTimer
 from fusionray.types import Batch

@@ -12,7 +12,8 @@ from torch import nn
 from fusionray.nets.blocks import set_activation_checkpointing
 from fusionray.recipes.recipe import Recipe
 from fusionray.training.config import EngineConfig
-from fusionray.training.engine.parallel import SingleRank, wrap_network
+from fusionray.training.engine.parallel.single_rank import SingleRank
+from fusionray.training.engine.parallel.strategies import wrap_network
 from fusionray.training.engine.resolve import ResolvedEngine
 
 # Graphs of a network before torch.compile leaves it eager for ever: for each batch size one with gradients of the

@@ -9,7 +9,7 @@ import torch
 
 from fusionray.hardware.profiles import HardwareProfile
 from fusionray.training.config import EngineConfig, ParallelConfig
-from fusionray.training.engine.parallel import StrategyName, choose_strategy
+from fusionray.training.engine.parallel.strategies import StrategyName, choose_strategy
 from fusionray.training.engine.precision import PrecisionName
 
 

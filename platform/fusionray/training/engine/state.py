@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fusionray.errors import CheckpointMissing
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.optimizers import create_states, optimizer_tensors
+from fusionray.training.engine.optimizers.build import create_states, optimizer_tensors
 from fusionray.training.engine.precision import load_scaler_state, scaler_state
 from fusionray.training.engine.running_statistics import copy_statistics
 

@@ -27,7 +27,7 @@ from fusionray.data.stream import TrainingStream
 from fusionray.errors import CheckpointDamaged, CheckpointFailed
 from fusionray.ray_cluster.progress import ProgressHandle, WorkerInfo
 from fusionray.storage import filesystem as storage
-from fusionray.training.engine.batch_size_search import fit_batch
+from fusionray.training.engine.batches.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.state import counters, restore, state_tensors
 from fusionray.training.faults.warm_spares import FIRST_STEP_NODE

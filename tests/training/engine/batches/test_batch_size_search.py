@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.training.engine.batches.search_ranks import LOCAL_BATCH, NUM_RANKS, STRATEGIES, search
 from tests.training.engine.process_group import run_group
-from tests.training.engine.search_ranks import LOCAL_BATCH, NUM_RANKS, STRATEGIES, search
 
 # Micro-batches of a local batch are added up in bfloat16.
 TOLERANCES = {"fsdp_bf16": 2e-2}

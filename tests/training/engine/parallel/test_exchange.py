@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fusionray.training.engine.muon import cost, divide
-from tests.training.engine.exchange_ranks import GRADIENTS, NUM_RANKS, exchange, step_matrices
+from fusionray.training.engine.optimizers.muon import cost, divide
+from tests.training.engine.parallel.exchange_ranks import GRADIENTS, NUM_RANKS, exchange, step_matrices
 from tests.training.engine.process_group import run_group
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from fusionray.recipes.recipe import Losses, OptimizerConfig, Phase, PhaseInput
 from fusionray.training.config import EngineConfig, ParallelConfig
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.gradient_average import average
-from fusionray.training.engine.muon import MatrixDivision
-from fusionray.training.engine.optimizers import build_optimizer
+from fusionray.training.engine.optimizers.build import build_optimizer
+from fusionray.training.engine.optimizers.muon import MatrixDivision
+from fusionray.training.engine.parallel.gradient_average import average
 from tests.support.tiny_fusion import build_config, build_pairs, build_recipe
 from tests.support.toy_recipe import CompilableRecipe, Numbers, ToyRecipe, draw_numbers
 

@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fusionray.errors import TrainingFailed
 from fusionray.training.config import EngineConfig
+from fusionray.training.engine.batches.microbatching import recut
 from fusionray.training.engine.memory import even_chunks, is_out_of_memory
-from fusionray.training.engine.microbatching import recut
 from fusionray.training.engine.running_statistics import RunningStatistics
 
 ResultT = TypeVar("ResultT")

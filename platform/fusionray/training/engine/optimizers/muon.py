@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fusionray.training.engine.eager_optimizers import EagerAdamW
 from fusionray.training.engine.nonfinite_steps import keep_if
+from fusionray.training.engine.optimizers.eager import EagerAdamW
 
 # Of an odd quintic that brings singular values of [0,1] near 1, the smaller the more rounds it takes (Jordan et al.).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fusionray.training.engine.eager_optimizers import EagerAdamW, EagerSGD
+from fusionray.training.engine.optimizers.eager import EagerAdamW, EagerSGD
 
 STEP_ONCE = """
 import sys, torch

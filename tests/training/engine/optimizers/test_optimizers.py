@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fusionray.recipes.recipe import OptimizerConfig
-from fusionray.training.engine.optimizers import build_optimizer, create_states, step_if
+from fusionray.training.engine.optimizers.build import build_optimizer, create_states, step_if
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])

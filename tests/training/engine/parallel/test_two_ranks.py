@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.support.toy_recipe import draw_numbers
+from tests.training.engine.parallel.two_ranks import NUM_RANKS, NUM_STEPS, build_engine, parameters, train
 from tests.training.engine.process_group import run_group
-from tests.training.engine.two_ranks import NUM_RANKS, NUM_STEPS, build_engine, parameters, train
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.training.engine.parallel.two_ranks import NUM_RANKS
+from tests.training.engine.parallel.two_ranks_by_strategy import train_by_strategy
 from tests.training.engine.process_group import run_group
-from tests.training.engine.two_ranks import NUM_RANKS
-from tests.training.engine.two_ranks_by_strategy import train_by_strategy
 
 # The fixture takes all of it.
 pytestmark = pytest.mark.slow(seconds=3)

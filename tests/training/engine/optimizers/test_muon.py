@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from fusionray.recipes.recipe import OptimizerConfig
-from fusionray.training.engine.muon import STEP_RMS, Muon, orthogonalize
-from fusionray.training.engine.optimizers import (
+from fusionray.training.engine.optimizers.build import (
     build_optimizer,
     count_states,
     create_states,
     optimizer_tensors,
     step_if,
 )
+from fusionray.training.engine.optimizers.muon import STEP_RMS, Muon, orthogonalize
 
 SETTINGS = OptimizerConfig(kind="muon", base_lr=0.01, muon_rate=2.0, betas=(0.5, 0.99), momentum=0.9)
 

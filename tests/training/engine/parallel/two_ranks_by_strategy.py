@@ -10,11 +10,11 @@ from torch.distributed.tensor import DTensor
 from fusionray.recipes.face_fusion.recipe import FaceFusionRecipe
 from fusionray.training.config import EngineConfig, ParallelConfig
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.parallel import DDP
+from fusionray.training.engine.parallel.ddp import DDP
 from fusionray.training.engine.state import state_tensors
 from fusionray.training.engine.step_report import StepReport
 from tests.support.tiny_fusion import SEEING, build_config, build_pairs, build_recipe
-from tests.training.engine.two_ranks import CPU
+from tests.training.engine.parallel.two_ranks import CPU
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},

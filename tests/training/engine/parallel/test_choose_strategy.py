@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from fusionray.training.config import ParallelConfig
-from fusionray.training.engine.parallel import choose_strategy
+from fusionray.training.engine.parallel.strategies import choose_strategy
 
 GIB = 2**30
 
@@ -37,7 +37,7 @@ def test_a_strategy_that_is_named_is_taken() -> None:
 
 
 def test_nothing_is_wrapped_where_no_one_shares() -> None:
-    from tests.training.engine.two_ranks import build_engine
+    from tests.training.engine.parallel.two_ranks import build_engine
 
     engine = build_engine(parallel=ParallelConfig(strategy="fsdp", shard_from_parameters=0))
     assert all(wrapped.module is engine.networks[name] for name, wrapped in engine.wrapped.items())

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from fusionray.errors import TrainingFailed
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.memory import is_out_of_memory, largest_batch, peak_bytes
-from fusionray.training.engine.optimizers import create_states
+from fusionray.training.engine.optimizers.build import create_states
 from fusionray.training.engine.running_statistics import RunningStatistics
 from fusionray.types import Batch
 

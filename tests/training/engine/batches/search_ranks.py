@@ -11,7 +11,7 @@ import torch
 from fusionray.recipes.recipe import Losses, PhaseInput
 from fusionray.training.config import EngineConfig, ParallelConfig
 from fusionray.training.engine import engine as engine_module
-from fusionray.training.engine.batch_size_search import fit_batch
+from fusionray.training.engine.batches.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine
 from tests.support.toy_recipe import Numbers, ToyRecipe, draw_numbers
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fusionray.checkpoint.sharding import is_sharded
 from fusionray.recipes.recipe import OptimizerConfig
-from fusionray.training.engine.eager_optimizers import EagerAdamW, EagerSGD
-from fusionray.training.engine.muon import ORTHOGONAL, MatrixDivision, Muon, is_matrix
+from fusionray.training.engine.optimizers.eager import EagerAdamW, EagerSGD
+from fusionray.training.engine.optimizers.muon import ORTHOGONAL, MatrixDivision, Muon, is_matrix
 
 
 def build_optimizer(

@@ -1,0 +1,1 @@
+"""Optimisers: how gradients become steps, and the learning rate of each step."""
