@@ -60,7 +60,8 @@ def test_unknown_arguments_are_refused(line: str, capsys: pytest.CaptureFixture[
 def test_override_that_is_none_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "run", "--output", "bundle", "word"]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line == "fusionray export: override 'word': write dotted.key=value, for example run.seed=1"
+    assert line.startswith("fusionray export: override 'word': write dotted.key=value, for example run.seed=1; options")
+    assert line.endswith("see --help")
 
 
 def help_of(verb: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -125,7 +125,8 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     for item in overrides:
         key, separator, text = item.partition("=")
         if not separator or not all(key.split(".")):
-            raise ConfigInvalid(f"override '{item}': write dotted.key=value, for example run.seed=1")
+            where = "" if separator else "; options name files and folders, see --help"
+            raise ConfigInvalid(f"override '{item}': write dotted.key=value, for example run.seed=1{where}")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
