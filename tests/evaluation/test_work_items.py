@@ -15,6 +15,7 @@ from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.dataset import EvalDataset, check_split, compact, load_dataset
 from fusionray.evaluation.work_items import ClipItem, CropItem, PairItem, merge_results, split_work
 from tests.support.tiny_shards import write_tiny_shards
+from tests.support.tiny_world import write_world
 
 
 def load(folder: Path, **changes: object) -> EvalDataset:
@@ -68,6 +69,19 @@ def test_work_items_hold_every_pair_and_gallery_crop_once(folder: Path) -> None:
         for number, (source, target) in zip(item.numbers, item.draws.indices, strict=True):
             wanted = dataset.crops.select(dataset.plan.pairs[number])
             assert item.draws.crops.select(np.array([source, target])) == wanted
+
+
+def test_regions_of_photographs_come_along_if_they_are_skin(tmp_path: Path) -> None:
+    manifest = write_world(tmp_path, photographs=True)
+    config = EvaluateConfig(model="m", data=str(tmp_path), output="o", split="test", pairs=6)
+    assert load_dataset(config, manifest).crops.regions is None
+    dataset = load_dataset(config, manifest.model_copy(update={"skin_regions": True}))
+    (item,) = (each for each in split_work(dataset, [], batch_size=8) if isinstance(each, PairItem))
+    target = int(dataset.plan.pairs[2, 1])
+    file, row, _ = dataset.locate(target)
+    written = pq.read_table(tmp_path / file).slice(row, 1).to_pylist()[0]
+    (sent,) = item.draws.crops.select_regions(item.draws.indices[2, 1:])
+    assert sent == written["region"]
 
 
 def test_a_work_item_holds_only_its_own_crops(folder: Path) -> None:

@@ -6,7 +6,7 @@ The crops stay encoded (JPEG or PNG); the workers decode them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,15 +55,13 @@ def load_dataset(config: EvaluateConfig, manifest: Manifest) -> EvalDataset:
     plan = plan_pairs(
         names, pairs=config.pairs, people=settings.people, gallery_images=settings.gallery_images, seed=config.seed
     )
-    files = list_files(config.data, manifest, config.split)
+    # Steps of skin are measured in regions that are skin only.
+    files = list_files(config.data, manifest, config.split, with_regions=manifest.skin_regions)
     used = plan.used_rows()
     ends = np.cumsum(files.rows, dtype=np.int64)
     file = np.searchsorted(ends, used, side="right")
     row = used - (ends - np.array(files.rows, np.int64))[file]
     crops = crops_from_tables(files.read(segment) for segment in group_by_file(file, row))
-    if not manifest.skin_regions:
-        # Skin is measured in regions that are skin only.
-        crops = replace(crops, regions=None)
     return EvalDataset(
         crops,
         PairPlan(
