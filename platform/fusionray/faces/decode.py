@@ -28,7 +28,8 @@ from PIL import Image as PillowImage
 from fusionray.errors import ImageRejected
 from fusionray.faces.face import Image, Plane
 from fusionray.faces.headers.heif_header import hide_boxes
-from fusionray.faces.headers.image_header import ImageHeader, ImageKind, PictureFormat, read_header, strip_jpeg
+from fusionray.faces.headers.image_header import ImageHeader, ImageKind, PictureFormat, read_header
+from fusionray.faces.headers.jpeg_header import strip_jpeg
 from fusionray.faces.headers.tiff_header import strip_tiff
 from fusionray.faces.netpbm import decode_netpbm, read_netpbm
 

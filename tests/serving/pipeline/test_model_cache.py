@@ -7,8 +7,8 @@ import pytest
 from ray import serve
 
 from fusionray.serving.config import ServeConfig
+from fusionray.serving.model_cards import ModelVersion
 from fusionray.serving.pipeline.model_cache import DeploymentClient
-from fusionray.serving.schema import ModelVersion
 from tests.support.waiting import wait_for
 
 

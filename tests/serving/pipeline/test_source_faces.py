@@ -17,9 +17,10 @@ from fusionray.safety.consent import TokenPolicy
 from fusionray.safety.consent_token import make_token
 from fusionray.serving.config import ModelConfig, ServeConfig
 from fusionray.serving.identities.store import IdentityStore
+from fusionray.serving.model_cards import ModelVersion
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch
 from fusionray.serving.pipeline.source_faces import SourceFaces, encode_source_file
-from fusionray.serving.schema import FuseOptions, FuseTask, ModelVersion
+from fusionray.serving.schema import FuseOptions, FuseTask
 from tests.support.pictures import draw_person
 from tests.support.tiny_bundle import write_tiny_bundle
 

@@ -75,7 +75,7 @@ HANGING = """
 import sys, threading, time
 from pathlib import Path
 from fusionray.serving.jobs.folder import JobFolder
-from fusionray.serving.schema import ModelVersion
+from fusionray.serving.model_cards import ModelVersion
 from fusionray.serving.videos import task
 from fusionray.serving.videos.order import VideoOrder
 task.LEAVE_SECONDS = 0.2

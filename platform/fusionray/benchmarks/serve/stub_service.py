@@ -18,9 +18,10 @@ from fusionray.environment import apply_defaults
 from fusionray.ray_cluster.connection import cluster, require_cluster
 from fusionray.serving.application import APP_NAME, UNLIMITED_REQUESTS, deploy, wait_until_running
 from fusionray.serving.config import DEFAULT_HOST, ServeConfig, load_service
+from fusionray.serving.model_cards import ModelCard, ModelVersion
 from fusionray.serving.pipeline.ingress import Ingress
 from fusionray.serving.replicas import list_nodes, plan_replicas
-from fusionray.serving.schema import FindTask, FuseReply, FuseTask, KeepTask, ModelCard, ModelVersion, Problem
+from fusionray.serving.schema import FindTask, FuseReply, FuseTask, KeepTask, Problem
 from fusionray.serving.tasks.face_fusion import FaceFusion
 
 STUB = "stub"

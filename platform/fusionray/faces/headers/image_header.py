@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from fusionray.errors import ImageRejected
+from fusionray.faces.headers.exif_orientation import read_orientation
 from fusionray.faces.headers.heif_file import HeifFile
 from fusionray.faces.headers.heif_header import check_coded_sizes, detect_heif
-from fusionray.faces.headers.tiff_header import BYTE_ORDERS, SHORT, list_entries, read_tiff
-from fusionray.faces.headers.tiff_header import ORIENTATION as ORIENTATION_TAG
+from fusionray.faces.headers.jpeg_header import FRAMES, list_segments, read_jpeg
+from fusionray.faces.headers.tiff_header import BYTE_ORDERS, read_tiff
 from fusionray.faces.netpbm import read_netpbm
 
 # What pictures are decoded from, and what they are encoded as.
@@ -45,19 +46,8 @@ _FORMATS_NOT_READ = (
     (re.compile(rb"%PDF-"), "PDF"),
     (re.compile(rb"\s*(<\?xml[^>]*>\s*)?<svg"), "SVG"),
 )
-_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_JPEG_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
-_JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD8)})
-_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
-# A marker between scans: not a stuffed byte (FF 00), a restart (FF D0..D7) or a fill byte (FF FF).
-_NEXT_MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
 _NETPBM_START = re.compile(rb"P[1-6][\s#]")
-# A scan of 40 bytes processes every block of the picture again, so a file of a megabyte could take hours. Encoders
-# write 10 scans; those that search for the smallest file write about 20.
-MAX_SCANS = 64
-# Each segment or chunk costs a step of Python. Photographs have about 20 segments, ICC profiles and large XMP blocks up
-# to 255 more; a PNG has a chunk for about each 8 KiB.
-MAX_SEGMENTS = 4096
+# Each chunk costs a step of Python. A PNG has one for about each 8 KiB.
 MAX_CHUNKS = 65_536
 
 
@@ -104,8 +94,8 @@ def has_half_chroma(data: bytes) -> bool:
     with suppress(ImageRejected, struct.error, IndexError):
         if detect_kind(data) != "jpeg":
             return False
-        for marker, start, _ in _jpeg_segments(data):
-            if marker in _JPEG_FRAMES:
+        for marker, start, _ in list_segments(data):
+            if marker in FRAMES:
                 # Number of components, then for each its name, its sampling factors, and its table.
                 num_components, factors = data[start + 5], data[start + 7 : start + 15 : 3]
                 return num_components == 3 and factors == b"\x22\x11\x11"
@@ -140,80 +130,12 @@ def detect_kind(data: bytes) -> ImageKind:  # noqa: PLR0911 - one for each kind
     raise ImageRejected("not_an_image", f"not a {KINDS_READ} picture: {state}")
 
 
-def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield marker, start and end of the segments, up to and including the start of the first scan."""
-    position = 2
-    for _ in range(MAX_SEGMENTS):
-        if data[position] != 0xFF:
-            raise IndexError(f"no marker at byte {position}")
-        marker = data[position + 1]
-        if marker == 0xFF or marker in _JPEG_BARE:
-            position += 1 if marker == 0xFF else 2
-            continue
-        if marker < 0xC0 or marker == _END_OF_IMAGE:
-            # Decoders skip invalid markers in different ways, so they could read another picture than this function.
-            raise IndexError(f"no segment at byte {position}")
-        (length,) = struct.unpack_from(">H", data, position + 2)
-        if length < 2:
-            raise IndexError(f"a segment of {length} bytes at byte {position}")
-        yield marker, position + 4, position + 2 + length
-        if marker == _START_OF_SCAN:
-            return
-        position += 2 + length
-    raise IndexError(f"more than {MAX_SEGMENTS} segments before the pixels")
-
-
-def _read_jpeg(data: bytes) -> tuple[int, int, int]:
-    exif, size, progressive = b"", None, False
-    for marker, start, end in _jpeg_segments(data):
-        if marker == 0xE1 and not exif and data[start : start + 6] == b"Exif\0\0":
-            exif = data[start:end]
-        if marker in _JPEG_FRAMES:
-            if size is not None:
-                raise IndexError("two frames")
-            height, width = struct.unpack_from(">HH", data, start + 1)
-            size = width, height
-            progressive = marker in _JPEG_PROGRESSIVE
-        if marker == _START_OF_SCAN and size is not None:
-            if progressive:
-                _count_scans(data, end)
-            return *size, _read_orientation(exif)
-    raise IndexError("no frame before the pixels")
-
-
-def _count_scans(data: bytes, position: int) -> None:
-    """Refuse a progressive picture with more scans than encoders write; `position` follows the first scan's header."""
-    num_scans = 1
-    for _ in range(MAX_SEGMENTS):
-        found = _NEXT_MARKER.search(data, position)
-        if found is None or found[1][0] == _END_OF_IMAGE:
-            return
-        num_scans += found[1][0] == _START_OF_SCAN
-        if num_scans > MAX_SCANS:
-            raise IndexError(f"more than {MAX_SCANS} scans")
-        (length,) = struct.unpack_from(">H", data, found.end())
-        position = found.end() + length
-    raise IndexError(f"more than {MAX_SEGMENTS} segments among the pixels")
-
-
-def strip_jpeg(data: bytes) -> bytes:
-    """Remove the metadata of a JPEG: EXIF, XMP, ICC and comments; keep JFIF and Adobe's colour transform."""
-    kept, start_of_scan = [data[:2]], len(data)
-    for marker, start, end in _jpeg_segments(data):
-        if marker == _START_OF_SCAN:
-            start_of_scan = start - 4
-            break
-        if marker in {0xE0, 0xEE} or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
-            kept.append(data[start - 4 : end])
-    return b"".join(kept) + data[start_of_scan:]
-
-
 def _read_png(data: bytes) -> tuple[int, int, int]:
     width, height = struct.unpack_from(">II", data, 16)
     position, exif = 8, b""
     for _ in range(MAX_CHUNKS):
         if position + 8 > len(data):
-            return width, height, _read_orientation(exif)
+            return width, height, read_orientation(exif)
         length, name = struct.unpack_from(">I4s", data, position)
         if name == b"eXIf":
             exif = b"Exif\0\0" + data[position + 8 : position + 8 + length]
@@ -235,7 +157,7 @@ def _read_webp(data: bytes) -> tuple[int, int, int]:
     position, exif = 12, b""
     for _ in range(MAX_CHUNKS):
         if position + 8 > len(data):
-            return width, height, _read_orientation(exif)
+            return width, height, read_orientation(exif)
         name, length = struct.unpack_from("<4sI", data, position)
         if name == b"EXIF":
             exif = data[position + 8 : position + 8 + length]
@@ -273,7 +195,7 @@ def _read_netpbm(data: bytes) -> tuple[int, int, int]:
 
 
 _READERS: dict[ImageKind, Callable[[bytes], tuple[int, int, int]]] = {
-    "jpeg": _read_jpeg,
+    "jpeg": read_jpeg,
     "png": _read_png,
     "webp": _read_webp,
     "bmp": _read_bmp,
@@ -282,24 +204,3 @@ _READERS: dict[ImageKind, Callable[[bytes], tuple[int, int, int]]] = {
     "netpbm": _read_netpbm,
     "tiff": read_tiff,
 }
-
-
-def _read_orientation(exif: bytes) -> int:
-    """Read the EXIF orientation; 1 (upright) if there is none, or if the block is malformed.
-
-    Reads only this tag of the first directory, because others may claim gigabytes.
-
-    Source: TIFF 6.0, section 2.
-    """
-    tiff = exif.removeprefix(b"Exif\0\0")
-    order = BYTE_ORDERS.get(tiff[:4])
-    if order is None:
-        return 1
-    try:
-        for tag, kind, count, place in list_entries(tiff, order):
-            if tag == ORIENTATION_TAG:
-                (value,) = struct.unpack_from(order + "H", tiff, place)
-                return int(value) if (kind, count) == (SHORT, 1) and 1 <= value <= 8 else 1
-    except struct.error:
-        return 1
-    return 1

@@ -21,7 +21,7 @@ from fusionray.serving.http.openapi import complete_document, problems
 from fusionray.serving.http.responses import add_problem_handlers, answer
 from fusionray.serving.http.routes_keys import add_key_routes, add_usage_route
 from fusionray.serving.http.static_page import page_routes
-from fusionray.serving.schema import AnyModelList, ModelList
+from fusionray.serving.model_cards import AnyModelList, ModelList
 
 if TYPE_CHECKING:
     from fusionray.serving.pipeline.ingress import Ingress

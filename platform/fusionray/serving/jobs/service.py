@@ -18,9 +18,10 @@ from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.jobs.uris import UriReader
 from fusionray.serving.jobs.webhooks import WebhookSender
 from fusionray.serving.jobs.worker import JobWorker
+from fusionray.serving.model_cards import ModelVersion
 from fusionray.serving.pipeline.picture_codec import describe_fault
 from fusionray.serving.pipeline.request_service import RequestService
-from fusionray.serving.schema import ModelVersion, Problem
+from fusionray.serving.schema import Problem
 from fusionray.serving.videos.audit import FilmRequest
 from fusionray.serving.videos.task import FilmAnswer
 from fusionray.serving.videos.worker import VideoWorker

@@ -30,6 +30,7 @@ from fusionray.safety.provenance import Provenance
 from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.identities.store import open_store
+from fusionray.serving.model_cards import ModelCard, ModelVersion
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_cache import ModelCache, open_bundle
@@ -37,17 +38,7 @@ from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, de
 from fusionray.serving.pipeline.picture_threads import PictureThreads
 from fusionray.serving.pipeline.source_faces import SourceFaces
 from fusionray.serving.pipeline.target_faces import TargetFaces
-from fusionray.serving.schema import (
-    FacesReply,
-    FindTask,
-    FuseReply,
-    FuseTask,
-    IdentityReply,
-    KeepTask,
-    ModelCard,
-    ModelVersion,
-    Problem,
-)
+from fusionray.serving.schema import FacesReply, FindTask, FuseReply, FuseTask, IdentityReply, KeepTask, Problem
 
 
 @dataclass(frozen=True, eq=False)

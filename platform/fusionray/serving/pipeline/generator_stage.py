@@ -26,9 +26,9 @@ from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.tasks import BatchRunner, open_runner
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.metrics import BatchMetrics
+from fusionray.serving.model_cards import ModelCard, ModelVersion, PictureModelCard
 from fusionray.serving.pipeline.core_share import share_cores
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
-from fusionray.serving.schema import ModelCard, ModelVersion, PictureModelCard
 from fusionray.serving.stage_config import GeneratorStageConfig
 
 # More streams leave too few threads to a face while some of the streams are idle.

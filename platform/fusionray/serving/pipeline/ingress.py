@@ -36,13 +36,14 @@ from fusionray.serving.http.origins import OriginMiddleware
 from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
 from fusionray.serving.jobs.service import JobService
 from fusionray.serving.metrics import ExpiryMetrics, HttpMetrics
+from fusionray.serving.model_cards import AnyModelCard, ModelVersion
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.replicas import enter_replica
-from fusionray.serving.schema import AnyModelCard, ModelVersion, Problem, unavailable
+from fusionray.serving.schema import Problem, unavailable
 from fusionray.serving.tasks.registry import JOB_TASKS, Parts, open_task
 from fusionray.serving.tasks.served_task import ServedTask
 

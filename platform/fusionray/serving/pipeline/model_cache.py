@@ -14,7 +14,7 @@ from ray.serve.handle import DeploymentHandle
 from fusionray.bundle.bundle import Bundle, bundle_hash, read_bundle
 from fusionray.errors import BundleInvalid
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.schema import ModelCard, ModelVersion
+from fusionray.serving.model_cards import ModelCard, ModelVersion
 
 Held = TypeVar("Held")
 

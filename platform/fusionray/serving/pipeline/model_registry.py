@@ -11,7 +11,7 @@ from fusionray.bundle.description import FACE_FUSION
 from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import BundleInvalid, FusionRayError
 from fusionray.serving.config import ModelConfig, ServeConfig
-from fusionray.serving.schema import ModelVersion
+from fusionray.serving.model_cards import ModelVersion
 
 
 class UnknownModel(FusionRayError):

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from fusionray.serving.model_cards import ModelCard, ModelVersion
 from fusionray.serving.pipeline.model_cache import DeploymentClient
-from fusionray.serving.schema import (
-    FacesReply,
-    FindTask,
-    FuseReply,
-    FuseTask,
-    IdentityReply,
-    KeepTask,
-    ModelCard,
-    ModelVersion,
-    Problem,
-)
+from fusionray.serving.schema import FacesReply, FindTask, FuseReply, FuseTask, IdentityReply, KeepTask, Problem
 
 
 class PictureService(Protocol):

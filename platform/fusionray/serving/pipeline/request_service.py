@@ -21,12 +21,12 @@ from fusionray.serving.auth.rate_limits import LimitState
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.problems import INTERNAL_ERROR, REFUSALS, explain
 from fusionray.serving.metrics import RequestMetrics
+from fusionray.serving.model_cards import ModelVersion
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
 from fusionray.serving.schema import (
     AddedKey,
     FuseReply,
     IdentityReply,
-    ModelVersion,
     PictureOptions,
     PictureReply,
     Problem,

@@ -18,12 +18,13 @@ from fusionray.serving.http.routes_identities import add_identity_routes
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.jobs.items import ItemOutcome, JobInputs, JobItem
 from fusionray.serving.jobs.service import JobService
+from fusionray.serving.model_cards import ModelCard, ModelVersion
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.fusion_service import FuseRequest, FusionService
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.picture_service import PictureService, RemotePictures
 from fusionray.serving.pipeline.request_service import RequestService
-from fusionray.serving.schema import FuseOptions, ModelCard, ModelVersion, Problem, ReferenceFace
+from fusionray.serving.schema import FuseOptions, Problem, ReferenceFace
 
 
 class FaceFusion:

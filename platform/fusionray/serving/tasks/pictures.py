@@ -16,12 +16,13 @@ from fusionray.safety.provenance import Provenance
 from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.http.routes_pictures import add_picture_route
+from fusionray.serving.model_cards import ModelVersion, PictureModelCard
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget, estimate_bytes
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.pipeline.picture_threads import PictureThreads
 from fusionray.serving.pipeline.request_service import PictureRequest, RequestService
-from fusionray.serving.schema import ModelVersion, PictureModelCard, PictureReply, Problem
+from fusionray.serving.schema import PictureReply, Problem
 
 
 class PictureTask:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fastapi import FastAPI
 
-from fusionray.serving.schema import AnyModelCard, ModelVersion
+from fusionray.serving.model_cards import AnyModelCard, ModelVersion
 
 
 class ServedTask(Protocol):

@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass
 
 from fusionray.serving.jobs.folder import JobFolder
-from fusionray.serving.schema import ModelVersion
+from fusionray.serving.model_cards import ModelVersion
 from fusionray.storage.atomic_files import create_file, replace_private_file
 
 ORDER_NAME = "order"

@@ -16,8 +16,9 @@ from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.holder import NOTICE_SECONDS, JobHolder
 from fusionray.serving.jobs.items import ItemOutcome
 from fusionray.serving.jobs.store import JobStore
+from fusionray.serving.model_cards import ModelVersion
 from fusionray.serving.replicas import MAX_CPUS, NodeSize, list_nodes
-from fusionray.serving.schema import ModelVersion, Problem
+from fusionray.serving.schema import Problem
 from fusionray.serving.videos.order import VideoOrder, place_order
 from fusionray.serving.videos.task import FilmAnswer, make_film
 from fusionray.storage.lease import Lease
