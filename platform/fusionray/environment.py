@@ -58,6 +58,9 @@ NODE_DEFAULTS = {
     # How often a waiting thread of OpenMP looks before it sleeps. At GNU's 300,000 it holds its core for milliseconds:
     # two steps with two threads each on the same two cores took six times as long as two that take turns.
     SPIN_VARIABLE: "10000",
+    # Memory in pages of 2 MiB where the kernel lets programs ask for them: a step takes and frees hundreds of
+    # megabytes, and each page of 4 KiB would be a fault.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 # Requests reach the replicas through HAProxy, which is part of ray[serve]; Ray's own proxy is five times slower.
 SERVE_DEFAULTS = {

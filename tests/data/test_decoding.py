@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fusionray.data.crop_decoding import allocate_scratch_image, decode_crop
-from fusionray.data.decoding import CROPS_PER_TASK, BufferPool, CropDecoder, collate_pairs, decode_rows
+from fusionray.data.decoding import CROPS_PER_TASK, CropDecoder, collate_pairs, decode_rows
 from fusionray.data.pairs import EncodedCrop, EncodedCrops, SampledPairs
 from fusionray.data.synthetic import ATTRIBUTE_NAMES, neutral_attributes
 from fusionray.errors import ShardCorrupt
@@ -157,23 +157,6 @@ def test_crops_decode_in_order_however_they_share_the_threads(count: int) -> Non
     assert images.is_contiguous()
     for number in range(count):
         np.testing.assert_array_equal(images[number].permute(1, 2, 0).numpy(), draw_crop(0, number))
-
-
-def test_memory_is_reused_only_when_no_tensor_refers_to_it() -> None:
-    buffers = BufferPool()
-    first = buffers.allocate((4, 2))
-    place = first.data_ptr()
-    part = first[1:]
-    del first
-    assert buffers.allocate((4, 2)).data_ptr() != place
-    view = part.numpy()
-    del part
-    assert buffers.free[(4, 2)] == [] or all(free.ctypes.data != place for free in buffers.free[(4, 2)])
-    del view
-    assert any(free.ctypes.data == place for free in buffers.free[(4, 2)])
-    again = [buffers.allocate((4, 2)) for _ in range(2)]
-    assert place in [tensor.data_ptr() for tensor in again]
-    assert buffers.free[(4, 2)] == []
 
 
 def test_scratch_images_are_aligned_so_that_they_stay_in_the_cache() -> None:

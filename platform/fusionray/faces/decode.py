@@ -32,6 +32,7 @@ from fusionray.faces.headers.image_header import ImageHeader, ImageKind, Picture
 from fusionray.faces.headers.jpeg_header import strip_jpeg
 from fusionray.faces.headers.tiff_header import strip_tiff
 from fusionray.faces.netpbm import decode_netpbm, read_netpbm
+from fusionray.faces.picture_memory import allocate_picture
 
 # Errors that Pillow's readers raise on malformed bytes.
 _READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, RuntimeError, struct.error,
@@ -88,8 +89,12 @@ def decode_image(data: bytes, limits: ImageLimits | None = None, *, reduction: i
     pixels = _decode_jpeg(data, header, reduction) if header.kind == "jpeg" else None
     if pixels is None:
         pixels = _decode_with_pillow(data, header, reduction)
-    # Faces are pasted into the picture itself; Pillow's pixels are read-only.
-    return np.require(turn_upright(pixels, header.orientation), requirements="W")
+    upright = turn_upright(pixels, header.orientation)
+    if not upright.flags.writeable:
+        # Faces are pasted into the picture itself; Pillow's pixels are read-only.
+        upright, shown = allocate_picture(*upright.shape[:2]), upright
+        upright[...] = shown
+    return upright
 
 
 def choose_reduction(data: bytes, side: int) -> int:
@@ -126,10 +131,18 @@ def _decode_jpeg(data: bytes, header: ImageHeader, reduction: int) -> Image | No
         height, width, colour, _ = simplejpeg.decode_jpeg_header(data, strict=True)
         if (width, height) != (header.width, header.height) or colour not in {"YCbCr", "Gray"}:
             return None
-        # The decoder takes the smallest size that reaches these; 0 leaves the picture as large as it is.
-        least = (-(-height // reduction), -(-width // reduction)) if reduction > 1 else (0, 0)
+        if reduction == 1:
+            whole = allocate_picture(height, width)
+            simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True, buffer=whole)
+            return whole
+        # The decoder takes the smallest size that reaches these.
         pixels: Image = simplejpeg.decode_jpeg(
-            data, colorspace="RGB", strict=True, min_height=least[0], min_width=least[1], min_factor=1
+            data,
+            colorspace="RGB",
+            strict=True,
+            min_height=-(-height // reduction),
+            min_width=-(-width // reduction),
+            min_factor=1,
         )
     except (ValueError, KeyError):
         # simplejpeg raises a KeyError for a subsampling without a name.

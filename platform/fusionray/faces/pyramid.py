@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 
 from fusionray.faces.face import Image
+from fusionray.faces.picture_memory import allocate_picture
 
 
 class Pyramid:
@@ -28,6 +29,7 @@ class Pyramid:
             height, width = above.shape[0] // 2, above.shape[1] // 2
             even = above[: 2 * height, : 2 * width]
             # Halving reads each pixel once, ten times faster than OpenCV's area reduction by another factor.
-            self.levels.append(np.asarray(cv2.resize(even, (width, height), interpolation=cv2.INTER_AREA), np.uint8))
+            halved = cv2.resize(even, (width, height), allocate_picture(height, width), interpolation=cv2.INTER_AREA)
+            self.levels.append(np.asarray(halved, np.uint8))
         depth = min(depth, len(self.levels) - 1)
         return self.levels[depth], 2**depth
