@@ -186,7 +186,9 @@ def _halve_region(
     power = 2**depth
     # What the last warp reads around a pixel.
     left, top = max(0, left - 2 * power), max(0, top - 2 * power)
-    part = image[top : bottom + 2 * power, left : right + 2 * power]
+    # Whole halves: more of the picture where there is more, since a border would copy all of it.
+    bottom, right = (end + 2 * power + (start - end) % power for start, end in ((top, bottom), (left, right)))
+    part = image[top:bottom, left:right]
     down, across = (-length % power for length in part.shape[:2])
     if down or across:
         part = np.asarray(cv2.copyMakeBorder(part, 0, down, 0, across, border))

@@ -27,6 +27,7 @@ Statistic = Callable[..., float]
 # Metric key -> the two scores whose means are divided.
 RATIOS = {
     "retrieval_vs_truth": ("retrieval_top1", "retrieval_truth"),
+    "retrieval_vs_source": ("retrieval_top1", "retrieval_source"),
     "sharpness_ratio": ("gradient_energy", "gradient_energy_truth"),
     "pose_error_ratio": ("pose_error", "pose_error_truth"),
     "expression_error_ratio": ("expression_error", "expression_error_truth"),
@@ -86,6 +87,7 @@ def score_pairs(columns: MetricColumns, templates: Templates, source_N: Names) -
     fused, source, target = (columns[f"embedding_{name}"] for name in ("fused", "source", "target"))
     scores = {
         "retrieval_top1": retrieves_source(fused, templates, source_N),
+        "retrieval_source": retrieves_source(source, templates, source_N),
         "nearer_to_source": is_nearer_to_source(fused, source, target),
         "cosine_to_source": cosine_similarity(fused, source),
         "cosine_to_target": cosine_similarity(fused, target),
