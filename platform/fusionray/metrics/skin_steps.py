@@ -73,24 +73,33 @@ def measure_steps(fused: Image, target: Image, skin: SkinParts | None = None) ->
 def estimate_parts(fused_lab: Floats, target_lab: Floats) -> SkinParts:
     """Take what the model changed for the face, and colours near to what it replaced for skin."""
     size = len(fused_lab)
-    face = find_face(np.linalg.norm(fused_lab - target_lab, axis=-1) > CHANGED)
+    face = find_face(distance(fused_lab, target_lab) > CHANGED)
     inner = erode(face, round(BAND * size))
     if too_few(inner):
         return SkinParts(inner, np.zeros_like(inner))
-    skin = np.linalg.norm(target_lab - typical(target_lab[inner]), axis=-1) < ALIKE
+    skin = distance(target_lab, typical(target_lab[inner])) < ALIKE
     return SkinParts(face & skin, dilate(face, round(REACH * size)) & ~dilate(face, 1) & skin)
 
 
 def measure_unchanged_share(fused: Image, target: Image, truth: Image, skin: SkinParts) -> float:
     """Return the share of the skin whose colour is nearer to the target's than to the true fusion's.
 
-    Skin counts where these two differ clearly; nan if that is hardly anywhere.
+    Of the face, what has nearly the colour of its skin counts: eyes, lips and beards differ for other reasons. nan if
+    the two skins are alike.
     """
     fused_lab, target_lab, truth_lab = to_lab(fused), to_lab(target), to_lab(truth)
-    counts = (skin.face | skin.around) & (np.linalg.norm(truth_lab - target_lab, axis=-1) > 2 * CHANGED)
+    if too_few(skin.face):
+        return float("nan")
+    usual = [typical(lab[skin.face]) for lab in (target_lab, truth_lab)]
+    if np.linalg.norm(usual[0] - usual[1]) < ALIKE:
+        return float("nan")
+    plain = np.all(
+        [distance(lab, own) < ALIKE for lab, own in zip((target_lab, truth_lab), usual, strict=True)], axis=0
+    )
+    counts = ((skin.face & plain) | skin.around) & (distance(truth_lab, target_lab) > 2 * CHANGED)
     if too_few(counts):
         return float("nan")
-    nearer = np.linalg.norm(fused_lab - target_lab, axis=-1) < np.linalg.norm(fused_lab - truth_lab, axis=-1)
+    nearer = distance(fused_lab, target_lab) < distance(fused_lab, truth_lab)
     return float(nearer[counts].mean())
 
 
@@ -143,6 +152,11 @@ def step_along(lab: Floats, inner: Mask, outer: Mask, face: Mask) -> float:
         if min(np.count_nonzero(band & (here := sector == number)) for band in (inner, outer)) >= FEWEST_IN_SECTOR
     ]
     return float(np.mean(steps)) if steps else float("nan")
+
+
+def distance(lab: Floats, other: Floats) -> Floats:
+    """Return how far apart colours are in CIELAB, by pixel."""
+    return np.linalg.norm(lab - other, axis=-1)
 
 
 def typical(lab_N3: Floats) -> Floats:

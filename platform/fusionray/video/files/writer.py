@@ -23,6 +23,8 @@ from fusionray.video.frames.pixel_layout import read_layout
 
 # For rate control only, where a video does not state its own; times are never derived from it.
 _RATE_GUESSED = Fraction(25)
+# From so many frames on, x265 knows by how much it reorders them.
+REORDERED_FRAMES = 3
 _FIELD_ORDERS = {"progressive": 1, "tt": 2, "bb": 3, "tb": 4, "bt": 5}
 
 
@@ -100,7 +102,12 @@ class VideoWriter:
         if not self.num_frames:
             raise VideoNotWritten(f"{self.path}: no frame was written, so there is no video to keep")
         with self._file.explain("cannot finish"):
-            self._file.mux(self._stream.encode(None))
+            packets = self._stream.encode(None)
+            if self.settings.encoder == "libx265" and self.num_frames < REORDERED_FRAMES:
+                # All of them come now, in their order; x265 takes their decoding times from memory that it never set.
+                for packet in packets:
+                    packet.dts = packet.pts
+            self._file.mux(packets)
         self._file.close()
 
     def _add_video(self, output: OutputContainer) -> VideoStream:
