@@ -90,12 +90,10 @@ def measure_unchanged_share(fused: Image, target: Image, truth: Image, skin: Ski
     fused_lab, target_lab, truth_lab = to_lab(fused), to_lab(target), to_lab(truth)
     if too_few(skin.face):
         return float("nan")
-    usual = [typical(lab[skin.face]) for lab in (target_lab, truth_lab)]
-    if np.linalg.norm(usual[0] - usual[1]) < ALIKE:
+    own, other = (typical(lab[skin.face]) for lab in (target_lab, truth_lab))
+    if np.linalg.norm(own - other) < ALIKE:
         return float("nan")
-    plain = np.all(
-        [distance(lab, own) < ALIKE for lab, own in zip((target_lab, truth_lab), usual, strict=True)], axis=0
-    )
+    plain = (distance(target_lab, own) < ALIKE) & (distance(truth_lab, other) < ALIKE)
     counts = ((skin.face & plain) | skin.around) & (distance(truth_lab, target_lab) > 2 * CHANGED)
     if too_few(counts):
         return float("nan")
@@ -156,7 +154,7 @@ def step_along(lab: Floats, inner: Mask, outer: Mask, face: Mask) -> float:
 
 def distance(lab: Floats, other: Floats) -> Floats:
     """Return how far apart colours are in CIELAB, by pixel."""
-    return np.linalg.norm(lab - other, axis=-1)
+    return np.asarray(np.linalg.norm(lab - other, axis=-1))
 
 
 def typical(lab_N3: Floats) -> Floats:
