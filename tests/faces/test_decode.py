@@ -121,6 +121,28 @@ def test_a_truncated_picture_is_refused_at_every_length(image_format: str) -> No
         assert reason_of(data[:kept]) in {"damaged", "not_an_image", "too_large", "too_small"}
 
 
+def test_no_picture_shows_what_its_memory_held_before() -> None:
+    generator = np.random.default_rng(2)
+    # Large enough for memory that is used again.
+    picture = np.kron(generator.integers(0, 256, (16, 20, 3)), np.ones((40, 40, 1))).astype(np.uint8)
+    light, black, data = (
+        saved(PillowImage.fromarray(each), "JPEG") for each in (np.full_like(picture, 255), 0 * picture, picture)
+    )
+
+    def decode_after(other: bytes, damaged: bytes) -> bytes:
+        decode_image(other)
+        return decode_image(damaged).tobytes()
+
+    shown = 0
+    for place in generator.integers(640, len(data) - 2, 120).tolist():
+        flipped = data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :]
+        for damaged in (flipped, data[:place], data[:place] + b"\xff\xd9"):
+            with contextlib.suppress(ImageRejected):
+                assert decode_after(light, damaged) == decode_after(black, damaged)
+                shown += 1
+    assert shown > 50
+
+
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "BMP", "AVIF", "TIFF", "PPM"])
 def test_scrambled_bytes_never_raise_anything_but_a_refusal(image_format: str) -> None:
     generator = np.random.default_rng(1)

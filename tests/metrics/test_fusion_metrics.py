@@ -155,6 +155,8 @@ def test_the_unchanged_target_closes_nothing_of_the_gap(setting: Setting) -> Non
 def test_the_source_as_it_is_has_its_identity_and_not_the_targets_pose(setting: Setting) -> None:
     values = setting.summarise(setting.batch.source).summary.values
     assert values["nearer_to_source"] == 1
+    assert values["retrieval_vs_source"] == 1
+    assert 0 < values["retrieval_source"] == values["retrieval_top1"]
     assert values["cosine_to_source"] == pytest.approx(1)
     assert values["landmark_distance"] > 0.02
     assert values["ssim_to_truth"] < values["ssim_paste"]

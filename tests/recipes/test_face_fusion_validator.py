@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fusionray.nets.pixels import to_float, to_uint8
 from fusionray.recipes.face_fusion.validator import PairValidator, RecipeFusionModel
 from fusionray.training.config import DataConfig, TrainConfig
 from fusionray.training.run.validation import Validation
+from fusionray.types import PairBatch
 from tests.support.tiny_fusion import SIZE, build_config, build_pairs, build_recipe, save_encoder
 from tests.support.tiny_world import PEOPLE, save_reader, write_world
 
@@ -111,3 +113,21 @@ def test_a_fusion_is_validated_as_it_would_be_exported() -> None:
     fused = RecipeFusionModel(recipe, networks).fuse(pairs.source, pairs.target)
     wanted = recipe.fuse(networks, to_float(pairs.source), to_float(pairs.target)).output
     assert torch.equal(fused, to_uint8(wanted))
+
+
+def test_only_regions_that_are_skin_are_measured_as_skin() -> None:
+    validator = PairValidator.__new__(PairValidator)
+    seen = []
+
+    class Recording:
+        def compute(self, model: object, batch: PairBatch) -> dict[str, object]:
+            seen.append(batch.region)
+            return {}
+
+    validator.metrics = Recording()  # type: ignore[assignment]
+    region = torch.zeros(2, 1, SIZE, SIZE, dtype=torch.uint8)
+    recipe = build_recipe(seed=3)
+    for all_skin in (True, False):
+        recipe.all_skin = all_skin
+        validator.measure(recipe, {}, replace(build_pairs(2), region=region))
+    assert seen == [region, None]

@@ -13,13 +13,6 @@ from numpy.typing import NDArray
 LARGEST_EXCESS = 2
 
 
-class Block:
-    """Memory that no array refers to."""
-
-    def __init__(self, memory: NDArray[np.uint8]) -> None:
-        self.memory = memory
-
-
 class ArrayPool:
     """Allocate uint8 arrays; the memory of one to which nothing refers any more becomes that of a later one.
 
@@ -28,7 +21,7 @@ class ArrayPool:
 
     def __init__(self, kept_bytes: float = math.inf) -> None:
         self.kept_bytes = kept_bytes
-        self.free: list[Block] = []
+        self.free: list[NDArray[np.uint8]] = []
         # The end of an array may return its memory at any point, also within the methods below.
         self.lock = threading.RLock()
 
@@ -47,16 +40,17 @@ class ArrayPool:
     def take(self, size: int) -> NDArray[np.uint8]:
         """Take the smallest block that holds `size` bytes, or new memory."""
         with self.lock:
-            fitting = [block for block in self.free if size <= len(block.memory) <= LARGEST_EXCESS * size]
+            fitting = [block for block in self.free if size <= len(block) <= LARGEST_EXCESS * size]
             if not fitting:
                 return np.empty(size, np.uint8)
-            best = min(fitting, key=lambda block: len(block.memory))
+            best = min(fitting, key=len)
+            # By identity: arrays compare their values, and places may move meanwhile.
             self.free = [block for block in self.free if block is not best]
-        return best.memory
+        return best
 
     def put(self, memory: NDArray[np.uint8]) -> None:
         """Keep memory that no array refers to any more."""
         with self.lock:
-            self.free.append(Block(memory))
-            while sum(len(block.memory) for block in self.free) > self.kept_bytes:
+            self.free.append(memory)
+            while sum(map(len, self.free)) > self.kept_bytes:
                 del self.free[0]

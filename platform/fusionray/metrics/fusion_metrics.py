@@ -80,7 +80,10 @@ class FusionMetrics:
 
     @torch.no_grad()
     def compute(self, model: FusionModel, batch: PairBatch) -> MetricColumns:
-        """Fuse a batch and measure the result; columns that need a true fusion are left out if there is none."""
+        """Fuse a batch and measure the result; columns that need a true fusion are left out if there is none.
+
+        `batch.region`, of photographs, must be all visible skin, or None.
+        """
         batch = batch.to(self.device)
         fused = model.fuse(batch.source, batch.target)
         crops = {"fused": fused, "source": batch.source, "target": batch.target}

@@ -76,6 +76,7 @@ class PairValidator:
     ) -> dict[str, Tensor]:
         """Fuse a batch and return the columns of `FusionMetrics`."""
         if not recipe.all_skin:
+            # An outline is no skin, and would be measured as such.
             batch = replace(batch, region=None)
         measured = self.metrics.compute(RecipeFusionModel(recipe, networks), batch)
         return {name: torch.from_numpy(column) for name, column in measured.items()}
