@@ -100,7 +100,7 @@ def paint_picture() -> Any:
     """Train the second family for a minute, and paint a rendered content in a rendered style; return the training."""
     from fusionray.cli import main as run_verb
     from fusionray.data.synthetic.pictures import draw_contents, draw_style
-    from fusionray.faces.decode import encode_image
+    from fusionray.faces.image_files.decode import encode_image
     from fusionray.training.config import TrainConfig
     from fusionray.training.train import train
 
@@ -156,7 +156,7 @@ def fuse_film(bundle: str) -> None:
     """Render a film of a person who speaks and turns, with sound, and fuse a picture of another one into it."""
     from fusionray.cli import main as run_verb
     from fusionray.evaluation.rendered_film import RenderedFilm
-    from fusionray.faces.decode import encode_image
+    from fusionray.faces.image_files.decode import encode_image
 
     film = RenderedFilm(width=FILM_SIZE, height=FILM_SIZE, num_frames=FILM_FRAMES)
     with stage("render", 1, "film") as bar:
@@ -180,7 +180,7 @@ def answer_over_http(bundle: str) -> float:
     from ray import serve
 
     from fusionray.data import synthetic
-    from fusionray.faces.decode import encode_image
+    from fusionray.faces.image_files.decode import encode_image
     from fusionray.nets.pixels import to_uint8
     from fusionray.serving.application import APP_NAME, run
     from fusionray.serving.config import ModelConfig, ServeConfig

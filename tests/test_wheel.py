@@ -79,7 +79,7 @@ def test_the_wheel_alone_prepares_trains_exports_fuses_and_serves(tmp_path: Path
 
 def encode(picture: object) -> bytes:
     """Encode a picture, uint8 [H,W,3] RGB, as PNG."""
-    from fusionray.faces.decode import encode_image
+    from fusionray.faces.image_files.decode import encode_image
 
     return encode_image(picture)  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
-from fusionray.faces.headers.image_header import PictureFormat
+from fusionray.faces.image_files.headers.image_header import PictureFormat
 
 VARIABLE = "FUSIONRAY_COMPETITOR"
 

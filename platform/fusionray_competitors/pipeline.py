@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 
 from fusionray.bundle.bundle import bundle_hash, read_bundle
-from fusionray.faces.decode import decode_image
-from fusionray.faces.detect import DetectorPool
+from fusionray.faces.detectors.factory import DetectorPool
 from fusionray.faces.face import Image
-from fusionray.faces.headers.image_header import has_half_chroma
+from fusionray.faces.image_files.decode import decode_image
+from fusionray.faces.image_files.headers.image_header import has_half_chroma
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import FaceCrops

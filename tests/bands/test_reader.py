@@ -11,7 +11,7 @@ from PIL import Image
 from fusionray.bands import reader
 from fusionray.bands.reader import BandReader
 from fusionray.errors import ImageRejected
-from fusionray.faces.decode import decode_image
+from fusionray.faces.image_files.decode import decode_image
 
 Pixels = NDArray[np.uint8]
 

@@ -99,7 +99,9 @@ def test_the_steps_of_the_build_make_an_environment_that_works(tmp_path: Path) -
             run("bash", "-euc", line, folder=source, VARIANT="cpu", TORCH_INDEX="https://pypi.org/simple")
     printed = run(str(environment / "bin" / "fusionray"), "--version", folder=tmp_path)
     assert printed.startswith("fusionray ")
-    opened = "from fusionray.faces.default_detector import DefaultDetector; import ray, torch; DefaultDetector()"
+    opened = (
+        "from fusionray.faces.detectors.default_detector import DefaultDetector; import ray, torch; DefaultDetector()"
+    )
     run(str(environment / "bin" / "python"), "-c", opened, folder=tmp_path)
 
 

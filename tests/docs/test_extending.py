@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     from fusionray.serving.tasks import registry as tasks
 
 from fusionray.environment import RECIPES_VARIABLE
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.recipes import registry as recipes
 from fusionray.training.dry_run.dry_run import dry_run
 from tests.support.documents import read_sections, run_blocks

@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 from fusionray.config import Section
 from fusionray.data import prepare as prepare_stage
 from fusionray.evaluation import evaluate as evaluate_stage
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.ray_cluster import connection
 from fusionray.safety.verify import verify
 from fusionray.training import train as train_stage

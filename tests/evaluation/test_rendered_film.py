@@ -10,7 +10,7 @@ import numpy as np
 
 from fusionray.data import synthetic
 from fusionray.evaluation.rendered_film import RenderedFilm
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
 from fusionray.faces.face import largest_face
 from fusionray.video.files.description import describe_video
 

@@ -17,8 +17,8 @@ from fusionray.export.import_onnx import import_model
 from fusionray.export.onnx_graphs import read_imported_model
 from fusionray.export.published_layouts import list_layouts
 from fusionray.faces.align import fit_similarity, load_template
-from fusionray.faces.decode import encode_image
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.engines.providers import CPU

@@ -15,8 +15,8 @@ from PIL import Image as PillowImage
 from PIL import ImageOps
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.decode import ImageLimits, choose_reduction, decode_image, encode_image, turn_upright
-from fusionray.faces.headers.image_header import answer_format, read_header
+from fusionray.faces.image_files.decode import ImageLimits, choose_reduction, decode_image, encode_image, turn_upright
+from fusionray.faces.image_files.headers.image_header import answer_format, read_header
 from tests.support.malformed_pictures import CLASSES, HEIC_FOLDER, bombs
 from tests.support.pictures import draw_person
 

@@ -16,11 +16,11 @@ from fusionray.benchmarks.face_search import check_faces
 from fusionray.data.synthetic import neutral_attributes, project_landmarks, render, sample_identities
 from fusionray.data.synthetic.crowd import draw_crowd
 from fusionray.errors import DetectorUnavailable
-from fusionray.faces import tflite
-from fusionray.faces.decode import decode_image
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors import tflite
+from fusionray.faces.detectors.factory import build_detector
+from fusionray.faces.detectors.pyramid import Pyramid
 from fusionray.faces.face import Detector, Face, group_by_face, keep_best, largest_face
-from fusionray.faces.pyramid import Pyramid
+from fusionray.faces.image_files.decode import decode_image
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fusionray.faces.align import transform_points
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
+from fusionray.faces.detectors.following import FaceFollower
 from fusionray.faces.face import Face, Image, largest_face
-from fusionray.faces.following import FaceFollower
 from tests.support.pictures import draw_empty, draw_group, draw_person
 
 WIDTH, HEIGHT = 640, 480

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fusionray.faces.align import warp_crop
+from fusionray.faces.blending.grain import LARGEST_GAIN, add_grain, enlarge_mask, match_sharpness, measure_details
+from fusionray.faces.blending.paste import paste_crop
 from fusionray.faces.face import FloatMap, Image, Matrix
-from fusionray.faces.grain import LARGEST_GAIN, add_grain, enlarge_mask, match_sharpness, measure_details
-from fusionray.faces.paste import paste_crop
 from tests.support.pictures import draw_person
 
 CROP, SCALE = 64, 5

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fusionray.faces.align import fit_similarity, load_template
+from fusionray.faces.blending.head_skin import COLOUR_TRUST, carry_skin, compare_colours, find_skin
+from fusionray.faces.blending.skin import SkinShift, to_lab
 from fusionray.faces.face import FloatMap, Image, Matrix
-from fusionray.faces.head_skin import COLOUR_TRUST, carry_skin, compare_colours, find_skin
-from fusionray.faces.skin import SkinShift, to_lab
 
 SKIN, HAIR, CLOTHES, WALL = (205, 160, 130), (60, 40, 30), (240, 240, 245), (120, 150, 170)
 SIDE, COARSE = 512, 128

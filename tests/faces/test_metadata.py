@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageCms
 
-from fusionray.faces.headers.image_header import has_half_chroma
-from fusionray.faces.metadata import MAX_PROFILE_BYTES, PictureMetadata, read_metadata
+from fusionray.faces.image_files.headers.image_header import has_half_chroma
+from fusionray.faces.image_files.metadata import MAX_PROFILE_BYTES, PictureMetadata, read_metadata
 from fusionray.safety.output import encode_picture
 
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()

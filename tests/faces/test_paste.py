@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fusionray.faces.align import invert_affine, region_under, transform_points, warp_crop
+from fusionray.faces.blending.mask import soft_box_mask
+from fusionray.faces.blending.paste import paste_crop
 from fusionray.faces.face import Matrix
-from fusionray.faces.mask import soft_box_mask
-from fusionray.faces.paste import paste_crop
 
 
 def smooth_picture(height: int = 240, width: int = 320) -> np.ndarray:

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from fusionray.data import synthetic
+from fusionray.faces.blending.skin import is_grey, match_skin, measure_skin, to_lab
 from fusionray.faces.face import FloatMap, Image
-from fusionray.faces.skin import is_grey, match_skin, measure_skin, to_lab
 
 SIDE = 96
 TONE = synthetic.IDENTITY_NAMES.index("skin_tone")

@@ -11,7 +11,7 @@ import torch
 from fusionray.evaluation.report.documents import Report
 from fusionray.evaluation.report.examples import rank_pairs, show_examples
 from fusionray.evaluation.report.metric_table import load_table
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.reporting.figures import Figures, MeasuredFigure
 from fusionray.tracking.runs import RunTracker, open_run
 from jobs.demo import report

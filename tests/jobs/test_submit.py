@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from fusionray.data.synthetic.pictures import draw_style
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.hardware.processes import find_processes
 from fusionray.reporting.figures import Figures
 from fusionray.safety.verify import verify

@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
+from fusionray.faces.blending.skin import from_lab, match_skin
 from fusionray.faces.face import Image
-from fusionray.faces.skin import from_lab, match_skin
 from fusionray.metrics.skin_steps import ciede2000, measure_steps, measure_tone, name_tone
 
 SIZE = 96

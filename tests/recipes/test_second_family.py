@@ -27,7 +27,7 @@ from fusionray.errors import ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.evaluate import evaluate
 from fusionray.export.export import ExportConfig, export
-from fusionray.faces.decode import ImageLimits, decode_image, encode_image
+from fusionray.faces.image_files.decode import ImageLimits, decode_image, encode_image
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.tasks import open_runner
 from fusionray.safety.verify import verify

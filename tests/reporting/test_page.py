@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.reporting.charts import (
     AXIS_WIDTH,
     ChartLine,

@@ -11,7 +11,7 @@ from fusionray.bundle.bundle import write_bundle
 from fusionray.bundle.description import BundleDescription, describe_tensors
 from fusionray.errors import BundleInvalid, NoFaceFound
 from fusionray.faces.align import estimate_alignment, load_template, region_under
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
 from fusionray.faces.face import Face, Image
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import MAX_BATCH, CropFuser

@@ -13,9 +13,9 @@ from fusionray.bundle.bundle import Bundle, read_bundle
 from fusionray.cli import main
 from fusionray.errors import BundleInvalid
 from fusionray.faces.align import estimate_alignment, load_template, region_under
-from fusionray.faces.detect import build_detector
+from fusionray.faces.blending.skin import Skin
+from fusionray.faces.detectors.factory import build_detector
 from fusionray.faces.face import Image
-from fusionray.faces.skin import Skin
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engines.compile import list_models
 from fusionray.runtime.engines.providers import CPU

@@ -10,7 +10,7 @@ import pytest
 
 from fusionray.bundle.bundle import write_bundle
 from fusionray.faces.align import affine_scale, region_under
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
 from fusionray.faces.face import Image
 from fusionray.runtime.config import PixelBoost, RuntimeConfig
 from fusionray.runtime.crop_fuser import FusedCrops
@@ -107,7 +107,7 @@ def test_a_boosted_face_keeps_the_detail_of_its_picture(tmp_path: Path) -> None:
 
     # The model inverts colours, pixel by pixel, so a perfect fusion has the detail of the target.
     single, double, fourfold = (see_detail(made[boost]) for boost in (1, 2, 4))
-    # Grain alone comes from the picture in any case (faces.grain).
+    # Grain alone comes from the picture in any case (faces.blending.grain).
     assert single < 0.9 * double < 0.9 * 0.9 * fourfold
     # Nothing beyond the crop is changed by it.
     left, top, right, bottom = region_under(face.matrices[0], TINY_SIZE, TINY_SIZE, target)

@@ -10,9 +10,9 @@ import pytest
 from fusionray.bundle.bundle import Bundle
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid
-from fusionray.faces.decode import decode_image
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
 from fusionray.faces.face import Image
+from fusionray.faces.image_files.decode import decode_image
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.fuser import Fuser

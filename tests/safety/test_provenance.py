@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.decode import decode_image
-from fusionray.faces.headers.image_header import PictureFormat
+from fusionray.faces.image_files.decode import decode_image
+from fusionray.faces.image_files.headers.image_header import PictureFormat
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import (
     DIGITAL_SOURCE_TYPE,

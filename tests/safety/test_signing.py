@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 
 from fusionray import __version__
 from fusionray.errors import SigningFailed
-from fusionray.faces.decode import decode_image
-from fusionray.faces.headers.image_header import PictureFormat
+from fusionray.faces.image_files.decode import decode_image
+from fusionray.faces.image_files.headers.image_header import PictureFormat
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, Provenance, read_provenance
 from fusionray.safety.signing import Signer

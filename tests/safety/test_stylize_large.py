@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from fusionray.cli import main
-from fusionray.faces.decode import ImageLimits
+from fusionray.faces.image_files.decode import ImageLimits
 from fusionray.runtime.style_transfer import stylizer, tiles
 from fusionray.safety.verify import verify
 from tests.support.full_disk import full_disk

@@ -17,8 +17,8 @@ from PIL import Image
 from fusionray.bands.png_stream import stream_png
 from fusionray.cli import main
 from fusionray.errors import ConfigInvalid, ImageRejected
-from fusionray.faces.decode import decode_image
-from fusionray.faces.headers.image_header import PictureFormat
+from fusionray.faces.image_files.decode import decode_image
+from fusionray.faces.image_files.headers.image_header import PictureFormat
 from fusionray.reporting.page import Page, PageSection, save_page
 from fusionray.reporting.parts import PageImage
 from fusionray.safety.output import encode_output

@@ -17,8 +17,8 @@ from PIL import ExifTags, Image, ImageCms
 from ray import serve
 
 from fusionray.errors import BundleInvalid, ConfigInvalid, ServiceFailed
-from fusionray.faces.decode import decode_image
-from fusionray.faces.headers.image_header import read_header
+from fusionray.faces.image_files.decode import decode_image
+from fusionray.faces.image_files.headers.image_header import read_header
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
 from fusionray.safety.verify import verify

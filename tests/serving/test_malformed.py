@@ -28,7 +28,7 @@ from requests import Session
 from schemathesis import APIOperation, Case, GenerationMode, openapi
 from schemathesis.checks import CHECKS
 
-from fusionray.faces.decode import decode_image
+from fusionray.faces.image_files.decode import decode_image
 from fusionray.serving.haproxy import ARRIVAL_SECONDS
 from tests.support.malformed_pictures import CLASSES, bombs, odd_but_right
 from tests.support.malformed_requests import (

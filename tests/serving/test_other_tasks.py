@@ -18,7 +18,7 @@ from fusionray.bundle.bundle import bundle_hash, write_bundle
 from fusionray.client import FusionClient
 from fusionray.environment import KEY_VARIABLE, ROOT_VARIABLE
 from fusionray.errors import BundleInvalid, ConfigInvalid, ServiceRefused
-from fusionray.faces.decode import decode_image
+from fusionray.faces.image_files.decode import decode_image
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.safety.audit import AuditConfig

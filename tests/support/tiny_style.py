@@ -15,7 +15,7 @@ from fusionray.config import validate
 from fusionray.data.shards import Manifest, ShardInfo, Split, build_picture_row, write_manifest, write_shard
 from fusionray.data.synthetic.pictures import draw_contents, draw_style
 from fusionray.export.export import ExportConfig, export
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.nets.picture_encoder import PictureEncoder, PictureEncoderConfig
 from fusionray.recipes.registry import build_recipe
 from fusionray.recipes.style_transfer.perceptual import PerceptualState

@@ -17,7 +17,7 @@ import pytest
 
 from fusionray.cli import main
 from fusionray.errors import VideoRejected
-from fusionray.faces.decode import decode_image
+from fusionray.faces.image_files.decode import decode_image
 from fusionray.video.segments import Segment
 from fusionray.video.stages import Advance
 from fusionray.video.work import LocalWorkers

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fusionray.faces.decode import turn_upright
+from fusionray.faces.image_files.decode import turn_upright
 from fusionray.video.frames.orientation import matrix_of_rotation, orientation_of, upright_to_stored
 from fusionray.video.frames.planes import blend_region, read_region
 from fusionray.video.frames.upright import map_to_stored, read_upright

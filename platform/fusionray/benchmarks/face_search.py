@@ -17,7 +17,7 @@ from fusionray.benchmarks.results import BenchResult, write_result
 from fusionray.config import Section
 from fusionray.data.synthetic.crowd import Crowd, draw_crowd
 from fusionray.environment import resolve_location
-from fusionray.faces.default_detector import DefaultDetector, smallest_width
+from fusionray.faces.detectors.default_detector import DefaultDetector, smallest_width
 from fusionray.faces.face import Detector, Face
 
 # Width, height and widths of the faces of the pictures that are timed. One person fills a part of each.

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fusionray.config import Section
+from fusionray.faces.blending.skin import Skin
 from fusionray.faces.face import TemplateAnchor
-from fusionray.faces.skin import Skin
 
 FORMAT_VERSION: Literal[2] = 2
 GENERATOR_NAME = "generator.onnx"

@@ -28,8 +28,8 @@ BAND_FORMATS: dict[str, BandFormat] = {
 def is_large(place: str) -> bool:
     """Return whether a picture is over the limits of pictures that are decoded whole."""
     from fusionray.errors import ImageRejected
-    from fusionray.faces.decode import ImageLimits
-    from fusionray.faces.headers.image_header import read_header
+    from fusionray.faces.image_files.decode import ImageLimits
+    from fusionray.faces.image_files.headers.image_header import read_header
 
     limits = ImageLimits()
     try:

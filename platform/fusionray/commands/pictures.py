@@ -95,7 +95,7 @@ def run_fuse(options: argparse.Namespace) -> None:
     from fusionray.bundle.bundle import read_bundle
     from fusionray.bundle.description import FACE_FUSION
     from fusionray.config import read_yaml, validate
-    from fusionray.faces.detect import build_detector
+    from fusionray.faces.detectors.factory import build_detector
     from fusionray.runtime.fuser import Fuser
     from fusionray.runtime.restorer import describe_makers
     from fusionray.safety.target_policy import TargetPolicyConfig, open_target_policy
@@ -166,7 +166,7 @@ def choose_faces(preprocessor: FacePreprocessor, target: Image, options: argpars
 
 def read_picture(place: str) -> Image:
     """Decode a picture file; errors name the file."""
-    from fusionray.faces.decode import decode_image
+    from fusionray.faces.image_files.decode import decode_image
 
     try:
         return decode_image(Path(place).read_bytes())

@@ -11,7 +11,7 @@ from fusionray.commands.parser import Parser
 if TYPE_CHECKING:
     from fusionray.bundle.bundle import Bundle
     from fusionray.faces.face import Image
-    from fusionray.faces.headers.image_header import PictureFormat
+    from fusionray.faces.image_files.headers.image_header import PictureFormat
     from fusionray.safety.signing import Signer
 
 FORMATS: dict[str, PictureFormat] = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
@@ -78,8 +78,8 @@ def write_signed(
     Raises: SigningFailed, OSError.
     """
     from fusionray.bundle.bundle import bundle_hash
-    from fusionray.faces.headers.image_header import has_half_chroma
-    from fusionray.faces.metadata import read_metadata
+    from fusionray.faces.image_files.headers.image_header import has_half_chroma
+    from fusionray.faces.image_files.metadata import read_metadata
     from fusionray.safety.mark import Mark, MarkConfig
     from fusionray.safety.output import encode_output
     from fusionray.safety.provenance import Provenance

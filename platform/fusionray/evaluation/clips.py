@@ -24,7 +24,7 @@ from fusionray.data.prepare.crop import unit_view
 from fusionray.data.synthetic import render_true_fusion
 from fusionray.errors import InputMissing
 from fusionray.faces.align import Template, estimate_alignment, warp_crop
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
 from fusionray.faces.face import Image, largest_face
 from fusionray.metrics.fusion_metrics import TRUTH_OVERSAMPLING
 from fusionray.nets.pixels import to_uint8

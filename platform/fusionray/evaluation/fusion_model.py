@@ -20,7 +20,7 @@ from fusionray.checkpoint.info import find_checkpoint
 from fusionray.checkpoint.models import load_fusion
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import BundleInvalid
-from fusionray.faces.skin import match_skin
+from fusionray.faces.blending.skin import match_skin
 from fusionray.metrics.fusion_metrics import FusionModel
 from fusionray.nets.generator import GeneratorOutput
 from fusionray.nets.pixels import to_float, to_uint8

@@ -1,1 +1,1 @@
-"""Faces in pictures: detect, align, mask, paste, decode. Numpy images in and out; no torch, no Ray."""
+"""Faces in pictures: find, align, blend them; picture files. Numpy arrays in and out; no torch, no Ray."""

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.align import Template
-from fusionray.faces.facemesh import MESH_FILE, FaceMesh, RotatedSquare
-from fusionray.faces.pyramid import Pyramid
-from fusionray.faces.tflite import locate_mediapipe_models
+from fusionray.faces.detectors.facemesh import MESH_FILE, FaceMesh, RotatedSquare
+from fusionray.faces.detectors.pyramid import Pyramid
+from fusionray.faces.detectors.tflite import locate_mediapipe_models
 
 # Below this confidence there is no face (MediaPipe, face_landmark: min_tracking_confidence).
 MIN_CONFIDENCE = 0.5

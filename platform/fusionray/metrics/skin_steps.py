@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fusionray.faces.blending.skin import to_lab
 from fusionray.faces.face import Image
-from fusionray.faces.skin import to_lab
 from fusionray.metrics.skin_parts import Mask, SkinParts
 
 Floats = NDArray[np.floating]

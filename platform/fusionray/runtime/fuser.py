@@ -15,11 +15,11 @@ import numpy as np
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import WeightPrecision
 from fusionray.faces.align import Template, move_origin, region_under
+from fusionray.faces.blending.grain import add_grain, match_sharpness
+from fusionray.faces.blending.mask import soft_box_mask
+from fusionray.faces.blending.paste import paste_crop
+from fusionray.faces.blending.skin import Skin, match_skin
 from fusionray.faces.face import Detector, Face, FloatMap, Image, Matrix
-from fusionray.faces.grain import add_grain, match_sharpness
-from fusionray.faces.mask import soft_box_mask
-from fusionray.faces.paste import paste_crop
-from fusionray.faces.skin import Skin, match_skin
 from fusionray.runtime.config import PixelBoost, RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
 from fusionray.runtime.face_preprocessor import (

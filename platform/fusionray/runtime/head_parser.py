@@ -10,9 +10,9 @@ from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import PARSER_NAME, TensorDescription
 from fusionray.errors import BundleInvalid
 from fusionray.faces.align import Template, compose, load_template, template_to_template, warp_crop
+from fusionray.faces.blending.head_skin import carry_skin
+from fusionray.faces.blending.skin import find_shift, to_lab
 from fusionray.faces.face import FloatMap, Image, Matrix
-from fusionray.faces.head_skin import carry_skin
-from fusionray.faces.skin import find_shift, to_lab
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engines.engine import open_engine
 from fusionray.runtime.pixels import normalize_crops

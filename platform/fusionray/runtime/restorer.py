@@ -20,8 +20,8 @@ from fusionray.config import Section, in_unit
 from fusionray.environment import resolve_location
 from fusionray.errors import BundleInvalid, ConfigInvalid
 from fusionray.faces.align import Template, compose, enlarge_map, load_template, template_to_template, warp_crop
+from fusionray.faces.blending.paste import paste_crop
 from fusionray.faces.face import FloatMap, Image, Matrix
-from fusionray.faces.paste import paste_crop
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engines.engine import open_engine
 from fusionray.runtime.pixels import denormalize_crops, normalize_crops

@@ -98,7 +98,7 @@ class FaceFusionRunner:
         self, bundle: Bundle, settings: RuntimeConfig | None = None, *, precision: WeightPrecision = "fp32"
     ) -> None:
         # Imported here, so that other tasks do not load the face detector.
-        from fusionray.faces.detect import build_detector
+        from fusionray.faces.detectors.factory import build_detector
         from fusionray.runtime.fuser import Fuser
 
         self.fuser = Fuser(bundle, build_detector("default"), settings, precision=precision)

@@ -13,8 +13,8 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
-from fusionray.faces.headers.image_header import PictureFormat
-from fusionray.faces.metadata import PictureMetadata, add_jpeg_metadata
+from fusionray.faces.image_files.headers.image_header import PictureFormat
+from fusionray.faces.image_files.metadata import PictureMetadata, add_jpeg_metadata
 from fusionray.safety.mark import Mark
 from fusionray.safety.provenance import PNG_KEY, Provenance, build_packet
 from fusionray.safety.signing import Signer

@@ -52,7 +52,7 @@ def read_provenance(data: bytes) -> Provenance | None:
     Decodes no pixel. Raises: ImageRejected if the bytes are not a picture, or one that is damaged or too large.
     """
     # Imports OpenCV, which is not needed for writing.
-    from fusionray.faces.decode import ImageLimits, open_picture
+    from fusionray.faces.image_files.decode import ImageLimits, open_picture
 
     # Only headers are read, so a picture of any size is as good as another.
     any_size = ImageLimits(max_bytes=2**50, max_pixels=2**62, max_side=2**31, min_side=1)

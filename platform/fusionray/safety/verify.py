@@ -11,8 +11,8 @@ from cryptography import x509
 from pydantic import BaseModel, ValidationError
 
 from fusionray.errors import ConfigInvalid, ImageRejected
-from fusionray.faces.headers.heif_header import detect_heif
-from fusionray.faces.headers.image_header import detect_kind
+from fusionray.faces.image_files.headers.heif_header import detect_heif
+from fusionray.faces.image_files.headers.image_header import detect_kind
 from fusionray.safety.provenance import Provenance, read_provenance
 from fusionray.safety.self_signed import TEST_ORGANISATION
 from fusionray.safety.signing import MODEL_LABEL, OFFLINE, TRUST

@@ -13,7 +13,7 @@ from fusionray.bundle.description import WeightPrecision
 from fusionray.config import Section, in_unit, merge_trees, parse_overrides, read_yaml, validate
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import ConfigInvalid
-from fusionray.faces.headers.image_header import KeptMetadata, PictureFormat
+from fusionray.faces.image_files.headers.image_header import KeptMetadata, PictureFormat
 from fusionray.runtime.config import AUTO, RuntimeConfig
 from fusionray.runtime.restorer import RestorerConfig
 from fusionray.safety.audit import AuditConfig

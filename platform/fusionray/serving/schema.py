@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusionray.faces.headers.image_header import PictureFormat
-from fusionray.faces.skin import Skin
+from fusionray.faces.blending.skin import Skin
+from fusionray.faces.image_files.headers.image_header import PictureFormat
 from fusionray.runtime.config import PixelBoost
 from fusionray.runtime.face_preprocessor import FaceBox, FaceSelection
 from fusionray.serving.auth.key_file import ApiKey

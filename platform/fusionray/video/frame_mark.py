@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from av import VideoFrame
 
-from fusionray.faces.decode import turn_upright
+from fusionray.faces.image_files.decode import turn_upright
 from fusionray.safety.mark import Mark
 from fusionray.video.files.description import VideoDescription
 from fusionray.video.frames.planes import blend_region

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.signing import Signer
 from fusionray.storage.atomic_files import replace_file

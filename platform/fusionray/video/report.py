@@ -10,8 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from fusionray.faces.decode import encode_image
 from fusionray.faces.face import Image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.reporting.figures import MeasuredFigure, write_figures
 from fusionray.reporting.page import Page, PageSection, PageTable, save_page
 from fusionray.reporting.parts import PageImage

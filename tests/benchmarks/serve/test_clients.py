@@ -22,7 +22,7 @@ from fusionray.benchmarks.serve.servers import HOST, Server
 from fusionray.benchmarks.serve.soak import measure_growth
 from fusionray.benchmarks.serve.throughput import OURS, compare, describe, leave_out, plan_load
 from fusionray.errors import ServiceFailed
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.hardware.processes import measure_cpu
 from tests.support.pictures import draw_person
 from tests.support.recording_server import NO_ANSWER, Answer, record_requests

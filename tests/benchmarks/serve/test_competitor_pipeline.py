@@ -9,8 +9,8 @@ import pytest
 
 from fusionray.benchmarks.serve.baseline import PlainFuser
 from fusionray.bundle.bundle import write_bundle
-from fusionray.faces.decode import decode_image, encode_image
-from fusionray.faces.skin import Skin
+from fusionray.faces.blending.skin import Skin
+from fusionray.faces.image_files.decode import decode_image, encode_image
 from fusionray_competitors.config import CompetitorConfig
 from fusionray_competitors.pipeline import Pipeline
 from tests.support.pictures import draw_person

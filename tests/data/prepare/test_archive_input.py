@@ -14,7 +14,7 @@ import pytest
 from fusionray.data.prepare.archive_input import ArchiveInput, is_archive
 from fusionray.data.prepare.picture_input import DecodedPicture, DroppedPicture
 from fusionray.errors import InputMissing
-from fusionray.faces.decode import ImageLimits, encode_image
+from fusionray.faces.image_files.decode import ImageLimits, encode_image
 
 FILES = {
     "ann/1.png": encode_image(np.full((40, 50, 3), 10, np.uint8), "png"),

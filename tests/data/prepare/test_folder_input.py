@@ -15,7 +15,7 @@ from pyarrow import fs
 from fusionray.data.prepare.folder_input import REMOTE_READS, FolderInput
 from fusionray.data.prepare.picture_input import DecodedPicture, DroppedPicture
 from fusionray.errors import InputMissing
-from fusionray.faces.decode import ImageLimits, encode_image
+from fusionray.faces.image_files.decode import ImageLimits, encode_image
 from fusionray.storage import filesystem as storage
 
 PICTURE = encode_image(np.full((40, 50, 3), 90, np.uint8), "png")

@@ -27,7 +27,7 @@ from fusionray.data.prepare import run as run_module
 from fusionray.data.shards import Manifest, SplitInfo, read_manifest
 from fusionray.data.synthetic import neutral_attributes, render, sample_identities
 from fusionray.errors import ConfigInvalid, DetectorUnavailable, InputMissing, ShardMismatch
-from fusionray.faces.decode import decode_image, encode_image
+from fusionray.faces.image_files.decode import decode_image, encode_image
 from fusionray.hardware.processes import find_processes
 from fusionray.storage.filesystem import sha256_hex
 from tests.support.waiting import wait_for

@@ -14,7 +14,7 @@ from fusionray.data.prepare import PrepareConfig, prepare
 from fusionray.data.prepare.skin_region import SkinRegion, fill_holes
 from fusionray.errors import BundleInvalid, ShardMismatch
 from fusionray.faces.align import load_template, template_to_template
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from tests.support.head_parsers import build_parser, write_parser_bundle
 from tests.support.pictures import draw_person
 from tests.support.tiny_bundle import write_tiny_bundle

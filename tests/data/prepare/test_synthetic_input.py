@@ -18,8 +18,8 @@ from fusionray.data.prepare.synthetic_input import SyntheticInput, SyntheticPict
 from fusionray.data.synthetic import render, render_with_region
 from fusionray.errors import ConfigInvalid
 from fusionray.faces.align import load_template
-from fusionray.faces.decode import decode_image
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
+from fusionray.faces.image_files.decode import decode_image
 
 
 def test_an_address_is_parsed_with_its_defaults() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fusionray.data.synthetic import project_landmarks, render, sample_attributes, sample_identities
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
 
 
 def test_the_default_detector_finds_the_faces_and_their_landmarks():

@@ -17,7 +17,7 @@ import pytest
 from ray import serve
 
 from fusionray.environment import KEY_VARIABLE, ROOT_VARIABLE
-from fusionray.faces.decode import decode_image
+from fusionray.faces.image_files.decode import decode_image
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.audit import AuditConfig, hash_bytes
 from fusionray.safety.audit_chain import check_chain

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.serving.application import run
 from fusionray.serving.config import ModelConfig, ServeConfig
 from fusionray.serving.limits import LimitConfig

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fusionray.errors import ConsentRefused, NoFaceFound
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
 from fusionray.runtime.face_preprocessor import FacePreprocessor
 from fusionray.safety.consent import TokenPolicy
 from fusionray.safety.consent_token import make_token

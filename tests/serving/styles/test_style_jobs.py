@@ -13,8 +13,8 @@ import pytest
 from fusionray.bundle.bundle import read_bundle
 from fusionray.client import FusionClient
 from fusionray.errors import ServiceRefused
-from fusionray.faces.decode import ImageLimits, decode_image, encode_image
 from fusionray.faces.face import Image
+from fusionray.faces.image_files.decode import ImageLimits, decode_image, encode_image
 from fusionray.runtime.tasks import open_runner
 from fusionray.safety.verify import verify
 from fusionray.video.files.reader import VideoReader

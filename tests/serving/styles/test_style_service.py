@@ -13,8 +13,8 @@ from PIL import ImageCms
 
 from fusionray.bundle.bundle import read_bundle
 from fusionray.client import FusionClient
-from fusionray.faces.decode import ImageLimits, decode_image, encode_image
 from fusionray.faces.face import Image
+from fusionray.faces.image_files.decode import ImageLimits, decode_image, encode_image
 from fusionray.runtime.tasks import open_runner
 from fusionray.safety.verify import verify
 from tests.support.pictures import draw_person

@@ -12,7 +12,7 @@ import pytest
 from fusionray.cli import main
 from fusionray.client import FusionClient
 from fusionray.errors import InputMissing
-from fusionray.faces.decode import decode_image
+from fusionray.faces.image_files.decode import decode_image
 from fusionray.safety.verify import verify
 from fusionray.video.files.reader import VideoReader
 from tests.serving.http.test_job_routes import Receiver, read_events

@@ -13,7 +13,7 @@ import pytest
 from fusionray.bundle.description import STYLE_TRANSFER
 from fusionray.data.synthetic.pictures import draw_style
 from fusionray.errors import ConsentRefused, FusionRayError, ImageRejected, TargetRefused
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.target_policy import TargetPolicyConfig
 from fusionray.serving.config import ModelConfig, ServeConfig

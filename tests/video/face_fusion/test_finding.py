@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
+from fusionray.faces.detectors.following import FaceFollower
 from fusionray.faces.face import Detector, Image
-from fusionray.faces.following import FaceFollower
 from fusionray.video.face_fusion.finding import SegmentFaces, join_faces
 from fusionray.video.face_fusion.tracking import FaceTracker
 from tests.support.pictures import draw_empty, draw_person

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
+from fusionray.faces.detectors.following import FaceFollower
 from fusionray.faces.face import Detector, Face, Image
-from fusionray.faces.following import FaceFollower
 from fusionray.video.face_fusion.tracking import FaceTracker, is_cut, summarise
 from fusionray.video.face_fusion.tracks import Track
 from tests.support.pictures import draw_empty, draw_person

@@ -12,7 +12,7 @@ import pytest
 
 from fusionray.bundle.bundle import read_bundle
 from fusionray.cli import main
-from fusionray.faces.decode import decode_image
+from fusionray.faces.image_files.decode import decode_image
 from fusionray.runtime.style_transfer.stylizer import Stylizer
 from fusionray.safety.verify import verify
 from fusionray.video.files.encoders import EncoderSettings

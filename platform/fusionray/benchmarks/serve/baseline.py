@@ -11,9 +11,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from fusionray.bundle.bundle import Bundle, bundle_hash
-from fusionray.faces.decode import decode_image
-from fusionray.faces.detect import build_detector
-from fusionray.faces.headers.image_header import PictureFormat, has_half_chroma
+from fusionray.faces.detectors.factory import build_detector
+from fusionray.faces.image_files.decode import decode_image
+from fusionray.faces.image_files.headers.image_header import PictureFormat, has_half_chroma
 from fusionray.runtime.engines.session import choose_providers
 from fusionray.runtime.fuser import Fuser
 from fusionray.safety.output import encode_output

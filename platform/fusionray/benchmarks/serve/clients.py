@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fusionray.benchmarks.serve.inputs import Body
 from fusionray.benchmarks.serve.load import OK
-from fusionray.faces.decode import decode_image
+from fusionray.faces.image_files.decode import decode_image
 
 TIMEOUT_SECONDS = 120.0
 # No answer came because the connection closed; or the service was not reached, took too long, or cut its answer off.

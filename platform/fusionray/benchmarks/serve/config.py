@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from fusionray.config import Section, in_unit
-from fusionray.faces.headers.image_header import PictureFormat
+from fusionray.faces.image_files.headers.image_header import PictureFormat
 
 BenchPart = Literal["throughput", "overhead", "proxy", "start", "scaling", "overload", "soak"]
 PARTS: tuple[BenchPart, ...] = ("throughput", "overhead", "proxy", "start", "scaling", "overload", "soak")

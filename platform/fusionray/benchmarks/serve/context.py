@@ -13,7 +13,7 @@ from fusionray.benchmarks.serve.inputs import Body, draw_person, write_form
 from fusionray.benchmarks.serve.servers import Server
 from fusionray.bundle.bundle import Bundle
 from fusionray.errors import ServiceFailed
-from fusionray.faces.decode import decode_image
+from fusionray.faces.image_files.decode import decode_image
 
 LOGS = "logs"
 SOURCE_SEED, TARGET_SEED = 0, 5

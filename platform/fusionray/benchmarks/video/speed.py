@@ -22,9 +22,9 @@ from av import VideoFrame
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.video.context import VideoBenchContext
 from fusionray.errors import NoFaceFound
-from fusionray.faces.detect import DetectorPool
+from fusionray.faces.detectors.factory import DetectorPool
+from fusionray.faces.detectors.following import FaceFollower
 from fusionray.faces.face import Image
-from fusionray.faces.following import FaceFollower
 from fusionray.runtime.fuser import Fuser
 from fusionray.video.face_fusion.finding import SEARCH_SIDE, find_faces
 from fusionray.video.face_fusion.fusing import FrameFuser

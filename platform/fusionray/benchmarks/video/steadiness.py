@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.video.context import VideoBenchContext, read_pictures
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
+from fusionray.faces.detectors.following import FaceFollower
 from fusionray.faces.face import Face, Image
-from fusionray.faces.following import FaceFollower
 from fusionray.metrics.landmarks import landmark_acceleration
 from fusionray.metrics.temporal import flicker, identity_jump, warp_error
 from fusionray.runtime.fuser import Fuser

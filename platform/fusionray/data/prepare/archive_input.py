@@ -24,7 +24,7 @@ from fusionray.data.prepare.picture_input import (
     wrapper_length,
 )
 from fusionray.errors import ImageRejected, InputMissing
-from fusionray.faces.decode import ImageLimits, decode_image
+from fusionray.faces.image_files.decode import ImageLimits, decode_image
 from fusionray.storage import filesystem as storage
 
 # Errors of the standard library for damaged or unsupported archives. zipfile raises RuntimeError, or a subclass, for a

@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 
 from fusionray.data.shards import GROUP_COLUMNS, SPLITS, Manifest
-from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.faces.face import Image
+from fusionray.faces.image_files.decode import ImageLimits, decode_image
 from fusionray.storage import filesystem as storage
 
 _MAX_PEOPLE, _MAX_CROPS = 12, 8

@@ -16,8 +16,8 @@ from fusionray.data.prepare.skin_region import SkinRegion
 from fusionray.data.shards import build_face_row, build_picture_row
 from fusionray.errors import ImageRejected, NoFaceFound
 from fusionray.faces.align import Template, estimate_alignment, invert_affine, transform_points, warp, warp_crop
-from fusionray.faces.decode import encode_image, encode_plane
 from fusionray.faces.face import Detector, Face, Matrix, Plane, largest_face
+from fusionray.faces.image_files.decode import encode_image, encode_plane
 
 
 class RowBuilder(Protocol):

@@ -23,7 +23,7 @@ from fusionray.data.prepare.picture_input import (
     printable,
 )
 from fusionray.errors import ImageRejected
-from fusionray.faces.decode import ImageLimits, decode_image
+from fusionray.faces.image_files.decode import ImageLimits, decode_image
 from fusionray.storage import filesystem as storage
 
 # Files that are read at the same time, while pictures are worked on: an object store takes long to begin an answer.

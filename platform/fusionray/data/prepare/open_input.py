@@ -13,7 +13,7 @@ from fusionray.data.prepare.folder_input import FolderInput
 from fusionray.data.prepare.picture_input import PictureInput
 from fusionray.data.prepare.synthetic_input import SCHEME, SyntheticPictures, parse_synthetic
 from fusionray.errors import ConfigInvalid, InputMissing
-from fusionray.faces.decode import ImageLimits
+from fusionray.faces.image_files.decode import ImageLimits
 from fusionray.storage import filesystem as storage
 
 

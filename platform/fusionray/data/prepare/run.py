@@ -23,8 +23,8 @@ from fusionray.data.prepare.worker import PrepareContext, ShardReport, ShardWork
 from fusionray.data.shards import SPLITS, Manifest, SplitInfo, write_manifest
 from fusionray.environment import REGISTRY_PREFIX, resolve_location
 from fusionray.errors import InputMissing
-from fusionray.faces.decode import encode_image
-from fusionray.faces.detect import build_detector
+from fusionray.faces.detectors.factory import build_detector
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.ray_cluster.actor_pool import actor_pool
 from fusionray.ray_cluster.connection import require_cluster
 from fusionray.shard_task import GROUP_NAMES

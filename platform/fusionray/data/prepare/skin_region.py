@@ -7,8 +7,8 @@ import numpy as np
 
 from fusionray.bundle.bundle import read_bundle
 from fusionray.faces.align import Template, template_to_template, warp_crop
+from fusionray.faces.blending.head_skin import find_skin
 from fusionray.faces.face import FloatMap, Image, Matrix, Plane
-from fusionray.faces.head_skin import find_skin
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.head_parser import HeadParser

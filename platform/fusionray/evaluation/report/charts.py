@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fusionray.faces.decode import encode_image
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.metrics.verification import VerificationResult
 from fusionray.recipes.recipe import tile
 from fusionray.reporting.charts import ChartLine, draw_lines

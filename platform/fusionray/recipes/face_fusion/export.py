@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fusionray.bundle.description import FACE_FUSION, GENERATOR_NAME, IDENTITY_NAME, describe_tensors
 from fusionray.data import synthetic
-from fusionray.faces.skin import Skin
+from fusionray.faces.blending.skin import Skin
 from fusionray.nets.fusion import FusionNetwork, SourceConditioner
 from fusionray.nets.generator import EMBEDDING_LENGTH
 from fusionray.nets.identity import IDENTITY_SIZE, IdentityEncoder

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fusionray.checkpoint.evaluators import EvaluatorPaths
 from fusionray.checkpoint.info import read_info
 from fusionray.checkpoint.models import EncoderState, load_encoder, load_fusion
-from fusionray.faces.skin import Skin
+from fusionray.faces.blending.skin import Skin
 from fusionray.metrics.feature_network import is_same_encoder
 from fusionray.nets.fusion import FusionNetwork
 from fusionray.nets.generator import EMBEDDING_LENGTH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-from fusionray.faces.headers.image_header import PictureFormat
+from fusionray.faces.image_files.headers.image_header import PictureFormat
 
 PICTURE_TYPES: dict[str, PictureFormat] = {f"image/{name}": name for name in get_args(PictureFormat)}
 WILDCARDS = frozenset({"image/*", "*/*"})

@@ -12,8 +12,8 @@ from fastapi import File, Path, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from fusionray.faces.headers.image_header import PictureFormat
-from fusionray.faces.skin import Skin
+from fusionray.faces.blending.skin import Skin
+from fusionray.faces.image_files.headers.image_header import PictureFormat
 from fusionray.runtime.config import PixelBoost
 from fusionray.runtime.face_preprocessor import REFERENCE_SIMILARITY, SELECTION_PATTERN, FaceSelection, check_sources
 from fusionray.serving.auth.callers import Caller

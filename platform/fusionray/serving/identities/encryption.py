@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from fusionray.errors import NotDecrypted, UnknownIdentity
 from fusionray.faces.align import estimate_alignment, invert_affine, load_template, transform_points
-from fusionray.faces.decode import decode_image
 from fusionray.faces.face import Face, Image, Points
+from fusionray.faces.image_files.decode import decode_image
 from fusionray.serving.cipher import Cipher
 
 FORMAT = 2

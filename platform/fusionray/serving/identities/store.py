@@ -31,8 +31,8 @@ from pydantic import Field
 
 from fusionray.config import Section, in_unit
 from fusionray.errors import StoreFull, UnknownIdentity
-from fusionray.faces.decode import encode_image
 from fusionray.faces.face import Image, Points
+from fusionray.faces.image_files.decode import encode_image
 from fusionray.serving.identities.cache import FaceCache
 from fusionray.serving.identities.encryption import (
     FACE_PURPOSE,

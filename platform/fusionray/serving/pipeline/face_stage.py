@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.detect import DetectorPool
+from fusionray.faces.detectors.factory import DetectorPool
 from fusionray.faces.face import Image
-from fusionray.faces.headers.image_header import PictureFormat, answer_format
+from fusionray.faces.image_files.headers.image_header import PictureFormat, answer_format
 from fusionray.runtime.batching import CropBatcher
 from fusionray.runtime.crop_fuser import FusedCrops
 from fusionray.runtime.face_preprocessor import (

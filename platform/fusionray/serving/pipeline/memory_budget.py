@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.headers.image_header import ImageHeader, ImageKind, read_header
+from fusionray.faces.image_files.headers.image_header import ImageHeader, ImageKind, read_header
 from fusionray.hardware.memory import free_bytes
 from fusionray.serving.limits import LimitConfig
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.decode import ImageLimits, decode_image
 from fusionray.faces.face import Image
-from fusionray.faces.headers.image_header import PictureFormat, has_half_chroma
-from fusionray.faces.metadata import read_metadata
+from fusionray.faces.image_files.decode import ImageLimits, decode_image
+from fusionray.faces.image_files.headers.image_header import PictureFormat, has_half_chroma
+from fusionray.faces.image_files.metadata import read_metadata
 from fusionray.safety.mark import Mark
 from fusionray.safety.output import encode_output
 from fusionray.safety.provenance import Provenance

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fusionray.errors import ConsentRefused, ImageRejected, NoFaceFound, UnknownIdentity
-from fusionray.faces.decode import choose_reduction
+from fusionray.faces.image_files.decode import choose_reduction
 from fusionray.runtime.face_preprocessor import FacePreprocessor, box_of, find_largest_face
 from fusionray.runtime.pixels import FloatArray
 from fusionray.safety.audit import hash_bytes

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.detect import DetectorPool
+from fusionray.faces.detectors.factory import DetectorPool
 from fusionray.faces.face import Face, Image
 from fusionray.runtime.face_preprocessor import (
     FacePreprocessor,

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.face import Image
-from fusionray.faces.headers.image_header import PictureFormat, answer_format
+from fusionray.faces.image_files.headers.image_header import PictureFormat, answer_format
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
 from fusionray.safety.provenance import Provenance

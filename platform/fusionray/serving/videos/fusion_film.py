@@ -9,7 +9,7 @@ from functools import partial
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import ImageRejected
-from fusionray.faces.detect import DetectorPool
+from fusionray.faces.detectors.factory import DetectorPool
 from fusionray.runtime.face_preprocessor import find_largest_face
 from fusionray.runtime.fuser import Fuser
 from fusionray.runtime.pixels import FloatArray

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fusionray.data.prefetch import map_ahead
 from fusionray.errors import VideoRejected
-from fusionray.faces.following import FaceFollower
+from fusionray.faces.detectors.following import FaceFollower
 from fusionray.runtime.fuser import Fuser
 from fusionray.video.cuts import is_cut
 from fusionray.video.face_fusion.tracking import FARTHEST, LONGEST_LOSS, FaceTracker, distance_between

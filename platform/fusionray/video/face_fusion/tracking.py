@@ -33,7 +33,7 @@ Embed = Callable[[Image, Face], NDArray[np.float32]]
 
 
 class Follower(Protocol):
-    """Finds a face of the frame before again; see `faces.following.FaceFollower`."""
+    """Finds a face of the frame before again; see `faces.detectors.following.FaceFollower`."""
 
     def follow(self, image: Image, face: Face) -> Face | None:
         """Find a face in the next frame; None if it is not there any more."""

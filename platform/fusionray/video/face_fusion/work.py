@@ -12,8 +12,8 @@ from typing import Any
 from fusionray.bundle.bundle import Bundle, hash_file, read_bundle
 from fusionray.environment import resolve_location
 from fusionray.errors import NoFaceFound
-from fusionray.faces.detect import DetectorPool
-from fusionray.faces.skin import Skin
+from fusionray.faces.blending.skin import Skin
+from fusionray.faces.detectors.factory import DetectorPool
 from fusionray.hardware.device import count_cpus
 from fusionray.runtime.config import PixelBoost, RuntimeConfig
 from fusionray.runtime.fuser import Fuser

@@ -8,7 +8,7 @@ import re
 SIGNATURE_BYTES = 2 * 192 + 5
 
 _QUICKTIME = re.compile(rb"....(ftypqt  |moov|mdat|wide|pnot|(free|skip)....(moov|mdat|wide|ftyp))", re.DOTALL)
-# Brands of pictures and sequences of pictures in the same container, and camera raw: faces/headers reads some of them.
+# Brands of pictures and sequences of pictures in the same container (faces/image_files reads some), and camera raw.
 _PICTURE_BRANDS = re.compile(rb"av(if|is|io)|he(ic|ix|im|is|vc|vx|vm|vs)|mif[12]|msf1|miaf|crx |jp[2xm] |j2ki|jxl ")
 _OTHERS = re.compile(
     rb"\x1aE\xdf\xa3"  # Matroska, WebM

@@ -38,7 +38,7 @@ def matrix_of_rotation(degrees: int) -> DisplayMatrix:
 def upright_to_stored(orientation: int, width: int, height: int) -> Matrix:
     """Return the map [2, 3] from upright pixels to stored ones; pixel centres lie at whole numbers.
 
-    `width` and `height` are the stored picture's; `orientation` is 1 to 8, see `turn_upright` of `faces.decode`.
+    `width` and `height` are the stored picture's; `orientation` is 1 to 8, as for `decode.turn_upright`.
     """
     swapped = orientation >= 5
     last_x, last_y = (height - 1, width - 1) if swapped else (width - 1, height - 1)

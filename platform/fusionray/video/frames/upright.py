@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 from av import VideoFrame
 
-from fusionray.faces.decode import turn_upright
 from fusionray.faces.face import Image, Matrix
+from fusionray.faces.image_files.decode import turn_upright
 from fusionray.video.frames.colour import map_of
 from fusionray.video.frames.orientation import upright_to_stored
 from fusionray.video.frames.pixel_layout import view_planes

@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Iterator
 
-from fusionray.faces.headers.exif_orientation import read_orientation
+from fusionray.faces.image_files.headers.exif_orientation import read_orientation
 
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})

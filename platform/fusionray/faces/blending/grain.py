@@ -80,7 +80,7 @@ def show_coarse(picture_HW3: Image, enlargement: float) -> Image:
     height, width = picture_HW3.shape[:2]
     reduced = round(width / enlargement), round(height / enlargement)
     to_reduced = resize_map((width, height), reduced)
-    # It averages by halves: OpenCV's area reduction by any other factor is slow (faces/pyramid.py).
+    # It averages by halves: OpenCV's area reduction by any other factor is slow (faces/detectors/pyramid.py).
     small = warp(picture_HW3, to_reduced, *reduced, border=cv2.BORDER_REPLICATE)
     return np.asarray(cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC), np.uint8)
 

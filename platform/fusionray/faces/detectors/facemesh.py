@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.align import invert_affine, transform_points, warp
+from fusionray.faces.detectors.pyramid import Pyramid
+from fusionray.faces.detectors.tflite import TfliteModel
 from fusionray.faces.face import Matrix, Points
-from fusionray.faces.pyramid import Pyramid
-from fusionray.faces.tflite import TfliteModel
 
 MESH_FILE = "face_landmark/face_landmark.tflite"
 INPUT_SIZE = 192

@@ -9,9 +9,9 @@ import struct
 from typing import Literal
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.headers.coded_size import SizeReader, read_av1_sizes, read_hevc_sizes
-from fusionray.faces.headers.heif_file import HeifFile, HeifItem
-from fusionray.faces.headers.tiff_header import BYTE_ORDERS, list_entries
+from fusionray.faces.image_files.headers.coded_size import SizeReader, read_av1_sizes, read_hevc_sizes
+from fusionray.faces.image_files.headers.heif_file import HeifFile, HeifItem
+from fusionray.faces.image_files.headers.tiff_header import BYTE_ORDERS, list_entries
 
 HeifKind = Literal["avif", "heic"]
 AVIF_BRANDS = frozenset({b"avif", b"avis"})

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from fusionray.faces.face import Image
-from fusionray.faces.picture_memory import allocate_picture
+from fusionray.faces.image_files.picture_memory import allocate_picture
 
 
 class Pyramid:

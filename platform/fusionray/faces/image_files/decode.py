@@ -27,12 +27,12 @@ from PIL import Image as PillowImage
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.face import Image, Plane
-from fusionray.faces.headers.heif_header import hide_boxes
-from fusionray.faces.headers.image_header import ImageHeader, ImageKind, PictureFormat, read_header
-from fusionray.faces.headers.jpeg_header import strip_jpeg
-from fusionray.faces.headers.tiff_header import strip_tiff
-from fusionray.faces.netpbm import decode_netpbm, read_netpbm
-from fusionray.faces.picture_memory import allocate_picture
+from fusionray.faces.image_files.headers.heif_header import hide_boxes
+from fusionray.faces.image_files.headers.image_header import ImageHeader, ImageKind, PictureFormat, read_header
+from fusionray.faces.image_files.headers.jpeg_header import strip_jpeg
+from fusionray.faces.image_files.headers.tiff_header import strip_tiff
+from fusionray.faces.image_files.netpbm import decode_netpbm, read_netpbm
+from fusionray.faces.image_files.picture_memory import allocate_picture
 
 # Errors that Pillow's readers raise on malformed bytes.
 _READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, RuntimeError, struct.error,

@@ -6,10 +6,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from fusionray.errors import DetectorUnavailable
-from fusionray.faces.default_detector import DefaultDetector
+from fusionray.faces.detectors.default_detector import DefaultDetector
+from fusionray.faces.detectors.scrfd import ScrfdDetector, open_on_cpu
+from fusionray.faces.detectors.yunet import YuNetDetector
 from fusionray.faces.face import Detector, Face, Image
-from fusionray.faces.scrfd import ScrfdDetector, open_on_cpu
-from fusionray.faces.yunet import YuNetDetector
 
 
 def build_detector(name_or_path: str | Path, smallest: float | None = None) -> Detector:

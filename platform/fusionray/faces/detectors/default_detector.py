@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.faces.blazeface import FULL_RANGE, SHORT_RANGE, BlazeFace, Candidates
+from fusionray.faces.detectors.blazeface import FULL_RANGE, SHORT_RANGE, BlazeFace, Candidates
+from fusionray.faces.detectors.facemesh import MARGIN, MESH_FILE, FaceMesh, LocatedFace, RotatedSquare
+from fusionray.faces.detectors.pyramid import Pyramid
+from fusionray.faces.detectors.tflite import locate_mediapipe_models
 from fusionray.faces.face import Face, Image, group_by_face, largest_face
-from fusionray.faces.facemesh import MARGIN, MESH_FILE, FaceMesh, LocatedFace, RotatedSquare
-from fusionray.faces.pyramid import Pyramid
-from fusionray.faces.tflite import locate_mediapipe_models
 
 _FILES = (
     "face_detection/face_detection_short_range.tflite",

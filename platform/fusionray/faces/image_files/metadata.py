@@ -15,8 +15,8 @@ from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.decode import ImageLimits, open_picture
-from fusionray.faces.headers.image_header import KeptMetadata
+from fusionray.faces.image_files.decode import ImageLimits, open_picture
+from fusionray.faces.image_files.headers.image_header import KeptMetadata
 
 # Profiles with tables of colours have half a megabyte.
 MAX_PROFILE_BYTES = 2**20

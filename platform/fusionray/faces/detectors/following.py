@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.align import affine_scale, fit_similarity, transform_points
+from fusionray.faces.detectors.facemesh import MESH_FILE, FaceMesh, RotatedSquare, square_around_outline
+from fusionray.faces.detectors.pyramid import Pyramid
+from fusionray.faces.detectors.tflite import locate_mediapipe_models
 from fusionray.faces.face import Face, Image
-from fusionray.faces.facemesh import MESH_FILE, FaceMesh, RotatedSquare, square_around_outline
-from fusionray.faces.pyramid import Pyramid
-from fusionray.faces.tflite import locate_mediapipe_models
 
 # A mesh that is less sure than this shows no face, or only a part of one.
 LEAST_CONFIDENCE = 0.5

@@ -2,7 +2,7 @@
 
 A face that was fused in the middle of a head keeps the head's forehead, ears and neck: a dark face on a light head
 shows a seam, and so does a coloured face in a grey picture. Either the face gets the colour of the head (`match_skin`),
-or the head that of the face (`faces.head_skin`).
+or the head that of the face (`head_skin`).
 """
 
 from __future__ import annotations

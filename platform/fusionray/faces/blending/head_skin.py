@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionray.faces.align import compose, enlarge_map, move_origin, region_under, warp_crop
+from fusionray.faces.blending.skin import LEAST_CHANGE, SkinShift, from_lab, to_lab
 from fusionray.faces.face import FloatMap, Image, Matrix
-from fusionray.faces.skin import LEAST_CHANGE, SkinShift, from_lab, to_lab
 
 # Side at which the edge of the skin is looked for, in multiples of the parser's.
 FINENESS = 4

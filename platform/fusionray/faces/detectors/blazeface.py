@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fusionray.faces.detectors.tflite import TfliteModel
 from fusionray.faces.face import Image
-from fusionray.faces.tflite import TfliteModel
 
 
 @dataclass(frozen=True, slots=True)

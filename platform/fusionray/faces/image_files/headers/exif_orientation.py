@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from fusionray.faces.headers.tiff_header import BYTE_ORDERS, SHORT, list_entries
-from fusionray.faces.headers.tiff_header import ORIENTATION as ORIENTATION_TAG
+from fusionray.faces.image_files.headers.tiff_header import BYTE_ORDERS, SHORT, list_entries
+from fusionray.faces.image_files.headers.tiff_header import ORIENTATION as ORIENTATION_TAG
 
 
 def read_orientation(exif: bytes) -> int:

@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from fusionray.errors import ImageRejected
-from fusionray.faces.headers.exif_orientation import read_orientation
-from fusionray.faces.headers.heif_file import HeifFile
-from fusionray.faces.headers.heif_header import check_coded_sizes, detect_heif
-from fusionray.faces.headers.jpeg_header import FRAMES, list_segments, read_jpeg
-from fusionray.faces.headers.tiff_header import BYTE_ORDERS, read_tiff
-from fusionray.faces.netpbm import read_netpbm
+from fusionray.faces.image_files.headers.exif_orientation import read_orientation
+from fusionray.faces.image_files.headers.heif_file import HeifFile
+from fusionray.faces.image_files.headers.heif_header import check_coded_sizes, detect_heif
+from fusionray.faces.image_files.headers.jpeg_header import FRAMES, list_segments, read_jpeg
+from fusionray.faces.image_files.headers.tiff_header import BYTE_ORDERS, read_tiff
+from fusionray.faces.image_files.netpbm import read_netpbm
 
 # What pictures are decoded from, and what they are encoded as.
 ImageKind = Literal["jpeg", "png", "webp", "bmp", "avif", "heic", "netpbm", "tiff"]

@@ -1,0 +1,1 @@
+"""Put a fused face back into its picture: pasting, skin and grain."""

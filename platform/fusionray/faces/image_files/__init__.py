@@ -1,0 +1,1 @@
+"""Files of pictures: headers, decoding, encoding and metadata."""
