@@ -141,7 +141,7 @@ def evaluate_bundle(config: Any, bundle: Path) -> Any:
 
 def write_demo_figures(evaluated: Any, run: dict[str, tuple[float, str]]) -> Any:
     """Compare the evaluation with the demo's own goals, and write it with the figures of the run itself."""
-    from fusionray.evaluation.report.metric_table import Goal
+    from fusionray.evaluation.metric_table import Goal
     from fusionray.reporting.figures import MeasuredFigure, write_figures
 
     figures = dict(evaluated.figures.figures)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock, patch
 
@@ -100,18 +98,13 @@ def build_document() -> Mapping[str, Any]:
     from fusionray.bundle.description import FACE_FUSION, STYLE_TRANSFER
     from fusionray.serving.config import ServeConfig
     from fusionray.serving.http.api import build_api
-    from fusionray.serving.tasks.face_fusion import FaceFusion
-    from fusionray.serving.tasks.style_transfer import StyleTransfer
+    from fusionray.serving.tasks.served_models import ServedModels
 
     config = ServeConfig.model_validate({"models": [{"name": "default", "bundle": "bundle"}]})
     part = Mock(config=config)
     part.jobs.config = config
-    tasks = {
-        name: SimpleNamespace(add_routes=partial(task.add_routes, part))
-        for name, task in ((FACE_FUSION, FaceFusion), (STYLE_TRANSFER, StyleTransfer))
-    }
-    ingress: Any = SimpleNamespace(config=config, tasks=tasks, jobs=part.jobs, requests=part)
-    return build_api(ingress).openapi()
+    models = ServedModels(part, {FACE_FUSION: part, STYLE_TRANSFER: part})
+    return build_api(config, part, models, part.jobs).openapi()
 
 
 def describe_http(document: Mapping[str, Any]) -> Iterator[str]:

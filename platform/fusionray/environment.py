@@ -50,7 +50,7 @@ PRIVATE_DEFAULTS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 # Settings of every Ray node.
 NODE_DEFAULTS = {
     # Processes import what they will need before they get work, warm spares above all.
-    "RAY_preload_python_modules": "fusionray.training.faults.preload,fusionray.ray_cluster.preload",
+    "RAY_preload_python_modules": "fusionray.training.run.preload,fusionray.ray_cluster.preload",
     "RAY_num_workers_soft_limit": "32",
     # Workers have the priority of the command that started Ray. At Ray's niceness of 15, any other busy process of the
     # machine takes nearly all of its time: beside six of them on two cores, a service did not start within minutes.
@@ -95,7 +95,7 @@ CACHE_VARIABLE = "XDG_CACHE_HOME"
 RECIPES_VARIABLE = "FUSIONRAY_RECIPES"
 # Where Ray tells the driver of a job how it was submitted.
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-# What a process of Ray will do: it imports the modules for that before it gets work (training/faults/preload.py,
+# What a process of Ray will do: it imports the modules for that before it gets work (training/run/preload.py,
 # ray_cluster/preload.py).
 WORKER_VARIABLE = "FUSIONRAY_WORKER"
 TRAINS, SERVES = "train", "serve"

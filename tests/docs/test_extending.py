@@ -14,6 +14,7 @@ import pytest
 # The import of Ray Serve uses deprecated parts of pydantic, so it happens here, before warnings become errors.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
+    from fusionray.serving.http import task_routes
     from fusionray.serving.tasks import registry as tasks
 
 from fusionray.environment import RECIPES_VARIABLE
@@ -38,6 +39,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.syspath_prepend(folder)
         patch.setattr(recipes, "families", dict(recipes.families))
         patch.setattr(recipes, "imported", set(recipes.imported))
+        patch.setattr(task_routes, "ROUTES", dict(task_routes.ROUTES))
         patch.setattr(tasks, "TASKS", dict(tasks.TASKS))
         patch.setenv(RECIPES_VARIABLE, "deblur")
         yield folder

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fusionray.evaluation.report.metric_table import Goal, MetricTable, load_table
+from fusionray.evaluation.metric_table import Goal, MetricTable, load_table
 from fusionray.evaluation.report.missing_metrics import AvailableInputs, explain_missing_metrics
 from fusionray.metrics.confidence import Interval
 from fusionray.reporting.figures import MeasuredFigure

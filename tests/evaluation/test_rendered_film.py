@@ -12,7 +12,7 @@ from fusionray.data import synthetic
 from fusionray.evaluation.rendered_film import RenderedFilm
 from fusionray.faces.detectors.factory import build_detector
 from fusionray.faces.face import largest_face
-from fusionray.video.files.description import describe_video
+from fusionray.video.files.describing import describe_video
 
 FILM = RenderedFilm(width=320, height=256, num_frames=30)
 

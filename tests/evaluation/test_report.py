@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
+from fusionray.evaluation.metric_table import Goal, load_table
 from fusionray.evaluation.report.charts import draw_curves, draw_grid, draw_operating_curve
 from fusionray.evaluation.report.documents import Report, compose, write_report, write_text
-from fusionray.evaluation.report.metric_table import Goal, load_table
 from fusionray.evaluation.report.training_curves import draw_training_curves
 from fusionray.metrics.verification import verify
 from fusionray.reporting.figures import Figures, MeasuredFigure, write_figures

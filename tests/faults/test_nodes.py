@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from fusionray.tracking.runs import metric_history
-from fusionray.training.engine.optimizers.schedule import ScheduleConfig, learning_rate, scale_lr
 from fusionray.training.faults.preemption import EXIT_STATUS
+from fusionray.training.schedule import ScheduleConfig, learning_rate, scale_lr
 from tests.faults.driver import Driver, read_log_lines, wait_until
 from tests.faults.three_nodes import LocalNodes, can_make_namespaces
 from tests.support.tiny_fusion import build_config

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fusionray.evaluation.metric_table import load_table
 from fusionray.evaluation.report.documents import Report
 from fusionray.evaluation.report.examples import rank_pairs, show_examples
-from fusionray.evaluation.report.metric_table import load_table
 from fusionray.faces.image_files.decode import encode_image
 from fusionray.reporting.figures import Figures, MeasuredFigure
 from fusionray.tracking.runs import RunTracker, open_run

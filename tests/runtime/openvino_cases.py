@@ -11,7 +11,8 @@ from fusionray.cli import main
 from fusionray.errors import BundleInvalid
 from fusionray.hardware.device import has_nvidia_device
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import InferenceEngine, open_engine
+from fusionray.runtime.engines.engine import InferenceEngine
+from fusionray.runtime.engines.factory import open_engine
 from fusionray.runtime.engines.openvino_engine import OPENVINO, load_openvino
 from tests.support.child_python import run_python
 from tests.support.tiny_bundle import build_identity, write_tiny_bundle
@@ -101,7 +102,7 @@ def test_a_cached_model_computes_the_same(model: Path, tmp_path: Path) -> None:
 
 def test_replicas_that_start_together_build_once(model: Path, tmp_path: Path) -> None:
     code = (
-        "from fusionray.runtime.engines.engine import open_engine\n"
+        "from fusionray.runtime.engines.factory import open_engine\n"
         "from fusionray.runtime.config import RuntimeConfig\n"
         f"settings = RuntimeConfig(engine='openvino', threads=1, cache={str(tmp_path)!r})\n"
         f"print(open_engine({str(model)!r}, settings).report.cache)\n"
@@ -130,7 +131,7 @@ def test_importing_openvino_opens_no_socket_and_writes_no_file(model: Path, tmp_
         "seen = []\n"
         "sys.addaudithook(lambda event, _: seen.append(event) if event.startswith('socket.') else None)\n"
         "import numpy as np\n"
-        "from fusionray.runtime.engines.engine import open_engine\n"
+        "from fusionray.runtime.engines.factory import open_engine\n"
         "from fusionray.runtime.config import RuntimeConfig\n"
         f"engine = open_engine({str(model)!r}, RuntimeConfig(engine='openvino', threads=1))\n"
         "engine.run(['source'], {'input': np.zeros((1, 3, 112, 112), np.float32)})\n"

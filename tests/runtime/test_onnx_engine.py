@@ -9,8 +9,9 @@ from fusionray.config import validate
 from fusionray.errors import ConfigInvalid, ProviderUnavailable
 from fusionray.hardware.device import has_nvidia_device
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import InferenceEngine, ModelFile, open_engine
+from fusionray.runtime.engines.engine import InferenceEngine, ModelFile
 from fusionray.runtime.engines.engine_cache import ENTRY_NAME
+from fusionray.runtime.engines.factory import open_engine
 from fusionray.runtime.engines.onnx_engine import GRAPH_NAME, OnnxEngine
 from fusionray.runtime.engines.providers import CPU, TENSORRT
 from tests.support.child_python import run_python
@@ -108,7 +109,7 @@ def test_a_full_disk_does_not_stop_a_replica(model: Path, tmp_path: Path, engine
     code = (
         "import warnings\n"
         "import numpy as np\n"
-        "from fusionray.runtime.engines.engine import open_engine\n"
+        "from fusionray.runtime.engines.factory import open_engine\n"
         "from fusionray.runtime.config import RuntimeConfig\n"
         "from tests.support.full_disk import full_disk\n"
         f"settings = RuntimeConfig(engine={engine!r}, threads=1, cache={str(tmp_path / 'cache')!r})\n"

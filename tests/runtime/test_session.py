@@ -9,7 +9,7 @@ from fusionray.config import validate
 from fusionray.errors import BundleInvalid, ConfigInvalid, ProviderUnavailable
 from fusionray.hardware.device import count_cpus, has_nvidia_device
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import open_engine
+from fusionray.runtime.engines.factory import open_engine
 from fusionray.runtime.engines.providers import CPU, CUDA
 from fusionray.runtime.engines.session import choose_providers
 from tests.support.tiny_bundle import build_identity

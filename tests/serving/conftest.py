@@ -21,11 +21,11 @@ from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.serving.application import run
 from fusionray.serving.config import ModelConfig, ServeConfig
-from fusionray.serving.jobs.config import JobConfig, WebhookConfig
+from fusionray.serving.config_sections.jobs import JobConfig, WebhookConfig
+from fusionray.serving.config_sections.limits import LimitConfig
+from fusionray.serving.config_sections.stages import StageConfig
+from fusionray.serving.config_sections.videos import VideoConfig
 from fusionray.serving.jobs.store import JobStore
-from fusionray.serving.limits import LimitConfig
-from fusionray.serving.stage_config import StageConfig
-from fusionray.serving.videos.config import VideoConfig
 from tests.support.service_logs import ServiceLogs
 from tests.support.serving import (
     BODY_SECONDS,

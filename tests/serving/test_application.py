@@ -24,7 +24,7 @@ from fusionray.safety.provenance import DIGITAL_SOURCE_TYPE, read_provenance
 from fusionray.safety.verify import verify
 from fusionray.serving.application import build_application, run, stopped_if_late, wait_until_running
 from fusionray.serving.config import ModelConfig, ServeConfig
-from fusionray.serving.limits import LimitConfig
+from fusionray.serving.config_sections.limits import LimitConfig
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.serving import MAX_BODY_BYTES, OpenService, encode
 from tests.support.tiny_bundle import write_tiny_bundle

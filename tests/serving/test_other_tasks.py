@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -26,15 +25,16 @@ from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.provenance import read_provenance
 from fusionray.safety.verify import verify
 from fusionray.serving.application import run
-from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.auth.key_file import add_key
 from fusionray.serving.config import ModelConfig, ServeConfig
+from fusionray.serving.config_sections.api_keys import ApiKeyConfig
+from fusionray.serving.config_sections.limits import LimitConfig
+from fusionray.serving.config_sections.stages import FaceStageConfig
 from fusionray.serving.http.api import build_api
-from fusionray.serving.limits import LimitConfig
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
-from fusionray.serving.stage_config import FaceStageConfig
 from fusionray.serving.tasks.pictures import PictureTask
 from fusionray.serving.tasks.registry import check_tasks
+from fusionray.serving.tasks.served_models import ServedModels
 from tests.support.blend_bundle import BLEND_SIZE, build_mean, describe_blend, write_blend_bundle
 from tests.support.pictures import draw_person
 from tests.support.serving import encode
@@ -188,8 +188,8 @@ def build_task(consent: ConsentConfig | None = None) -> PictureTask:
 
 def test_a_service_without_face_fusion_has_none_of_its_routes() -> None:
     task = build_task()
-    stub = SimpleNamespace(config=task.config, requests=task.requests, tasks={"blend": task}, jobs=None)
-    api = build_api(stub)  # type: ignore[arg-type]
+    models = ServedModels(None, {"blend": task})  # type: ignore[arg-type]
+    api = build_api(task.config, task.requests, models, None)
     served = {"/v1/blend", "/healthz", "/readyz", "/v1/models", "/v1/usage", "/metrics"}
     served |= {"/v1/keys", "/v1/keys/{name}"}
     assert set(api.openapi()["paths"]) == served

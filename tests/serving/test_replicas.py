@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from fusionray.serving.config import ServeConfig
+from fusionray.serving.config_sections.stages import StageConfig
 from fusionray.serving.replicas import NodeSize, plan_replicas, scaling_options
-from fusionray.serving.stage_config import StageConfig
 
 LAPTOP, SERVER, GPU_NODE = [NodeSize(2)], [NodeSize(64)], [NodeSize(16, 1)]
 

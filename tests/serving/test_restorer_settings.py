@@ -10,7 +10,7 @@ from fusionray.errors import ConfigInvalid
 from fusionray.runtime.restorer import RestorerConfig
 from fusionray.serving.application import run
 from fusionray.serving.config import ModelConfig, ServeConfig, with_absolute_paths
-from fusionray.serving.identities.store import IdentityConfig
+from fusionray.serving.config_sections.identities import IdentityConfig
 from tests.support.tiny_bundle import write_tiny_bundle
 
 

@@ -9,7 +9,7 @@ from fusionray.config import load_config
 from fusionray.config_presets import list_presets
 from fusionray.errors import ConfigInvalid
 from fusionray.training.config import TrainConfig, WorkersConfig
-from fusionray.training.engine.optimizers.schedule import scale_lr
+from fusionray.training.schedule import scale_lr
 from fusionray.tuning.config import TuneConfig
 from fusionray.tuning.driver import open_search, resolve_train, store_or_compare
 from fusionray.tuning.plan import configure_trial, describe_gpu_shortage, milestone, share_cores

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fusionray.errors import VideoNotWritten
-from fusionray.video.files.description import HdrMetadata, describe_video
+from fusionray.video.files.describing import describe_video
+from fusionray.video.files.description import HdrMetadata
 from fusionray.video.files.encoders import EncoderSettings
 from fusionray.video.files.reader import VideoReader
 from fusionray.video.files.writer import VideoWriter

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fusionray.safety.mark import Mark, MarkConfig
-from fusionray.video.files.description import describe_video
+from fusionray.video.files.describing import describe_video
 from fusionray.video.files.reader import VideoReader
 from fusionray.video.frame_mark import FrameMark
 from tests.support.videos import write_video

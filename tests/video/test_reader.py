@@ -11,7 +11,7 @@ import pytest
 from PIL import Image as PillowImage
 
 from fusionray.errors import InputMissing, VideoRejected
-from fusionray.video.files.description import describe_video
+from fusionray.video.files.describing import describe_video
 from fusionray.video.files.opening import VideoLimits
 from fusionray.video.files.reader import Damage, VideoReader, frame_time
 from tests.support.videos import STEADY, TIME_BASE, copy_planes, write_video

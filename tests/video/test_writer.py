@@ -16,7 +16,7 @@ import pytest
 from PIL import Image as PillowImage
 
 from fusionray.errors import VideoNotWritten
-from fusionray.video.files.description import describe_video
+from fusionray.video.files.describing import describe_video
 from fusionray.video.files.encoders import EncoderSettings
 from fusionray.video.files.reader import VideoReader
 from fusionray.video.files.writer import VideoWriter

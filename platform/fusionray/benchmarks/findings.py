@@ -11,7 +11,7 @@ from typing import Literal
 import yaml
 
 from fusionray.config import Section
-from fusionray.evaluation.report.metric_table import Goal
+from fusionray.evaluation.metric_table import Goal
 from fusionray.reporting.figures import Figures, MeasuredFigure
 from fusionray.reporting.parts import Chart
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from fusionray.bundle.bundle import read_bundle
 from fusionray.errors import ServiceFailed
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import Port, choose_engine, open_engine
+from fusionray.runtime.engines.engine import Port
+from fusionray.runtime.engines.factory import choose_engine, open_engine
 
 CHILD = "import sys; from fusionray.benchmarks.start import answer; answer(*sys.argv[1:])"
 

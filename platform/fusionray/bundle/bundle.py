@@ -27,22 +27,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pydantic import ValidationError
-
 from fusionray.bundle.description import (
+    DESCRIPTION_NAME,
     EMBEDDING_LENGTH,
-    FORMAT_VERSION,
     GENERATOR_NAME,
     IDENTITY_NAME,
     PARSER_NAME,
     BundleDescription,
     TensorDescription,
     WeightPrecision,
+    check_name,
+    parse_description,
 )
 from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import BundleInvalid
-
-DESCRIPTION_NAME = "bundle.json"
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,8 @@ def write_bundle(folder: str | Path, files: Mapping[str, bytes | Path], descript
         from fusionray.bundle.remote import upload_bundle
 
         with TemporaryDirectory(prefix="fusionray-bundle-") as temporary:
-            upload_bundle(write_bundle(Path(temporary) / "bundle", files, description), str(folder))
+            written = write_bundle(Path(temporary) / "bundle", files, description)
+            upload_bundle(written.folder, sorted(written.description.files), str(folder))
         return read_bundle(folder)
     target = Path(folder).expanduser().absolute()
     missing = [name for name in description.required_files if name not in files]
@@ -182,15 +181,6 @@ def write_bundle(folder: str | Path, files: Mapping[str, bytes | Path], descript
 def is_remote(location: str | Path) -> bool:
     """Tell whether a location is a URI."""
     return "://" in str(location)
-
-
-def check_name(name: str, where: str) -> None:
-    """Refuse a name that is a path, or that of the description.
-
-    Raises: BundleInvalid naming the file.
-    """
-    if name in ("", ".", "..", DESCRIPTION_NAME) or "/" in name or "\\" in name or "\0" in name:
-        raise BundleInvalid(f"{where}: '{name}' cannot be the name of a file in a bundle; use a plain file name")
 
 
 def store_file(path: Path, content: bytes | Path) -> str:
@@ -272,21 +262,6 @@ def read_description(folder: Path) -> BundleDescription:
     if not path.is_file():
         raise BundleInvalid(f"{folder}: is not a bundle (no {DESCRIPTION_NAME}); make one with `fusionray export`")
     return parse_description(path.read_bytes(), str(path))
-
-
-def parse_description(text: bytes, path: str) -> BundleDescription:
-    """Read the content of `bundle.json`; `path` is where it lies.
-
-    Raises: BundleInvalid if it is not understood.
-    """
-    try:
-        return BundleDescription.model_validate_json(text)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = ".".join(str(part) for part in fault["loc"])
-        raise BundleInvalid(
-            f"{path}: not a description of format 1 to {FORMAT_VERSION} ({key}: {fault['msg']}); export the model again"
-        ) from None
 
 
 def bundle_hash(bundle: Bundle) -> str:

@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from fusionray.config import Section
+from fusionray.errors import BundleInvalid
 from fusionray.faces.blending.skin import Skin
 from fusionray.faces.face import TemplateAnchor
 
 FORMAT_VERSION: Literal[2] = 2
+DESCRIPTION_NAME = "bundle.json"
 GENERATOR_NAME = "generator.onnx"
 IDENTITY_NAME = "identity.onnx"
 PARSER_NAME = "parser.onnx"
@@ -255,3 +257,27 @@ def describe_tensors(
         GENERATOR_NAME: {"source": source, "target": picture, "output": picture, "mask": mask},
         IDENTITY_NAME: {"input": crop, "source": source},
     }
+
+
+def check_name(name: str, where: str) -> None:
+    """Refuse a name that is a path, or that of the description.
+
+    Raises: BundleInvalid naming the file.
+    """
+    if name in ("", ".", "..", DESCRIPTION_NAME) or "/" in name or "\\" in name or "\0" in name:
+        raise BundleInvalid(f"{where}: '{name}' cannot be the name of a file in a bundle; use a plain file name")
+
+
+def parse_description(text: bytes, path: str) -> BundleDescription:
+    """Read the content of `bundle.json`; `path` is where it lies.
+
+    Raises: BundleInvalid if it is not understood.
+    """
+    try:
+        return BundleDescription.model_validate_json(text)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(str(part) for part in fault["loc"])
+        raise BundleInvalid(
+            f"{path}: not a description of format 1 to {FORMAT_VERSION} ({key}: {fault['msg']}); export the model again"
+        ) from None

@@ -6,9 +6,10 @@ import hashlib
 import os
 import shutil
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
-from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle, check_name, parse_description
+from fusionray.bundle.description import DESCRIPTION_NAME, check_name, parse_description
 from fusionray.environment import find_cache_folder
 from fusionray.errors import BundleInvalid
 from fusionray.storage import filesystem as storage
@@ -61,8 +62,8 @@ def fetch(location: str, name: str, target: Path | None = None) -> bytes:
     return b""
 
 
-def upload_bundle(bundle: Bundle, location: str) -> None:
-    """Write a bundle to a URI, its description last; an older bundle there is replaced.
+def upload_bundle(folder: Path, files: Iterable[str], location: str) -> None:
+    """Write a bundle with these `files` to a URI, its description last; an older bundle there is replaced.
 
     While it is replaced there is no bundle there, but never a mixture of both.
 
@@ -74,5 +75,5 @@ def upload_bundle(bundle: Bundle, location: str) -> None:
     for name in (DESCRIPTION_NAME, *sorted(present.keys() - {DESCRIPTION_NAME})):
         if name in present:
             storage.delete(storage.join(location, name))
-    for name in (*sorted(bundle.description.files), DESCRIPTION_NAME):
-        storage.copy(str(bundle.folder / name), storage.join(location, name))
+    for name in (*files, DESCRIPTION_NAME):
+        storage.copy(str(folder / name), storage.join(location, name))

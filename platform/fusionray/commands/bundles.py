@@ -65,7 +65,8 @@ def run_export(options: argparse.Namespace) -> None:
 
 
 def run_facefusion(options: argparse.Namespace) -> None:
-    from fusionray.bundle.bundle import DESCRIPTION_NAME, read_bundle
+    from fusionray.bundle.bundle import read_bundle
+    from fusionray.bundle.description import DESCRIPTION_NAME
     from fusionray.config import load_config
     from fusionray.export.export import ExportConfig, export
     from fusionray.export.facefusion import write_facefusion

@@ -17,7 +17,7 @@ from fusionray.environment import WORKER_VARIABLE
 # Blocks that wait for their consumer while the executor rests: one to give, one to follow.
 WAITING_BLOCKS = 2
 REST_SECONDS = 0.01
-# Ray Data's processes need none of the modules that training workers preload (training/faults/preload.py).
+# Ray Data's processes need none of the modules that training workers preload (training/run/preload.py).
 READER_ENVIRONMENT = {"env_vars": {WORKER_VARIABLE: ""}}
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from fusionray.config import Section, in_unit
 from fusionray.data.shards import Split
 from fusionray.environment import resolve_location
-from fusionray.evaluation.report.metric_table import GoalSet
+from fusionray.evaluation.metric_table import GoalSet
 from fusionray.metrics.feature_network import FeaturesConfig
 from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import WorkersConfig

@@ -19,8 +19,8 @@ from fusionray.evaluation.dataset import EvalDataset, check_split, load_dataset
 from fusionray.evaluation.dependency_config import build_dependency_config
 from fusionray.evaluation.distributed import measure_items
 from fusionray.evaluation.fusion_model import ModelInfo, is_bundle, open_fusion_model, resolve_model
+from fusionray.evaluation.metric_table import load_table
 from fusionray.evaluation.report.documents import write_text
-from fusionray.evaluation.report.metric_table import load_table
 from fusionray.evaluation.report.missing_metrics import AvailableInputs, explain_missing_metrics
 from fusionray.evaluation.report.output import EvalRun, write_output
 from fusionray.evaluation.report.summary import EvalSummary, summarise_evaluation

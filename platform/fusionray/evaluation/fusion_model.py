@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle, bundle_hash, read_bundle
-from fusionray.bundle.description import EMBEDDING_LENGTH
+from fusionray.bundle.bundle import Bundle, bundle_hash, read_bundle
+from fusionray.bundle.description import DESCRIPTION_NAME, EMBEDDING_LENGTH
 from fusionray.checkpoint.info import find_checkpoint
 from fusionray.checkpoint.models import load_fusion
 from fusionray.environment import REGISTRY_PREFIX, resolve_location

@@ -26,10 +26,10 @@ from fusionray.errors import ShardMismatch
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.dependency_config import build_dependency_config
 from fusionray.evaluation.fusion_model import ModelInfo, is_bundle, resolve_model
+from fusionray.evaluation.metric_table import PICTURES_TABLE, MetricTable, load_table
 from fusionray.evaluation.reference_scorer import ReferenceScorer
 from fusionray.evaluation.report.documents import Report, write_report, write_text
 from fusionray.evaluation.report.examples import Ranking, show_examples
-from fusionray.evaluation.report.metric_table import PICTURES_TABLE, MetricTable, load_table
 from fusionray.evaluation.report.output import (
     PAIRS_NAME,
     describe_command,

@@ -34,7 +34,7 @@ from fusionray.errors import BundleInvalid, ParityFailed
 from fusionray.export.merge_graphs import merge_models
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
-from fusionray.runtime.engines.engine import open_engine
+from fusionray.runtime.engines.factory import open_engine
 from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.engines.signature import fixed_batch
 from fusionray.runtime.source_encoding import open_source_encoder

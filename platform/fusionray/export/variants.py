@@ -17,7 +17,7 @@ from fusionray.export.calibration_data import CalibrationData
 from fusionray.export.quantize import INT8_OPERATORS, write_float16, write_int8
 from fusionray.metrics.similarity import region_psnr, region_ssim
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import open_engine
+from fusionray.runtime.engines.factory import open_engine
 from fusionray.runtime.engines.fixed_batches import run_batches
 from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.pixels import FloatArray

@@ -1,4 +1,4 @@
-"""The memory that is free on this machine, and how freed memory becomes so."""
+"""The memory of this machine and this process, and how freed memory becomes free."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ def free_bytes() -> int:
         limit = int((CGROUP / "memory.max").read_text())
         free = min(free, limit - int((CGROUP / "memory.current").read_text()))
     return max(0, free)
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process occupies now."""
+    return status_bytes("VmRSS")
+
+
+def status_bytes(field: str) -> int:
+    """Read a size from the process's status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
 
 
 def return_freed_memory(large_block_bytes: int = LARGE_BLOCK_BYTES) -> None:

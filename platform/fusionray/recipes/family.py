@@ -10,7 +10,7 @@ Shape suffixes: N rows, M draws, R roles (one: single rows; two: source and targ
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -32,12 +32,13 @@ class RecipeConfig(Section):
 
     name: str = Field(description="Selects the recipe.")
 
+    # Lists the settings of all families. The registry, which knows them, sets it.
+    list_registered: ClassVar[Callable[[], tuple[type[RecipeConfig], ...]]] = tuple
+
     @classmethod
     def list_members(cls) -> tuple[type[RecipeConfig], ...]:
         """List the sections that a field of this type may hold: the settings of all registered families."""
-        from fusionray.recipes.registry import find_family, list_families
-
-        return tuple(find_family(name).Config for name in list_families()) if cls is RecipeConfig else ()
+        return cls.list_registered() if cls is RecipeConfig else ()
 
 
 ConfigT = TypeVar("ConfigT", bound=RecipeConfig)

@@ -88,9 +88,20 @@ def import_families() -> None:
         imported.add(module)
 
 
+def list_configs() -> tuple[type[RecipeConfig], ...]:
+    """List the types of all families' settings.
+
+    Raises: ConfigInvalid if a module cannot be imported.
+    """
+    return tuple(find_family(name).Config for name in list_families())
+
+
+RecipeConfig.list_registered = list_configs
+
+
 def recipe_union() -> Any:
     """Return the type of any family's settings: a union discriminated by `name`."""
-    configs: list[Any] = [find_family(name).Config for name in list_families()]
+    configs: tuple[Any, ...] = list_configs()
     return Annotated[reduce(or_, configs), Field(discriminator="name")]
 
 

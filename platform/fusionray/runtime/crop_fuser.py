@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import EMBEDDING_LENGTH, FACE_FUSION, GENERATOR_NAME, WeightPrecision
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import EngineReport, open_generator
+from fusionray.runtime.engines.engine import EngineReport
+from fusionray.runtime.engines.factory import open_generator
 from fusionray.runtime.engines.fixed_batches import run_batches
 from fusionray.runtime.engines.providers import GPU_PROVIDERS
 from fusionray.runtime.engines.signature import check_generator, fixed_batch, has_mask

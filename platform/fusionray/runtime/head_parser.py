@@ -14,7 +14,7 @@ from fusionray.faces.blending.head_skin import carry_skin
 from fusionray.faces.blending.skin import find_shift, to_lab
 from fusionray.faces.face import FloatMap, Image, Matrix
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import open_engine
+from fusionray.runtime.engines.factory import open_engine
 from fusionray.runtime.pixels import normalize_crops
 
 SKIN_PARTS = ("face", "ears", "neck")

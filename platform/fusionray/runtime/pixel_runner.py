@@ -12,12 +12,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle
-from fusionray.bundle.description import GENERATOR_NAME, TensorDescription, WeightPrecision
+from fusionray.bundle.bundle import Bundle
+from fusionray.bundle.description import DESCRIPTION_NAME, GENERATOR_NAME, TensorDescription, WeightPrecision
 from fusionray.errors import BundleInvalid
 from fusionray.faces.face import Image
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import EngineReport, open_generator
+from fusionray.runtime.engines.engine import EngineReport
+from fusionray.runtime.engines.factory import open_generator
 from fusionray.runtime.engines.fixed_batches import run_batches
 from fusionray.runtime.engines.signature import check_ports, fixed_batch
 from fusionray.runtime.pixels import denormalize_crops, normalize_crops

@@ -23,7 +23,7 @@ from fusionray.faces.align import Template, compose, enlarge_map, load_template,
 from fusionray.faces.blending.paste import paste_crop
 from fusionray.faces.face import FloatMap, Image, Matrix
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import open_engine
+from fusionray.runtime.engines.factory import open_engine
 from fusionray.runtime.pixels import denormalize_crops, normalize_crops
 
 # Types of inputs beside the picture, by their names in ONNX Runtime and OpenVINO.

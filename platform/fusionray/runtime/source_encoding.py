@@ -14,7 +14,8 @@ from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import EMBEDDING_LENGTH, GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE
 from fusionray.errors import BundleInvalid
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import InferenceEngine, open_engine
+from fusionray.runtime.engines.engine import InferenceEngine
+from fusionray.runtime.engines.factory import open_engine
 from fusionray.runtime.engines.fixed_batches import run_batches
 from fusionray.runtime.engines.signature import check_identity, fixed_batch
 from fusionray.runtime.pixels import FloatArray, normalize_crops

@@ -68,6 +68,14 @@ def choose_serve_host(host: str, num_nodes: int) -> str:
     )
 
 
+def find_address() -> tuple[str, int]:
+    """Return the host and port on which the service listens; settings of Ray Serve, not of the application, say so."""
+    from ray.serve.context import _get_global_client
+
+    options = _get_global_client().http_config
+    return read_http_host() or str(options.host), int(options.port)
+
+
 def keep_replica_on_loopback() -> None:
     """Let this replica take requests of other replicas on loopback only, in a private cluster.
 

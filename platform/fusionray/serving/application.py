@@ -31,20 +31,22 @@ from fusionray.serving.addresses import (
     WILDCARDS,
     check_exposure,
     choose_serve_host,
+    find_address,
     keep_replica_on_loopback,
     wait_until_reachable,
 )
+from fusionray.serving.auth.api_keys import read_key_digest
 from fusionray.serving.auth.rate_limits import RateLimiter
 from fusionray.serving.config import ServeConfig, with_absolute_paths
-from fusionray.serving.http.middleware import read_key_digest
-from fusionray.serving.jobs.config import JobConfig
+from fusionray.serving.config_sections.jobs import JobConfig
+from fusionray.serving.config_sections.stages import StageConfig
+from fusionray.serving.ingress import Ingress
 from fusionray.serving.jobs.service_key import open_jobs_key
 from fusionray.serving.jobs.webhooks import parse_secret
-from fusionray.serving.pipeline.ingress import FaceReplica, GeneratorReplica, Ingress, find_address
 from fusionray.serving.pipeline.model_registry import ModelRegistry
+from fusionray.serving.pipeline.stage_replicas import FaceReplica, GeneratorReplica
 from fusionray.serving.replicas import list_nodes, plan_replicas, scaling_options
 from fusionray.serving.shared_folders import check_shared_folders
-from fusionray.serving.stage_config import StageConfig
 from fusionray.serving.tasks.registry import check_tasks
 
 APP_NAME = "fusionray"

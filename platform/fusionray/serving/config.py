@@ -21,13 +21,13 @@ from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.mark import MarkConfig
 from fusionray.safety.signing_keys import SigningConfig
 from fusionray.safety.target_policy import TargetPolicyConfig
-from fusionray.serving.auth.access import AccessConfig
-from fusionray.serving.auth.api_keys import ApiKeyConfig
-from fusionray.serving.identities.store import IdentityConfig
-from fusionray.serving.jobs.config import JobConfig
-from fusionray.serving.limits import LimitConfig
-from fusionray.serving.stage_config import FaceStageConfig, GeneratorStageConfig, StageConfig
-from fusionray.serving.videos.config import VideoConfig
+from fusionray.serving.config_sections.access import AccessConfig
+from fusionray.serving.config_sections.api_keys import ApiKeyConfig
+from fusionray.serving.config_sections.identities import IdentityConfig
+from fusionray.serving.config_sections.jobs import JobConfig
+from fusionray.serving.config_sections.limits import LimitConfig
+from fusionray.serving.config_sections.stages import FaceStageConfig, GeneratorStageConfig, StageConfig
+from fusionray.serving.config_sections.videos import VideoConfig
 
 # Settings whose values are paths, by section.
 PATHS = (

@@ -15,7 +15,7 @@ from fusionray.runtime.engines.providers import CPU, GPU_PROVIDERS
 from fusionray.runtime.engines.session import select_providers
 from fusionray.serving.addresses import keep_replica_on_loopback
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.stage_config import StageConfig
+from fusionray.serving.config_sections.stages import StageConfig
 
 # One process makes good use of so many CPUs; further CPUs are for further replicas.
 MAX_CPUS = 4

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from fusionray.faces.blending.skin import Skin
 from fusionray.faces.image_files.headers.image_header import PictureFormat
 from fusionray.runtime.config import PixelBoost
 from fusionray.runtime.face_preprocessor import FaceBox, FaceSelection
-from fusionray.serving.auth.key_file import ApiKey
 from fusionray.serving.model_cards import ModelVersion
 from fusionray.serving.problem_document import problem_document
 
@@ -135,25 +135,6 @@ class RemovedIdentity:
 
 
 @dataclass(frozen=True)
-class ListedKeys:
-    """The API keys of the service's file."""
-
-    keys: tuple[ApiKey, ...]
-
-
-@dataclass(frozen=True)
-class AddedKey:
-    """A new API key, in plain text: it is stored nowhere."""
-
-    key: str
-
-
-@dataclass(frozen=True)
-class RemovedKey:
-    """An API key was removed."""
-
-
-@dataclass(frozen=True)
 class PictureReply:
     """A finished picture, encoded and signed. `timing` holds milliseconds by stage, in the order of execution."""
 
@@ -201,3 +182,8 @@ class Problem:
 def unavailable(reason: str, detail: str) -> Problem:
     """Build the problem of a request that a client may repeat later."""
     return Problem(503, reason, "Not available now", f"{detail}; try again in a moment", headers={"Retry-After": "1"})
+
+
+def write_time(seconds: float) -> str:
+    """Format seconds since 1970 as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from fusionray.config import Section, in_unit
 from fusionray.recipes.family import DatasetInfo, RecipeFamily
 from fusionray.recipes.registry import AnyRecipeConfig, find_family
-from fusionray.training.engine.optimizers.schedule import ScheduleConfig
+from fusionray.training.schedule import ScheduleConfig
 
 # Prefixes of values that replace a path: a preset that is trained first, a synthetic dataset that is prepared first.
 PRESET_PREFIX = "preset:"

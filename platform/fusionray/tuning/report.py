@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fusionray.evaluation.metric_table import load_table
 from fusionray.evaluation.report.documents import Report, write_report
-from fusionray.evaluation.report.metric_table import load_table
 from fusionray.reporting.figures import Figures
 from fusionray.reporting.page import PageSection, PageTable
 from fusionray.tuning.charts import draw_importance, draw_learning_curves, draw_parallel_coordinates

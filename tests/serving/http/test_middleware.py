@@ -9,23 +9,15 @@ import httpx
 import pytest
 import yaml
 
+from fusionray.environment import KEY_VARIABLE
 from fusionray.errors import ConfigInvalid
 from fusionray.serving.addresses import is_loopback
 from fusionray.serving.application import build, with_absolute_paths
-from fusionray.serving.auth.api_keys import ApiKeyStore
-from fusionray.serving.auth.callers import ApiKeyMiddleware
+from fusionray.serving.asgi import Message, Receive, Scope, Send
+from fusionray.serving.auth.api_keys import ApiKeyStore, read_key_digest
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.middleware import (
-    KEY_VARIABLE,
-    BodyLimit,
-    BodyLimitMiddleware,
-    DisconnectMiddleware,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    read_key_digest,
-)
+from fusionray.serving.http.api_key_middleware import ApiKeyMiddleware
+from fusionray.serving.http.middleware import BodyLimit, BodyLimitMiddleware, DisconnectMiddleware
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 
 KEY = "a-key-of-good-length"

@@ -7,8 +7,8 @@ import asyncio
 import httpx
 import pytest
 
-from fusionray.serving.auth.access import AccessConfig
-from fusionray.serving.http.middleware import Receive, Scope, Send
+from fusionray.serving.asgi import Receive, Scope, Send
+from fusionray.serving.config_sections.access import AccessConfig
 from fusionray.serving.http.origins import OriginMiddleware
 
 

@@ -25,10 +25,10 @@ from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.target_policy import TargetPolicyConfig
 from fusionray.safety.verify import verify
 from fusionray.serving.application import run
-from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.auth.key_file import add_key
 from fusionray.serving.config import ModelConfig, ServeConfig
-from fusionray.serving.limits import LimitConfig
+from fusionray.serving.config_sections.api_keys import ApiKeyConfig
+from fusionray.serving.config_sections.limits import LimitConfig
 from tests.support.pictures import draw_empty, draw_group, draw_person
 from tests.support.service_logs import ServiceLogs
 from tests.support.serving import encode

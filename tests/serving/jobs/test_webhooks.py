@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fusionray.errors import ConfigInvalid
-from fusionray.serving.jobs.config import WebhookConfig
+from fusionray.serving.config_sections.jobs import WebhookConfig
 from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.jobs.webhooks import WebhookSender, WebhookStatus, parse_secret

@@ -8,9 +8,9 @@ from fusionray.bundle.bundle import bundle_hash
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.engines.engine import EngineReport
 from fusionray.serving.config import ModelConfig, ServeConfig
+from fusionray.serving.config_sections.stages import GeneratorStageConfig
 from fusionray.serving.model_cards import ModelVersion
 from fusionray.serving.pipeline.generator_stage import ExecutionStreams, LoadedGenerator, plan_streams
-from fusionray.serving.stage_config import GeneratorStageConfig
 from tests.support.tiny_bundle import write_tiny_bundle
 
 

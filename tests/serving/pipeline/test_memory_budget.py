@@ -18,10 +18,10 @@ from fusionray.errors import ImageRejected
 from fusionray.faces.image_files.decode import encode_image
 from fusionray.serving.application import run
 from fusionray.serving.config import ModelConfig, ServeConfig
-from fusionray.serving.limits import LimitConfig
+from fusionray.serving.config_sections.limits import LimitConfig
+from fusionray.serving.config_sections.stages import StageConfig
 from fusionray.serving.pipeline.memory_budget import BYTES_PER_PIXEL, MemoryBudget, estimate_bytes
 from fusionray.serving.pipeline.picture_codec import PictureCodec
-from fusionray.serving.stage_config import StageConfig
 from tests.support.malformed_pictures import bombs, save
 from tests.support.pictures import draw_person
 from tests.support.serving import encode

@@ -18,7 +18,7 @@ from fusionray.errors import ServiceFailed
 from fusionray.serving import application
 from fusionray.serving.application import APP_NAME, build_application, run, wait_until_running
 from fusionray.serving.config import CanaryConfig, ModelConfig, ServeConfig
-from fusionray.serving.stage_config import FaceStageConfig, GeneratorStageConfig, StageConfig
+from fusionray.serving.config_sections.stages import FaceStageConfig, GeneratorStageConfig, StageConfig
 from fusionray.tracking.bundles import register_bundle
 from fusionray.tracking.runs import open_run
 from fusionray.tracking.store import make_client, tracking_uri

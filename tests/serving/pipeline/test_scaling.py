@@ -12,7 +12,7 @@ from ray import serve
 
 from fusionray.serving.application import APP_NAME, run
 from fusionray.serving.config import ModelConfig, ServeConfig
-from fusionray.serving.stage_config import FaceStageConfig, GeneratorStageConfig, StageConfig
+from fusionray.serving.config_sections.stages import FaceStageConfig, GeneratorStageConfig, StageConfig
 from tests.support.serving_load import Load, find_replicas, write_variant
 from tests.support.waiting import wait_for
 

@@ -16,7 +16,7 @@ from fusionray.ray_cluster.connection import find_free_port
 from fusionray.runtime.restorer import RestorerConfig
 from fusionray.serving.application import run
 from fusionray.serving.config import ModelConfig, ServeConfig
-from fusionray.serving.stage_config import StageConfig
+from fusionray.serving.config_sections.stages import StageConfig
 from tests.support.restorers import write_restorer
 from tests.support.tiny_bundle import write_tiny_bundle
 

@@ -13,8 +13,9 @@ from typing import Any
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.hardware.processes import add_descendants, find_processes, list_processes
 from fusionray.serving.config import ModelConfig, ServeConfig
-from fusionray.serving.identities.store import IdentityConfig
-from fusionray.serving.jobs.config import JobConfig
+from fusionray.serving.config_sections.identities import IdentityConfig
+from fusionray.serving.config_sections.jobs import JobConfig
+from fusionray.serving.config_sections.videos import VideoConfig
 from fusionray.serving.jobs.films import MadeFilm
 from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.items import JobInputs
@@ -22,7 +23,6 @@ from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.schema import FuseOptions
-from fusionray.serving.videos.config import VideoConfig
 from fusionray.serving.videos.order import VideoOrder, place_order
 from fusionray.serving.videos.task import FilmAnswer
 from fusionray.serving.videos.worker import TASK_NAME, VideoWorker

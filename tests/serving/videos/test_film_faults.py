@@ -23,10 +23,10 @@ from fusionray.hardware.processes import find_processes
 from fusionray.ray_cluster.connection import find_free_port
 from fusionray.safety.audit import AuditConfig
 from fusionray.serving.application import run
-from fusionray.serving.auth.api_keys import ApiKeyConfig
 from fusionray.serving.auth.key_file import add_key
+from fusionray.serving.config_sections.api_keys import ApiKeyConfig
+from fusionray.serving.config_sections.stages import StageConfig
 from fusionray.serving.http.jobs.films import FRAMES_PER_IMAGE
-from fusionray.serving.stage_config import StageConfig
 from tests.faults.driver import wait_until
 from tests.faults.sessions import kill_session
 from tests.serving.videos.conftest import LONG_FRAMES

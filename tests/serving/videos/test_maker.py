@@ -24,11 +24,11 @@ from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.target_policy import TargetPolicyConfig
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import ServeConfig
+from fusionray.serving.config_sections.videos import VideoConfig
 from fusionray.serving.jobs.films import MadeFilm
 from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.schema import Problem
 from fusionray.serving.videos.audit import FilmRequest
-from fusionray.serving.videos.config import VideoConfig
 from fusionray.serving.videos.fusion_film import FusionFilmMaker
 from fusionray.serving.videos.results import find_film_file
 from fusionray.serving.videos.task import describe_refusal

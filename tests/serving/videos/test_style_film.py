@@ -17,11 +17,11 @@ from fusionray.faces.image_files.decode import encode_image
 from fusionray.safety.consent import ConsentConfig
 from fusionray.safety.target_policy import TargetPolicyConfig
 from fusionray.serving.config import ModelConfig, ServeConfig
+from fusionray.serving.config_sections.videos import VideoConfig
 from fusionray.serving.jobs.films import MadeFilm
 from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.store import JobStore
-from fusionray.serving.videos.config import VideoConfig
 from fusionray.serving.videos.style_film import StyleFilmMaker
 from fusionray.serving.videos.task import describe_refusal
 from tests.serving.videos.orders import OWNER, open_store, order, write_config

@@ -6,6 +6,7 @@ import json
 
 import torch
 
+from fusionray.hardware.memory import resident_bytes, status_bytes
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.face_fusion.recipe import FaceFusionRecipe
@@ -14,7 +15,6 @@ from fusionray.training.config import EngineConfig, ParallelConfig
 from fusionray.training.dry_run.footprint import measure_step
 from fusionray.training.dry_run.memory_estimate import estimate_memory
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.memory import resident_bytes, status_bytes
 from fusionray.training.engine.precision import Precision
 from fusionray.types import PairBatch
 from tests.support.tiny_fusion import ENCODER

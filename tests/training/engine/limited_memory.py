@@ -8,9 +8,9 @@ import sys
 
 import torch
 
+from fusionray.hardware.memory import status_bytes
 from fusionray.training.config import EngineConfig
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.memory import status_bytes
 from tests.support.toy_recipe import HUNGRY, HungryRecipe, draw_numbers
 
 BATCH = 32

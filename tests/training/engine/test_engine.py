@@ -14,8 +14,8 @@ from fusionray.hardware.profiles import detect_profile
 from fusionray.recipes.recipe import Losses, Phase, PhaseInput
 from fusionray.training.config import EngineConfig
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.optimizers.schedule import ema_decay
 from fusionray.training.engine.state import counters, restore, state_tensors
+from fusionray.training.schedule import ema_decay
 from tests.support.tiny_fusion import build_config, build_pairs, build_recipe
 from tests.support.toy_recipe import CompilableRecipe, Numbers, ToyRecipe, draw_numbers
 

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from fusionray.errors import TrainingFailed
+from fusionray.hardware.memory import resident_bytes
 from fusionray.recipes.recipe import Losses
 from fusionray.training.config import EngineConfig
-from fusionray.training.engine.batches.batch_size_search import fit_batch
 from fusionray.training.engine.batches.microbatching import MicroBatch, cut, recut
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.memory import even_chunks, is_out_of_memory, largest_batch, memory_limit, resident_bytes
+from fusionray.training.engine.memory import even_chunks, is_out_of_memory, largest_batch, memory_limit
+from fusionray.training.run.batch_size_search import fit_batch
 from tests.support.child_python import run_python
 from tests.support.toy_recipe import HUNGRY, CompilableRecipe, HungryRecipe, ToyRecipe, draw_numbers
 from tests.training.engine.limited_memory import BATCH, NUM_STEPS, train

@@ -25,7 +25,7 @@ from fusionray.benchmarks.serve.context import ServeBenchContext
 from fusionray.benchmarks.serve.servers import Server, start_service
 from fusionray.errors import ServiceFailed
 from fusionray.hardware.processes import PROC, find_processes
-from fusionray.serving.limits import LEAST_DECODED_BYTES
+from fusionray.serving.config_sections.limits import LEAST_DECODED_BYTES
 from fusionray.serving.pipeline.memory_budget import estimate_bytes
 
 # Name that Ray gives to the process of an ingress replica.

@@ -18,8 +18,8 @@ from fusionray.environment import apply_defaults
 from fusionray.ray_cluster.connection import cluster, require_cluster
 from fusionray.serving.application import APP_NAME, UNLIMITED_REQUESTS, deploy, wait_until_running
 from fusionray.serving.config import DEFAULT_HOST, ServeConfig, load_service
+from fusionray.serving.ingress import Ingress
 from fusionray.serving.model_cards import ModelCard, ModelVersion
-from fusionray.serving.pipeline.ingress import Ingress
 from fusionray.serving.replicas import list_nodes, plan_replicas
 from fusionray.serving.schema import FindTask, FuseReply, FuseTask, KeepTask, Problem
 from fusionray.serving.tasks.face_fusion import FaceFusion
@@ -74,7 +74,7 @@ class StubIngress(Ingress):
 
     def __init__(self, config: ServeConfig, milliseconds: float, in_turn: bool) -> None:
         super().__init__(config, None)
-        task = self.tasks[FACE_FUSION]
+        task = self.models.tasks[FACE_FUSION]
         assert isinstance(task, FaceFusion)
         task.pictures = task.service.pictures = StubPictures(milliseconds, in_turn=in_turn)
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from fusionray.benchmarks.setup import FusionRecipe
 from fusionray.recipes.recipe import PhaseInput
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.optimizers.schedule import ema_decay, learning_rate, scale_lr
 from fusionray.training.engine.rng import seed_part
+from fusionray.training.schedule import ema_decay, learning_rate, scale_lr
 from fusionray.types import PairBatch
 
 

@@ -13,8 +13,8 @@ from fusionray.benchmarks.findings import Findings
 from fusionray.benchmarks.interleaving import Pace, divide, interleave, time_steps, wait_for
 from fusionray.benchmarks.setup import BenchSetup, TrainBenchConfig, build_setup
 from fusionray.hardware.profiles import describe_profile
-from fusionray.training.engine.batches.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine
+from fusionray.training.run.batch_size_search import fit_batch
 from fusionray.training.run.device_prefetcher import DevicePrefetcher
 from fusionray.training.timing.step_timer import measure_union
 

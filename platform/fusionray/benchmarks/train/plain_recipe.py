@@ -23,8 +23,8 @@ from fusionray.benchmarks.setup import FusionRecipe
 from fusionray.recipes.losses import adversarial_discriminator_loss
 from fusionray.recipes.recipe import PhaseInput
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.optimizers.schedule import scale_lr
 from fusionray.training.engine.rng import seed_part
+from fusionray.training.schedule import scale_lr
 from fusionray.types import PairBatch
 
 

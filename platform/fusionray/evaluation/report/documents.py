@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fusionray.evaluation.report.metric_table import MetricTable
+from fusionray.evaluation.metric_table import MetricTable
 from fusionray.reporting.charts import MeasuredInterval, choose_strip_ends, draw_interval, explain_marks
 from fusionray.reporting.figures import Figures, MeasuredFigure
 from fusionray.reporting.page import Page, PageSection, PageTable, save_page

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from fusionray.evaluation.report.metric_table import MetricTable
+from fusionray.evaluation.metric_table import MetricTable
 
 LANDMARK_KEYS = ("landmark_distance", "face_not_found")
 RENDERED_SKIN_KEYS = ("skin_difference_truth", "seam_step_truth", "unchanged_skin_share")

@@ -23,10 +23,10 @@ from fusionray.data.synthetic import render_true_fusion
 from fusionray.evaluation.config import EvaluateConfig
 from fusionray.evaluation.dataset import EvalDataset
 from fusionray.evaluation.fusion_model import ModelInfo
+from fusionray.evaluation.metric_table import MetricTable
 from fusionray.evaluation.report.charts import draw_operating_curve
 from fusionray.evaluation.report.documents import Report, write_report
 from fusionray.evaluation.report.examples import rank_pairs, show_examples
-from fusionray.evaluation.report.metric_table import MetricTable
 from fusionray.evaluation.report.summary import EvalSummary
 from fusionray.evaluation.report.training_curves import draw_training_curves
 from fusionray.metrics.aggregate import Summary

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fusionray.errors import TrackerFailed
+from fusionray.evaluation.metric_table import MetricTable
 from fusionray.evaluation.report.charts import Curve, draw_curves
-from fusionray.evaluation.report.metric_table import MetricTable
 from fusionray.reporting.page import PageSection
 from fusionray.tracking.runs import read_run_metrics
 from fusionray.tracking.store import SQLITE, STORE_NAME

@@ -16,7 +16,8 @@ from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import GENERATOR_NAME, PARSER_NAME, WeightPrecision
 from fusionray.errors import ProviderUnavailable
 from fusionray.runtime.config import AUTO, ComputePrecision, RuntimeConfig
-from fusionray.runtime.engines.engine import EngineReport, InferenceEngine, open_engine, open_generator
+from fusionray.runtime.engines.engine import EngineReport, InferenceEngine
+from fusionray.runtime.engines.factory import open_engine, open_generator
 
 REFRESH_SECONDS = 0.5
 CACHE_STATUS_TEXT = {"built": "built", "found": "loaded from the cache", "off": "not cached"}

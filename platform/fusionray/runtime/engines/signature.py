@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle
-from fusionray.bundle.description import GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE
+from fusionray.bundle.bundle import Bundle
+from fusionray.bundle.description import DESCRIPTION_NAME, GENERATOR_NAME, IDENTITY_NAME, IDENTITY_SIZE
 from fusionray.errors import BundleInvalid
 from fusionray.runtime.engines.engine import InferenceEngine, Port
 

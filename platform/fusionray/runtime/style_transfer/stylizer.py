@@ -15,13 +15,14 @@ import cv2
 import numpy as np
 
 from fusionray.bands.array import ArrayBands
-from fusionray.bundle.bundle import DESCRIPTION_NAME, Bundle
-from fusionray.bundle.description import GENERATOR_NAME, STYLE_NAME, STYLE_TRANSFER, WeightPrecision
+from fusionray.bundle.bundle import Bundle
+from fusionray.bundle.description import DESCRIPTION_NAME, GENERATOR_NAME, STYLE_NAME, STYLE_TRANSFER, WeightPrecision
 from fusionray.errors import BundleInvalid, ImageRejected
 from fusionray.faces.face import Image
 from fusionray.hardware.memory import free_bytes
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import EngineReport, open_engine, open_generator
+from fusionray.runtime.engines.engine import EngineReport
+from fusionray.runtime.engines.factory import open_engine, open_generator
 from fusionray.runtime.engines.signature import check_ports
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_crops
 from fusionray.runtime.style_transfer.styles import STRIDE, check_strength, mix_styles

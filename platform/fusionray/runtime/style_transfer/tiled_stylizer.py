@@ -19,7 +19,8 @@ from fusionray.bundle.description import TILE_CONTENT_NAME, TILE_FULL_NAME, TILE
 from fusionray.errors import BundleInvalid
 from fusionray.faces.face import Image
 from fusionray.runtime.config import RuntimeConfig
-from fusionray.runtime.engines.engine import InferenceEngine, open_engine
+from fusionray.runtime.engines.engine import InferenceEngine
+from fusionray.runtime.engines.factory import open_engine
 from fusionray.runtime.pixels import FloatArray, denormalize_crops, normalize_crops
 from fusionray.runtime.style_transfer.styles import STRIDE, check_strength, mix_styles
 from fusionray.runtime.style_transfer.tiles import Moments, Tile, choose_band_height, cut_tiles

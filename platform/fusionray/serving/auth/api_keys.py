@@ -11,9 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field
-
-from fusionray.config import Section
+from fusionray.environment import KEY_VARIABLE, read_api_key
 from fusionray.errors import ConfigInvalid
 from fusionray.serving.auth.key_file import OPERATOR, ApiKey, read_keys
 
@@ -22,15 +20,7 @@ logger = logging.getLogger("ray.serve")
 CHECK_SECONDS = 0.5
 
 
-class ApiKeyConfig(Section):
-    """Where the API keys of the service are stored."""
-
-    file: str | None = Field(
-        default=None, description="YAML file of API keys that `fusionray keys add` writes; null: no keys."
-    )
-    usage_file: str | None = Field(
-        default=None, description="File in which the daily image counts survive a restart; null: a restart resets them."
-    )
+SHORTEST_KEY = 16
 
 
 @dataclass(frozen=True)
@@ -116,3 +106,19 @@ def find_stamp(file: Path | None) -> Stamp:
     except OSError:
         found = None
     return Stamp() if found is None else Stamp(found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def read_key_digest() -> bytes | None:
+    """Read the API key from the environment; return its sha256, or None if there is no key.
+
+    Raises: ConfigInvalid if the key is too short to withstand guessing.
+    """
+    key = read_api_key()
+    if key is None:
+        return None
+    if len(key) < SHORTEST_KEY:
+        raise ConfigInvalid(
+            f"{KEY_VARIABLE}: a key needs at least {SHORTEST_KEY} characters; "
+            "make one with `python -c 'import secrets; print(secrets.token_urlsafe())'`"
+        )
+    return hashlib.sha256(key.encode()).digest()

@@ -1,67 +1,22 @@
-"""Middleware before the application: limits on concurrency and bodies, disconnects; and the operator's API key."""
+"""Middleware before the application: limits on concurrency and bodies, disconnects."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from fusionray.environment import KEY_VARIABLE, read_api_key
-from fusionray.errors import ConfigInvalid
+from fusionray.serving.asgi import AsgiApp, Message, Receive, Scope, Send, find_header, find_path, send_problem
 from fusionray.serving.metrics import RequestMetrics
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
-from fusionray.serving.schema import PROBLEM_TYPE, Problem, unavailable
+from fusionray.serving.schema import Problem, unavailable
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-SHORTEST_KEY = 16
 # Health probes are answered also while all other requests are refused.
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})
-
-
-def read_key_digest() -> bytes | None:
-    """Read the API key from the environment; return its sha256, or None if there is no key.
-
-    Raises: ConfigInvalid if the key is too short to withstand guessing.
-    """
-    key = read_api_key()
-    if key is None:
-        return None
-    if len(key) < SHORTEST_KEY:
-        raise ConfigInvalid(
-            f"{KEY_VARIABLE}: a key needs at least {SHORTEST_KEY} characters; "
-            "make one with `python -c 'import secrets; print(secrets.token_urlsafe())'`"
-        )
-    return hashlib.sha256(key.encode()).digest()
-
-
-async def send_problem(problem: Problem, send: Send) -> None:
-    """Send a problem document as the whole answer."""
-    body = problem.body()
-    headers = {"content-type": PROBLEM_TYPE, "content-length": str(len(body)), **problem.headers}
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
-
-
-def find_header(scope: Scope, name: bytes) -> bytes | None:
-    return next((value for key, value in scope["headers"] if key.lower() == name), None)
-
-
-def find_path(scope: Scope) -> str:
-    """Return the path of a request below the root of the application."""
-    path: str = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-    return path
 
 
 @dataclass

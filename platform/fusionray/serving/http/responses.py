@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from fusionray.serving.http.problems import INTERNAL_ERROR
 from fusionray.serving.pipeline.request_service import PictureRequest
+from fusionray.serving.problems import INTERNAL_ERROR
 from fusionray.serving.schema import PROBLEM_TYPE, FuseReply, PictureReply, Problem
-
-if TYPE_CHECKING:
-    from fusionray.serving.tasks.pictures import PictureTask
+from fusionray.serving.tasks.pictures import PictureTask
 
 logger = logging.getLogger("ray.serve")
 
@@ -65,11 +62,6 @@ def describe_faces(reply: FuseReply) -> dict[str, str]:
         "X-FusionRay-Faces": str(len(reply.boxes)),
         "X-FusionRay-Boxes": ";".join(",".join(str(round(value)) for value in box) for box in reply.boxes),
     }
-
-
-def write_time(seconds: float) -> str:
-    """Format seconds since 1970 as ISO 8601, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def add_problem_handlers(api: FastAPI) -> None:

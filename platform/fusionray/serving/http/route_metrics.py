@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from fusionray.serving.http.middleware import AsgiApp, Message, Receive, Scope, Send
+from fusionray.serving.asgi import AsgiApp, Message, Receive, Scope, Send
 from fusionray.serving.metrics import HttpMetrics
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

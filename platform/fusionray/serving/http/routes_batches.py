@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request, Response
 
@@ -15,9 +15,7 @@ from fusionray.serving.http.responses import answer
 from fusionray.serving.jobs.items import ItemOutcome, write_archive
 from fusionray.serving.pipeline.fusion_service import FuseRequest
 from fusionray.serving.schema import Problem
-
-if TYPE_CHECKING:
-    from fusionray.serving.tasks.face_fusion import FaceFusion
+from fusionray.serving.tasks.face_fusion import FaceFusion
 
 ARCHIVE = "application/zip"
 ZIP_RESPONSE: dict[int | str, dict[str, Any]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import FastAPI, Request, Response, UploadFile
 from pydantic import Field
@@ -12,9 +12,7 @@ from fusionray.serving.http.forms import AS_FORM, Form, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer
 from fusionray.serving.schema import FoundFace, Problem
-
-if TYPE_CHECKING:
-    from fusionray.serving.tasks.face_fusion import FaceFusion
+from fusionray.serving.tasks.face_fusion import FaceFusion
 
 
 class FindForm(Form):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import FastAPI, Request, Response
 
@@ -11,9 +11,7 @@ from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer, answer_picture, picture_responses
 from fusionray.serving.pipeline.fusion_service import FuseRequest
 from fusionray.serving.schema import Problem
-
-if TYPE_CHECKING:
-    from fusionray.serving.tasks.face_fusion import FaceFusion
+from fusionray.serving.tasks.face_fusion import FaceFusion
 
 FUSED = picture_responses("The fused picture, signed")
 

@@ -5,7 +5,7 @@ A handle is a key: it stands in a header or a form, never in an address, which p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import FastAPI, Header, Request, Response, UploadFile
 from pydantic import Field
@@ -13,11 +13,9 @@ from pydantic import Field
 from fusionray.serving.http.answers import Identity, KeptIdentity
 from fusionray.serving.http.forms import AS_FORM, CONSENT, Form, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
-from fusionray.serving.http.responses import answer, write_time
-from fusionray.serving.schema import Problem
-
-if TYPE_CHECKING:
-    from fusionray.serving.tasks.face_fusion import FaceFusion
+from fusionray.serving.http.responses import answer
+from fusionray.serving.schema import Problem, write_time
+from fusionray.serving.tasks.face_fusion import FaceFusion
 
 HANDLE_HEADER = "X-FusionRay-Identity"
 Handle = Annotated[

@@ -8,11 +8,11 @@ from typing import Annotated
 
 from fastapi import FastAPI, Path, Request, Response
 
-from fusionray.serving.auth.key_admin import KeyAdmin
 from fusionray.serving.auth.key_file import KEY_NAME_PATTERN, ApiKey
 from fusionray.serving.auth.rate_limits import LimitState
 from fusionray.serving.http.answers import AddedApiKey, ApiKeyInfo, ApiKeyList, LimitUsage, NewApiKey, Usage
 from fusionray.serving.http.forms import find_caller
+from fusionray.serving.http.key_admin import KeyAdmin
 from fusionray.serving.http.openapi import problems
 from fusionray.serving.http.responses import answer
 from fusionray.serving.pipeline.request_service import RequestService

@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request, Response, UploadFile
 from pydantic import Field, create_model
 
-from fusionray.errors import BundleInvalid
 from fusionray.serving.http.forms import AS_FORM, AS_QUERY, PictureForm, PictureQuery, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer_request, picture_responses
 from fusionray.serving.pipeline.request_service import PictureRequest
-
-if TYPE_CHECKING:
-    from fusionray.serving.tasks.pictures import PictureTask
+from fusionray.serving.tasks.pictures import PictureTask
 
 MADE = picture_responses("The picture that was made, signed")
-# Fields of forms that are not pictures, and routes that no task may take.
-OPTION_FIELDS = frozenset({"model", "format", "mark", "consent"})
-OTHER_ROUTES = frozenset({"batches", "faces", "fuse", "identities", "jobs", "keys", "models", "stylize", "usage"})
-
-
-def check_names(task: str, inputs: Sequence[str]) -> None:
-    """Refuse a task or an input whose name the service already uses.
-
-    Raises: BundleInvalid.
-    """
-    if task in OTHER_ROUTES:
-        raise BundleInvalid(f"task '{task}': /v1/{task} is a route of the service; export under another name")
-    taken = [name for name in inputs if name in OPTION_FIELDS or not name.isidentifier()]
-    if taken:
-        raise BundleInvalid(
-            f"task '{task}': its input '{taken[0]}' cannot be a field of a form (an identifier, none of "
-            f"{', '.join(sorted(OPTION_FIELDS))}); export with another name"
-        )
 
 
 def add_picture_route(api: FastAPI, task: PictureTask) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request, Response, UploadFile
 from pydantic import BaseModel, Field
@@ -14,9 +14,7 @@ from fusionray.serving.http.forms import AS_FORM, AS_QUERY, PictureForm, Picture
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer_request, picture_responses
 from fusionray.serving.pipeline.request_service import PictureRequest
-
-if TYPE_CHECKING:
-    from fusionray.serving.tasks.style_transfer import StyleTransfer
+from fusionray.serving.tasks.style_transfer import StyleTransfer
 
 PAINTED = picture_responses("The painted picture, signed")
 MAX_STYLES = 8

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fusionray.errors import ConfigInvalid
 from fusionray.serving.cipher import KEY_BYTES, Cipher, derive_key
-from fusionray.serving.jobs.config import JobConfig
+from fusionray.serving.config_sections.jobs import JobConfig
 from fusionray.storage.atomic_files import create_file, make_private_folder, sync_folder
 
 CHECK_NAME = "key-check"

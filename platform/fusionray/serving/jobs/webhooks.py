@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from fusionray.environment import WEBHOOK_SECRET_VARIABLE
 from fusionray.errors import ConfigInvalid, NotDecrypted, UnknownJob
-from fusionray.serving.jobs.config import WebhookConfig
+from fusionray.serving.config_sections.jobs import WebhookConfig
 from fusionray.serving.jobs.folder import WEBHOOK_NAME, JobFolder
 from fusionray.serving.jobs.post import post
 from fusionray.serving.jobs.service_key import ServiceKey

@@ -1,1 +1,1 @@
-"""From a request to a fused picture: ingress, face stage, generator stage, models."""
+"""From a request to a fused picture: face stage, generator stage, models."""

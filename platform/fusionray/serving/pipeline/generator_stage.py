@@ -25,11 +25,11 @@ from fusionray.runtime.engines.providers import CPU
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.tasks import BatchRunner, open_runner
 from fusionray.serving.config import ServeConfig
+from fusionray.serving.config_sections.stages import GeneratorStageConfig
 from fusionray.serving.metrics import BatchMetrics
 from fusionray.serving.model_cards import ModelCard, ModelVersion, PictureModelCard
 from fusionray.serving.pipeline.core_share import share_cores
 from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache, open_bundle
-from fusionray.serving.stage_config import GeneratorStageConfig
 
 # More streams leave too few threads to a face while some of the streams are idle.
 MAX_STREAMS = 4

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fusionray.errors import ImageRejected
 from fusionray.faces.image_files.headers.image_header import ImageHeader, ImageKind, read_header
 from fusionray.hardware.memory import free_bytes
-from fusionray.serving.limits import LimitConfig
+from fusionray.serving.config_sections.limits import LimitConfig
 
 # Bytes per pixel at the peak, from the decoder to the encoded answer: the picture, the warped faces that are pasted
 # into it, and the encoder's copies. Other formats than JPEG may have an alpha channel and 16 bits, of which decoders

@@ -16,22 +16,21 @@ from fusionray.bundle.description import FACE_FUSION
 from fusionray.errors import AuditFailed, QuotaExceeded
 from fusionray.safety.audit import AuditEntry, AuditLog, TaskAuditEntry, hash_bytes
 from fusionray.serving.auth.callers import Caller
+from fusionray.serving.auth.key_replies import AddedKey, RemovedKey
 from fusionray.serving.auth.rate_limit_client import RateLimitClient, Receipt
 from fusionray.serving.auth.rate_limits import LimitState
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.problems import INTERNAL_ERROR, REFUSALS, explain
 from fusionray.serving.metrics import RequestMetrics
 from fusionray.serving.model_cards import ModelVersion
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
+from fusionray.serving.problems import INTERNAL_ERROR, REFUSALS, explain
 from fusionray.serving.schema import (
-    AddedKey,
     FuseReply,
     IdentityReply,
     PictureOptions,
     PictureReply,
     Problem,
     RemovedIdentity,
-    RemovedKey,
     unavailable,
 )
 

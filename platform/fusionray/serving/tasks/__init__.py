@@ -1,1 +1,1 @@
-"""Served tasks: the work on a request and its routes, by the task of the bundle."""
+"""Served tasks: the work on a request, by the task of the bundle; they know no HTTP."""

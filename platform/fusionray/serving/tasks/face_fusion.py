@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.jobs.face_jobs import add_face_job_route
-from fusionray.serving.http.routes_batches import add_batch_route
-from fusionray.serving.http.routes_faces import add_face_route
-from fusionray.serving.http.routes_fuse import add_fuse_route
-from fusionray.serving.http.routes_identities import add_identity_routes
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.jobs.items import ItemOutcome, JobInputs, JobItem
-from fusionray.serving.jobs.service import JobService
 from fusionray.serving.model_cards import ModelCard, ModelVersion
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.fusion_service import FuseRequest, FusionService
@@ -25,6 +18,7 @@ from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.picture_service import PictureService, RemotePictures
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.schema import FuseOptions, Problem, ReferenceFace
+from fusionray.serving.tasks.job_service import JobService
 
 
 class FaceFusion:
@@ -51,14 +45,6 @@ class FaceFusion:
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, warm it up, and describe what it runs on."""
         return await self.pictures.prepare(version)
-
-    def add_routes(self, api: FastAPI) -> None:
-        """Add the routes that find faces, fuse pictures and store identities."""
-        add_fuse_route(api, self)
-        add_face_route(api, self)
-        add_identity_routes(api, self)
-        add_batch_route(api, self)
-        add_face_job_route(api, self.jobs)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Do nothing: the task has no background work of its own."""

@@ -1,11 +1,9 @@
-"""The served task of any bundle that makes a picture of named pictures: `POST /v1/TASK`, a form field per input."""
+"""The served task of any bundle that makes a picture of named pictures."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-
-from fastapi import FastAPI
 
 from fusionray.errors import ImageRejected
 from fusionray.faces.face import Image
@@ -15,7 +13,6 @@ from fusionray.safety.consent import build_policy
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.routes_pictures import add_picture_route
 from fusionray.serving.model_cards import ModelVersion, PictureModelCard
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget, estimate_bytes
@@ -56,10 +53,6 @@ class PictureTask:
         card = await self.generators.prepare_pictures(version)
         self.cards[version.id] = card
         return card
-
-    def add_routes(self, api: FastAPI) -> None:
-        """Add the route that makes a picture."""
-        add_picture_route(api, self)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Do nothing: the task has no background work."""

@@ -1,20 +1,19 @@
-"""The tasks that have their own routes; every other task makes a picture of named pictures."""
+"""The tasks that have a class of their own; every other task makes a picture of named pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ray.serve.handle import DeploymentHandle
 
 from fusionray.bundle.description import FACE_FUSION, STYLE_TRANSFER
-from fusionray.errors import ConfigInvalid
+from fusionray.errors import BundleInvalid, ConfigInvalid
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.routes_pictures import check_names
-from fusionray.serving.jobs.service import JobService
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.tasks.face_fusion import FaceFusion
+from fusionray.serving.tasks.job_service import JobService
 from fusionray.serving.tasks.pictures import PictureTask
 from fusionray.serving.tasks.served_task import ServedTask
 from fusionray.serving.tasks.style_transfer import StyleTransfer
@@ -49,6 +48,9 @@ OpenTask = Callable[[Parts], ServedTask]
 TASKS: dict[str, OpenTask] = {FACE_FUSION: open_face_fusion, STYLE_TRANSFER: open_style_transfer}
 # The tasks whose pictures and films can be made by jobs.
 JOB_TASKS = (FACE_FUSION, STYLE_TRANSFER)
+# Fields of forms that are not pictures, and routes that no task may take.
+OPTION_FIELDS = frozenset({"model", "format", "mark", "consent"})
+OTHER_ROUTES = frozenset({"batches", "faces", "fuse", "identities", "jobs", "keys", "models", "stylize", "usage"})
 
 
 def open_task(name: str, inputs: tuple[str, ...], parts: Parts) -> ServedTask:
@@ -73,4 +75,19 @@ def check_tasks(config: ServeConfig, tasks: Mapping[str, tuple[str, ...]]) -> No
     if config.faces.separate_deployment and FACE_FUSION not in tasks:
         raise ConfigInvalid(
             "faces.separate_deployment: no model of face fusion is served, which alone uses it; leave it out"
+        )
+
+
+def check_names(task: str, inputs: Sequence[str]) -> None:
+    """Refuse a task or an input whose name the service already uses.
+
+    Raises: BundleInvalid.
+    """
+    if task in OTHER_ROUTES:
+        raise BundleInvalid(f"task '{task}': /v1/{task} is a route of the service; export under another name")
+    taken = [name for name in inputs if name in OPTION_FIELDS or not name.isidentifier()]
+    if taken:
+        raise BundleInvalid(
+            f"task '{task}': its input '{taken[0]}' cannot be a field of a form (an identifier, none of "
+            f"{', '.join(sorted(OPTION_FIELDS))}); export with another name"
         )

@@ -5,20 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from fastapi import FastAPI
-
 from fusionray.serving.model_cards import AnyModelCard, ModelVersion
 
 
 class ServedTask(Protocol):
-    """A task of the served bundles: its models, its routes and its background work."""
+    """A task of the served bundles: its models and its background work; `http/task_routes.py` has its routes."""
 
     async def prepare(self, version: ModelVersion) -> AnyModelCard:
         """Load a version, warm it up, and describe what it runs on."""
-        ...
-
-    def add_routes(self, api: FastAPI) -> None:
-        """Add the routes of the task."""
         ...
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:

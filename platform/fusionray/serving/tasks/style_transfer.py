@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastapi import FastAPI
-
 from fusionray.bundle.description import STYLE_TRANSFER
 from fusionray.runtime.style_transfer.stylizer import BYTES_PER_PIXEL, WHOLE_PIXELS, name_pictures
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.jobs.style_jobs import add_style_job_route
-from fusionray.serving.http.routes_style import add_style_route
 from fusionray.serving.jobs.items import ItemOutcome, JobItem
-from fusionray.serving.jobs.service import JobService
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import count_pixels
 from fusionray.serving.pipeline.request_service import PictureRequest, RequestService
 from fusionray.serving.schema import PictureOptions, Problem
+from fusionray.serving.tasks.job_service import JobService
 from fusionray.serving.tasks.pictures import PictureTask
 
 
@@ -35,11 +31,6 @@ class StyleTransfer(PictureTask):
         """Estimate the memory of a request: its decoded pictures, and the activations of what is painted whole."""
         painted = min(WHOLE_PIXELS, count_pixels(pictures["content"]))
         return super().estimate_bytes(pictures) + BYTES_PER_PIXEL * painted
-
-    def add_routes(self, api: FastAPI) -> None:
-        """Add the routes below `/v1/stylize`, which have fields that other tasks lack."""
-        add_style_route(api, self)
-        add_style_job_route(api, self.jobs)
 
     async def make_outcome(self, request: PictureRequest) -> ItemOutcome:
         """Make one picture of a job."""

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from fusionray.errors import FusionRayError, Overloaded, VideoRejected
-from fusionray.serving.limits import LimitConfig
+from fusionray.serving.config_sections.limits import LimitConfig
 from fusionray.serving.schema import Problem
 from fusionray.serving.videos.progress import too_long
 from fusionray.storage.filesystem import open_below

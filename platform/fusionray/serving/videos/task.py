@@ -24,9 +24,9 @@ from fusionray.errors import (
     VideoRejected,
 )
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.problems import explain
 from fusionray.serving.jobs.films import MadeFilm
 from fusionray.serving.pipeline.picture_codec import describe_fault
+from fusionray.serving.problems import explain
 from fusionray.serving.replicas import use_reserved_gpus
 from fusionray.serving.schema import Problem
 from fusionray.serving.videos.checking import describe_film_fault

@@ -8,7 +8,7 @@ from fusionray.recipes.recipe import OptimizerConfig
 from fusionray.training.config import TrainConfig
 from fusionray.training.dry_run.footprint import Footprint
 from fusionray.training.dry_run.plan import MemoryPlan
-from fusionray.training.engine.optimizers.schedule import scale_lr
+from fusionray.training.schedule import scale_lr
 
 GIB = 2**30
 

@@ -25,13 +25,13 @@ from fusionray.training.engine.network_setup import place_networks, wrap_network
 from fusionray.training.engine.nonfinite_steps import NonfiniteSteps
 from fusionray.training.engine.optimizers.build import build_optimizer, create_states, step_if
 from fusionray.training.engine.optimizers.muon import MatrixDivision
-from fusionray.training.engine.optimizers.schedule import ema_decay, learning_rate, scale_lr
 from fusionray.training.engine.parallel.ranks import find_host_group, mean_over_ranks, smallest, start_communicator
 from fusionray.training.engine.precision import Precision
 from fusionray.training.engine.resolve import check_optimizers, resolve
 from fusionray.training.engine.rng import seed_part
 from fusionray.training.engine.running_statistics import RunningStatistics, copy_statistics
 from fusionray.training.engine.step_report import StepReport
+from fusionray.training.schedule import ema_decay, learning_rate, scale_lr
 from fusionray.training.timing.step_timer import StepTimer
 from fusionray.types import Batch
 

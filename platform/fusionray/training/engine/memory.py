@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from fusionray.hardware.memory import free_bytes
+from fusionray.hardware.memory import free_bytes, resident_bytes, status_bytes
 
 # Messages of the CPU and oneDNN allocators, and of cuBLAS, cuDNN and their like (CUBLAS_STATUS_ALLOC_FAILED), which
 # allocate beside torch; torch's own allocator for CUDA has an exception type.
@@ -42,19 +42,6 @@ def memory_limit(device: torch.device, share: float, gib: float | None, num_loca
     if gib is not None:
         return int(gib * 2**30 * share)
     return int((resident_bytes() + free_bytes() / num_local) * share)
-
-
-def resident_bytes() -> int:
-    """Return the memory that this process occupies now."""
-    return status_bytes("VmRSS")
-
-
-def status_bytes(field: str) -> int:
-    """Read a size from the process's status."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(field)
 
 
 def peak_bytes(device: torch.device, run: Callable[[], None]) -> int:

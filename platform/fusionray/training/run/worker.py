@@ -27,10 +27,10 @@ from fusionray.data.stream import TrainingStream
 from fusionray.errors import CheckpointDamaged, CheckpointFailed
 from fusionray.ray_cluster.progress import ProgressHandle, WorkerInfo
 from fusionray.storage import filesystem as storage
-from fusionray.training.engine.batches.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine
 from fusionray.training.engine.state import counters, restore, state_tensors
 from fusionray.training.faults.warm_spares import FIRST_STEP_NODE
+from fusionray.training.run.batch_size_search import fit_batch
 from fusionray.training.run.device_prefetcher import DevicePrefetcher
 from fusionray.training.run.progress_logger import ProgressLogger, crossed
 from fusionray.training.run.task import WorkerTask

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fusionray.training.engine.memory import status_bytes
+from fusionray.hardware.memory import status_bytes
 from fusionray.training.timing.clocks import HostClock, StreamClock
 from fusionray.training.timing.report import OTHER, PARTS, StepTimes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from av import VideoFrame
@@ -13,11 +12,9 @@ from PIL import Image as PillowImage
 from PIL import WebPImagePlugin
 
 from fusionray.errors import VideoRejected
+from fusionray.video.files.description import VideoDescription
 from fusionray.video.files.opening import VideoLimits, check_size
 from fusionray.video.frames.colour import ColourTags
-
-if TYPE_CHECKING:
-    from fusionray.video.files.description import VideoDescription
 
 _TIME_BASE = Fraction(1, 1000)
 _FAULTS = (OSError, SyntaxError, ValueError, EOFError, MemoryError)
@@ -38,8 +35,6 @@ def describe_webp(path: Path, limits: VideoLimits) -> VideoDescription:
     Raises:
         VideoRejected: with the reason "not_a_video" or "too_large".
     """
-    from fusionray.video.files.description import VideoDescription
-
     with _open(path, limits) as picture:
         width, height = picture.size
         num_frames = picture.n_frames

@@ -15,7 +15,7 @@ from av.video.stream import VideoStream
 from fusionray.errors import VideoRejected
 from fusionray.faces.face import Image
 from fusionray.video.files.animation import read_webp
-from fusionray.video.files.description import describe_video
+from fusionray.video.files.describing import describe_video
 from fusionray.video.files.opening import VideoLimits, open_video
 from fusionray.video.frames.upright import read_upright
 

@@ -11,8 +11,8 @@ import torch
 from fusionray.recipes.recipe import Losses, PhaseInput
 from fusionray.training.config import EngineConfig, ParallelConfig
 from fusionray.training.engine import engine as engine_module
-from fusionray.training.engine.batches.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine
+from fusionray.training.run.batch_size_search import fit_batch
 from tests.support.toy_recipe import Numbers, ToyRecipe, draw_numbers
 
 NUM_RANKS = 2

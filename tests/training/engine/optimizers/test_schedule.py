@@ -7,7 +7,7 @@ import torch
 
 from fusionray.training.config import EngineConfig
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.optimizers.schedule import ScheduleConfig, ema_decay, learning_rate, scale_lr
+from fusionray.training.schedule import ScheduleConfig, ema_decay, learning_rate, scale_lr
 from tests.support.toy_recipe import ToyRecipe
 
 WARM = ScheduleConfig(warmup_images=1000, warmup_factor=0.1, final_lr=1e-6)

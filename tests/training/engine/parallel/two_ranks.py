@@ -9,15 +9,15 @@ import torch
 import torch.distributed as dist
 
 from fusionray.data import synthetic
+from fusionray.hardware.memory import resident_bytes
 from fusionray.recipes.arcface_crop import crop_to_arcface_affine
 from fusionray.recipes.identity import IdentityRecipe, IdentityRecipeConfig
 from fusionray.recipes.recipe import Losses
 from fusionray.training.config import EngineConfig, ParallelConfig
-from fusionray.training.engine.batches.batch_size_search import fit_batch
 from fusionray.training.engine.engine import Engine
-from fusionray.training.engine.memory import resident_bytes
-from fusionray.training.engine.optimizers.schedule import ScheduleConfig
 from fusionray.training.engine.state import state_tensors
+from fusionray.training.run.batch_size_search import fit_batch
+from fusionray.training.schedule import ScheduleConfig
 from fusionray.types import FaceBatch
 from tests.support.tiny_fusion import ENCODER, build_pairs, build_recipe
 from tests.support.toy_recipe import HUNGRY, HungryRecipe, ToyRecipe, draw_numbers, split

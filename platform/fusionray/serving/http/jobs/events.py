@@ -13,11 +13,11 @@ from fastapi.responses import StreamingResponse
 
 from fusionray.errors import UnknownJob
 from fusionray.serving.http.forms import JobId, find_caller
-from fusionray.serving.http.jobs.documents import describe_job
 from fusionray.serving.http.openapi import problems
-from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer
-from fusionray.serving.jobs.service import JobService
+from fusionray.serving.jobs.documents import describe_job
+from fusionray.serving.problems import explain
+from fusionray.serving.tasks.job_service import JobService
 
 EVENTS = "text/event-stream"
 STREAM_RESPONSE: dict[int | str, dict[str, Any]] = {

@@ -22,8 +22,8 @@ from fusionray.serving.http.jobs.forms import (
 from fusionray.serving.http.jobs.starting import IdempotencyKey, add_start_route, answer_start
 from fusionray.serving.http.jobs.uploads import StoredUpload
 from fusionray.serving.jobs.items import JobInputs
-from fusionray.serving.jobs.service import JobService
 from fusionray.serving.jobs.uris import LONGEST_URI
+from fusionray.serving.tasks.job_service import JobService
 
 ONLY_PICTURES = "only pictures have it, and the target is a film; leave it out"
 NO_NUMBERS = "a film takes largest (the person in most frames), all or reference, no numbers"

@@ -14,11 +14,11 @@ from fusionray.errors import ImageRejected, JobNotFinished, UnknownJob, VideoRej
 from fusionray.serving.http.forms import JobId, build_refusal, find_caller
 from fusionray.serving.http.jobs.forms import JobForm
 from fusionray.serving.http.openapi import problems
-from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer
 from fusionray.serving.jobs.films import FIGURES_NAME, PREVIEW_NAME, REPORT_NAME
-from fusionray.serving.jobs.service import JobService
+from fusionray.serving.problems import explain
 from fusionray.serving.schema import Problem, unavailable
+from fusionray.serving.tasks.job_service import JobService
 from fusionray.serving.videos.checking import check_film, describe_film_fault
 from fusionray.serving.videos.results import find_film_file
 from fusionray.video.files.signature import SIGNATURE_BYTES, find_video_suffix

@@ -9,14 +9,15 @@ from fastapi import FastAPI, Path, Request, Response
 
 from fusionray.errors import JobNotFinished, UnknownItem, UnknownJob
 from fusionray.serving.http.forms import JobId, find_caller
-from fusionray.serving.http.jobs.documents import ItemListDocument, read_cursor, write_cursor
+from fusionray.serving.http.jobs.cursors import read_cursor, write_cursor
 from fusionray.serving.http.jobs.films import FILM_CONTENT, FILM_TYPES, answer_film
 from fusionray.serving.http.jobs.routes import Cursor, Limit
 from fusionray.serving.http.openapi import problems
-from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer, picture_responses
-from fusionray.serving.jobs.service import JobService
+from fusionray.serving.jobs.documents import ItemListDocument
+from fusionray.serving.problems import explain
 from fusionray.serving.schema import Problem
+from fusionray.serving.tasks.job_service import JobService
 
 MADE = picture_responses("The picture that was made, or the film, signed")
 MADE[200]["content"] |= FILM_CONTENT

@@ -10,14 +10,15 @@ from fastapi.responses import FileResponse
 
 from fusionray.errors import JobEnded, JobNotFinished, UnknownJob
 from fusionray.serving.http.forms import JobId, find_caller
-from fusionray.serving.http.jobs.documents import JobDocument, JobListDocument, describe_job, read_cursor, write_cursor
+from fusionray.serving.http.jobs.cursors import read_cursor, write_cursor
 from fusionray.serving.http.jobs.films import FILM_CONTENT, FILM_TYPES, NO_STORE, answer_film
 from fusionray.serving.http.openapi import problems
-from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer
 from fusionray.serving.http.routes_batches import ARCHIVE, ZIP_RESPONSE
+from fusionray.serving.jobs.documents import JobDocument, JobListDocument, describe_job
 from fusionray.serving.jobs.reader import JobState, JobStatus
-from fusionray.serving.jobs.service import JobService
+from fusionray.serving.problems import explain
+from fusionray.serving.tasks.job_service import JobService
 
 RESULT_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {

@@ -11,19 +11,19 @@ from fastapi import FastAPI, Header, Request, Response
 from fusionray.errors import KeyReused, Overloaded, QuotaExceeded, StoreFull
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.http.forms import find_caller
-from fusionray.serving.http.jobs.documents import JobDocument, describe_job
 from fusionray.serving.http.jobs.films import FilmTarget, count_images, find_film
 from fusionray.serving.http.jobs.forms import JobForm, build_job, check_uris, check_webhook
 from fusionray.serving.http.jobs.uploads import UploadLimits, build_storing_route
 from fusionray.serving.http.openapi import OF_PICTURES, problems
-from fusionray.serving.http.problems import explain
 from fusionray.serving.http.responses import answer
 from fusionray.serving.http.routes_batches import check_number
 from fusionray.serving.http.routes_style import MAX_STYLES
+from fusionray.serving.jobs.documents import JobDocument, describe_job
 from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.reader import JobStatus
-from fusionray.serving.jobs.service import JobService
+from fusionray.serving.problems import explain
 from fusionray.serving.schema import Problem
+from fusionray.serving.tasks.job_service import JobService
 
 IdempotencyKey = Annotated[
     str | None,

@@ -16,7 +16,7 @@ from fusionray.serving.http.jobs.starting import IdempotencyKey, add_start_route
 from fusionray.serving.http.jobs.uploads import StoredUpload
 from fusionray.serving.http.routes_style import StyleFields
 from fusionray.serving.jobs.items import JobInputs
-from fusionray.serving.jobs.service import JobService
+from fusionray.serving.tasks.job_service import JobService
 
 
 class StyleJobForm(PictureForm, StyleFields, JobFields):

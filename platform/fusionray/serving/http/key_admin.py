@@ -13,8 +13,9 @@ from fusionray.errors import ConfigInvalid, KeyNameTaken, UnknownKey
 from fusionray.safety.audit import KeyAuditEntry
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.auth.key_file import OPERATOR, ApiKey, add_key, read_keys, remove_key
+from fusionray.serving.auth.key_replies import AddedKey, ListedKeys, RemovedKey
 from fusionray.serving.pipeline.request_service import RequestService
-from fusionray.serving.schema import AddedKey, ListedKeys, Problem, RemovedKey, unavailable
+from fusionray.serving.schema import Problem, unavailable
 
 Reply = TypeVar("Reply")
 

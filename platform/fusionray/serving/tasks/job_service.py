@@ -11,7 +11,7 @@ from fusionray.environment import WEBHOOK_SECRET_VARIABLE
 from fusionray.errors import ImageRejected, Overloaded, ServiceFailed
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.jobs.documents import describe_job
+from fusionray.serving.jobs.documents import describe_job
 from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.items import ItemOutcome, JobItem
 from fusionray.serving.jobs.store import JobStore

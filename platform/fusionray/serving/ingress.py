@@ -6,26 +6,22 @@ import asyncio
 import logging
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from ray.exceptions import RayActorError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
-from fusionray.bundle.description import FACE_FUSION
-from fusionray.environment import read_http_host
 from fusionray.errors import FusionRayError
-from fusionray.serving.addresses import check_exposure
+from fusionray.serving.addresses import check_exposure, find_address
+from fusionray.serving.asgi import AsgiApp
 from fusionray.serving.auth.api_keys import ApiKeyStore
-from fusionray.serving.auth.callers import ApiKeyMiddleware
-from fusionray.serving.auth.limit_headers import LimitHeadersMiddleware
 from fusionray.serving.auth.rate_limit_client import RateLimitClient
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.haproxy import NOT_REPEATABLE
 from fusionray.serving.http.api import build_api
+from fusionray.serving.http.api_key_middleware import ApiKeyMiddleware
+from fusionray.serving.http.limit_headers import LimitHeadersMiddleware
 from fusionray.serving.http.middleware import (
-    AsgiApp,
     BodyLimit,
     BodyLimitMiddleware,
     ConcurrencyLimitMiddleware,
@@ -34,22 +30,19 @@ from fusionray.serving.http.middleware import (
 )
 from fusionray.serving.http.origins import OriginMiddleware
 from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
-from fusionray.serving.jobs.service import JobService
 from fusionray.serving.metrics import ExpiryMetrics, HttpMetrics
-from fusionray.serving.model_cards import AnyModelCard, ModelVersion
-from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.replicas import enter_replica
-from fusionray.serving.schema import Problem, unavailable
+from fusionray.serving.tasks.job_service import JobService
 from fusionray.serving.tasks.registry import JOB_TASKS, Parts, open_task
+from fusionray.serving.tasks.served_models import ServedModels
 from fusionray.serving.tasks.served_task import ServedTask
 
 logger = logging.getLogger("ray.serve")
 
-HEALTH_TIMEOUT_SECONDS = 2.0
 # Expired identities are refused at once; their files may stay a little longer.
 SWEEP_SECONDS = 60.0
 # The fields of a job with a film, which has at most a source and a reference beside it.
@@ -83,15 +76,15 @@ class Ingress:
         self.keys = ApiKeyStore(Path(config.keys.file) if config.keys.file else None, key_digest)
         check_exposure(find_address()[0], not self.keys.is_empty)
         self.config = config
-        self.registry = ModelRegistry(config)
+        registry = ModelRegistry(config)
         limits = RateLimitClient(rate_limiter.lease.remote) if rate_limiter is not None else None
-        self.requests = RequestService(config, self.registry, limits)
+        self.requests = RequestService(config, registry, limits)
         self.generators: GeneratorService = RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config)
-        has_jobs = any(task in JOB_TASKS for task in self.registry.tasks)
+        has_jobs = any(task in JOB_TASKS for task in registry.tasks)
         self.jobs = JobService(config, self.requests, webhook_secret) if has_jobs else None
         parts = Parts(config, self.requests, self.generators, self.jobs, faces)
-        self.tasks = {name: open_task(name, inputs, parts) for name, inputs in self.registry.tasks.items()}
-        self.cards: dict[str, AnyModelCard] = {}
+        tasks = {name: open_task(name, inputs, parts) for name, inputs in registry.tasks.items()}
+        self.models = ServedModels(registry, tasks)
         self.expiry = ExpiryMetrics()
         self.follower: asyncio.Task[None] | None = None
 
@@ -101,7 +94,8 @@ class Ingress:
         # Pictures and films of the body have limits of their own (http/jobs/uploads.py).
         longest = max(limits.max_job_body_bytes, limits.max_video_bytes + 2 * limits.max_body_bytes + FIELD_BYTES)
         job_body = BodyLimit(longest, limits.job_body_timeout_seconds)
-        limited = BodyLimitMiddleware(build_api(self), body, dict.fromkeys(JOB_UPLOADS, job_body))
+        api = build_api(self.config, self.requests, self.models, self.jobs)
+        limited = BodyLimitMiddleware(api, body, dict.fromkeys(JOB_UPLOADS, job_body))
         # Uploads of jobs and streams of events last long, so they leave the places of other requests free.
         pools = (
             RequestPool(re.compile("|".join(JOB_UPLOADS)), limits.max_job_uploads, "jobs are being sent"),
@@ -123,8 +117,7 @@ class Ingress:
         Raises: BundleInvalid, ProviderUnavailable, RuntimeError; the replica then counts as unhealthy.
         """
         if self.follower is None:
-            for version in self.registry.versions():
-                await self.prepare(version)
+            await self.models.load()
             self.follower = asyncio.create_task(self.follow())
             for work in self.background():
                 work.start(asyncio.get_running_loop())
@@ -141,12 +134,8 @@ class Ingress:
     def background(self) -> list[ServedTask | JobService]:
         """List what works in the background: the tasks, and the jobs if a task has some."""
         # A replica that could not be built is stopped as well.
-        jobs, tasks = getattr(self, "jobs", None), getattr(self, "tasks", {})
-        return [*([] if jobs is None else [jobs]), *tasks.values()]
-
-    async def prepare(self, version: ModelVersion) -> None:
-        card = await self.tasks[version.task].prepare(version)
-        self.cards[version.id] = replace(card, default=version.name == self.registry.default, share=version.share)
+        jobs, models = getattr(self, "jobs", None), getattr(self, "models", None)
+        return [*([] if jobs is None else [jobs]), *([] if models is None else models.tasks.values())]
 
     async def follow(self) -> None:
         """Look for moved aliases and replaced bundles; a new version answers once it is loaded and warm.
@@ -159,96 +148,12 @@ class Ingress:
             self.expiry.set_keys((key.expires for _, key in self.keys.keys), time.time())
             await asyncio.sleep(self.config.alias_poll_seconds)
             try:
-                changed = await loop.run_in_executor(None, self.registry.look_up)
-                for found in changed.values():
-                    for version in (found.main, found.canary):
-                        if version is not None:
-                            await self.prepare(version)
+                for version in await self.models.update():
+                    logger.warning("models: %s answers from now on", version.id)
                 if loop.time() >= next_sweep:
-                    for task in self.tasks.values():
+                    for task in self.models.tasks.values():
                         await loop.run_in_executor(None, task.sweep)
                     next_sweep = loop.time() + SWEEP_SECONDS
             except (FusionRayError, OSError, RayActorError) as error:
                 # The current versions continue to answer.
                 logger.warning("models: %s; the versions in use stay", error)
-                continue
-            for found in changed.values():
-                logger.warning("models: %s answers from now on", found.main.id)
-            self.registry.adopt(changed)
-
-    def list_models(self) -> list[AnyModelCard]:
-        """Describe the served models, the default first, each with its canary."""
-        cards = []
-        for found in self.registry.served.values():
-            card = self.cards.get(found.main.id)
-            if card is not None:
-                canary = self.cards.get(found.canary.id) if found.canary is not None else None
-                # A canary does the task of its model, so its card has the same type.
-                cards.append(replace(card, canary=canary))  # type: ignore[arg-type]
-        return cards
-
-    async def find_model(self) -> Problem | None:
-        """Check that the default model is loaded and answers; return a problem if not."""
-        version = self.registry.choose(None)
-        try:
-            await asyncio.wait_for(self.tasks[version.task].prepare(version), HEALTH_TIMEOUT_SECONDS)
-        except (TimeoutError, RayActorError, DeploymentUnavailableError, BackPressureError, FusionRayError):
-            return unavailable("not_ready", "the model is not loaded yet, or does not answer")
-        return None
-
-
-class FaceReplica(FaceStage):
-    """The face stage as a deployment of its own."""
-
-    def __init__(self, config: ServeConfig, fuser: DeploymentHandle | None = None) -> None:
-        config = enter_replica(config)
-        super().__init__(config, RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config))
-        self.is_loaded = False
-
-    async def check_health(self) -> None:
-        """Load the models; a replica takes requests only after that. Later calls drop old faces from its memory.
-
-        Raises: BundleInvalid, ProviderUnavailable; RuntimeError if a thread of the generator has ended.
-        """
-        if not self.is_loaded:
-            for version in find_preloaded(self.config):
-                if version.task == FACE_FUSION:
-                    await self.models.get(version)
-            self.is_loaded = True
-        self.fuser.check()
-        await asyncio.get_running_loop().run_in_executor(None, self.identities.memory.sweep)
-
-
-class GeneratorReplica(GeneratorStage):
-    """The generator stage as a deployment of its own."""
-
-    def __init__(self, config: ServeConfig) -> None:
-        super().__init__(enter_replica(config))
-        self.is_loaded = False
-
-    async def check_health(self) -> None:
-        """Load the models; a replica takes requests only after that.
-
-        Raises: BundleInvalid, ProviderUnavailable; RuntimeError if a thread of a generator has ended.
-        """
-        if not self.is_loaded:
-            for version in find_preloaded(self.config):
-                await (self.models if version.task == FACE_FUSION else self.runners).get(version)
-            self.is_loaded = True
-        self.check()
-
-
-def find_preloaded(config: ServeConfig) -> list[ModelVersion]:
-    """Find the versions that a new replica loads before it takes requests: all, if it can hold all.
-
-    Raises: BundleInvalid.
-    """
-    return ModelRegistry(config).versions() if config.replicas_hold_all_models else []
-
-
-def find_address() -> tuple[str, int]:
-    """Return the host and port on which the service listens; settings of Ray Serve, not of the application, say so."""
-    from ray.serve.context import _get_global_client
-
-    options = _get_global_client().http_config
-    return read_http_host() or str(options.host), int(options.port)

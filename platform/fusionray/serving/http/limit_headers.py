@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fusionray.serving.asgi import AsgiApp, Message, Receive, Scope, Send
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.auth.rate_limits import LimitState
-from fusionray.serving.http.middleware import AsgiApp, Message, Receive, Scope, Send
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.schema import Problem
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from typing import Any, Literal
 
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 
-from fusionray.serving.http.responses import write_time
 from fusionray.serving.jobs.films import FilmProgress, FilmStage
 from fusionray.serving.jobs.reader import JobState, JobStatus
 from fusionray.serving.jobs.webhooks import WebhookState, WebhookStatus
+from fusionray.serving.schema import write_time
 
 
 class WebhookAttemptDocument(BaseModel):
@@ -123,25 +120,3 @@ def describe_webhook(status: WebhookStatus) -> dict[str, Any]:
     """Build the JSON of a webhook."""
     attempts = [{"at": write_time(made.at), "status": made.status, "error": made.error} for made in status.attempts]
     return {"host": status.host, "state": status.state, "attempts": attempts}
-
-
-def write_cursor(*position: Any) -> str:
-    """Write the position behind which the next page begins."""
-    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
-
-
-def read_cursor(cursor: str | None, kinds: tuple[type, ...]) -> tuple[Any, ...] | None:
-    """Read what `write_cursor` wrote, values of these kinds; None without a cursor.
-
-    Raises: RequestValidationError.
-    """
-    if cursor is None:
-        return None
-    try:
-        position = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True))
-        if isinstance(position, list) and [type(value) for value in position] == list(kinds):
-            return tuple(position)
-    except (ValueError, RecursionError):
-        pass
-    msg = "is none that this service has given; take it from `next`"
-    raise RequestValidationError([{"loc": ("query", "cursor"), "msg": msg, "type": "value_error"}])
