@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fusionray.data.decoding import CropDecoder, decode_source_regions
 from fusionray.data.pairs import SampledPairs
 from fusionray.data.shards import read_manifest
 from fusionray.errors import ShardMismatch
@@ -82,6 +83,11 @@ def test_regions_of_photographs_come_along_if_they_are_skin(tmp_path: Path) -> N
     written = pq.read_table(tmp_path / file).slice(row, 1).to_pylist()[0]
     (sent,) = item.draws.crops.select_regions(item.draws.indices[2, 1:])
     assert sent == written["region"]
+    regions = decode_source_regions(item.draws, CropDecoder(manifest.size, 1))
+    assert regions is not None
+    assert regions.shape == (6, 1, *(manifest.size,) * 2)
+    gallery = next(each for each in split_work(dataset, [], batch_size=8) if isinstance(each, CropItem))
+    assert gallery.draws.crops.regions is None
 
 
 def test_a_work_item_holds_only_its_own_crops(folder: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fusionray.data.synthetic import render_true_fusion
 from fusionray.metrics.fusion_metrics import measure_skin
-from fusionray.metrics.skin_parts import SkinParts, find_skin_parts
+from fusionray.metrics.skin_parts import SkinParts, find_skin_parts, part_region
 from fusionray.nets.pixels import to_uint8
 from fusionray.types import PairBatch
 from tests.support.tiny_fusion import build_pairs
@@ -110,3 +110,18 @@ def test_skin_that_is_known_is_not_taken_for_hair_of_its_colour() -> None:
     assert guessed["skin_step_fused"][0] > 20
     assert known["skin_step_fused"][0] == 0
     assert known["edge_step_fused"][0] == 0
+
+
+def test_a_source_has_the_steps_of_its_own_skin() -> None:
+    region = torch.full((1, 1, SIZE, SIZE), 255, dtype=torch.uint8)
+    region[:, :, 20:40] = 0
+    (own,) = part_region(region)
+    plain = torch.full((1, 3, SIZE, SIZE), 120, dtype=torch.uint8)
+    source = torch.where(torch.from_numpy(own.face), 220, plain)
+    whole = part_region(torch.full_like(region, 255))
+    crops = {"source": source, "target": plain, "fused": plain}
+    columns = measure_skin(crops, whole, [own])
+    assert columns["skin_step_source"][0] > 20
+    assert columns["edge_step_source"][0] > 20
+    assert columns["skin_step_fused"][0] == 0
+    assert measure_skin(crops, whole).keys() == columns.keys() - {"skin_step_source", "edge_step_source"}

@@ -126,6 +126,16 @@ def collate_pairs(group: Sequence[SampledPairs], decoder: CropDecoder) -> PairBa
     return PairBatch.from_rows(*decode_rows(group, decoder))
 
 
+def decode_source_regions(draws: SampledPairs, decoder: CropDecoder) -> Tensor | None:
+    """Decode the regions of the first role, uint8 [N,1,S,S], which training does not need; None if there are none.
+
+    Raises: ShardCorrupt naming the person.
+    """
+    rows = draws.indices[:, 0]
+    regions = draws.crops.select_regions(rows)
+    return decoder.decode_regions(regions, draws.crops.select(rows)) if len(regions) == len(rows) else None
+
+
 def gather_truth(group: Sequence[SampledPairs], column: str, role: int) -> Tensor:
     """Gather a parameter column of one role, float32 [M,P]."""
     return torch.from_numpy(np.concatenate([draws.crops.truth[column][draws.indices[:, role]] for draws in group]))

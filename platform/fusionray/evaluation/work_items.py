@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import cv2
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fusionray.checkpoint.evaluators import EvaluatorPaths
-from fusionray.data.decoding import CropDecoder, collate_pairs
+from fusionray.data.decoding import CropDecoder, collate_pairs, decode_source_regions
 from fusionray.data.pairs import EncodedCrop, SampledPairs
 from fusionray.evaluation.clips import Clip
 from fusionray.evaluation.dataset import EvalDataset, compact
@@ -93,7 +93,8 @@ class PairItem:
 
     def measure(self, context: EvalContext) -> MetricColumns:
         """Fuse and measure the pairs."""
-        return context.metrics.compute(context.model, collate_pairs([self.draws], context.decoder))
+        batch = collate_pairs([self.draws], context.decoder)
+        return context.metrics.compute(context.model, batch, decode_source_regions(self.draws, context.decoder))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,9 +176,11 @@ def split_work(dataset: EvalDataset, clips: Iterable[tuple[Clip, int]], batch_si
     for start in range(0, len(plan.pairs), batch_size):
         numbers = np.arange(start, min(start + batch_size, len(plan.pairs)))
         yield PairItem(numbers, compact(SampledPairs(crops, plan.pairs[numbers])))
+    # Nothing is measured in the regions of the gallery.
+    bare = replace(crops, regions=None)
     for start in range(0, len(plan.gallery), batch_size):
         numbers = plan.gallery[start : start + batch_size]
-        yield CropItem(numbers, compact(SampledPairs(crops, numbers[:, None])))
+        yield CropItem(numbers, compact(SampledPairs(bare, numbers[:, None])))
 
 
 def merge_results(results: Iterable[tuple[RowIndices, MetricColumns]]) -> tuple[RowIndices, MetricColumns]:

@@ -34,8 +34,10 @@ RATIOS = {
     "light_error_ratio": ("light_error", "light_error_truth"),
     "skin_difference": ("skin_step_fused", "skin_step_fused_target"),
     "skin_difference_truth": ("skin_step_truth", "skin_step_truth_target"),
+    "skin_difference_source": ("skin_step_source", "skin_step_fused_target"),
     "seam_step": ("edge_step_fused", "edge_step_fused_target"),
     "seam_step_truth": ("edge_step_truth", "edge_step_truth_target"),
+    "seam_step_source": ("edge_step_source", "edge_step_fused_target"),
 }
 # Metric key -> a score, the parameter that groups the source people, and the names of the groups.
 GAPS: dict[str, tuple[str, str, TertileNames]] = {
@@ -48,16 +50,15 @@ HIDDEN = (
     *("gradient_energy", "gradient_energy_truth", "skin_tone", "age"),
     *("tone_source", "tone_target"),
     *(
-        f"{kind}_step_{name}{place}"
+        f"{kind}_step_{name}"
         for kind in ("skin", "edge")
-        for name in ("fused", "truth")
-        for place in ("", "_target")
+        for name in ("fused", "fused_target", "truth", "truth_target", "source")
     ),
 )
 # Metric keys that are reported for hard cases, too; of the last, less is better.
 BY_CASES = ("retrieval_top1", "nearer_to_source", "ssim_gap_closed", "landmark_distance")
 # Metric keys, of `RATIOS`, that are reported for each pair of tones, too.
-BY_TONES = ("skin_difference", "skin_difference_truth", "seam_step", "seam_step_truth")
+BY_TONES = tuple(f"{key}{of}" for key in ("skin_difference", "seam_step") for of in ("", "_truth", "_source"))
 
 
 @dataclass

@@ -17,13 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fusionray.data.synthetic import IDENTITY_NAMES, attributes_in_crop, render_true_fusion
+from fusionray.faces.face import Image
 from fusionray.metrics.attribute_reader import AttributeReader
 from fusionray.metrics.baselines import build_baselines
 from fusionray.metrics.hard_cases import find_rendered_cases
 from fusionray.metrics.landmarks import CropLandmarks, landmark_distance
 from fusionray.metrics.similarity import feature_distance, gradient_energy, region_psnr, region_ssim
-from fusionray.metrics.skin_parts import SkinParts, find_skin_parts
-from fusionray.metrics.skin_steps import measure_steps, measure_tone, measure_unchanged_share
+from fusionray.metrics.skin_parts import SkinParts, find_skin_parts, part_region
+from fusionray.metrics.skin_steps import (
+    SkinSteps,
+    estimate_parts,
+    measure_steps,
+    measure_tone,
+    measure_unchanged_share,
+)
 from fusionray.nets.identity import IdentityEncoder
 from fusionray.nets.pixels import elliptic_region, to_float, to_uint8
 from fusionray.types import PairBatch
@@ -79,10 +86,10 @@ class FusionMetrics:
         self.compare_size = compare_size
 
     @torch.no_grad()
-    def compute(self, model: FusionModel, batch: PairBatch) -> MetricColumns:
+    def compute(self, model: FusionModel, batch: PairBatch, source_region_N1SS: Tensor | None = None) -> MetricColumns:
         """Fuse a batch and measure the result; columns that need a true fusion are left out if there is none.
 
-        `batch.region`, of photographs, must be all visible skin, or None.
+        `batch.region` and `source_region_N1SS`, of photographs, must be all visible skin of target and source, or None.
         """
         batch = batch.to(self.device)
         fused = model.fuse(batch.source, batch.target)
@@ -106,7 +113,8 @@ class FusionMetrics:
         for name, picture in pictures.items():
             columns |= {f"{what}_{name}": value for what, value in self.embed(picture).items()}
         measured = {name: value.float().cpu().numpy() for name, value in columns.items()}
-        measured |= measure_skin(crops, find_skin_parts(batch))
+        source_skin = None if source_region_N1SS is None else part_region(source_region_N1SS)
+        measured |= measure_skin(crops, find_skin_parts(batch), source_skin)
         if self.evaluators.landmarks is not None:
             measured |= measure_landmarks(self.evaluators.landmarks, fused, batch.target)
         return measured
@@ -168,23 +176,25 @@ def measure_landmarks(landmarks: CropLandmarks, fused: Tensor, target: Tensor) -
     return {"landmark_distance": distance_N, "face_not_found": missing_N}
 
 
-def measure_skin(crops: Mapping[str, Tensor], skin: Sequence[SkinParts] | None) -> MetricColumns:
-    """Measure the colour steps around fused faces, and around those of true fusions if there are any; the skin that
-    fused pictures leave unchanged, and the tones of sources and targets.
+def measure_skin(
+    crops: Mapping[str, Tensor], skin: Sequence[SkinParts] | None, source_skin: Sequence[SkinParts] | None = None
+) -> MetricColumns:
+    """Measure the colour steps around fused faces, around those of true fusions if there are any, and of sources whose
+    own skin is known; the skin that fused pictures leave unchanged, and the tones of sources and targets.
 
     Crops are uint8 [N,3,H,W]; float32 [N] by column, such as `skin_step_fused` and `skin_step_fused_target`, which is
     the target's at the same places.
     """
     rows = {name: to_rows(crop) for name, crop in crops.items()}
     measured = {f"tone_{name}": [measure_tone(crop) for crop in rows[name]] for name in ("source", "target")}
+    steps = {} if source_skin is None else {"source": steps_of(rows["source"], source_skin)}
     for name in rows.keys() & {"fused", "truth"}:
-        known: Sequence[SkinParts | None] = skin or [None] * len(rows[name])
-        steps = [measure_steps(*row) for row in zip(rows[name], rows["target"], known, strict=True)]
+        parts = skin or [estimate_parts(*row) for row in zip(rows[name], rows["target"], strict=True)]
+        steps |= {name: steps_of(rows[name], parts), f"{name}_target": steps_of(rows["target"], parts)}
+    for name, found in steps.items():
         measured |= {
-            f"skin_step_{name}": [each.whole for each in steps],
-            f"skin_step_{name}_target": [each.whole_target for each in steps],
-            f"edge_step_{name}": [each.edge for each in steps],
-            f"edge_step_{name}_target": [each.edge_target for each in steps],
+            f"skin_step_{name}": [each.whole for each in found],
+            f"edge_step_{name}": [each.edge for each in found],
         }
     if "truth" in rows and skin is not None:
         measured["unchanged_skin_share"] = [
@@ -192,6 +202,10 @@ def measure_skin(crops: Mapping[str, Tensor], skin: Sequence[SkinParts] | None) 
             for row in zip(rows["fused"], rows["target"], rows["truth"], skin, strict=True)
         ]
     return {name: np.array(values, np.float32) for name, values in measured.items()}
+
+
+def steps_of(rows: Iterable[Image], skin: Iterable[SkinParts]) -> list[SkinSteps]:
+    return [measure_steps(*row) for row in zip(rows, skin, strict=True)]
 
 
 def to_rows(image_N3HW: Tensor) -> NDArray[np.uint8]:

@@ -38,7 +38,7 @@ def find_skin_parts(batch: PairBatch) -> list[SkinParts] | None:
     """Return the skin parts of each pair of a batch; None if nothing tells them.
 
     Of rendered people: face, and neck with ears, where target and true fusion both show them. Of photographs,
-    `batch.region` must be all visible skin: what lies within the usual outline of a face, and the rest.
+    `batch.region` must be all visible skin of the target, see `part_region`.
     """
     size = batch.target.shape[-1]
     if batch.truth is not None:
@@ -47,10 +47,15 @@ def find_skin_parts(batch: PairBatch) -> list[SkinParts] | None:
         fused = render_parts(truth.source_identity, truth.target_attributes, size, truth.view)
         both = torch.minimum(shown, fused)
         return split(*(both[:, [PARTS.index(part) for part in parts]].sum(dim=1) for parts in (FACE, OTHERS)))
-    if batch.region is None:
-        return None
-    skin = batch.region[:, 0] / 255
-    inside = elliptic_region(batch.target)[:, 0] > OUTLINE
+    return None if batch.region is None else part_region(batch.region)
+
+
+def part_region(region_N1SS: Tensor) -> list[SkinParts]:
+    """Part all visible skin of aligned faces, uint8 [N,1,S,S]: what lies within the usual outline of a face, and the
+    rest.
+    """
+    skin = region_N1SS[:, 0] / 255
+    inside = elliptic_region(region_N1SS)[:, 0] > OUTLINE
     return split(skin * inside, skin * ~inside)
 
 

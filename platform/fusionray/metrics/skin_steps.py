@@ -46,33 +46,26 @@ class SkinSteps:
 
     whole: float
     edge: float
-    whole_target: float
-    edge_target: float
 
 
-NO_STEPS = SkinSteps(*(float("nan"),) * 4)
+NO_STEPS = SkinSteps(float("nan"), float("nan"))
 
 
-def measure_steps(fused: Image, target: Image, skin: SkinParts | None = None) -> SkinSteps:
-    """Measure the steps of a fused picture, and those of its target at the same places; `skin`: if it is known."""
-    fused_lab, target_lab = to_lab(fused), to_lab(target)
-    parts = skin or estimate_parts(fused_lab, target_lab)
-    if too_few(parts.face) or too_few(parts.around):
+def measure_steps(picture: Image, skin: SkinParts) -> SkinSteps:
+    """Measure the steps between the parts of a picture's skin."""
+    if too_few(skin.face) or too_few(skin.around):
         return NO_STEPS
+    lab = to_lab(picture)
     # The two may be a pixel apart.
-    reach = max(2, round(BAND * len(fused))) + 1
-    edges = (parts.face & dilate(parts.around, reach), parts.around & dilate(parts.face, reach))
-    return SkinSteps(
-        whole=step(fused_lab, parts.face, parts.around),
-        edge=step_along(fused_lab, *edges, parts.face),
-        whole_target=step(target_lab, parts.face, parts.around),
-        edge_target=step_along(target_lab, *edges, parts.face),
-    )
+    reach = max(2, round(BAND * len(picture))) + 1
+    edges = (skin.face & dilate(skin.around, reach), skin.around & dilate(skin.face, reach))
+    return SkinSteps(step(lab, skin.face, skin.around), step_along(lab, *edges, skin.face))
 
 
-def estimate_parts(fused_lab: Floats, target_lab: Floats) -> SkinParts:
+def estimate_parts(fused: Image, target: Image) -> SkinParts:
     """Take what the model changed for the face, and colours near to what it replaced for skin."""
-    size = len(fused_lab)
+    fused_lab, target_lab = to_lab(fused), to_lab(target)
+    size = len(fused)
     face = find_face(distance(fused_lab, target_lab) > CHANGED)
     inner = erode(face, round(BAND * size))
     if too_few(inner):

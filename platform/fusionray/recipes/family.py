@@ -117,7 +117,7 @@ class RecipeFamily(ABC, Generic[ConfigT]):
     (`pictures` compares them with `reference`, or scores them by `build_scorer`); None: it has none. `evaluator`: the
     trained network by which `build_scorer` scores, unless the settings name another, in the form of `dependencies`;
     None: it needs none. `metric_table`: metrics and goals of the protocol, in the form of
-    evaluation/report/pictures.yaml; None: that table.
+    evaluation/pictures.yaml; None: that table.
     """
 
     name: ClassVar[str]

@@ -12,6 +12,7 @@ from fusionray.evaluation.metric_table import MetricTable
 
 LANDMARK_KEYS = ("landmark_distance", "face_not_found")
 RENDERED_SKIN_KEYS = ("skin_difference_truth", "seam_step_truth", "unchanged_skin_share")
+SOURCE_SKIN_KEYS = ("skin_difference_source", "seam_step_source")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,12 @@ def explain(key: str, theme: str, available: AvailableInputs) -> str:
             "recorded clips have no true fusion, or neither their motion nor their face can be tracked",
         ),
         (key in LANDMARK_KEYS, available.landmarks_error or "the face mesh finds no face in the targets"),
+        (
+            key in SOURCE_SKIN_KEYS,
+            "rendered people have a true fusion instead"
+            if available.synthetic
+            else "the shards do not say where the sources show skin: prepare them with a parser (docs/data.md)",
+        ),
         (
             theme == "skin" and (available.synthetic or key not in RENDERED_SKIN_KEYS),
             "no face has skin around it, or source and target are alike",

@@ -18,7 +18,7 @@ from fusionray.nets.style_transfer import measure_statistics, replace_statistics
 from fusionray.recipes.style_transfer.losses import content_loss, luminance, style_loss
 from fusionray.recipes.style_transfer.perceptual import features_of
 
-# As in evaluation/report/pictures.yaml. Both goals must hold at once: an unchanged content has the best structure, and
+# As in evaluation/pictures.yaml. Both goals must hold at once: an unchanged content has the best structure, and
 # the style picture itself the best style.
 METRIC_TABLE: Mapping[str, Any] = {
     "themes": {
