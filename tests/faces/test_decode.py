@@ -17,8 +17,10 @@ from PIL import ImageOps
 from fusionray.errors import ImageRejected
 from fusionray.faces.image_files.decode import ImageLimits, choose_reduction, decode_image, encode_image, turn_upright
 from fusionray.faces.image_files.headers.image_header import answer_format, read_header
-from tests.support.malformed_pictures import CLASSES, HEIC_FOLDER, bombs
+from tests.support.malformed_pictures import CLASSES
+from tests.support.picture_bombs import bombs
 from tests.support.pictures import draw_person
+from tests.support.whole_pictures import HEIC_FOLDER
 
 
 def gradient(height: int = 48, width: int = 64) -> np.ndarray:

@@ -11,10 +11,10 @@ from PIL import Image
 
 from fusionray.client import FusionClient
 from fusionray.errors import ServiceRefused
-from tests.support.malformed_pictures import HEIC_FOLDER
 from tests.support.pictures import draw_empty, draw_person
 from tests.support.serving import OpenService, encode
 from tests.support.waiting import wait_for
+from tests.support.whole_pictures import HEIC_FOLDER
 
 SOURCE = encode(draw_person(1))
 # Three people, of whom the one in the middle is the largest, and the one at the right the next.

@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from fusionray.faces.image_files.decode import decode_image
-from tests.serving.test_malformed import find_replicas, peak_bytes
+from tests.serving.strangers import find_replicas, peak_bytes
 from tests.support.pictures import draw_empty, draw_person
 from tests.support.serving import MAX_BODY_BYTES, MAX_JOB_BODY_BYTES, WEBHOOK_HOST, WEBHOOK_SECRET, OpenService, encode
 from tests.support.waiting import wait_for

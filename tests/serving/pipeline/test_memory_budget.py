@@ -22,10 +22,11 @@ from fusionray.serving.config_sections.limits import LimitConfig
 from fusionray.serving.config_sections.stages import StageConfig
 from fusionray.serving.pipeline.memory_budget import BYTES_PER_PIXEL, MemoryBudget, estimate_bytes
 from fusionray.serving.pipeline.picture_codec import PictureCodec
-from tests.support.malformed_pictures import bombs, save
+from tests.support.picture_bombs import bombs
 from tests.support.pictures import draw_person
 from tests.support.serving import encode
 from tests.support.serving_load import SOURCE, find_replicas, write_variant
+from tests.support.whole_pictures import save
 
 MIB = 2**20
 
