@@ -180,3 +180,18 @@ def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(ClusterUnavailable, match=f"from {taken} to {taken + 1}"):
             find_free_port()
     assert find_free_port() == taken
+
+
+def test_a_machine_that_is_too_busy_to_start_ray_gets_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_up(**_: object) -> None:
+        raise Exception("The current node timed out during startup. This could happen because ...")
+
+    monkeypatch.setattr(ray, "init", give_up)
+    monkeypatch.setattr(connection, "make_proxy_folder", lambda: tmp_path)
+    monkeypatch.setattr(connection, "_proxy_folder", None)
+    for name in (PRIVATE_CLUSTER_VARIABLE, connection.FALLBACK_PORT_VARIABLE):
+        monkeypatch.setenv(name, "")
+    with pytest.raises(ClusterUnavailable, match=r"Ray did not start within 30 s: \d+ processes want the \d+ CPUs"):
+        connection.start_local()

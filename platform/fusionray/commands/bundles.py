@@ -46,6 +46,7 @@ def run_export(options: argparse.Namespace) -> None:
     from fusionray.config import load_config
     from fusionray.export.export import ExportConfig, export
 
+    options.output = resolve_location(options.output)
     if options.layout == "facefusion":
         run_facefusion(options)
         return

@@ -25,6 +25,7 @@ from fusionray.commands.video_options import (
     tell_faults,
     tell_frames,
 )
+from fusionray.environment import resolve_location
 
 if TYPE_CHECKING:
     from fusionray.bundle.bundle import Bundle
@@ -90,6 +91,7 @@ def run_stylize(options: argparse.Namespace) -> None:
     places = [options.style, *options.more_styles]
     weights = None if options.weights is None else parse_weights(options.weights, len(places))
     check_strength(options.strength)
+    options.output = resolve_location(options.output)
     content, output = Path(options.content), Path(options.output)
     is_film = is_video(content, output)
     large = not is_film and is_large(options.content)

@@ -26,6 +26,7 @@ from fusionray.commands.video_options import (
     tell_faults,
     tell_frames,
 )
+from fusionray.environment import resolve_location
 
 if TYPE_CHECKING:
     from fusionray.runtime.fuser import Fuser
@@ -119,6 +120,7 @@ def run_fuse_video(options: argparse.Namespace) -> None:
     from fusionray.video.face_fusion.report import describe_fusion
     from fusionray.video.face_fusion.work import FusionWork, FusionWorker, open_fuser
 
+    options.output = resolve_location(options.output)
     target, output = Path(options.target), Path(options.output)
     check_video_options(target, output, options)
     pictures = [options.source, *options.identity]

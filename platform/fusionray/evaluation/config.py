@@ -97,7 +97,8 @@ class EvaluateConfig(Section):
     face_fusion: FaceFusionEvalConfig = FaceFusionEvalConfig()
     goals: GoalSet = Field(
         "none",
-        description="Goals to compare the figures with: those of paired or of unpaired training, or none.",
+        description="Goals to compare the figures with: of paired or of unpaired training on rendered people, of "
+        "photographs, or none.",
     )
     bootstrap_rounds: int = Field(
         1000,

@@ -15,7 +15,7 @@ from fusionray.reporting.figures import MeasuredFigure, above, at_least, at_most
 
 FUSION_TABLE, PICTURES_TABLE = "face_fusion.yaml", "pictures.yaml"
 
-GoalSet = Literal["none", "paired", "unpaired"]
+GoalSet = Literal["none", "paired", "unpaired", "photographs"]
 
 
 class Goal(Section):
@@ -48,17 +48,19 @@ class Goal(Section):
 
 
 class MetricSpec(Section):
-    """One metric: its theme, its unit, what it measures, and its goals for paired and unpaired training."""
+    """One metric: its theme, its unit, what it measures, and its goals, one for each set."""
 
     theme: str
     unit: str
     description: str
     paired: Goal | None = None
     unpaired: Goal | None = None
+    photographs: Goal | None = None
 
     def goal(self, chosen: GoalSet) -> Goal | None:
         """Return the goal of a set, if there is one."""
-        return {"none": None, "paired": self.paired, "unpaired": self.unpaired}[chosen]
+        goals = {"none": None, "paired": self.paired, "unpaired": self.unpaired, "photographs": self.photographs}
+        return goals[chosen]
 
 
 class MetricTable(Section):
@@ -72,7 +74,7 @@ class MetricTable(Section):
         for key, metric in self.metrics.items():
             if metric.theme not in self.themes:
                 raise ValueError(f"{key}: there is no theme '{metric.theme}'")
-            for goal in (metric.paired, metric.unpaired):
+            for goal in (metric.paired, metric.unpaired, metric.photographs):
                 unknown = [other for other in (goal.above if goal else ()) if other not in self.metrics]
                 if unknown:
                     raise ValueError(f"{key}: its goal names {unknown[0]}, which is not a metric of the table")

@@ -33,6 +33,8 @@ from fusionray.ray_cluster.light_head import light_head
 
 # Ray counts logical CPUs: two more than the machine has let data tasks run at the same time as one worker per core.
 SPARE_CPUS = 2
+# Part of the message with which Ray gives up its own start.
+START_TIMEOUT = "timed out during startup"
 FALLBACK_PORT_VARIABLE = "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"
 # Above the ports of Ray's workers (10002 to 19999), below those that Linux gives to connections (from 32768).
 FREE_PORTS = (20000, 32000)
@@ -156,15 +158,25 @@ def start_local(http_host: str | None = None) -> None:
         os.environ[HTTP_HOST_VARIABLE] = http_host
         os.environ[WORKER_VARIABLE] = SERVES
     cores = len(os.sched_getaffinity(0))
-    with light_head():
-        ray.init(
-            address="local",
-            num_cpus=cores + SPARE_CPUS,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-            object_store_memory=choose_store_bytes(),
-        )
+    try:
+        with light_head():
+            ray.init(
+                address="local",
+                num_cpus=cores + SPARE_CPUS,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                object_store_memory=choose_store_bytes(),
+            )
+    except Exception as error:
+        # Ray waits 30 s, which cannot be set, and has no class for this error (ray/_private/node.py).
+        if START_TIMEOUT not in str(error):
+            raise
+        load = os.getloadavg()[0]
+        raise ClusterUnavailable(
+            f"Ray did not start within 30 s: {load:.0f} processes want the {cores} CPUs of this machine; try again, or "
+            "wait until other work has ended"
+        ) from None
 
 
 def disconnect() -> None:

@@ -18,6 +18,8 @@ def stored(**changes: object) -> dict[str, object]:
     [
         {"engine": {"batch_size": 4}},
         {"engine": {"precision": "fp32", "compile": True, "activation_checkpointing": True}},
+        {"engine": {"cuda_graphs": False}},
+        {"data": {"shards": "x", "decode": "nodes", "read_tasks": 2}},
         {"engine": {"parallel": {"strategy": "zero"}}},
         {"workers": {"num_workers": 4}},
         {"budget": {"images": 7}},

@@ -17,7 +17,9 @@ CHANGEABLE = (
     ("validation",),
     ("workers",),
     ("tracking",),
+    ("data", "decode"),
     ("data", "decode_threads"),
+    ("data", "read_tasks"),
     ("data", "prefetch_batches"),
     ("data", "timeout_seconds"),
     ("data", "max_damaged_files"),
@@ -31,6 +33,7 @@ CHANGEABLE = (
             "memory_gib",
             "channels_last",
             "compile",
+            "cuda_graphs",
             "activation_checkpointing",
         )
     ),
