@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fusionray.data.prefetch import map_ahead
+from fusionray.data.prefetch import map_ahead, prefetched
 
 
 def test_calls_run_ahead_by_a_stated_number_and_keep_their_order() -> None:
@@ -30,6 +30,19 @@ def test_calls_run_ahead_by_a_stated_number_and_keep_their_order() -> None:
         taken += 1
     assert taken == 20
     assert sorted(started) == list(range(20))
+
+
+def test_after_an_error_nothing_more_comes() -> None:
+    def make() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    with prefetched(make, 2) as items:
+        assert next(items) == 1
+        with pytest.raises(OSError, match="gone"):
+            next(items)
+        with pytest.raises(StopIteration):
+            items.take(timeout=5)
 
 
 def test_an_error_comes_in_its_place_and_ends_the_threads() -> None:

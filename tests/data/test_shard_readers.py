@@ -301,6 +301,15 @@ def test_a_split_is_read_in_a_fixed_order_and_an_empty_one_is_refused(tmp_path: 
         read_split(str(tmp_path), manifest, "validation")
 
 
+@pytest.mark.parametrize("how", ["missing", "truncated", "one bit"])
+def test_a_damaged_file_of_a_split_is_named(tmp_path: Path, how: str) -> None:
+    manifest = write_tiny_shards(tmp_path, people=4, pictures=2, shards=2)
+    name = manifest.files("train")[0]
+    damage_file(tmp_path / name, how)
+    with pytest.raises(ShardCorrupt, match=rf"{name}: cannot be read \(.*\); check the storage"):
+        read_split(str(tmp_path), manifest, "train")
+
+
 def test_some_rows_of_a_split_of_pictures_are_of_all_of_its_folders(tmp_path: Path) -> None:
     shards = []
     for number in range(6):

@@ -8,6 +8,10 @@ import pytest
 import ray
 
 from fusionray.errors import ConfigInvalid
+from fusionray.serving import shared_folders
+from fusionray.serving.config import ModelConfig, ServeConfig
+from fusionray.serving.config_sections.identities import IdentityConfig
+from fusionray.serving.config_sections.jobs import JobConfig
 from fusionray.serving.shared_folders import ask_nodes
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -50,3 +54,26 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigInvalid, match=r"file.*choose another folder"):
         ask_nodes(list_nodes(), {"jobs.folder": tmp_path / "file" / "jobs"}, {})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "stores"),
+    [
+        (("face_fusion",), {"identities.folder", "jobs.folder"}),
+        (("style_transfer",), {"jobs.folder"}),
+        (("deblur",), set()),
+    ],
+)
+def test_what_is_shared_follows_from_the_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: tuple[str, ...], stores: set[str]
+) -> None:
+    asked: list[set[str]] = []
+    monkeypatch.setattr(shared_folders, "ask_nodes", lambda _, stores, __: asked.append(set(stores)))
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": n, "NodeManagerAddress": n, "Alive": True} for n in "ab"])
+    config = ServeConfig(
+        models=(ModelConfig(bundle=str(tmp_path)),),
+        jobs=JobConfig(folder=str(tmp_path / "jobs")),
+        identities=IdentityConfig(folder=str(tmp_path / "identities")),
+    )
+    shared_folders.check_shared_folders(config, tasks)
+    assert asked == [stores]

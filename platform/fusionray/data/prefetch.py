@@ -39,6 +39,7 @@ class PrefetchedItems(Iterator[ItemT], Generic[ItemT]):
         except queue.Empty:
             raise TimeoutError from None
         if error is not None:
+            self.ended = True
             raise error
         if item is None:
             self.ended = True

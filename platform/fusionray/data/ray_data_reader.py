@@ -217,34 +217,35 @@ class Execution:
         Raises: DataTimeout; the error of a task.
         """
         part = 0
-        limit = START_SECONDS
+        starting = True
         while part < len(self.parts):
             try:
-                block = self.take(limit)
+                block = self.take(starting=starting)
             except ray.exceptions.RayActorError:
                 if self.reader.closed:
                     raise
                 self.stop()
                 self.start(part)
-                limit = START_SECONDS
+                starting = True
                 continue
             header = read_header(block)
-            limit = self.reader.timeout_seconds
+            starting = False
             # The first task has no segments.
             if header.task == part:
                 part += 1
                 yield header, block
 
-    def take(self, limit: float) -> pa.Table:
-        """Wait for a block.
+    def take(self, *, starting: bool) -> pa.Table:
+        """Wait for a block; `starting`: for the first one, which comes when the processes have started.
 
         Raises: DataTimeout; RayActorError if the process of the executor died; the error of a task.
         """
         folder = self.reader.files.folder
+        limit = START_SECONDS if starting else self.reader.timeout_seconds
         try:
             return self.items.take(limit)
         except TimeoutError:
-            if limit == START_SECONDS:
+            if starting:
                 needed = "a free CPU for data.decode=nodes, " if self.reader.decode_size else ""
                 raise DataTimeout(
                     f"{folder}: the processes that read the shards did not start within {limit:g} s; "

@@ -5,7 +5,7 @@ Segments of a file that is missing, damaged or different from its entry in the m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,30 +51,13 @@ class ShardFiles:
 
         Raises: ShardCorrupt if the file is missing or damaged, or has another number of rows than in the manifest.
         """
-        filesystem, root = storage.open_filesystem(self.folder)
-        name, promised = self.names[segment.file], self.rows[segment.file]
         columns = ["image", GROUP_COLUMNS[self.task], *(TRUTH_COLUMNS if self.synthetic else ())]
-        # Requests to an object store are joined, since each waits; on a disk, joining only copies.
-        options = {"page_checksum_verification": True, "pre_buffer": not isinstance(filesystem, fs.LocalFileSystem)}
 
-        def read() -> pa.Table:
-            with pq.ParquetFile(f"{root}/{name}", filesystem=filesystem, **options) as file:
-                if file.metadata.num_rows != promised:
-                    raise ShardCorrupt(
-                        f"{self.folder}/{name}: holds {file.metadata.num_rows} rows, but the manifest says "
-                        f"{promised}; run `fusionray prepare` again into {self.folder}"
-                    )
-                has_regions = self.with_regions and REGION_COLUMN in file.schema_arrow.names
-                return read_rows(file, segment.rows, [*columns, *([REGION_COLUMN] if has_regions else ())])
+        def read(file: pq.ParquetFile) -> pa.Table:
+            has_regions = self.with_regions and REGION_COLUMN in file.schema_arrow.names
+            return read_rows(file, segment.rows, [*columns, *([REGION_COLUMN] if has_regions else ())])
 
-        try:
-            return ask_again(filesystem, read)
-        except (OSError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())
-            raise ShardCorrupt(
-                f"{self.folder}/{name}: cannot be read ({reason}); "
-                f"check the storage, or run `fusionray prepare` again into {self.folder}"
-            ) from None
+        return read_checked(self.folder, self.names[segment.file], self.rows[segment.file], read)
 
     def read_with_fallback(
         self, segment: Segment, max_damaged_files: int, start: int = 0, end: int | None = None
@@ -104,6 +87,34 @@ class ShardFiles:
                 continue
             return SegmentRows(table if np.array_equal(unique, rows) else table.take(places), errors)
         raise ShardCorrupt(next(iter(errors.values())))
+
+
+def read_checked(folder: str, name: str, promised_rows: int, read: Callable[[pq.ParquetFile], pa.Table]) -> pa.Table:
+    """Read a shard file with `read`; checksums of its pages are verified, and a store that is busy is asked again.
+
+    Raises: ShardCorrupt if the file is missing or damaged, or has another number of rows than promised.
+    """
+    filesystem, root = storage.open_filesystem(folder)
+    # Requests to an object store are joined, since each waits; on a disk, joining only copies.
+    options = {"page_checksum_verification": True, "pre_buffer": not isinstance(filesystem, fs.LocalFileSystem)}
+
+    def read_once() -> pa.Table:
+        with pq.ParquetFile(f"{root}/{name}", filesystem=filesystem, **options) as file:
+            if file.metadata.num_rows != promised_rows:
+                raise ShardCorrupt(
+                    f"{folder}/{name}: holds {file.metadata.num_rows} rows, but the manifest says {promised_rows}; run "
+                    f"`fusionray prepare` again into {folder}"
+                )
+            return read(file)
+
+    try:
+        return ask_again(filesystem, read_once)
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise ShardCorrupt(
+            f"{folder}/{name}: cannot be read ({reason}); check the storage, or run `fusionray prepare` again into "
+            f"{folder}"
+        ) from None
 
 
 def read_rows(file: pq.ParquetFile, rows: Any, columns: Sequence[str]) -> pa.Table:
@@ -148,14 +159,12 @@ def read_split(
     These are the first rows of faces, so that people stay whole; but pictures from all over the split, whose rows are
     sorted by path: the first ones may all be of one folder.
 
-    Raises: ShardCorrupt if the split is empty.
+    Raises: ShardCorrupt if the split is empty, or a file cannot be read.
     """
-    filesystem, root = storage.open_filesystem(folder)
     files = manifest.files(split) if limit is None else choose_files(manifest, split, limit)
-    tables = [
-        pq.read_table(f"{root}/{file}", filesystem=filesystem, columns=list(columns) if columns else None)
-        for file in files
-    ]
+    rows = {shard.file: shard.rows for shard in manifest.shards}
+    wanted = list(columns) if columns else None
+    tables = [read_checked(folder, file, rows[file], lambda opened: opened.read(wanted)) for file in files]
     if not tables:
         raise ShardCorrupt(f"{folder}: the {split} split is empty; prepare with more people or another fraction")
     # Older files may lack a column: its values are null for their rows.

@@ -122,6 +122,8 @@ class Ingress:
             for work in self.background():
                 work.start(asyncio.get_running_loop())
         else:
+            if self.follower.done():
+                raise RuntimeError("the task that follows the models has ended")
             for work in self.background():
                 work.check()
             self.generators.check()
@@ -145,9 +147,9 @@ class Ingress:
         loop = asyncio.get_running_loop()
         next_sweep = loop.time()
         while True:
-            self.expiry.set_keys((key.expires for _, key in self.keys.keys), time.time())
             await asyncio.sleep(self.config.alias_poll_seconds)
             try:
+                self.expiry.set_keys((key.expires for _, key in self.keys.keys), time.time())
                 for version in await self.models.update():
                     logger.warning("models: %s answers from now on", version.id)
                 if loop.time() >= next_sweep:
@@ -157,3 +159,6 @@ class Ingress:
             except (FusionRayError, OSError, RayActorError) as error:
                 # The current versions continue to answer.
                 logger.warning("models: %s; the versions in use stay", error)
+            except Exception:
+                # A version whose warm-up breaks must not end the look-out for the next one.
+                logger.exception("models: an unexpected error; the versions in use stay")

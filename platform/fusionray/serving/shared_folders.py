@@ -17,6 +17,7 @@ from fusionray.environment import REGISTRY_PREFIX
 from fusionray.errors import ConfigInvalid, ServiceFailed
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.jobs.service_key import default_key_file, open_jobs_key
+from fusionray.serving.tasks.registry import JOB_TASKS
 from fusionray.storage.atomic_files import make_private_folder
 
 # Long enough for a node to start a worker; a node that is lost raises at once.
@@ -35,12 +36,15 @@ def check_shared_folders(config: ServeConfig, tasks: Iterable[str]) -> None:
     folders = [place for place in bundles if not is_remote(place) and not place.startswith(REGISTRY_PREFIX)]
     local = {f"models: {place}": Path(place) for place in folders}
     stores: dict[str, Path] = {}
-    if FACE_FUSION in tasks:
+    served = frozenset(tasks)
+    if served & frozenset(JOB_TASKS):
         # A key that one node does not see it would make anew.
         key_file = Path(config.jobs.key_file) if config.jobs.key_file else default_key_file(Path(config.jobs.folder))
         open_jobs_key(config.jobs)
         local["jobs.key_file"] = key_file
-        stores = {"identities.folder": Path(config.identities.folder), "jobs.folder": Path(config.jobs.folder)}
+        stores["jobs.folder"] = Path(config.jobs.folder)
+    if FACE_FUSION in served:
+        stores["identities.folder"] = Path(config.identities.folder)
     ask_nodes(nodes, stores, local)
 
 

@@ -22,7 +22,7 @@ from fusionray.tracking.runs import close_run, open_run
 from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
 from fusionray.training.run.driver import is_complete, run_workers
-from fusionray.training.run.resume_guard import guard_resume, read_run_record
+from fusionray.training.run.resume_guard import check_resume, guard_resume, read_run_record
 from fusionray.training.run.task import WorkerTask
 
 
@@ -68,6 +68,8 @@ def train(config: TrainConfig, *, progress: ProgressHandle | None = None, parent
         shown = GROUP_NAMES[family.task]
         raise ShardMismatch(f"{config.data.shards}: has {count} {shown} in the train split; training needs at least 2")
     labels = read_labels(config.data.shards, manifest) if family.sized_by_people else None
+    # Before the dependencies, which may train for hours.
+    check_resume(run_folder, config, manifest)
     dependencies = load_dependencies(config)
     guard_resume(run_folder, config, manifest)
     uri = tracking_uri(config.tracking.uri, config.run.output)

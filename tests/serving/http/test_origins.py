@@ -49,7 +49,9 @@ def test_other_names_are_refused_without_keys_unless_they_are_listed(host: str) 
     assert ask(AccessConfig(hosts=("evil.example", "192.168.1.5")), host="192.168.1.5:8000") == "hello"
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9000", "http://localhost", ""])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:9000", "http://localhost", "http://[", ""]
+)
 @pytest.mark.parametrize("has_keys", [True, False])
 def test_pages_of_other_origins_are_refused_unless_they_are_listed(origin: str, *, has_keys: bool) -> None:
     assert ask(AccessConfig(), has_keys=has_keys, host="127.0.0.1:8000", origin=origin) == "foreign_origin"

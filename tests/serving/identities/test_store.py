@@ -209,6 +209,15 @@ def test_the_sweep_removes_expired_faces_only(store: IdentityStore, wall: Clock)
         store.get(old, "ann")
 
 
+def test_a_stray_file_is_no_face(store: IdentityStore, wall: Clock) -> None:
+    put(store)
+    (store.faces / ".DS_Store").write_bytes(b"x")
+    wall.now += 120.0
+    assert store.sweep() == 1
+    assert [entry.name for entry in store.faces.iterdir()] == [".DS_Store"]
+    put(store)
+
+
 def test_the_cache_is_bounded_and_returns_no_expired_face(store: IdentityStore, wall: Clock) -> None:
     handles = [put(store) for _ in range(12)]
     for handle in handles:

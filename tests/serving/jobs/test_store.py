@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -83,17 +85,65 @@ def test_jobs_expire_and_half_written_ones_are_swept(tmp_path: Path) -> None:
     for draft in (old, young):
         (draft / "targets").mkdir(parents=True)
     os.utime(old, (0, 0))
+    open_job = make(store)
+    store.cancel(job, "ann")
     wall.now = time.time()
     other = make(store)
     assert store.sweep() == 0
     assert (old.exists(), young.exists()) == (False, True)
     store.cancel(other, "ann")
-    wall.now += 2
+    wall.now += 102
     with pytest.raises(UnknownJob):
         store.status(job, "ann")
-    assert store.sweep() == 1
-    assert not (store.jobs / job).exists()
-    assert store.status(other, "ann").state == "cancelled"
+    assert store.sweep() == 2
+    assert {path.name for path in store.jobs.iterdir()} == {open_job}
+    # Long work waits as long as it must: only what has ended expires.
+    assert (store.status(open_job, "ann").state, store.status(open_job, "ann").expires_at) == ("queued", math.inf)
+
+
+def test_a_torn_outcome_is_a_failed_job_and_harms_no_other(store: JobStore) -> None:
+    torn, other = JobFolder.read(store.jobs / make(store)), make(store)
+    torn.end("cancelled")
+    # What a machine without power may leave: the reserve, renamed before it was written.
+    (torn.path / "outcome" / "ended.json").write_bytes(b" " * 1024)
+    fresh = JobStore(store.jobs.parent, 100.0)
+    assert fresh.status(torn.record.job, "ann").state == "failed"
+    assert "outcome is damaged" in str(fresh.status(torn.record.job, "ann").reason)
+    assert [folder.record.job for folder in fresh.list_open()] == [other]
+    assert [folder.record.job for folder in fresh.list_ended()] == [torn.record.job]
+    assert fresh.sweep() == 0
+    make(fresh)
+
+
+def test_a_stray_file_is_no_job(store: JobStore) -> None:
+    job = make(store)
+    (store.jobs / ".DS_Store").write_bytes(b"x")
+    assert [folder.record.job for folder in store.list_open()] == [job]
+    assert store.sweep() == 0
+    make(store)
+
+
+def test_an_attempt_at_a_removed_job_does_not_bring_it_back(store: JobStore) -> None:
+    folder = JobFolder.read(store.jobs / make(store))
+    assert [folder.record_attempt(1), folder.record_attempt(1)] == [0, 1]
+    store.remove(folder.record.job, "ann")
+    with pytest.raises(FileNotFoundError):
+        folder.record_attempt(1)
+    assert list(store.jobs.iterdir()) == []
+
+
+def test_threads_learn_of_ended_jobs_while_another_lists_them(store: JobStore) -> None:
+    folders = [JobFolder.read(store.jobs / make(store, f"owner {number}", 1)) for number in range(60)]
+    for folder in folders:
+        folder.end("cancelled")
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(30):
+            store.index.ended.clear()
+            store.index.result_bytes.clear()
+            counted = [pool.submit(store.index.count_bytes, folder) for folder in folders]
+            scans = [pool.submit(store.index.scan) for _ in range(8)]
+            assert {len(scan.result()) for scan in scans} == {60}
+            assert all(count.result() == 0 for count in counted)
 
 
 def test_too_many_jobs_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fusionray.training.config import TrainConfig
-from fusionray.training.run.resume_guard import CHANGEABLE, comparable, first_difference
+from fusionray.training.run.resume_guard import CHANGEABLE, comparable, fill_defaults, first_difference
 
 BASE = {"data": {"shards": "x"}, "recipe": {"name": "identity"}}
 
@@ -40,6 +40,15 @@ def test_how_and_how_long_a_run_is_computed_may_change(changes: dict[str, object
 )
 def test_what_is_learned_may_not(changes: dict[str, object], path: str) -> None:
     assert first_difference(stored(), stored(**changes)) == path
+
+
+def test_a_setting_that_is_newer_than_the_run_has_its_default() -> None:
+    config = TrainConfig.model_validate(BASE).model_dump(mode="json")
+    del config["engine"]["cuda_graphs"]
+    del config["budget"]
+    assert fill_defaults(config) == TrainConfig.model_validate(BASE).model_dump(mode="json")
+    gone = {**config, "gone": 1}
+    assert fill_defaults(gone) is gone
 
 
 def test_every_changeable_setting_exists() -> None:

@@ -55,7 +55,7 @@ def explain(key: str, theme: str, available: AvailableInputs) -> str:
             key in SOURCE_SKIN_KEYS,
             "rendered people have a true fusion instead"
             if available.synthetic
-            else "the shards do not say where the sources show skin: prepare them with a parser (docs/data.md)",
+            else "the shards do not say where the sources show skin: prepare them with a parser (docs/bundles.md)",
         ),
         (
             theme == "skin" and (available.synthetic or key not in RENDERED_SKIN_KEYS),

@@ -3,7 +3,7 @@
 A key made here has 256 random bits, so its sha256 is as safe as a slow hash such as bcrypt. A slow hash protects
 passwords, which can be guessed; 256 random bits cannot, however fast a guess is. A slow hash would also cost each
 request 0.1 s of a core, which any stranger could make the service spend. An operator may set a shorter key in the
-environment; it is held in memory only, so its digest cannot be stolen.
+environment; its digest lies in the state of the cluster's head, where whoever can read it may try guesses: generate it.
 """
 
 from __future__ import annotations

@@ -48,7 +48,12 @@ class OriginMiddleware:
         return None
 
     def knows_origin(self, origin: str, host: str) -> bool:
-        return origin in self.access.origins or (host != "" and urlsplit(origin).netloc == host)
+        if origin in self.access.origins:
+            return True
+        try:
+            return host != "" and urlsplit(origin).netloc == host
+        except ValueError:
+            return False
 
     def knows_host(self, host: str) -> bool:
         name = read_name(host)

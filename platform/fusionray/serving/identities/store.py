@@ -181,11 +181,14 @@ class IdentityStore:
         An expiry later than any face can have is not used, but its file stays: the clock of this node may be wrong.
         """
         num_removed = 0
-        for entry in list(os.scandir(self.faces)):
+        for entry in list_folders(self.faces):
             try:
                 expires_at = read_expiry_ms(self.read_header(entry.name)) / 1000
             except FileNotFoundError:
                 expires_at = 0.0
+            except OSError as error:
+                logger.warning("%s: a stored face cannot be read (%s)", self.faces, error.strerror)
+                continue
             if expires_at <= self.wall_clock():
                 num_removed += remove_tree(Path(entry.path), self.trash)
         remove_abandoned_folders(self.tmp)
@@ -269,10 +272,15 @@ def load_readings(cipher: HandleCipher, folder: Path) -> dict[str, FloatArray]:
     return readings
 
 
+def list_folders(place: Path) -> list[os.DirEntry[str]]:
+    """List the folders in a place; a stray file, as backups and file browsers leave, is none."""
+    return [entry for entry in os.scandir(place) if entry.is_dir()]
+
+
 def measure_usage(folder: Path) -> tuple[int, int]:
     """Count the faces in a folder and their bytes, readings included."""
     num_faces = num_bytes = 0
-    for entry in os.scandir(folder):
+    for entry in list_folders(folder):
         try:
             num_bytes += sum(file.stat().st_size for file in os.scandir(entry.path))
         except FileNotFoundError:

@@ -53,7 +53,7 @@ class JobDocument(BaseModel):
     failed: int = Field(description="Pictures with a problem.")
     created_at: str = Field(description="ISO 8601, UTC.")
     ended_at: str | None = Field(description="ISO 8601, UTC; null while the job is open.")
-    expires_at: str = Field(description="When the job is deleted, ISO 8601, UTC.")
+    expires_at: str | None = Field(description="When the job is deleted, ISO 8601, UTC; null while the job is open.")
     reason: str | None = Field(description="Why the job failed.")
     webhook: WebhookDocument | None = Field(description="null: none was asked for.")
     video: VideoDocument | None = Field(description="How far a film is; null: the job makes pictures.")
@@ -98,7 +98,7 @@ def describe_job(status: JobStatus) -> dict[str, Any]:
         "failed": status.failed,
         "created_at": write_time(status.created_at),
         "ended_at": None if status.ended_at is None else write_time(status.ended_at),
-        "expires_at": write_time(status.expires_at),
+        "expires_at": None if status.ended_at is None else write_time(status.expires_at),
         "reason": status.reason,
         "webhook": None if status.webhook is None else describe_webhook(status.webhook),
         "video": None if status.video is None else describe_video(status.video),

@@ -45,6 +45,7 @@ from fusionray.serving.jobs.record import EndState, JobOutcome, JobRecord, Progr
 from fusionray.serving.jobs.service_key import ServiceKey
 from fusionray.storage.atomic_files import (
     FILE_MODE,
+    FOLDER_MODE,
     TMP_NAME,
     append_mark,
     create_file,
@@ -92,10 +93,15 @@ class JobFolder:
 
     @property
     def ended(self) -> JobOutcome | None:
-        """Return how the job ended; None while it is open."""
+        """Return how the job ended; None while it is open. A job whose outcome is damaged has failed."""
+        file = self.path / OUTCOME_NAME / ENDED_NAME
         try:
-            return JobOutcome(**json.loads((self.path / OUTCOME_NAME / ENDED_NAME).read_bytes()))
+            return JobOutcome(**json.loads(file.read_bytes()))
         except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            with suppress(FileNotFoundError):
+                return JobOutcome("failed", 0, 0, file.stat().st_mtime, "its outcome is damaged; send the job again")
             return None
 
     @property
@@ -202,7 +208,10 @@ class JobFolder:
 
     def record_attempt(self, index: int) -> int:
         """Record an attempt at an item; return the number of earlier attempts."""
-        return append_mark(make_private_folder(self.path / "attempts") / f"{index:04d}")
+        attempts = self.path / "attempts"
+        # Without its parents: a job that was removed meanwhile must not come back.
+        attempts.mkdir(FOLDER_MODE, exist_ok=True)
+        return append_mark(attempts / f"{index:04d}")
 
     def clear_attempts(self, index: int) -> None:
         """Clear the attempts at an item that a shutdown interrupted."""
@@ -229,6 +238,8 @@ class JobFolder:
         ended = JobOutcome(state, *counts, time.time(), reason and reason[:LONGEST_REASON])
         with os.fdopen(os.open(draft / ENDED_NAME, os.O_WRONLY | os.O_CREAT, FILE_MODE), "wb") as file:
             file.write(json.dumps(asdict(ended)).encode().ljust(RESERVED_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
         return self.publish(draft)
 
     def finish(self) -> bool:

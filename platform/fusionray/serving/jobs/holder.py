@@ -78,6 +78,9 @@ class JobHolder(ABC):
                     continue
             except OSError as error:
                 logger.error("jobs: %s; trying again", error)
+            except Exception:
+                # One job that nobody foresaw must not end the work on all others.
+                logger.exception("jobs: an unexpected error; trying again")
             self.woken.wait(self.poll_seconds)
 
     def run_once(self) -> bool:
@@ -94,6 +97,9 @@ class JobHolder(ABC):
                 self.handle_file_error(folder, error)
             except NotDecrypted:
                 folder.end("failed", "the inputs of the job cannot be decrypted; send it again")
+            except Exception:
+                self.back_off(folder, BACKOFF_SECONDS)
+                raise
         return True
 
     def claim(self) -> tuple[JobFolder, Lease] | None:
@@ -129,9 +135,13 @@ class JobHolder(ABC):
         elif isinstance(error, FileNotFoundError):
             folder.end("failed", "pictures of the job are no longer there; send it again")
         else:
-            # Other jobs run first meanwhile.
-            self.backoff[folder.record.job] = time.monotonic() + BACKOFF_SECONDS
+            self.back_off(folder, BACKOFF_SECONDS)
             logger.error("job %s: %s; trying again later", folder.record.job, error)
+
+    def back_off(self, folder: JobFolder, seconds: float) -> None:
+        """Try a job again after some seconds; other jobs come first meanwhile."""
+        with self.claiming:
+            self.backoff[folder.record.job] = time.monotonic() + seconds
 
     def sweep(self) -> None:
         """Remove expired jobs, once in `SWEEP_SECONDS`."""

@@ -32,8 +32,8 @@ class JobIndex:
             for name in names:
                 known = self.folders.get(name)
                 if known is None or known.record.fingerprint is not None:
-                    # A job that was just removed, or whose record is unreadable.
-                    with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+                    # A job that was just removed, whose record is unreadable, or what is no job at all.
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError, TypeError):
                         self.folders[name] = JobFolder.read(self.jobs / name)
             for memory in (self.ended, self.result_bytes):
                 for gone in [key for key in memory if key[0] not in names]:
@@ -45,7 +45,8 @@ class JobIndex:
         key = folder.record.identity
         ended = self.ended.get(key) or folder.ended
         if ended is not None:
-            self.ended[key] = ended
+            with self.lock:
+                self.ended[key] = ended
         return ended
 
     def count_bytes(self, folder: JobFolder) -> int:
@@ -53,6 +54,9 @@ class JobIndex:
         if self.find_ended(folder) is None:
             return 2 * folder.record.num_bytes
         key = folder.record.identity
-        if key not in self.result_bytes:
-            self.result_bytes[key] = folder.count_result_bytes()
-        return self.result_bytes[key]
+        known = self.result_bytes.get(key)
+        if known is None:
+            known = folder.count_result_bytes()
+            with self.lock:
+                self.result_bytes[key] = known
+        return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from collections.abc import Callable
@@ -179,9 +180,9 @@ class JobReader:
         )
 
     def expiry(self, folder: JobFolder) -> float:
-        """Return when a job expires (seconds since 1970): `ttl_seconds` after its end, or after its creation."""
+        """Return when a job expires (seconds since 1970): `ttl_seconds` after its end; an open job never does."""
         ended = self.index.find_ended(folder)
-        return (ended.ended_at if ended else folder.record.created_at) + self.ttl_seconds
+        return ended.ended_at + self.ttl_seconds if ended else math.inf
 
 
 def unknown() -> UnknownJob:

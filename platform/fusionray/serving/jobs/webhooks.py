@@ -165,6 +165,8 @@ class WebhookSender:
                 self.send_due(leases)
             except OSError as error:
                 logger.error("webhooks: %s; trying again", error)
+            except Exception:
+                logger.exception("webhooks: an unexpected error; trying again")
 
     def send_due(self, leases: dict[tuple[str, float], Lease]) -> None:
         """Make the attempts that are due and that no other thread or replica makes."""

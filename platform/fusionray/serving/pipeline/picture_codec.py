@@ -114,3 +114,14 @@ def describe_fault(error: ImageRejected, role: str) -> Problem:
     status, title = PICTURE_PROBLEMS.get(error.reason, (422, "Picture refused"))
     detail = str(error) if role in str(error) else f"{role} picture: {error}"
     return Problem(status, error.reason, title, detail, picture=role)
+
+
+@contextmanager
+def name_picture(role: str) -> Iterator[None]:
+    """Say of a picture that is refused which one of the request it is."""
+    try:
+        yield
+    except ImageRejected as error:
+        if f"{role} picture" in str(error):
+            raise
+        raise ImageRejected(error.reason, f"{role} picture: {error}") from None

@@ -164,7 +164,7 @@ class RequestService:
                 await asyncio.get_running_loop().run_in_executor(None, self.log_request, request, reply, model)
             except AuditFailed as error:
                 logger.error("audit: %s", error)
-                reply = unavailable("audit_failed", "the request could not be written down, and none is done without")
+                reply = unavailable("audit_failed", "the request could not be written down, so it is not answered")
         # Once the answer has left: nobody waits for its metrics.
         asyncio.get_running_loop().call_soon(self.count, reply, model)
         return reply

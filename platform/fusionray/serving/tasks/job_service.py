@@ -28,6 +28,8 @@ from fusionray.serving.videos.worker import VideoWorker
 
 # If the service is busy, an item of a job waits so long, so often, before it counts as an attempt.
 BUSY_WAIT_SECONDS, MAX_BUSY_WAITS = 1.0, 60
+# Refusals with 503 that waiting does not end: they count as attempts.
+NOT_BUSY = frozenset({"model_lost", "signing_failed", "audit_failed"})
 
 
 class JobTask(Protocol):
@@ -138,7 +140,7 @@ class JobService:
             outcome = asyncio.run_coroutine_threadsafe(task.make_outcome(request), self.loop).result()
             if outcome.problem is None or outcome.problem["status"] != 503:
                 return outcome
-            if outcome.problem["reason"] == "model_lost":
+            if outcome.problem["reason"] in NOT_BUSY:
                 raise ServiceFailed(f"job {item.job}, item {item.index}: {outcome.problem['detail']}")
             if self.worker.stop.wait(BUSY_WAIT_SECONDS):
                 break

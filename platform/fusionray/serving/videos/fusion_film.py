@@ -18,7 +18,7 @@ from fusionray.safety.consent import build_policy
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.jobs.items import JobInputs
 from fusionray.serving.jobs.uris import UriReader
-from fusionray.serving.pipeline.picture_codec import Stopwatch
+from fusionray.serving.pipeline.picture_codec import Stopwatch, name_picture
 from fusionray.serving.pipeline.source_faces import SourceFaces
 from fusionray.serving.schema import FuseOptions, FuseTask
 from fusionray.serving.videos.maker import FilmMaker, PreparedFilm
@@ -100,7 +100,8 @@ class FusionFilmMaker(FilmMaker):
         options = FuseOptions(**{**vars(self.fuse), "consent": inputs.consent})
         task = FuseTask((sent,), b"", self.order.version, options, float("inf"), owner)
         sources = SourceFaces(self.codec, build_policy(self.config.consent), open_store(self.config.identities))
-        encoded, hashes = sources.encode(task, fuser.preprocessor, Stopwatch())
+        with name_picture("source"):
+            encoded, hashes = sources.encode(task, fuser.preprocessor, Stopwatch())
         return encoded[0], hashes[0]
 
     def embed_reference(self, inputs: JobInputs, fuser: Fuser) -> FloatArray | None:
@@ -115,8 +116,9 @@ class FusionFilmMaker(FilmMaker):
             )
         if inputs.reference is None:
             return None
-        image = self.codec.decode(inputs.reference)
-        return preprocessor.embed_face(image, find_largest_face(preprocessor.detector, image, "reference"))
+        with name_picture("reference"):
+            image = self.codec.decode(inputs.reference)
+            return preprocessor.embed_face(image, find_largest_face(preprocessor.detector, image, "reference"))
 
     def choose(
         self, tracks: Sequence[Track], *, reference: FloatArray | None, least: float | None

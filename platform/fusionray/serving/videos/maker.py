@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fusionray.bundle.bundle import Bundle
+from fusionray.bundle.bundle import Bundle, hash_file
 from fusionray.errors import VideoInUse
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.safety.mark import MarkConfig
@@ -91,14 +90,11 @@ class FilmMaker(ABC):
         """
 
     def make(self) -> MadeFilm:
-        """Make the film, or find what an earlier task has made.
+        """Make the film.
 
         Raises: Withdrawn; VideoRejected, VideoNotWritten, and what `prepare` raises, for a client's fault;
             BundleInvalid, SigningFailed, OSError.
         """
-        made = self.film.read_made()
-        if made is not None:
-            return made
         self.progress.enter("reading")
         inputs = self.order.folder.read_inputs(open_jobs_key(self.config.jobs))
         self.fetch(inputs)
@@ -236,9 +232,3 @@ def read_start(path: Path) -> bytes:
     """Read the first bytes of a film."""
     with path.open("rb") as file:
         return file.read(SIGNATURE_BYTES)
-
-
-def hash_file(path: Path) -> str:
-    """Return the sha256 of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

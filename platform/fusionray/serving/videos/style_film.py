@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fusionray.bundle.bundle import Bundle
 from fusionray.bundle.description import STYLE_TRANSFER
-from fusionray.errors import ImageRejected
 from fusionray.runtime.style_transfer.styles import mix_styles
 from fusionray.runtime.style_transfer.stylizer import Stylizer, name_styles
 from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
 from fusionray.serving.jobs.items import JobInputs
+from fusionray.serving.pipeline.picture_codec import name_picture
 from fusionray.serving.schema import PictureOptions
 from fusionray.serving.videos.maker import FilmMaker, PreparedFilm
 from fusionray.video.style_transfer.report import describe_painting
@@ -32,10 +32,8 @@ class StyleFilmMaker(FilmMaker):
         consent.check(self.film_sha256, None, options.consent, owner)
         encoded, hashes = [], {}
         for name, data in zip(name_styles(len(inputs.styles)), inputs.styles, strict=True):
-            try:
+            with name_picture(name):
                 style = self.codec.decode(data)
-            except ImageRejected as error:
-                raise ImageRejected(error.reason, f"{name} picture: {error}") from None
             hashes[name] = hash_bytes(data)
             consent.check(hashes[name], None, options.consent, owner)
             if self.policy is not None:

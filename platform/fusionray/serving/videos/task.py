@@ -69,12 +69,16 @@ def make_film(order: VideoOrder, config: ServeConfig, cpus: float) -> FilmAnswer
         # The job may have ended, or been removed, while this task waited for CPUs.
         if order.is_withdrawn():
             return FilmAnswer()
-        if film.record_attempt() >= config.jobs.max_attempts:
+        # To find a film that is made is no attempt, however often its end could not be written down.
+        made = film.read_made()
+        if made is None and film.record_attempt() >= config.jobs.max_attempts:
             detail = "the work on this film ended its process, or broke, again and again; see the log of the service"
             return FilmAnswer(problem=Problem(500, "internal", "Internal error", detail))
-        with watch(order, stop):
-            config = config.model_copy(update={"runtime": use_reserved_gpus(config.runtime)})
-            return FilmAnswer(maker(order, config, threads, stop).make())
+        if made is None:
+            with watch(order, stop):
+                config = config.model_copy(update={"runtime": use_reserved_gpus(config.runtime)})
+                made = maker(order, config, threads, stop).make()
+        return FilmAnswer(made)
     except REFUSED as error:
         return FilmAnswer() if stop.is_set() else FilmAnswer(problem=describe_refusal(error, maker.role))
     except Withdrawn:

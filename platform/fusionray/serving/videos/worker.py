@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 
@@ -76,7 +75,7 @@ class VideoWorker(JobHolder):
         if self.is_closed(folder, answer):
             self.end(folder, answer)
         else:
-            self.postpone(folder)
+            self.back_off(folder, RETRY_SECONDS)
 
     def is_closed(self, folder: JobFolder, answer: FilmAnswer) -> bool:
         """Wait until the end of a film is told; False if it does not count, or not before a shutdown.
@@ -111,12 +110,8 @@ class VideoWorker(JobHolder):
         if isinstance(cause, OSError | NotDecrypted):
             raise cause from error
         logger.error("job %s: the task of its film failed", order.folder.record.job, exc_info=error)
-        self.postpone(order.folder)
+        self.back_off(order.folder, RETRY_SECONDS)
         return None
-
-    def postpone(self, folder: JobFolder) -> None:
-        """Try a job again a little later; others come first meanwhile."""
-        self.backoff[folder.record.job] = time.monotonic() + RETRY_SECONDS
 
     def submit(self, order: VideoOrder) -> Future[FilmAnswer]:
         """Start the task of an order. Ray itself must not repeat it: attempts are counted."""

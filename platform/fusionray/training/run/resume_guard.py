@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pydantic import ValidationError
+
 from fusionray.data.shards import Manifest
 from fusionray.errors import ConfigInvalid
 from fusionray.storage import filesystem as storage
@@ -53,19 +55,42 @@ def read_run_record(run_folder: str) -> dict[str, Any] | None:
 def guard_resume(run_folder: str, config: TrainConfig, manifest: Manifest) -> None:
     """Store the configuration and the data digest of a new run, or check that they equal those of the existing run.
 
+    Raises: ConfigInvalid, as `check_resume`.
+    """
+    check_resume(run_folder, config, manifest)
+    location = storage.join(run_folder, CONFIG_NAME)
+    storage.write_atomic(location, json.dumps(build_record(config, manifest), indent=1).encode())
+
+
+def check_resume(run_folder: str, config: TrainConfig, manifest: Manifest) -> None:
+    """Check that the configuration and the data are those of the existing run, if there is one.
+
     Raises: ConfigInvalid naming the first setting that differs.
     """
-    wanted = {"config": config.model_dump(mode="json"), "data_digest": manifest.digest()}
-    location = storage.join(run_folder, CONFIG_NAME)
     former = read_run_record(run_folder)
-    if former is not None:
-        difference = first_difference(comparable(former), comparable(wanted))
-        if difference:
-            raise ConfigInvalid(
-                f"run '{config.run.name}' in {config.run.output} was started with another {difference}; "
-                "choose another run.name, or restore the previous setting"
-            )
-    storage.write_atomic(location, json.dumps(wanted, indent=1).encode())
+    if former is None:
+        return
+    former = {**former, "config": fill_defaults(former["config"])}
+    difference = first_difference(comparable(former), comparable(build_record(config, manifest)))
+    if difference:
+        raise ConfigInvalid(
+            f"run '{config.run.name}' in {config.run.output} was started with another {difference}; "
+            "choose another run.name, or restore the previous setting"
+        )
+
+
+def build_record(config: TrainConfig, manifest: Manifest) -> dict[str, Any]:
+    """Build what a run stores of its settings and its data."""
+    return {"config": config.model_dump(mode="json"), "data_digest": manifest.digest()}
+
+
+def fill_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """Return stored settings with the defaults of those that are newer than the run."""
+    try:
+        return TrainConfig.model_validate(config).model_dump(mode="json")
+    except ValidationError:
+        # A setting that is gone: the comparison names it.
+        return config
 
 
 def comparable(stored: dict[str, Any]) -> dict[str, Any]:

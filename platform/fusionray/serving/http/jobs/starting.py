@@ -21,6 +21,7 @@ from fusionray.serving.http.routes_style import MAX_STYLES
 from fusionray.serving.jobs.documents import JobDocument, describe_job
 from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.reader import JobStatus
+from fusionray.serving.jobs.store import CreatedJob
 from fusionray.serving.problems import explain
 from fusionray.serving.schema import Problem
 from fusionray.serving.tasks.job_service import JobService
@@ -96,15 +97,18 @@ async def admit_job(caller: Caller, jobs: JobService, new: NewJob, film: FilmTar
     admitted = await jobs.requests.admit(caller, num_images)
     if isinstance(admitted, Problem):
         return admitted
-    is_new = False
-    try:
-        created = await asyncio.get_running_loop().run_in_executor(None, jobs.store.create, caller.name, new)
-        is_new = created.is_new
-    finally:
-        if not is_new:
+    worker = jobs.worker if film is None else jobs.video_worker
+
+    def settle(creating: asyncio.Future[CreatedJob]) -> None:
+        if not creating.cancelled() and creating.exception() is None and creating.result().is_new:
+            worker.wake()
+        else:
             jobs.requests.refund(admitted, num_images)
-    (jobs.worker if film is None else jobs.video_worker).wake()
-    return created.status
+
+    # A client that leaves ends the waiting, not the thread: the job is made, and its images count.
+    creating = asyncio.get_running_loop().run_in_executor(None, jobs.store.create, caller.name, new)
+    creating.add_done_callback(settle)
+    return (await asyncio.shield(creating)).status
 
 
 def check_form(form: JobForm, jobs: JobService) -> Problem | None:
