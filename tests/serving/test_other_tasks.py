@@ -31,9 +31,11 @@ from fusionray.serving.config_sections.api_keys import ApiKeyConfig
 from fusionray.serving.config_sections.limits import LimitConfig
 from fusionray.serving.config_sections.stages import FaceStageConfig
 from fusionray.serving.http.api import build_api
+from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_registry import ModelRegistry, UnknownModel, WrongTask
+from fusionray.serving.tasks.parts import Parts
 from fusionray.serving.tasks.pictures import PictureTask
-from fusionray.serving.tasks.registry import check_tasks
+from fusionray.serving.tasks.registry import check_tasks, open_task
 from fusionray.serving.tasks.served_models import ServedModels
 from tests.support.blend_bundle import BLEND_SIZE, build_mean, describe_blend, write_blend_bundle
 from tests.support.pictures import draw_person
@@ -183,7 +185,15 @@ def test_a_key_that_asks_too_often_is_429(service: Service) -> None:
 def build_task(consent: ConsentConfig | None = None) -> PictureTask:
     config = ServeConfig(models=(ModelConfig(bundle="x"),), consent=consent or ConsentConfig())
     with pytest.warns(RuntimeWarning, match="TEST KEY"):
-        return PictureTask("blend", ("content", "style"), config, None, None)  # type: ignore[arg-type]
+        return PictureTask("blend", ("content", "style"), Parts(config, None, None, MemoryBudget(2**30)))  # type: ignore[arg-type]
+
+
+def test_the_tasks_of_a_replica_share_the_memory_for_pictures() -> None:
+    config, budget = build_task().config, MemoryBudget(2**20)
+    parts = Parts(config, None, None, budget)  # type: ignore[arg-type]
+    with pytest.warns(RuntimeWarning, match="TEST KEY"):
+        tasks = [open_task(name, ("content", "style"), parts) for name in ("blend", "deblur")]
+    assert [task.budget for task in tasks] == [budget, budget]  # type: ignore[attr-defined]
 
 
 def test_a_service_without_face_fusion_has_none_of_its_routes() -> None:

@@ -32,12 +32,13 @@ from fusionray.serving.http.origins import OriginMiddleware
 from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
 from fusionray.serving.metrics import ExpiryMetrics, HttpMetrics
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
-from fusionray.serving.pipeline.memory_budget import MemoryBudget
+from fusionray.serving.pipeline.memory_budget import MemoryBudget, choose_decoded_bytes
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.replicas import enter_replica
 from fusionray.serving.tasks.job_service import JobService
-from fusionray.serving.tasks.registry import JOB_TASKS, Parts, open_task
+from fusionray.serving.tasks.parts import Parts
+from fusionray.serving.tasks.registry import JOB_TASKS, open_task
 from fusionray.serving.tasks.served_models import ServedModels
 from fusionray.serving.tasks.served_task import ServedTask
 
@@ -82,7 +83,8 @@ class Ingress:
         self.generators: GeneratorService = RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config)
         has_jobs = any(task in JOB_TASKS for task in registry.tasks)
         self.jobs = JobService(config, self.requests, webhook_secret) if has_jobs else None
-        parts = Parts(config, self.requests, self.generators, self.jobs, faces)
+        budget = MemoryBudget(choose_decoded_bytes(config.limits))
+        parts = Parts(config, self.requests, self.generators, budget, self.jobs, faces)
         tasks = {name: open_task(name, inputs, parts) for name, inputs in registry.tasks.items()}
         self.models = ServedModels(registry, tasks)
         self.expiry = ExpiryMetrics()

@@ -72,7 +72,7 @@ class LoadedPreprocessor:
 class FaceStage:
     """Process pictures in threads, each once the memory for it is free."""
 
-    def __init__(self, config: ServeConfig, fuser: GeneratorService) -> None:
+    def __init__(self, config: ServeConfig, fuser: GeneratorService, budget: MemoryBudget | None = None) -> None:
         cv2.setNumThreads(1)
         self.config = config
         self.fuser = fuser
@@ -88,7 +88,7 @@ class FaceStage:
         self.identities = open_store(config.identities)
         self.sources = SourceFaces(self.codec, build_policy(config.consent), self.identities)
         self.targets = TargetFaces(self.codec, self.detectors, config.faces.remember_seconds)
-        self.budget = MemoryBudget(self.codec.decoded_bytes)
+        self.budget = budget or MemoryBudget(self.codec.decoded_bytes)
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, here and in the generator stage, and describe what it runs on."""

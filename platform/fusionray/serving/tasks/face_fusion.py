@@ -4,43 +4,36 @@ from __future__ import annotations
 
 import asyncio
 
-from ray.serve.handle import DeploymentHandle
-
 from fusionray.bundle.description import FACE_FUSION
 from fusionray.serving.auth.callers import Caller
-from fusionray.serving.config import ServeConfig
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.jobs.items import ItemOutcome, JobInputs, JobItem
 from fusionray.serving.model_cards import ModelCard, ModelVersion
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.fusion_service import FuseRequest, FusionService
-from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.picture_service import PictureService, RemotePictures
-from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.schema import FuseOptions, Problem, ReferenceFace
-from fusionray.serving.tasks.job_service import JobService
+from fusionray.serving.tasks.parts import Parts
 
 
 class FaceFusion:
-    """Fuse faces. `faces` is the face stage if it has a deployment of its own; `generators` fuses the crops."""
+    """Fuse faces: find and paste them here or in the face stage of `parts`, whose generators fuse the crops."""
 
-    def __init__(
-        self,
-        config: ServeConfig,
-        requests: RequestService,
-        generators: GeneratorService,
-        jobs: JobService,
-        faces: DeploymentHandle | None = None,
-    ) -> None:
-        self.config = config
-        self.requests = requests
-        self.jobs = jobs
-        self.pictures: PictureService = RemotePictures(faces, config) if faces else FaceStage(config, generators)
-        # A face stage in this replica has a store already: decrypted faces lie in memory once.
-        pictures = self.pictures
-        self.identities = pictures.identities if isinstance(pictures, FaceStage) else open_store(config.identities)
-        self.service = FusionService(requests, self.pictures, self.identities)
-        jobs.tasks[FACE_FUSION] = self
+    def __init__(self, parts: Parts) -> None:
+        assert parts.jobs is not None
+        self.config = config = parts.config
+        self.requests = parts.requests
+        self.jobs = parts.jobs
+        self.pictures: PictureService
+        if parts.faces is not None:
+            self.pictures = RemotePictures(parts.faces, config)
+            self.identities = open_store(config.identities)
+        else:
+            # The face stage of this replica has a store already: decrypted faces lie in memory once.
+            self.pictures = stage = FaceStage(config, parts.generators, parts.budget)
+            self.identities = stage.identities
+        self.service = FusionService(parts.requests, self.pictures, self.identities)
+        parts.jobs.tasks[FACE_FUSION] = self
 
     async def prepare(self, version: ModelVersion) -> ModelCard:
         """Load a version, warm it up, and describe what it runs on."""

@@ -12,37 +12,29 @@ from fusionray.safety.audit import hash_bytes
 from fusionray.safety.consent import build_policy
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.target_policy import open_target_policy
-from fusionray.serving.config import ServeConfig
 from fusionray.serving.model_cards import ModelVersion, PictureModelCard
-from fusionray.serving.pipeline.generator_stage import GeneratorService
-from fusionray.serving.pipeline.memory_budget import MemoryBudget, estimate_bytes
+from fusionray.serving.pipeline.memory_budget import estimate_bytes
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.pipeline.picture_threads import PictureThreads
-from fusionray.serving.pipeline.request_service import PictureRequest, RequestService
+from fusionray.serving.pipeline.request_service import PictureRequest
 from fusionray.serving.schema import PictureReply, Problem
+from fusionray.serving.tasks.parts import Parts
 
 
 class PictureTask:
     """Make pictures with the bundles of one task, which all take the same `inputs`.
 
-    Decoding and encoding happen here, in threads; `generators` runs the models.
+    Decoding and encoding happen here, in threads; the generators of `parts` run the models.
     """
 
-    def __init__(
-        self,
-        name: str,
-        inputs: tuple[str, ...],
-        config: ServeConfig,
-        requests: RequestService,
-        generators: GeneratorService,
-    ) -> None:
+    def __init__(self, name: str, inputs: tuple[str, ...], parts: Parts) -> None:
         self.name = name
         self.inputs = inputs
-        self.config = config
-        self.requests = requests
-        self.generators = generators
+        self.config = config = parts.config
+        self.requests = parts.requests
+        self.generators = parts.generators
+        self.budget = parts.budget
         self.codec = PictureCodec(config)
-        self.budget = MemoryBudget(self.codec.decoded_bytes)
         self.policy = build_policy(config.consent)
         self.target_policy = open_target_policy(config.target_policy)
         self.threads = PictureThreads(config.faces.threads, self.name)

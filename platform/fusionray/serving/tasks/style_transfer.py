@@ -7,25 +7,22 @@ from collections.abc import Mapping
 from fusionray.bundle.description import STYLE_TRANSFER
 from fusionray.runtime.style_transfer.stylizer import BYTES_PER_PIXEL, WHOLE_PIXELS, name_pictures
 from fusionray.serving.auth.callers import Caller
-from fusionray.serving.config import ServeConfig
 from fusionray.serving.jobs.items import ItemOutcome, JobItem
-from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import count_pixels
-from fusionray.serving.pipeline.request_service import PictureRequest, RequestService
+from fusionray.serving.pipeline.request_service import PictureRequest
 from fusionray.serving.schema import PictureOptions, Problem
-from fusionray.serving.tasks.job_service import JobService
+from fusionray.serving.tasks.parts import Parts
 from fusionray.serving.tasks.pictures import PictureTask
 
 
 class StyleTransfer(PictureTask):
     """Make pictures with bundles of style transfer. The answer is like the content: its format, its profile."""
 
-    def __init__(
-        self, config: ServeConfig, requests: RequestService, generators: GeneratorService, jobs: JobService
-    ) -> None:
-        super().__init__(STYLE_TRANSFER, ("content", "style"), config, requests, generators)
-        self.jobs = jobs
-        jobs.tasks[STYLE_TRANSFER] = self
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(STYLE_TRANSFER, ("content", "style"), parts)
+        assert parts.jobs is not None
+        self.jobs = parts.jobs
+        self.jobs.tasks[STYLE_TRANSFER] = self
 
     def estimate_bytes(self, pictures: Mapping[str, bytes]) -> int:
         """Estimate the memory of a request: its decoded pictures, and the activations of what is painted whole."""
