@@ -247,3 +247,8 @@ class QuotaExceeded(FusionRayError):
 
     def __reduce__(self) -> tuple[type[QuotaExceeded], tuple[str, float, str]]:
         return type(self), (self.quota, self.retry_after_seconds, str(self))
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class if it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

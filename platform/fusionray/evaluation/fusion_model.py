@@ -159,4 +159,6 @@ def open_fusion_model(
         trained.info.table_sha256,
         trained.info.data_digest,
         trained.info.config,
+        trained.info.seconds,
+        trained.info.images_seen,
     )

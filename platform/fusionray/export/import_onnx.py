@@ -30,10 +30,10 @@ from fusionray.export.import_layouts import EmbeddingOptions, ImportConfig, Valu
 from fusionray.export.onnx_graphs import ImportedModel, find_matrix, normalizes_input, read_imported_model
 from fusionray.export.port_roles import GeneratorPorts, Shape, find_encoder_ports, find_generator_ports
 from fusionray.faces.align import load_template
+from fusionray.onnx_errors import ONNX_ERRORS
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.engines.providers import CPU
-from fusionray.runtime.engines.session import ORT_ERRORS
 from fusionray.runtime.pixels import normalize_crops
 from fusionray.runtime.source_encoding import open_source_encoder
 
@@ -217,7 +217,7 @@ def run_trial(bundle: Bundle) -> None:
         targets = normalize_crops(draw_pixels(random, count, fuser.size), fuser.described["target"])
         try:
             found = fuser.forward(sources, targets)
-        except ORT_ERRORS as error:
+        except ONNX_ERRORS as error:
             raise ModelRejected(f"{GENERATOR_NAME}: did not run ({' '.join(str(error).split())[:200]})") from None
         check_trial(bundle, found, count)
 

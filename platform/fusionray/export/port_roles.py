@@ -16,7 +16,8 @@ from fusionray.bundle.description import EMBEDDING_LENGTH, IDENTITY_SIZE
 from fusionray.errors import ModelRejected
 from fusionray.export.import_layouts import ImportConfig
 from fusionray.export.onnx_graphs import ImportedModel
-from fusionray.runtime.engines.session import ERRORS_ONLY, ORT_ERRORS
+from fusionray.onnx_errors import ONNX_ERRORS
+from fusionray.runtime.engines.session import ERRORS_ONLY
 
 Shape = tuple[int | str, ...]
 FLOAT32 = "tensor(float)"
@@ -115,7 +116,7 @@ def open_unoptimised(model: ImportedModel) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return onnxruntime.InferenceSession(model.data, options, providers=["CPUExecutionProvider"])
-    except ORT_ERRORS as error:
+    except ONNX_ERRORS as error:
         raise ModelRejected(
             f"{model.path}: ONNX Runtime cannot load it ({' '.join(str(error).split())[:200]})"
         ) from None
@@ -127,7 +128,7 @@ def run_once(
     """Run a model on `rows` rows of zeros; return the shapes of its outputs."""
     try:
         values = session.run(None, {name: np.zeros((rows, *shape), np.float32) for name, shape in row_shapes.items()})
-    except ORT_ERRORS as error:
+    except ONNX_ERRORS as error:
         raise ModelRejected(f"{model.path}: did not run on zeros ({' '.join(str(error).split())[:200]})") from None
     return {port.name: tuple(value.shape) for port, value in zip(session.get_outputs(), values, strict=True)}
 
@@ -137,7 +138,7 @@ def supports_batches(session: Any, row_shapes: Mapping[str, tuple[int, ...]]) ->
     rows = 2
     try:
         values = session.run(None, {name: np.zeros((rows, *shape), np.float32) for name, shape in row_shapes.items()})
-    except ORT_ERRORS:
+    except ONNX_ERRORS:
         return False
     return all(value.shape[:1] == (rows,) for value in values)
 

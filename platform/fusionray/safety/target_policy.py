@@ -14,28 +14,18 @@ import cv2
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from onnxruntime.capi import onnxruntime_pybind11_state as onnx_errors
 from pydantic import Field, model_validator
 
 from fusionray.config import Section, in_unit
 from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid, TargetRefused
 from fusionray.faces.face import Face, Image
+from fusionray.onnx_errors import ONNX_ERRORS
 
 logger = logging.getLogger("fusionray")
 
 # A square around a face, as a multiple of the longer side of its box: classifiers of age see hair and chin.
 FACE_MARGIN = 1.4
-# Errors of a file that is no model, and of a model that does not run.
-ONNX_ERRORS = (
-    onnx_errors.Fail,
-    onnx_errors.InvalidArgument,
-    onnx_errors.InvalidGraph,
-    onnx_errors.InvalidProtobuf,
-    onnx_errors.NoSuchFile,
-    onnx_errors.NotImplemented,
-    onnx_errors.RuntimeException,
-)
 
 
 class TargetPolicyConfig(Section):

@@ -76,6 +76,8 @@ class Ingress:
         config = enter_replica(config)
         self.keys = ApiKeyStore(Path(config.keys.file) if config.keys.file else None, key_digest)
         check_exposure(find_address()[0], not self.keys.is_empty)
+        if config.keys.usage_file is None and any(key.images_per_day for _, key in self.keys.keys):
+            logger.warning("keys: images_per_day starts anew with each restart; set keys.usage_file to keep it")
         self.config = config
         registry = ModelRegistry(config)
         limits = RateLimitClient(rate_limiter.lease.remote) if rate_limiter is not None else None

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fusionray.environment import REGISTRY_PREFIX
-from fusionray.errors import BundleInvalid
-from fusionray.tracking.store import first_line, make_client
+from fusionray.errors import BundleInvalid, first_line
+from fusionray.tracking.store import make_client
 
 
 def register_bundle(uri: str, folder: Path, name: str, alias: str, run_id: str) -> str:

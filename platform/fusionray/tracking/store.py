@@ -107,7 +107,3 @@ def store_errors(remedy: str = "free some space, or repair the store, then start
         # The first line is the database's own message; SQL statements and links follow.
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise TrackerFailed(f"tracking: {reason}; {remedy}") from None
-
-
-def first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

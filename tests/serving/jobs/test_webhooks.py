@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 
 import pytest
 
 from fusionray.errors import ConfigInvalid
 from fusionray.serving.config_sections.jobs import WebhookConfig
 from fusionray.serving.jobs.new_job import NewJob
+from fusionray.serving.jobs.post import post
 from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.jobs.webhooks import WebhookSender, WebhookStatus, parse_secret
 from tests.support.waiting import wait_for
@@ -107,3 +110,16 @@ def test_a_secret_that_is_none_is_refused_and_not_repeated(text: str | None) -> 
     with pytest.raises(ConfigInvalid, match="FUSIONRAY_WEBHOOK_SECRET") as caught:
         parse_secret(text)
     assert not text or len(text) < 10 or text not in str(caught.value)
+
+
+def test_a_host_that_is_slow_to_connect_gets_nothing(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = HTTPConnection.connect
+
+    def connect_late(connection: HTTPConnection) -> None:
+        time.sleep(0.5)
+        connect(connection)
+
+    monkeypatch.setattr(HTTPConnection, "connect", connect_late)
+    with pytest.raises(TimeoutError, match="connecting took too long"):
+        post(receiver.url, b"{}", {}, 0.1)
+    assert receiver.messages == []

@@ -27,6 +27,7 @@ from fusionray.serving.config import ServeConfig
 from fusionray.serving.config_sections.videos import VideoConfig
 from fusionray.serving.jobs.films import MadeFilm
 from fusionray.serving.jobs.folder import JobFolder
+from fusionray.serving.pipeline.picture_codec import name_picture
 from fusionray.serving.schema import Problem
 from fusionray.serving.videos.audit import FilmRequest
 from fusionray.serving.videos.fusion_film import FusionFilmMaker
@@ -158,3 +159,11 @@ def test_a_line_of_the_audit_log_has_the_hashes_of_a_film() -> None:
     assert (entry.source_sha256, entry.target_sha256, entry.output_sha256) == ("aa", "bb", "cc")
     assert (entry.num_faces, entry.bundle) == (3, "5e")
     assert request.write_entry(Problem(422, "no_face", "", ""), common).output_sha256 is None
+
+
+@pytest.mark.parametrize("said", ["its pixels are damaged", "source picture: its pixels are damaged"])
+def test_a_picture_beside_the_film_is_refused_by_its_own_name(said: str) -> None:
+    with pytest.raises(ImageRejected) as caught, name_picture("source"):
+        raise ImageRejected("damaged", said)
+    problem = describe_refusal(caught.value, "target")
+    assert (problem.picture, problem.detail) == ("source", "source picture: its pixels are damaged")

@@ -13,18 +13,13 @@ import cv2
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from fusionray.errors import DetectorUnavailable
 from fusionray.faces.face import Face, Image, keep_best
+from fusionray.onnx_errors import ONNX_ERRORS
 
 _STRIDES = (8, 16, 32)
 _DYNAMIC_SIZE = 640
-# ONNX Runtime's errors have no common base class.
-_LOAD_FAULTS: tuple[type[Exception], ...] = (
-    ort_state.Fail, ort_state.InvalidArgument, ort_state.InvalidGraph, ort_state.InvalidProtobuf, ort_state.NoSuchFile,
-    ort_state.NotImplemented, ort_state.RuntimeException, RuntimeError, ValueError,
-)  # fmt: skip
 
 
 class ScrfdDetector:
@@ -104,5 +99,5 @@ def open_on_cpu(path: Path) -> onnxruntime.InferenceSession:
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except _LOAD_FAULTS as error:
+    except (*ONNX_ERRORS, RuntimeError, ValueError) as error:
         raise DetectorUnavailable(f"{path}: not an ONNX model that runs here: {str(error).splitlines()[0]}") from error

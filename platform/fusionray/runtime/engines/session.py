@@ -11,25 +11,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import onnxruntime as ort
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
-from fusionray.errors import BundleInvalid, ProviderUnavailable
+from fusionray.errors import BundleInvalid, ProviderUnavailable, first_line
 from fusionray.hardware.device import count_cpus, find_gpu, has_nvidia_device, tensorrt_version
+from fusionray.onnx_errors import ONNX_ERRORS
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.engines.providers import CPU, GPU_PROVIDERS, order_providers
 
 ERRORS_ONLY = 3
-# ONNX Runtime's errors have no common base class.
-ORT_ERRORS = (
-    ort_state.EPFail,
-    ort_state.Fail,
-    ort_state.InvalidArgument,
-    ort_state.InvalidGraph,
-    ort_state.InvalidProtobuf,
-    ort_state.NoSuchFile,
-    ort_state.NotImplemented,
-    ort_state.RuntimeException,
-)
 
 
 def choose_providers() -> tuple[str, ...]:
@@ -88,7 +77,7 @@ def open_session(
     try:
         # If a provider fails, ONNX Runtime prints to the terminal and falls back to the CPU.
         session = ort.InferenceSession(model, options, providers=[(key, dict(row)) for key, row in providers.items()])
-    except ORT_ERRORS as error:
+    except ONNX_ERRORS as error:
         raise BundleInvalid(f"{name}: ONNX Runtime cannot load it ({first_line(error)}); export it again") from None
     inactive = [provider for provider in providers if provider not in session.get_providers()]
     if inactive:
@@ -105,7 +94,3 @@ def refuse_or_warn(names: Sequence[str], reason: str, allow_fallback: bool) -> N
     if not allow_fallback:
         raise ProviderUnavailable(f"{problem}; set providers to 'auto' or {CPU}, or set allow_fallback")
     warnings.warn(f"{problem}; continuing without, because allow_fallback is set", RuntimeWarning, stacklevel=4)
-
-
-def first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -18,6 +18,8 @@ from fusionray.serving.tasks.pictures import PictureTask
 
 logger = logging.getLogger("ray.serve")
 
+# No cache keeps a picture, or what belongs to one caller.
+NO_STORE = {"Cache-Control": "no-store"}
 REASONS = {408: "too_slow", 413: "too_large", 507: "store_full"}
 
 
@@ -53,7 +55,7 @@ def describe_reply(reply: PictureReply) -> dict[str, str]:
         **faces,
         "X-FusionRay-Provenance": "c2pa; test-key" if reply.test_key else "c2pa",
         "Server-Timing": timing,
-        "Cache-Control": "no-store",
+        **NO_STORE,
     }
 
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 
 from fusionray.serving.http.forms import AS_FORM, AS_QUERY, BatchForm, FuseQuery, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
-from fusionray.serving.http.responses import answer
+from fusionray.serving.http.responses import NO_STORE, answer
 from fusionray.serving.jobs.items import ItemOutcome, write_archive
 from fusionray.serving.pipeline.fusion_service import FuseRequest
 from fusionray.serving.schema import Problem
@@ -53,7 +53,7 @@ def add_batch_route(api: FastAPI, task: FaceFusion) -> None:
         requests.refund(admitted, sum(outcome.problem is not None for outcome in outcomes))
         # Copying many pictures would keep all other requests waiting.
         data = await asyncio.get_running_loop().run_in_executor(None, build_archive, outcomes)
-        return Response(data, 200, {"Cache-Control": "no-store"}, ARCHIVE)
+        return Response(data, 200, NO_STORE, ARCHIVE)
 
 
 def build_archive(outcomes: Sequence[ItemOutcome]) -> bytes:

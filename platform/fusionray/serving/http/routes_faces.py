@@ -10,7 +10,7 @@ from pydantic import Field
 from fusionray.serving.http.answers import Face, Faces
 from fusionray.serving.http.forms import AS_FORM, Form, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
-from fusionray.serving.http.responses import answer
+from fusionray.serving.http.responses import NO_STORE, answer
 from fusionray.serving.schema import FoundFace, Problem
 from fusionray.serving.tasks.face_fusion import FaceFusion
 
@@ -44,7 +44,7 @@ def add_face_route(api: FastAPI, task: FaceFusion) -> None:
         reply = await task.service.find_faces(caller, await form.target.read(), reference)
         if isinstance(reply, Problem):
             return answer(reply)
-        response.headers["Cache-Control"] = "no-store"
+        response.headers.update(NO_STORE)
         faces = [describe_face(index, face) for index, face in enumerate(reply.faces)]
         return Faces(width=reply.width, height=reply.height, faces=faces)
 

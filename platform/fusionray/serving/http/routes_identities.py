@@ -13,14 +13,15 @@ from pydantic import Field
 from fusionray.serving.http.answers import Identity, KeptIdentity
 from fusionray.serving.http.forms import AS_FORM, CONSENT, Form, find_caller
 from fusionray.serving.http.openapi import OF_PICTURES, problems
-from fusionray.serving.http.responses import answer
+from fusionray.serving.http.responses import NO_STORE, answer
+from fusionray.serving.identities.store import HANDLE_PATTERN
 from fusionray.serving.schema import Problem, write_time
 from fusionray.serving.tasks.face_fusion import FaceFusion
 
 HANDLE_HEADER = "X-FusionRay-Identity"
 Handle = Annotated[
     str,
-    Header(alias=HANDLE_HEADER, pattern="^id_[A-Za-z0-9_-]{43}$", description="The handle that `POST` answered."),
+    Header(alias=HANDLE_HEADER, pattern=f"^{HANDLE_PATTERN}$", description="The handle that `POST` answered."),
 ]
 
 
@@ -50,7 +51,7 @@ def add_identity_routes(api: FastAPI, task: FaceFusion) -> None:
         reply = await task.service.keep_identity(caller, await form.source.read(), form.consent)
         if isinstance(reply, Problem):
             return answer(reply)
-        response.headers["Cache-Control"] = "no-store"
+        response.headers.update(NO_STORE)
         box = [round(value) for value in reply.box]
         return KeptIdentity(identity=reply.identity, expires_at=write_time(reply.expires_at), box=box)
 
@@ -65,7 +66,7 @@ def add_identity_routes(api: FastAPI, task: FaceFusion) -> None:
         reply = await task.service.find_identity(find_caller(request), identity)
         if isinstance(reply, Problem):
             return answer(reply)
-        response.headers["Cache-Control"] = "no-store"
+        response.headers.update(NO_STORE)
         return Identity(expires_at=write_time(reply.expires_at))
 
     @api.delete(

@@ -14,12 +14,11 @@ from fusionray.serving.http.answers import AddedApiKey, ApiKeyInfo, ApiKeyList, 
 from fusionray.serving.http.forms import find_caller
 from fusionray.serving.http.key_admin import KeyAdmin
 from fusionray.serving.http.openapi import problems
-from fusionray.serving.http.responses import answer
+from fusionray.serving.http.responses import NO_STORE, answer
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.schema import Problem
 
 # An answer that a key must not outlive in a cache.
-NO_STORE = {"Cache-Control": "no-store"}
 
 
 def add_usage_route(api: FastAPI, requests: RequestService) -> None:

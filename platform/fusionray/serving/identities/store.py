@@ -60,7 +60,8 @@ from fusionray.storage.atomic_files import (
 
 logger = logging.getLogger("ray.serve")
 
-HANDLE = re.compile(r"id_[A-Za-z0-9_-]{43}")
+HANDLE_PATTERN = "id_[A-Za-z0-9_-]{43}"
+HANDLE = re.compile(HANDLE_PATTERN)
 ENCODER_HASH = re.compile(r"[0-9a-f]{8,128}")
 FACE_NAME = "face"
 READING_PREFIX = "reading-"

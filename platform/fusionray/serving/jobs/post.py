@@ -42,11 +42,15 @@ def post(url: str, body: bytes, headers: dict[str, str], timeout_seconds: float)
         connection = HTTPSConnection(host, port, timeout=timeout_seconds, context=ssl.create_default_context())
     else:
         connection = HTTPConnection(host, port, timeout=timeout_seconds)
-    # The time-out of a socket begins anew with every byte that arrives.
-    watch = threading.Timer(timeout_seconds, shut, [connection])
+    # The time-out of a socket begins anew with every byte that arrives, and with every address of the host.
+    expired = threading.Event()
+    watch = threading.Timer(timeout_seconds, shut, [connection, expired])
     watch.daemon = True
     watch.start()
     try:
+        connection.connect()
+        if expired.is_set():
+            raise TimeoutError("connecting took too long")
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("POST", target, body, {**headers, "Connection": "close"})
         answer = connection.getresponse()
@@ -57,8 +61,9 @@ def post(url: str, body: bytes, headers: dict[str, str], timeout_seconds: float)
         connection.close()
 
 
-def shut(connection: HTTPConnection) -> None:
-    """End the use of a connection from another thread."""
+def shut(connection: HTTPConnection, expired: threading.Event) -> None:
+    """End the use of a connection from another thread; one that has no socket yet learns of it by `expired`."""
+    expired.set()
     if connection.sock is not None:
         try:
             connection.sock.shutdown(socket.SHUT_RDWR)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +28,8 @@ from fusionray.serving.videos.worker import VideoWorker
 
 # If the service is busy, an item of a job waits so long, so often, before it counts as an attempt.
 BUSY_WAIT_SECONDS, MAX_BUSY_WAITS = 1.0, 60
+# Films of requests that are looked at at once; others wait.
+FILM_CHECKS = 2
 # Refusals with 503 that waiting does not end: they count as attempts.
 NOT_BUSY = frozenset({"model_lost", "signing_failed", "audit_failed"})
 
@@ -79,6 +81,8 @@ class JobService:
         )
         self.video_worker = VideoWorker(self.store, config, self.choose_for_film, self.close_film)
         self.webhooks = self.open_webhooks(webhook_secret)
+        # A film on which FFmpeg hangs takes a minute: none of the threads in which answers are written down.
+        self.film_checks = ThreadPoolExecutor(FILM_CHECKS, "film-check")
 
     def open_webhooks(self, encrypted_secret: bytes | None) -> WebhookSender | None:
         """Make the sender of webhooks; None if no host is allowed.
@@ -117,6 +121,7 @@ class JobService:
 
     def drain(self) -> None:
         """Let other replicas take the jobs at once."""
+        self.film_checks.shutdown(wait=False, cancel_futures=True)
         self.worker.drain()
         self.video_worker.drain()
         if self.webhooks is not None:

@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from fusionray.errors import first_line
 from fusionray.training.engine.batches.microbatching import MicroBatch
 from fusionray.training.engine.memory import is_out_of_memory
 from fusionray.training.timing.step_timer import StepTimer
@@ -223,11 +224,6 @@ def difference(wanted: Sequence[Tensor], found: Sequence[Tensor]) -> float:
         distance = float(torch.where(known, one - other, 0.0).norm() / length)
         distances.append(math.inf if math.isnan(distance) else distance)
     return max(distances)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def describe(micro: MicroBatch) -> Hashable:

@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from fusionray.errors import UnknownJob
 from fusionray.serving.http.forms import JobId, find_caller
 from fusionray.serving.http.openapi import problems
-from fusionray.serving.http.responses import answer
+from fusionray.serving.http.responses import NO_STORE, answer
 from fusionray.serving.jobs.documents import describe_job
 from fusionray.serving.problems import explain
 from fusionray.serving.tasks.job_service import JobService
@@ -56,7 +56,7 @@ def add_event_route(api: FastAPI, jobs: JobService) -> None:
         except UnknownJob as error:
             return answer(explain(error))
         # The second header tells proxies such as nginx to pass on each event at once.
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        headers = {**NO_STORE, "X-Accel-Buffering": "no"}
         return StreamingResponse(follow_job(first, look), headers=headers, media_type=EVENTS)
 
 

@@ -14,7 +14,7 @@ from fusionray.errors import ImageRejected, JobNotFinished, UnknownJob, VideoRej
 from fusionray.serving.http.forms import JobId, build_refusal, find_caller
 from fusionray.serving.http.jobs.forms import JobForm
 from fusionray.serving.http.openapi import problems
-from fusionray.serving.http.responses import answer
+from fusionray.serving.http.responses import NO_STORE, answer
 from fusionray.serving.jobs.films import FIGURES_NAME, PREVIEW_NAME, REPORT_NAME
 from fusionray.serving.problems import explain
 from fusionray.serving.schema import Problem, unavailable
@@ -28,7 +28,6 @@ FRAMES_PER_IMAGE = 25
 LOCAL_SCHEME = "file://"
 FILM_TYPES = {".mp4": "video/mp4", ".mov": "video/quicktime"}
 FILM_CONTENT: dict[str, Any] = {kind: {} for kind in FILM_TYPES.values()}
-NO_STORE = {"Cache-Control": "no-store"}
 FILES = {
     "preview": (PREVIEW_NAME, "image/png", "A frame of the newest part of the film that is made, signed"),
     "report": (REPORT_NAME, "text/html", "Frames before and after, faces over time, seconds of each stage"),
@@ -122,7 +121,9 @@ async def count_images(film: FilmTarget, jobs: JobService) -> int | Problem:
         return 1
     loop = asyncio.get_running_loop()
     try:
-        frames = await loop.run_in_executor(None, check_film, film.location, film.folder, jobs.config.limits)
+        frames = await loop.run_in_executor(
+            jobs.film_checks, check_film, film.location, film.folder, jobs.config.limits
+        )
     except VideoRejected as error:
         return describe_film_fault(error, film.role)
     except OSError:

@@ -13,7 +13,7 @@ from fusionray.serving.http.jobs.cursors import read_cursor, write_cursor
 from fusionray.serving.http.jobs.films import FILM_CONTENT, FILM_TYPES, answer_film
 from fusionray.serving.http.jobs.routes import Cursor, Limit
 from fusionray.serving.http.openapi import problems
-from fusionray.serving.http.responses import answer, picture_responses
+from fusionray.serving.http.responses import NO_STORE, answer, picture_responses
 from fusionray.serving.jobs.documents import ItemListDocument
 from fusionray.serving.problems import explain
 from fusionray.serving.schema import Problem
@@ -66,4 +66,4 @@ def add_item_routes(api: FastAPI, jobs: JobService) -> None:
         if outcome.problem is not None:
             return answer(Problem(409, "item_failed", "Picture not made", str(outcome.problem.get("detail", ""))))
         media_type = f"image/{outcome.extension.replace('jpg', 'jpeg')}"
-        return Response(outcome.picture, 200, {"Cache-Control": "no-store"}, media_type)
+        return Response(outcome.picture, 200, NO_STORE, media_type)

@@ -11,9 +11,9 @@ from fastapi.responses import FileResponse
 from fusionray.errors import JobEnded, JobNotFinished, UnknownJob
 from fusionray.serving.http.forms import JobId, find_caller
 from fusionray.serving.http.jobs.cursors import read_cursor, write_cursor
-from fusionray.serving.http.jobs.films import FILM_CONTENT, FILM_TYPES, NO_STORE, answer_film
+from fusionray.serving.http.jobs.films import FILM_CONTENT, FILM_TYPES, answer_film
 from fusionray.serving.http.openapi import problems
-from fusionray.serving.http.responses import answer
+from fusionray.serving.http.responses import NO_STORE, answer
 from fusionray.serving.http.routes_batches import ARCHIVE, ZIP_RESPONSE
 from fusionray.serving.jobs.documents import JobDocument, JobListDocument, describe_job
 from fusionray.serving.jobs.reader import JobState, JobStatus

@@ -6,7 +6,6 @@ Starlette's own parser keeps every file below 1 MiB in memory, and every larger 
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import io
 import shutil
@@ -26,10 +25,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fusionray.serving.http.middleware import BodyLimit
+from fusionray.serving.jobs.folder import FULL_ERRORS
 from fusionray.storage.atomic_files import FILE_MODE, make_private_folder
 from fusionray.video.files.signature import SIGNATURE_BYTES, find_video_suffix
 
-FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 # Most bytes of a field that is no file: a consent token of 4,096 characters.
 MAX_FIELD_BYTES = 16_384
 
