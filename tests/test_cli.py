@@ -38,7 +38,7 @@ def test_evaluate_takes_a_model_its_people_and_overrides() -> None:
 def test_a_wrong_setting_of_evaluate_is_refused_before_a_cluster_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "bundle", "--data", "shards", "--output", "out", "goals=some"]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "goals: Input should be 'none', 'paired' or 'unpaired'" in line
+    assert "goals: Input should be 'none', 'paired', 'unpaired' or 'photographs'" in line
 
 
 def test_a_wrong_setting_of_tune_is_refused_before_a_cluster_starts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,7 @@ def test_a_fixed_batch_that_is_not_described_is_refused(tmp_path: Path) -> None:
     write_format_1(tmp_path / "bundle")
     bundle = read_bundle(tmp_path / "bundle")
     (tmp_path / "frozen.onnx").write_bytes(build_generator(batch=2))
-    from fusionray.runtime.engines.engine import open_engine
+    from fusionray.runtime.engines.factory import open_engine
 
     with pytest.raises(BundleInvalid, match=r"fixed batch 2 and bundle\.json says N"):
         check_generator(bundle, open_engine(tmp_path / "frozen.onnx", ON_CPU))

@@ -119,7 +119,7 @@ class Job:
     """A job by its ID: `status` is `queued`, `running`, `done`, `failed` or `cancelled`; the last three are final.
 
     Of `total` pictures `done` are made and `failed` are not; a film counts as one. `reason` tells why the job failed,
-    `video` how far a film is.
+    `video` how far a film is. An open job does not expire: `expires_at` is None.
     """
 
     job: str
@@ -129,7 +129,7 @@ class Job:
     failed: int
     created_at: datetime
     ended_at: datetime | None
-    expires_at: datetime
+    expires_at: datetime | None
     reason: str | None
     webhook: Webhook | None
     video: VideoProgress | None = None

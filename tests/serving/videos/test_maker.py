@@ -32,7 +32,7 @@ from fusionray.serving.schema import Problem
 from fusionray.serving.videos.audit import FilmRequest
 from fusionray.serving.videos.fusion_film import FusionFilmMaker
 from fusionray.serving.videos.results import find_film_file
-from fusionray.serving.videos.task import describe_refusal
+from fusionray.serving.videos.task import FilmAnswer, describe_refusal, make_film
 from fusionray.video.files.reader import VideoReader
 from tests.serving.videos.film_jobs import SOURCE
 from tests.serving.videos.orders import OWNER, create, open_store, order, write_config
@@ -67,7 +67,7 @@ def test_a_film_that_is_named_by_a_uri_is_copied_once(tmp_path: Path, talk: Path
         find_film_file(store, folder.record.job, OWNER, "missing")
     # A second task finds it, whatever has become of its inputs.
     (tmp_path / "talk").unlink()
-    assert make(config, folder) == made
+    assert make_film(order(folder, config), config, 1.0) == FilmAnswer(made)
 
 
 def test_a_film_of_quicktime_stays_one(tmp_path: Path) -> None:

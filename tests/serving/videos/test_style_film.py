@@ -23,7 +23,7 @@ from fusionray.serving.jobs.folder import JobFolder
 from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.store import JobStore
 from fusionray.serving.videos.style_film import StyleFilmMaker
-from fusionray.serving.videos.task import describe_refusal
+from fusionray.serving.videos.task import FilmAnswer, describe_refusal, make_film
 from tests.serving.videos.orders import OWNER, open_store, order, write_config
 from tests.support.serving import SEGMENT_SECONDS
 from tests.support.target_classifier import IN_RANGE, write_classifier
@@ -64,7 +64,7 @@ def test_the_record_of_a_painted_film_names_all_that_went_in(tmp_path: Path, sty
     assert made.inputs_sha256 == {name: hashlib.sha256(data).hexdigest() for name, data in wanted.items()}
     assert (made.file, made.task, made.num_faces, made.num_frames) == ("painted.mp4", STYLE_TRANSFER, None, 40)
     # A second task finds it.
-    assert make(config, folder) == made
+    assert make_film(order(folder, config), config, 1.0) == FilmAnswer(made)
 
 
 def test_consent_is_asked_for_film_and_styles(tmp_path: Path, style_folder: Path, talk: Path) -> None:
