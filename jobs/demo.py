@@ -273,13 +273,10 @@ def tell(figures: Any) -> None:
 Made in {OUTPUT.relative_to(ROOT)}/: report.html, grid.png, fused.png, fused.mp4, stylised.png, figures.json, bundle/,
 mlflow.db; in evaluation/ the scores of every pair, in style/ the second family
 
-Next, on your own pictures (FACES/<person>/<picture>):
-  .venv/bin/fusionray prepare FACES runs/mine/shards
-  .venv/bin/fusionray train --preset fast-128 --output runs/mine data.shards=runs/mine/shards run.name=first
-  .venv/bin/fusionray export runs/mine/first --output runs/mine/bundle
-  .venv/bin/fusionray evaluate runs/mine/bundle --data runs/mine/shards --output runs/mine/evaluation
-  .venv/bin/fusionray serve --bundle runs/mine/bundle
-  curl -F source=@runs/demo/source.png -F target=@runs/demo/target.png http://127.0.0.1:8000/v1/fuse -o fused.png"""
+Next, serve what was made, with a page at http://127.0.0.1:8000:
+  .venv/bin/fusionray serve --bundle runs/demo/bundle
+  curl -F source=@runs/demo/source.png -F target=@runs/demo/target.png http://127.0.0.1:8000/v1/fuse -o fused.png
+then train a larger model, stage by stage: "The path" in README.md"""
     )
 
 
