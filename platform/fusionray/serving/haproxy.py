@@ -66,7 +66,7 @@ FRONTEND_RULES = (
     f"http-request disable-l7-retry if METH_POST {{ path {' '.join(NOT_REPEATABLE)} }}",
     f"http-request del-header ^{CONTROL_HEADERS}$ -m reg",
     # With this header Ray Serve creates no task and no queue for each request. The service itself notices a client that
-    # disconnects (platform/fusionray/serving/http/middleware.py).
+    # disconnects (platform/fusionray/serving/http/middleware/request_limits.py).
     "http-request set-header x-request-disconnect-disabled ?1",
     "http-request del-header x-serve-router- -m beg",
     "http-request del-header x-request-id if { req.fhdr_cnt(x-request-id) gt 1 }",

@@ -19,17 +19,17 @@ from fusionray.serving.auth.rate_limit_client import RateLimitClient
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.haproxy import NOT_REPEATABLE
 from fusionray.serving.http.api import build_api
-from fusionray.serving.http.api_key_middleware import ApiKeyMiddleware
-from fusionray.serving.http.limit_headers import LimitHeadersMiddleware
-from fusionray.serving.http.middleware import (
+from fusionray.serving.http.middleware.api_keys import ApiKeyMiddleware
+from fusionray.serving.http.middleware.limit_headers import LimitHeadersMiddleware
+from fusionray.serving.http.middleware.origins import OriginMiddleware
+from fusionray.serving.http.middleware.request_limits import (
     BodyLimit,
     BodyLimitMiddleware,
     ConcurrencyLimitMiddleware,
     DisconnectMiddleware,
     RequestPool,
 )
-from fusionray.serving.http.origins import OriginMiddleware
-from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
+from fusionray.serving.http.middleware.route_metrics import RouteMetricsMiddleware
 from fusionray.serving.metrics import ExpiryMetrics, HttpMetrics
 from fusionray.serving.pipeline.generator_stage import GeneratorService, GeneratorStage, RemoteFuser
 from fusionray.serving.pipeline.memory_budget import MemoryBudget, choose_decoded_bytes

@@ -19,12 +19,12 @@ from fusionray.serving.auth.key_file import add_key, read_keys
 from fusionray.serving.auth.rate_limit_client import RateLimitClient
 from fusionray.serving.auth.rate_limits import Bucket, RateLimiter, TokenLease
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.api_key_middleware import ApiKeyMiddleware
 from fusionray.serving.http.key_admin import KeyAdmin
-from fusionray.serving.http.limit_headers import LimitHeadersMiddleware
+from fusionray.serving.http.middleware.api_keys import ApiKeyMiddleware
+from fusionray.serving.http.middleware.limit_headers import LimitHeadersMiddleware
 from fusionray.serving.http.openapi import complete_document
 from fusionray.serving.http.responses import add_problem_handlers, answer
-from fusionray.serving.http.routes_keys import add_key_routes, add_usage_route
+from fusionray.serving.http.routes.keys import add_key_routes, add_usage_route
 from fusionray.serving.pipeline.request_service import RequestService
 from fusionray.serving.schema import Problem
 from tests.serving.identities.test_store import Clock

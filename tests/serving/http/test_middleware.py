@@ -16,8 +16,8 @@ from fusionray.serving.application import build, with_absolute_paths
 from fusionray.serving.asgi import Message, Receive, Scope, Send
 from fusionray.serving.auth.api_keys import ApiKeyStore, read_key_digest
 from fusionray.serving.config import ServeConfig
-from fusionray.serving.http.api_key_middleware import ApiKeyMiddleware
-from fusionray.serving.http.middleware import BodyLimit, BodyLimitMiddleware, DisconnectMiddleware
+from fusionray.serving.http.middleware.api_keys import ApiKeyMiddleware
+from fusionray.serving.http.middleware.request_limits import BodyLimit, BodyLimitMiddleware, DisconnectMiddleware
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 
 KEY = "a-key-of-good-length"

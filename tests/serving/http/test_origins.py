@@ -9,7 +9,7 @@ import pytest
 
 from fusionray.serving.asgi import Receive, Scope, Send
 from fusionray.serving.config_sections.access import AccessConfig
-from fusionray.serving.http.origins import OriginMiddleware
+from fusionray.serving.http.middleware.origins import OriginMiddleware
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,7 +9,7 @@ from fastapi import FastAPI, HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from fusionray.serving.http.route_metrics import RouteMetricsMiddleware
+from fusionray.serving.http.middleware.route_metrics import RouteMetricsMiddleware
 
 
 def build_app() -> FastAPI:

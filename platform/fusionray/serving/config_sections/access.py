@@ -1,4 +1,4 @@
-"""Settings of who reaches the service: names, web pages, proxies (http/origins.py checks them)."""
+"""Settings of who reaches the service: names, web pages, proxies (http/middleware/origins.py checks them)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from fusionray.serving.http.key_admin import KeyAdmin
 from fusionray.serving.http.metrics_page import CONTENT_TYPE, collect_metrics
 from fusionray.serving.http.openapi import complete_document, problems
 from fusionray.serving.http.responses import add_problem_handlers, answer
-from fusionray.serving.http.routes_keys import add_key_routes, add_usage_route
+from fusionray.serving.http.routes.keys import add_key_routes, add_usage_route
 from fusionray.serving.http.static_page import page_routes
 from fusionray.serving.http.task_routes import add_task_routes
 from fusionray.serving.model_cards import AnyModelList, ModelList

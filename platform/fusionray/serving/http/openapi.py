@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from fusionray.serving.http.api_key_middleware import OPEN_PATHS
+from fusionray.serving.http.middleware.api_keys import OPEN_PATHS
 from fusionray.serving.schema import PROBLEM_TYPE
 
 PICTURE_TYPES = ", ".join(

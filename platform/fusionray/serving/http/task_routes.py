@@ -10,12 +10,12 @@ from fastapi import FastAPI
 from fusionray.bundle.description import FACE_FUSION, STYLE_TRANSFER
 from fusionray.serving.http.jobs.face_jobs import add_face_job_route
 from fusionray.serving.http.jobs.style_jobs import add_style_job_route
-from fusionray.serving.http.routes_batches import add_batch_route
-from fusionray.serving.http.routes_faces import add_face_route
-from fusionray.serving.http.routes_fuse import add_fuse_route
-from fusionray.serving.http.routes_identities import add_identity_routes
-from fusionray.serving.http.routes_pictures import add_picture_route
-from fusionray.serving.http.routes_style import add_style_route
+from fusionray.serving.http.routes.batches import add_batch_route
+from fusionray.serving.http.routes.faces import add_face_route
+from fusionray.serving.http.routes.fuse import add_fuse_route
+from fusionray.serving.http.routes.identities import add_identity_routes
+from fusionray.serving.http.routes.pictures import add_picture_route
+from fusionray.serving.http.routes.style import add_style_route
 from fusionray.serving.tasks.face_fusion import FaceFusion
 from fusionray.serving.tasks.style_transfer import StyleTransfer
 

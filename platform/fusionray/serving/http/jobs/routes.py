@@ -14,7 +14,7 @@ from fusionray.serving.http.jobs.cursors import read_cursor, write_cursor
 from fusionray.serving.http.jobs.films import FILM_CONTENT, FILM_TYPES, answer_film
 from fusionray.serving.http.openapi import problems
 from fusionray.serving.http.responses import NO_STORE, answer
-from fusionray.serving.http.routes_batches import ARCHIVE, ZIP_RESPONSE
+from fusionray.serving.http.routes.batches import ARCHIVE, ZIP_RESPONSE
 from fusionray.serving.jobs.documents import JobDocument, JobListDocument, describe_job
 from fusionray.serving.jobs.reader import JobState, JobStatus
 from fusionray.serving.problems import explain

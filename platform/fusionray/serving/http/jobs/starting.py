@@ -16,8 +16,8 @@ from fusionray.serving.http.jobs.forms import JobForm, build_job, check_uris, ch
 from fusionray.serving.http.jobs.uploads import UploadLimits, build_storing_route
 from fusionray.serving.http.openapi import OF_PICTURES, problems
 from fusionray.serving.http.responses import answer
-from fusionray.serving.http.routes_batches import check_number
-from fusionray.serving.http.routes_style import MAX_STYLES
+from fusionray.serving.http.routes.batches import check_number
+from fusionray.serving.http.routes.style import MAX_STYLES
 from fusionray.serving.jobs.documents import JobDocument, describe_job
 from fusionray.serving.jobs.new_job import NewJob
 from fusionray.serving.jobs.reader import JobStatus

@@ -14,7 +14,7 @@ from fusionray.serving.http.jobs.face_jobs import ONLY_PICTURES
 from fusionray.serving.http.jobs.forms import JobFields, JobForm, Uri, find_sent, read_idempotency_key
 from fusionray.serving.http.jobs.starting import IdempotencyKey, add_start_route, answer_start
 from fusionray.serving.http.jobs.uploads import StoredUpload
-from fusionray.serving.http.routes_style import StyleFields
+from fusionray.serving.http.routes.style import StyleFields
 from fusionray.serving.jobs.items import JobInputs
 from fusionray.serving.tasks.job_service import JobService
 

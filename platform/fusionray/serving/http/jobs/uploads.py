@@ -24,7 +24,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fusionray.serving.http.middleware import BodyLimit
+from fusionray.serving.http.middleware.request_limits import BodyLimit
 from fusionray.serving.jobs.folder import FULL_ERRORS
 from fusionray.storage.atomic_files import FILE_MODE, make_private_folder
 from fusionray.video.files.signature import SIGNATURE_BYTES, find_video_suffix

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from fusionray.serving.addresses import is_loopback
 from fusionray.serving.asgi import AsgiApp, Receive, Scope, Send, find_header, send_problem
 from fusionray.serving.config_sections.access import AccessConfig
-from fusionray.serving.http.middleware import PROBE_PATHS
+from fusionray.serving.http.middleware.request_limits import PROBE_PATHS
 from fusionray.serving.schema import Problem
 
 FORWARDED_HEADERS = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host")

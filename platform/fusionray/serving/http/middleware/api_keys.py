@@ -10,7 +10,7 @@ from fusionray.serving.asgi import AsgiApp, Receive, Scope, Send, find_header, f
 from fusionray.serving.auth.api_keys import ApiKeyStore
 from fusionray.serving.auth.callers import Caller
 from fusionray.serving.auth.key_file import ApiKey
-from fusionray.serving.http.middleware import PROBE_PATHS
+from fusionray.serving.http.middleware.request_limits import PROBE_PATHS
 from fusionray.serving.http.static_page import FILES
 from fusionray.serving.schema import Problem
 

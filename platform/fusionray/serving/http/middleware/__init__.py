@@ -1,0 +1,1 @@
+"""Middleware before the application, from the outside in: metrics, origins, keys, headers of limits, limits."""
