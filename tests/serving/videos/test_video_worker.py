@@ -197,6 +197,7 @@ def test_a_shutdown_does_not_wait_for_an_end_that_cannot_be_written_down(config:
 
 
 def test_an_end_that_does_not_count_is_told_again(config: ServeConfig, talk: Path) -> None:
+    config = config.model_copy(update={"jobs": config.jobs.model_copy(update={"max_attempts": 1})})
     store = open_store(config)
     folder = create(store, talk)
     assert folder.film is not None
