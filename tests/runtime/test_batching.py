@@ -216,26 +216,55 @@ def test_an_idle_batcher_fuses_on_the_thread_that_asks(fuser: SteppedFuser) -> N
 
     batcher = CropBatcher(fuser, observer=observe, max_waiting=12)
     fuser.gate.release(2)
-    made = batcher.fuse_if_idle(sources(100, 100), crops(1, 2))
+    made = batcher.fuse_at_once(sources(100, 100), crops(1, 2))
     assert made is not None
     assert [int(crop[0, 0, 0]) for crop in made.crops] == [101, 102]
     assert threads == [threading.current_thread().name]
-    assert batcher.fuse_if_idle(np.zeros((5, 1), np.float32), crops(*range(5))) is None  # More than a batch holds.
+    assert batcher.fuse_at_once(np.zeros((5, 1), np.float32), crops(*range(5))) is None  # More than a batch holds.
     waiting = batcher.submit(sources(0), crops(3))
     assert firsts(waiting.result(5)) == [3]
     batcher.submit(sources(0), crops(4))
     fuser.entered.acquire()
     fuser.entered.acquire()
     fuser.entered.acquire()
-    assert batcher.fuse_if_idle(sources(0), crops(5)) is None  # Another batch is computed.
+    assert batcher.fuse_at_once(sources(0), crops(5)) is None  # Another batch is computed.
     fuser.gate.release(10)
     batcher.close()
-    assert batcher.fuse_if_idle(sources(0), crops(6)) is None
+    assert batcher.fuse_at_once(sources(0), crops(6)) is None
     assert fuser.batches == [[1, 2], [3], [4]]
 
 
+def test_callers_fuse_at_the_same_time_as_many_as_streams_with_few_threads_each(fuser: SteppedFuser) -> None:
+    concurrent = SteppedFuser(4)
+    batcher = CropBatcher(fuser, concurrent_fuser=concurrent, num_streams=2)
+    callers = [
+        threading.Thread(target=batcher.fuse_at_once, args=(sources(0), crops(number + 1))) for number in range(2)
+    ]
+    callers[0].start()
+    fuser.entered.acquire()
+    callers[1].start()
+    concurrent.entered.acquire()
+    assert batcher.fuse_at_once(sources(0), crops(3)) is None
+    for each in (fuser, concurrent):
+        each.gate.release()
+    for caller in callers:
+        caller.join(5)
+    assert (fuser.batches, concurrent.batches) == ([[1]], [[2]])
+    batcher.close()
+
+
+def test_a_batch_whose_process_shares_the_cores_gets_few_threads(fuser: SteppedFuser) -> None:
+    concurrent = SteppedFuser(4)
+    batcher = CropBatcher(fuser, concurrent_fuser=concurrent, num_streams=2, most_running=lambda: 1)
+    concurrent.gate.release(2)
+    assert batcher.fuse_at_once(sources(0), crops(1)) is not None
+    assert firsts(batcher.submit(sources(0), crops(2)).result(5)) == [2]
+    assert (fuser.batches, concurrent.batches) == ([], [[1], [2]])
+    batcher.close()
+
+
 def test_a_stream_waits_for_a_batch_that_its_caller_computes(fuser: SteppedFuser, batcher: CropBatcher) -> None:
-    caller = threading.Thread(target=batcher.fuse_if_idle, args=(sources(0), crops(1)))
+    caller = threading.Thread(target=batcher.fuse_at_once, args=(sources(0), crops(1)))
     caller.start()
     fuser.entered.acquire()
     queued = batcher.submit(sources(0), crops(2))
@@ -252,9 +281,9 @@ def test_a_batch_that_fails_on_the_thread_that_asks_leaves_the_batcher_idle(
     fuser.fault = ValueError("broken")
     fuser.gate.release(2)
     with pytest.raises(ValueError, match="broken"):
-        batcher.fuse_if_idle(sources(0), crops(1))
+        batcher.fuse_at_once(sources(0), crops(1))
     fuser.fault = None
-    assert batcher.fuse_if_idle(sources(0), crops(2)) is not None
+    assert batcher.fuse_at_once(sources(0), crops(2)) is not None
 
 
 def test_no_more_batches_run_than_just_now_are_allowed() -> None:

@@ -121,13 +121,14 @@ class BatchQueue(ABC, Generic[Work, Made]):
             self.changed.notify()
         return call.result
 
-    def run_if_idle(self, work: Work, num_items: int, key: Hashable = ()) -> Made | None:
-        """Compute a call on the calling thread, if no other one is computed or waits and it fits one batch; else None.
+    def run_at_once(self, work: Work, num_items: int, key: Hashable = ()) -> Made | None:
+        """Compute a call on the calling thread, if nothing waits, one more may run, and it fits one batch; else None.
 
-        This saves a single caller two changes of thread, which take longer the longer the cores have idled.
+        This saves the caller two changes of thread, which take longer the longer the cores have idled, and what it has
+        in the cache of its core stays there.
         """
         with self.changed:
-            if self.closed or self.num_running or self.queue or num_items > self.max_batch:
+            if self.closed or self.queue or num_items > self.max_batch or self.num_running >= self.most_running():
                 return None
             self.num_running += 1
         started = time.perf_counter()
@@ -156,8 +157,8 @@ class BatchQueue(ABC, Generic[Work, Made]):
 
     @property
     def is_only_batch(self) -> bool:
-        """Tell, in a thread that computes a batch, whether no other one is computed or waits."""
-        return self.num_running == 1 and not self.queue
+        """Tell, in a thread that computes a batch, whether no other one is computed or waits, nor uses these cores."""
+        return self.num_running == 1 and not self.queue and self.most_running() >= len(self.streams)
 
     def run_stream(self) -> None:
         """Compute batches until the queue is closed and empty."""

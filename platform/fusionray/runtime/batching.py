@@ -64,9 +64,9 @@ class CropBatcher(BatchQueue[CropsToFuse, FusedCrops]):
         """
         return self.enqueue(CropsToFuse(sources, crops), len(crops))
 
-    def fuse_if_idle(self, sources: FloatArray, crops: NDArray[np.uint8]) -> FusedCrops | None:
-        """Fuse crops on the calling thread, if no others are fused or wait and they fit one batch; else None."""
-        return self.run_if_idle(CropsToFuse(sources, crops), len(crops))
+    def fuse_at_once(self, sources: FloatArray, crops: NDArray[np.uint8]) -> FusedCrops | None:
+        """Fuse crops on the calling thread, if none wait, one more batch may run, and they fit it; else None."""
+        return self.run_at_once(CropsToFuse(sources, crops), len(crops))
 
     def run(self, batch: Sequence[Part[CropsToFuse, FusedCrops]]) -> list[FusedCrops]:
         """Fuse the crops of a batch."""

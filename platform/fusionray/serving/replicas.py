@@ -144,8 +144,10 @@ def enter_replica(config: ServeConfig) -> ServeConfig:
     resources = ray.get_runtime_context().get_assigned_resources()
     threads = max(math.ceil(resources.get("CPU", 0.0)), min(MAX_CPUS, count_cpus()))
     runtime, faces = use_reserved_gpus(config.runtime), config.faces
-    if runtime.threads is None and select_providers(runtime)[0] not in GPU_PROVIDERS:
+    on_gpu = select_providers(runtime)[0] in GPU_PROVIDERS
+    if runtime.threads is None and not on_gpu:
         runtime = runtime.model_copy(update={"threads": threads})
     if faces.threads is None:
-        faces = faces.model_copy(update={"threads": threads + 1})
+        # While a thread waits for a GPU, another one has its core.
+        faces = faces.model_copy(update={"threads": threads + on_gpu})
     return config.model_copy(update={"runtime": runtime, "faces": faces})

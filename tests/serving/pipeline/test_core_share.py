@@ -52,6 +52,13 @@ def test_processes_of_one_name_divide_the_cores_and_a_killed_one_gives_its_share
     assert share.count_cores() == 5
 
 
+def test_threads_of_a_process_are_limited_once_it_shares_the_cores(share: CoreShare) -> None:
+    assert [share.limit(threads) for threads in (1, 5, 9)] == [1, 5, 9]
+    with start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
+        assert [share.limit(threads) for threads in (1, 5, 9)] == [1, 2, 2]
+        child.kill()
+
+
 def test_every_process_has_a_core(share: CoreShare) -> None:
     share.num_cpus = 1
     with start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
@@ -84,6 +91,7 @@ class Sharing:
     def __init__(self) -> None:
         share = share_cores()
         assert share is not None
+        assert share_cores() is share
         share.num_cpus = 2
         self.share = share
 

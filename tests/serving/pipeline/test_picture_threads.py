@@ -26,6 +26,56 @@ def test_a_caller_gets_what_is_made_or_the_error(threads: PictureThreads) -> Non
         asyncio.run(threads.run(divmod, 7, 0))
 
 
+class Cores:
+    """A share of the cores that a test sets."""
+
+    def __init__(self, limit: int) -> None:
+        self.now = limit
+
+    def limit(self, num_threads: int) -> int:
+        return min(num_threads, self.now)
+
+
+def test_fewer_threads_work_while_others_share_the_cores_and_callers_keep_their_order() -> None:
+    cores = Cores(1)
+    threads = PictureThreads(3, "pictures", cores)  # type: ignore[arg-type]
+    begun: list[int] = []
+    gates = [threading.Event() for _ in range(5)]
+
+    def work(number: int) -> int:
+        begun.append(number)
+        assert gates[number].wait(10)
+        return number
+
+    async def seen(numbers: list[int]) -> None:
+        async with asyncio.timeout(10):
+            while begun != numbers:
+                await asyncio.sleep(0.01)
+
+    async def check() -> None:
+        tasks = [asyncio.create_task(threads.run(work, number)) for number in range(5)]
+        await seen([0])
+        # One that gives up leaves the line.
+        tasks[1].cancel()
+        gates[0].set()
+        await seen([0, 2])
+        cores.now = 3
+        gates[2].set()
+        await seen([0, 2, 3, 4])
+        for gate in gates:
+            gate.set()
+        assert [await task for task in tasks[2:]] == [2, 3, 4]
+        assert tasks[1].cancelled()
+        assert (threads.num_running, len(threads.waiting)) == (0, 0)
+
+    try:
+        asyncio.run(check())
+    finally:
+        for gate in gates:
+            gate.set()
+        threads.shutdown()
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_memory_is_free_when_the_work_of_a_caller_that_has_left_has_ended(
     threads: PictureThreads, fails: bool, caplog: pytest.LogCaptureFixture

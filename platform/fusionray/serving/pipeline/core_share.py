@@ -1,11 +1,13 @@
-"""Replicas of a deployment on one node divide its cores: the more of them run, the fewer batches each computes at once.
+"""Replicas of a deployment on one node divide its cores: the more of them run, the less each works on at once.
 
-Otherwise two replicas of two threads on two cores get in each other's way (docs/benchmarks.md has figures).
+Otherwise two replicas of two threads on two cores get in each other's way: they made 4.0 pictures of 4,000 px a second,
+and 4.5 since each works on one at a time (docs/benchmarks.md).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -45,6 +47,11 @@ class CoreShare:
             self.count = max(1, self.count_processes())
         return max(1, self.num_cpus // self.count)
 
+    def limit(self, num_threads: int) -> int:
+        """Return how many of a process's threads may work at once: all, or its cores if it shares them with others."""
+        cores = self.count_cores()
+        return num_threads if self.count == 1 else min(num_threads, cores)
+
     def count_processes(self) -> int:
         try:
             lines = SOCKET_TABLE.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -60,4 +67,10 @@ def share_cores() -> CoreShare | None:
     except RayServeException:
         return None
     address = ray.get_runtime_context().gcs_address
-    return CoreShare(f"{address}/{replica.app_name}/{replica.deployment}")
+    return open_share(f"{address}/{replica.app_name}/{replica.deployment}")
+
+
+@functools.cache
+def open_share(name: str) -> CoreShare:
+    """Open the share of this process, once for all of its parts."""
+    return CoreShare(name)

@@ -31,6 +31,7 @@ from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.model_cards import ModelCard, ModelVersion
+from fusionray.serving.pipeline.core_share import share_cores
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_cache import ModelCache, open_bundle
@@ -76,7 +77,7 @@ class FaceStage:
         cv2.setNumThreads(1)
         self.config = config
         self.fuser = fuser
-        self.threads = PictureThreads(config.faces.threads, "faces")
+        self.threads = PictureThreads(config.faces.threads, "faces", share_cores())
         self.detectors = DetectorPool(config.detector, self.threads.num_threads, config.smallest_face)
         self.restorer = open_restorer(config.restorer, config.runtime)
         self.models = ModelCache(
@@ -149,7 +150,7 @@ class FaceStage:
         if isinstance(prepared, Problem) or batcher is None:
             return prepared, None
         with watch.over("fuse"):
-            fused = batcher.fuse_if_idle(prepared.sources, prepared.crops)
+            fused = batcher.fuse_at_once(prepared.sources, prepared.crops)
         if fused is None:
             del watch.times["fuse"]
             return prepared, None

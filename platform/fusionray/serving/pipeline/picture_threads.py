@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
+
+from fusionray.serving.pipeline.core_share import CoreShare
 
 Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 
 class PictureThreads:
-    """As many threads as are set, or one more than there are cores: one may wait for the generator."""
+    """As many threads as are set, or as there are cores; fewer work at once while others hold a share of the `cores`.
 
-    def __init__(self, num_threads: int | None, name: str) -> None:
-        self.num_threads = num_threads or len(os.sched_getaffinity(0)) + 1
+    All calls come from one event loop.
+    """
+
+    def __init__(self, num_threads: int | None, name: str, cores: CoreShare | None = None) -> None:
+        self.num_threads = num_threads or len(os.sched_getaffinity(0))
         self.executor = ThreadPoolExecutor(self.num_threads, name)
+        self.cores = cores
+        self.num_running = 0
+        self.waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, work: Callable[Arguments, Made], *arguments: Arguments.args, **named: Arguments.kwargs) -> Made:
         """Run work in a thread, and return what it makes.
@@ -25,16 +35,40 @@ class PictureThreads:
         A caller that gives up leaves when the work has ended, or at once if it has not begun: until then pictures are
         in memory, which the caller has reserved.
         """
-        future = self.executor.submit(work, *arguments, **named)
-        ended = asyncio.wrap_future(future)
+        async with self.take_turn():
+            future = self.executor.submit(work, *arguments, **named)
+            ended = asyncio.wrap_future(future)
+            try:
+                return await asyncio.shield(ended)
+            except asyncio.CancelledError:
+                if not future.cancel():
+                    await asyncio.wait([ended])
+                    # Nobody is left to whom an error of the work matters.
+                    ended.exception()
+                raise
+
+    @asynccontextmanager
+    async def take_turn(self) -> AsyncIterator[None]:
+        """Wait until one more may work, first come, first served; it does for the length of an `async with` block."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(turn)
+        self.admit()
         try:
-            return await asyncio.shield(ended)
-        except asyncio.CancelledError:
-            if not future.cancel():
-                await asyncio.wait([ended])
-                # Nobody is left to whom an error of the work matters.
-                ended.exception()
-            raise
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                self.num_running -= 1
+            self.admit()
+
+    def admit(self) -> None:
+        """Let those begin who are first, as many as may work at once; forget those who have given up."""
+        most = self.num_threads if self.cores is None else self.cores.limit(self.num_threads)
+        while self.waiting and (self.num_running < most or self.waiting[0].cancelled()):
+            turn = self.waiting.popleft()
+            if not turn.cancelled():
+                self.num_running += 1
+                turn.set_result(None)
 
     def shutdown(self) -> None:
         """End the threads once they are idle."""
