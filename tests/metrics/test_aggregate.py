@@ -54,6 +54,16 @@ def test_a_pair_without_a_score_does_not_count() -> None:
     assert summarise({"landmark_distance": np.full(3, np.nan, np.float32)}, PEOPLE).values == {}
 
 
+def test_a_ratio_is_of_the_pairs_that_have_both_scores() -> None:
+    scores = {
+        "skin_step_source": np.array([3, np.nan, 5], np.float32),
+        "skin_step_fused_target": np.array([2, 9, 2], np.float32),
+    }
+    assert summarise(scores, PEOPLE).values == {"skin_difference_source": pytest.approx(2.0)}
+    nothing = {name: np.full(3, np.nan, np.float32) for name in scores}
+    assert summarise(nothing, PEOPLE).values == {}
+
+
 def test_the_fairness_gap_is_between_groups_of_source_people() -> None:
     tone = np.repeat(np.array([0.1, 0.5, 0.9], np.float32), 20)
     found = np.repeat(np.array([0, 1, 1], np.float32), 20)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from fusionray.errors import Overloaded
 from fusionray.faces.face import Image
 from fusionray.runtime.batching import CropBatcher, PictureBatcher
+from fusionray.runtime.cores import OwnCores
 from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
 from fusionray.runtime.engines.engine import EngineReport
 
@@ -253,14 +255,41 @@ def test_callers_fuse_at_the_same_time_as_many_as_streams_with_few_threads_each(
     batcher.close()
 
 
-def test_a_batch_whose_process_shares_the_cores_gets_few_threads(fuser: SteppedFuser) -> None:
+class SharedCores(OwnCores):
+    """Cores on which another process computes, as a test says; it sees whether this one does."""
+
+    def __init__(self, num_batches: int) -> None:
+        super().__init__(num_batches)
+        self.others_work = False
+        self.num_working = 0
+        self.most_working = 0
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        self.num_working += 1
+        self.most_working = max(self.most_working, self.num_working)
+        yield
+        self.num_working -= 1
+
+    def do_others_work(self) -> bool:
+        return self.others_work
+
+
+def test_a_batch_gets_few_threads_while_another_process_computes(fuser: SteppedFuser) -> None:
     concurrent = SteppedFuser(4)
-    batcher = CropBatcher(fuser, concurrent_fuser=concurrent, num_streams=2, most_running=lambda: 1)
+    cores = SharedCores(1)
+    batcher = CropBatcher(fuser, concurrent_fuser=concurrent, num_streams=2, cores=cores)
+    cores.others_work = True
     concurrent.gate.release(2)
     assert batcher.fuse_at_once(sources(0), crops(1)) is not None
     assert firsts(batcher.submit(sources(0), crops(2)).result(5)) == [2]
-    assert (fuser.batches, concurrent.batches) == ([], [[1], [2]])
+    cores.others_work = False
+    fuser.gate.release(2)
+    assert batcher.fuse_at_once(sources(0), crops(3)) is not None
+    assert firsts(batcher.submit(sources(0), crops(4)).result(5)) == [4]
+    assert (fuser.batches, concurrent.batches) == ([[3], [4]], [[1], [2]])
     batcher.close()
+    assert (cores.num_working, cores.most_working) == (0, 1)
 
 
 def test_a_stream_waits_for_a_batch_that_its_caller_computes(fuser: SteppedFuser, batcher: CropBatcher) -> None:
@@ -288,12 +317,12 @@ def test_a_batch_that_fails_on_the_thread_that_asks_leaves_the_batcher_idle(
 
 def test_no_more_batches_run_than_just_now_are_allowed() -> None:
     fuser = SteppedFuser(1)
-    allowed = 1
-    batcher = CropBatcher(fuser, num_streams=3, most_running=lambda: allowed)
+    cores = SharedCores(1)
+    batcher = CropBatcher(fuser, num_streams=3, cores=cores)
     calls = [batcher.submit(sources(0), crops(value)) for value in range(9)]
     fuser.entered.acquire()
     assert not fuser.entered.acquire(timeout=0.2)
-    allowed = 2
+    cores.num_batches = 2
     fuser.gate.release()
     for _ in range(2):
         assert fuser.entered.acquire(timeout=5)

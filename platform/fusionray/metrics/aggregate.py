@@ -167,9 +167,10 @@ def mean(score_N: NDArray[Any]) -> float:
 
 
 def ratio(first_N: NDArray[Any], second_N: NDArray[Any]) -> float:
-    """Divide two means; nan if the second is 0."""
-    below = mean(second_N)
-    return mean(first_N) / below if below else math.nan
+    """Divide the means of two scores over the pairs where neither is nan; nan if there are none, or the second is 0."""
+    known_N = ~(np.isnan(first_N) | np.isnan(second_N))
+    below = mean(second_N[known_N])
+    return mean(first_N[known_N]) / below if below else math.nan
 
 
 def gap_closed(score_N: NDArray[Any], start_N: NDArray[Any]) -> float:

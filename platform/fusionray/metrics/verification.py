@@ -28,11 +28,6 @@ class VerificationResult:
         """Return the true accept rate at a false accept rate (TAR at FAR), interpolated."""
         return float(np.interp(false_accept_rate, self.false_accepts, self.true_accepts))
 
-    def threshold_at(self, false_accept_rate: float) -> float:
-        """Return the loosest threshold whose false accept rate does not exceed the given one."""
-        num_allowed = int(np.searchsorted(self.false_accepts, false_accept_rate, side="right"))
-        return float(self.thresholds[max(0, num_allowed - 1)])
-
 
 def verify(embedding_NE: NDArray[np.float32], label_N: NDArray[np.int64]) -> VerificationResult:
     """Compare all pairs of unit-length embeddings by cosine.

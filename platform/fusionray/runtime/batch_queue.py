@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from fusionray.errors import Overloaded
+from fusionray.runtime.cores import Cores, OwnCores
 
 Work = TypeVar("Work")
 Made = TypeVar("Made")
@@ -59,9 +60,9 @@ class Part(Generic[Work, Made]):
 class BatchQueue(ABC, Generic[Work, Made]):
     """Compute calls of many threads in batches of up to `max_batch` items, `num_streams` batches at the same time.
 
-    `max_waiting` limits the waiting items, which `unit` names; `enqueue` refuses more. `most_running`, if it is given,
-    says before each batch how many may be computed at the same time just now. Who derives from it says how a batch is
-    computed, and calls `start` when everything else is ready.
+    `max_waiting` limits the waiting items, which `unit` names; `enqueue` refuses more. `cores` that other processes
+    share say before each batch how many may be computed at the same time just now. Who derives from it says how a batch
+    is computed, and calls `start` when everything else is ready.
     """
 
     unit = "items"
@@ -73,11 +74,11 @@ class BatchQueue(ABC, Generic[Work, Made]):
         num_streams: int,
         max_waiting: int,
         observer: BatchObserver | None,
-        most_running: Callable[[], int] | None = None,
+        cores: Cores | None = None,
     ) -> None:
         self.max_batch, self.max_waiting = max_batch, max_waiting
         self.observer = observer
-        self.most_running = most_running or (lambda: num_streams)
+        self.cores = cores or OwnCores(num_streams)
         self.num_running = 0
         self.queue: deque[QueuedCall[Work, Made]] = deque()
         self.num_waiting = 0
@@ -128,12 +129,13 @@ class BatchQueue(ABC, Generic[Work, Made]):
         in the cache of its core stays there.
         """
         with self.changed:
-            if self.closed or self.queue or num_items > self.max_batch or self.num_running >= self.most_running():
+            if self.closed or self.queue or num_items > self.max_batch or self.num_running >= self.cores.count_cores():
                 return None
             self.num_running += 1
         started = time.perf_counter()
         try:
-            made = self.run([Part(QueuedCall(work, num_items, key), 0, num_items)])[0]
+            with self.cores.working():
+                made = self.run([Part(QueuedCall(work, num_items, key), 0, num_items)])[0]
         finally:
             self.leave()
         self.observe(num_items, time.perf_counter() - started)
@@ -157,15 +159,16 @@ class BatchQueue(ABC, Generic[Work, Made]):
 
     @property
     def is_only_batch(self) -> bool:
-        """Tell, in a thread that computes a batch, whether no other one is computed or waits, nor uses these cores."""
-        return self.num_running == 1 and not self.queue and self.most_running() >= len(self.streams)
+        """Tell, in a thread that computes a batch, whether no other one waits or is computed on these cores."""
+        return self.num_running == 1 and not self.queue and not self.cores.do_others_work()
 
     def run_stream(self) -> None:
         """Compute batches until the queue is closed and empty."""
         while batch := self.wait_for_batch():
             started = time.perf_counter()
             try:
-                outcomes = self.compute(batch)
+                with self.cores.working():
+                    outcomes = self.compute(batch)
             finally:
                 # Before the callers get their results: their next calls would find this stream still at work.
                 self.leave()
@@ -198,7 +201,7 @@ class BatchQueue(ABC, Generic[Work, Made]):
         with self.changed:
             while True:
                 self.drop_cancelled()
-                if self.queue and self.num_running < self.most_running():
+                if self.queue and self.num_running < self.cores.count_cores():
                     self.num_running += 1
                     return self.take_batch()
                 if self.closed and not self.queue:

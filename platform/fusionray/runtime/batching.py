@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fusionray.faces.face import Image
 from fusionray.runtime.batch_queue import BatchObserver, BatchQueue, Part
+from fusionray.runtime.cores import Cores
 from fusionray.runtime.crop_fuser import CropFuser, FusedCrops
 from fusionray.runtime.pixels import FloatArray
 from fusionray.runtime.tasks import BatchRunner, Runner
@@ -42,14 +43,14 @@ class CropBatcher(BatchQueue[CropsToFuse, FusedCrops]):
         num_streams: int = 1,
         max_waiting: int = 256,
         observer: BatchObserver | None = None,
-        most_running: Callable[[], int] | None = None,
+        cores: Cores | None = None,
     ) -> None:
         super().__init__(
             max_batch=fuser.max_batch,
             num_streams=num_streams,
             max_waiting=max_waiting,
             observer=observer,
-            most_running=most_running,
+            cores=cores,
         )
         self.fuser = fuser
         self.concurrent_fuser = concurrent_fuser or fuser
@@ -112,7 +113,7 @@ class PictureBatcher(BatchQueue[PicturesToRun, Image]):
         num_streams: int = 1,
         max_waiting: int = 256,
         observer: BatchObserver | None = None,
-        most_running: Callable[[], int] | None = None,
+        cores: Cores | None = None,
     ) -> None:
         if not isinstance(runner, BatchRunner):
             num_streams = 1
@@ -121,7 +122,7 @@ class PictureBatcher(BatchQueue[PicturesToRun, Image]):
             num_streams=num_streams,
             max_waiting=max_waiting,
             observer=observer,
-            most_running=most_running,
+            cores=cores,
         )
         self.runner = runner
         self.concurrent_runner = concurrent_runner or runner

@@ -64,7 +64,7 @@ def choose_serve_host(host: str, num_nodes: int) -> str:
         return host
     raise ConfigInvalid(
         f"host {host}: on an existing cluster a service listens on every node, and its replicas answer each of them; "
-        "use 0.0.0.0, and let a firewall guard the ports that docs/serving.md lists"
+        "use 0.0.0.0, and let a firewall guard the ports that docs/replicas.md lists"
     )
 
 

@@ -18,6 +18,11 @@ import sys
 from fusionray.serving.pipeline.core_share import CoreShare
 share = CoreShare(sys.argv[1])
 print("holds", flush=True)
+sys.stdin.readline()
+with share.working(), share.working():
+    print("works", flush=True)
+    sys.stdin.readline()
+print("rests", flush=True)
 sys.stdin.read()
 """
 
@@ -57,6 +62,33 @@ def test_threads_of_a_process_are_limited_once_it_shares_the_cores(share: CoreSh
     with start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
         assert [share.limit(threads) for threads in (1, 5, 9)] == [1, 2, 2]
         child.kill()
+
+
+def test_a_process_sees_whether_another_one_works(share: CoreShare) -> None:
+    assert not share.do_others_work()
+    with share.working(), start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for said, works in ((b"works\n", True), (b"rests\n", False)):
+            assert share.do_others_work() != works
+            child.stdin.write(b"go\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == said
+            assert share.do_others_work() == works
+        child.kill()
+
+
+def test_a_process_that_is_killed_at_work_works_no_more(share: CoreShare) -> None:
+    with start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"go\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == b"works\n"
+        assert share.do_others_work()
+        child.kill()
+        child.wait()
+        wait_for(lambda: not share.do_others_work(), seconds=5)
 
 
 def test_every_process_has_a_core(share: CoreShare) -> None:

@@ -10,7 +10,8 @@ from fusionray.runtime.engines.engine import EngineReport
 from fusionray.serving.config import ModelConfig, ServeConfig
 from fusionray.serving.config_sections.stages import GeneratorStageConfig
 from fusionray.serving.model_cards import ModelVersion
-from fusionray.serving.pipeline.generator_stage import ExecutionStreams, LoadedGenerator, plan_streams
+from fusionray.serving.pipeline.execution_streams import ExecutionStreams, plan_streams
+from fusionray.serving.pipeline.loaded_models import LoadedGenerator
 from tests.support.tiny_bundle import write_tiny_bundle
 
 

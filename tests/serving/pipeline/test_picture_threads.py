@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
@@ -34,6 +35,9 @@ class Cores:
 
     def limit(self, num_threads: int) -> int:
         return min(num_threads, self.now)
+
+    def working(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def test_fewer_threads_work_while_others_share_the_cores_and_callers_keep_their_order() -> None:

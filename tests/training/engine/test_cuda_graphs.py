@@ -53,7 +53,7 @@ class Rerunner:
 
 def with_graphs(engine: Engine) -> Rerunner:
     recorder = Rerunner(lambda: [value for network in engine.networks.values() for value in network.parameters()])
-    engine.graphs = GraphCache(recorder, engine.step_timer, engine.notes.append)
+    engine.passes.graphs = GraphCache(recorder, engine.step_timer, engine.notes.append)
     return recorder
 
 
@@ -111,8 +111,8 @@ def test_out_of_memory_forgets_the_recordings_and_goes_on_with_less() -> None:
     recorder = with_graphs(graphed)
     for step in range(WARM_UPS + 2):
         graphed.step(draw_numbers(16, seed=step))
-    assert graphed.graphs is not None
-    assert graphed.graphs.recordings
+    assert graphed.passes.graphs is not None
+    assert graphed.passes.graphs.recordings
 
     def fail(compute: Callable[[], Any]) -> Any:
         recorder.warm_up = Rerunner.warm_up.__get__(recorder)  # type: ignore[method-assign]
@@ -120,7 +120,7 @@ def test_out_of_memory_forgets_the_recordings_and_goes_on_with_less() -> None:
 
     recorder.warm_up = fail  # type: ignore[method-assign]
     graphed.step(draw_numbers(15, seed=9))  # a shape that is not recorded yet
-    assert not graphed.graphs.recordings
+    assert not graphed.passes.graphs.recordings
     assert graphed.batch_size == 8
 
 
@@ -199,6 +199,6 @@ def test_a_gpu_replays_what_it_would_compute() -> None:
         engine = Engine(build_recipe(build_config()), config, total_images=1600, device=device)
         losses.append([engine.step(build_pairs(4, seed=step)).losses for step in range(8)])
         assert not engine.notes
-        assert bool(engine.graphs and engine.graphs.recordings) == cuda_graphs
+        assert bool(engine.passes.graphs and engine.passes.graphs.recordings) == cuda_graphs
     for off, on in zip(*losses, strict=True):
         assert on == pytest.approx(off, rel=1e-3)

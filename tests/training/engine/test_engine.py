@@ -70,7 +70,7 @@ def test_a_network_that_is_not_trained_now_gets_no_gradient() -> None:
 
 def test_select_lets_one_network_learn_and_freezes_the_others() -> None:
     engine = build_engine()
-    engine.select("second")
+    engine.passes.select("second")
     assert not any(parameter.requires_grad for parameter in engine.networks["first"].parameters())
     assert all(parameter.requires_grad for parameter in engine.networks["second"].parameters())
     assert not any(parameter.requires_grad for parameter in engine.recipe.frozen["watcher"].parameters())

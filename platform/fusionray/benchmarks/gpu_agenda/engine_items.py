@@ -98,7 +98,7 @@ def compare_graphs(place: Workplace, preset: str, **changes: Any) -> dict[str, A
             name: max(abs(one - other) / max(abs(one), 1e-6) for one, other in values) for name, values in pairs.items()
         },
         "weights": float((weights[0] - weights[1]).norm() / weights[0].norm()),
-        "recordings": len(engine.graphs.recordings) if engine.graphs else 0,
+        "recordings": len(engine.passes.graphs.recordings) if engine.passes.graphs else 0,
         "last": {name: values[-1] for name, values in pairs.items()},
     }
 
@@ -169,7 +169,7 @@ def record_profile(place: Workplace, preset: str, **changes: Any) -> dict[str, A
         time_steps(step, PROFILED, setup.device)
     averages = recorded.key_averages()
     by_time = "self_cuda_time_total" if setup.device.type == "cuda" else "self_cpu_time_total"
-    graphs = "graphs" if engine.graphs else "eager"
+    graphs = "graphs" if engine.passes.graphs else "eager"
     (place.folder / f"profile-{preset}-{graphs}.txt").write_text(averages.table(sort_by=by_time, row_limit=40))
     launches = sum(event.count for event in averages if event.key.startswith(LAUNCHES))
     kernels = sum(event.count for event in averages if event.device_type.name == "CUDA")

@@ -1,4 +1,4 @@
-"""Throughput: the service against the bare generator and other servers, interleaved."""
+"""Throughput: the service against the bare generator and other servers, one after the other in each round."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import statistics
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 
 from fusionray.benchmarks.findings import Findings
@@ -36,33 +37,37 @@ WARM_UP_WAVES, WAVES = 2, 4
 # How long the work of a request is timed, to plan the loads.
 PLAN_SECONDS = 6.0
 Results = Mapping[str, list[LoadResult]]
+Start = Callable[[], AbstractContextManager[Server]]
 
 
 def measure_throughput(context: ServeBenchContext, tick: Callable[[], None]) -> Findings:
-    """Run all servers at the same time, and load one after the other in each round."""
+    """Start one server after the other in each round, and load it while nothing else runs.
+
+    Idle servers would slow down the others: LitServe's take a third of a core, Ray's processes a sixth.
+    """
     config = context.config
     found = Findings()
     bare = BareGenerator(context.bundle)
-    with ExitStack() as stack:
-        servers = start_all(context, stack, found)
-        # Measured while the idle servers run, as in the rounds.
-        load = plan_load(config, count_rate(context.plain.answer, PLAN_SECONDS))
-        results: dict[str, list[LoadResult]] = {name: [] for name in servers}
-        loops: dict[int, list[float]] = {batch: [] for batch in config.batches}
-        for number in range(config.rounds):
-            # The order is reversed every round, so that drift affects all alike.
-            for name in list(servers)[:: 1 if number % 2 == 0 else -1]:
-                try:
-                    results[name].append(load_server(context, servers[name], load))
-                except ServiceFailed as error:
-                    if name in (OURS, KEPT):
-                        raise
-                    # A server that fails is not compared; its earlier results are dropped.
-                    leave_out(name, error, found)
-                    del results[name], servers[name]
-            for batch in config.batches:
-                loops[batch].append(bare.measure(batch, load.seconds / len(config.batches)))
-            tick()
+    load = plan_load(config, count_rate(context.plain.answer, PLAN_SECONDS))
+    starts = list_starts(context, found)
+    results: dict[str, list[LoadResult]] = {name: [] for name in (OURS, KEPT, *starts)}
+    loops: dict[int, list[float]] = {batch: [] for batch in config.batches}
+    for number in range(config.rounds):
+        # The order is reversed every round, so that drift affects all alike.
+        for name in [OURS, *starts][:: 1 if number % 2 == 0 else -1]:
+            if name == OURS:
+                load_service(context, load, results)
+                continue
+            try:
+                with starts[name]() as running:
+                    results[name].append(load_server(context, running, load))
+            except ServiceFailed as error:
+                # A server that fails is not compared; its earlier results are dropped.
+                leave_out(name, error, found)
+                del results[name], starts[name]
+        for batch in config.batches:
+            loops[batch].append(bare.measure(batch, load.seconds / len(config.batches)))
+        tick()
     medians = {batch: statistics.median(rates) for batch, rates in loops.items()}
     best = max(medians, key=lambda batch: medians[batch])
     rates = [result.rate for result in results[OURS]]
@@ -93,23 +98,27 @@ def plan_load(config: ServeBenchConfig, pictures_per_second: float) -> Load:
     )
 
 
-def start_all(context: ServeBenchContext, stack: ExitStack, found: Findings) -> dict[str, Server]:
-    """Start the service and every competitor; record why a competitor does not start."""
-    config = context.config
-    service = start_service(OURS, context.bundle.folder, context.form, context.logs, config.service)
-    ours = stack.enter_context(service)
-    servers = {OURS: ours, KEPT: store_source(context, ours)}
-    if find_environment(config) is None:
+def list_starts(context: ServeBenchContext, found: Findings) -> dict[str, Start]:
+    """List what starts each setup of the competitors; none, and why, if they are not installed."""
+    if find_environment(context.config) is None:
         found.missing |= {key: HOW_TO_INSTALL for server in SERVERS for key in keys_of(server)}
-        return servers
-    for name, competitor in COMPETITORS.items():
-        for workers in config.competitor_workers:
-            running = start_competitor(competitor, workers, context)
-            try:
-                servers[f"{name}-{workers}"] = stack.enter_context(running)
-            except ServiceFailed as error:
-                leave_out(f"{name}-{workers}", error, found)
-    return servers
+        return {}
+    return {
+        f"{name}-{workers}": partial(start_competitor, competitor, workers, context)
+        for name, competitor in COMPETITORS.items()
+        for workers in context.config.competitor_workers
+    }
+
+
+def load_service(context: ServeBenchContext, load: Load, results: Mapping[str, list[LoadResult]]) -> None:
+    """Start the service, and load it with two pictures a request, and with targets for a stored source.
+
+    Raises: ServiceFailed.
+    """
+    config = context.config
+    with start_service(OURS, context.bundle.folder, context.form, context.logs, config.service) as service:
+        results[OURS].append(load_server(context, service, load))
+        results[KEPT].append(load_server(context, store_source(context, service), load))
 
 
 def store_source(context: ServeBenchContext, service: Server) -> Server:
@@ -145,7 +154,7 @@ def load_server(context: ServeBenchContext, server: Server, load: Load) -> LoadR
             context.check(server, other_code=other_code)
             return result.result()
     finally:
-        # Also after a failure, because the next server needs the cores.
+        # It may still work for clients that have left.
         server.settle()
 
 

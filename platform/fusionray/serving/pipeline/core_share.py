@@ -10,7 +10,9 @@ import contextlib
 import functools
 import os
 import socket
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import ray
@@ -27,17 +29,19 @@ COUNT_SECONDS = 1.0
 class CoreShare:
     """Counts the processes of this node that hold a share with the same name, and divides the cores among them.
 
-    A process is counted by a socket on which nothing listens: the kernel removes it however the process ends. Without
-    Linux's table of sockets a process counts itself alone.
+    A process is counted by a socket on which nothing listens: the kernel removes it however the process ends. It holds
+    another one while it works. Without Linux's table of sockets a process counts itself alone.
     """
 
     def __init__(self, name: str, num_cpus: int | None = None) -> None:
         self.prefix = f"fusionray/{name}/"
         self.num_cpus = num_cpus or count_cpus()
         self.count, self.counted_at = 1, -COUNT_SECONDS
-        self.socket = socket.socket(socket.AF_UNIX)
-        with contextlib.suppress(OSError):
-            self.socket.bind(f"\0{self.prefix}{os.getpid()}")
+        self.socket = hold_name(f"{self.prefix}{os.getpid()}")
+        self.lock = threading.Lock()
+        self.num_working = 0
+        self.work_prefix = f"fusionray-works/{name}/"
+        self.work_socket: socket.socket | None = None
 
     def count_cores(self) -> int:
         """Return the cores of this process, at least 1. They are counted anew after a second."""
@@ -53,11 +57,44 @@ class CoreShare:
         return num_threads if self.count == 1 else min(num_threads, cores)
 
     def count_processes(self) -> int:
+        return len(list_names(self.prefix)) or 1
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Let the other processes know, for the length of a `with` block in any thread, that this one works."""
+        with self.lock:
+            self.num_working += 1
+            if self.num_working == 1:
+                self.work_socket = hold_name(f"{self.work_prefix}{os.getpid()}")
         try:
-            lines = SOCKET_TABLE.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return 1
-        return sum(f" @{self.prefix}" in line for line in lines)
+            yield
+        finally:
+            with self.lock:
+                self.num_working -= 1
+                if not self.num_working and self.work_socket is not None:
+                    self.work_socket.close()
+
+    def do_others_work(self) -> bool:
+        """Tell whether another process works just now."""
+        self.count_cores()
+        return self.count > 1 and bool(list_names(self.work_prefix) - {str(os.getpid())})
+
+
+def hold_name(name: str) -> socket.socket:
+    """Open a socket whose name is in the kernel's table until it is closed."""
+    held = socket.socket(socket.AF_UNIX)
+    with contextlib.suppress(OSError):
+        held.bind(f"\0{name}")
+    return held
+
+
+def list_names(prefix: str) -> set[str]:
+    """List the names that processes of this node hold below a prefix; none without a table."""
+    try:
+        lines = SOCKET_TABLE.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return set()
+    return {line.rpartition(f" @{prefix}")[2] for line in lines if f" @{prefix}" in line}
 
 
 def share_cores() -> CoreShare | None:

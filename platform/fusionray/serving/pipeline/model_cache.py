@@ -25,6 +25,10 @@ class ModelCache(Generic[Held]):
     def __init__(self, load: Callable[[ModelVersion], Held], capacity: int) -> None:
         self.load = load
         self.asked: dict[str, ModelVersion] = {}
+        # The version that was asked for last and what is held of it: most requests ask for it again. None while Ray
+        # Serve is asked, since it may unload any other version then.
+        self.newest: tuple[str, Held] | None = None
+        self.num_asking = 0
         self.held = serve.multiplexed(max_num_models_per_replica=capacity)(self.build_loader())
 
     def build_loader(self) -> Callable[[str], Any]:
@@ -40,8 +44,17 @@ class ModelCache(Generic[Held]):
 
         Raises: BundleInvalid, ProviderUnavailable.
         """
+        if self.newest is not None and self.newest[0] == version.id:
+            return self.newest[1]
+        self.newest = None
         self.asked[version.id] = version
-        held: Held = await self.held(version.id)
+        self.num_asking += 1
+        try:
+            held: Held = await self.held(version.id)
+        finally:
+            self.num_asking -= 1
+        if not self.num_asking:
+            self.newest = version.id, held
         return held
 
 

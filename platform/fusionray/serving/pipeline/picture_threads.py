@@ -7,7 +7,8 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from fusionray.serving.pipeline.core_share import CoreShare
@@ -36,7 +37,7 @@ class PictureThreads:
         in memory, which the caller has reserved.
         """
         async with self.take_turn():
-            future = self.executor.submit(work, *arguments, **named)
+            future = self.executor.submit(self.do, partial(work, *arguments, **named))
             ended = asyncio.wrap_future(future)
             try:
                 return await asyncio.shield(ended)
@@ -46,6 +47,11 @@ class PictureThreads:
                     # Nobody is left to whom an error of the work matters.
                     ended.exception()
                 raise
+
+    def do(self, work: Callable[[], Made]) -> Made:
+        """Do the work, on the calling thread; other replicas of the node see that this one works."""
+        with self.cores.working() if self.cores is not None else nullcontext():
+            return work()
 
     @asynccontextmanager
     async def take_turn(self) -> AsyncIterator[None]:

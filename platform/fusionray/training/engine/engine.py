@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,17 +12,17 @@ from torch import Tensor, nn
 from fusionray.checkpoint.sharding import full_tensor
 from fusionray.hardware.profiles import HardwareProfile, detect_profile
 from fusionray.nets.blocks import count_parameters
-from fusionray.recipes.recipe import Phase, PhaseInput, Recipe
+from fusionray.recipes.recipe import Phase, Recipe
 from fusionray.training.config import EngineConfig
 from fusionray.training.engine.batches.batch_partition import BatchPartition, fewest_images
-from fusionray.training.engine.batches.microbatching import MicroBatch, cut
-from fusionray.training.engine.cuda_graphs import CudaRecorder, GraphCache, Part
+from fusionray.training.engine.cuda_graphs import CudaRecorder, GraphCache
 from fusionray.training.engine.memory import memory_limit
 from fusionray.training.engine.network_setup import place_networks, wrap_networks
 from fusionray.training.engine.nonfinite_steps import NonfiniteSteps
 from fusionray.training.engine.optimizers.build import build_optimizer, create_states, step_if
 from fusionray.training.engine.optimizers.muon import MatrixDivision
 from fusionray.training.engine.parallel.ranks import find_host_group, mean_over_ranks, smallest, start_communicator
+from fusionray.training.engine.passes import Passes
 from fusionray.training.engine.precision import Precision
 from fusionray.training.engine.resolve import check_optimizers, resolve
 from fusionray.training.engine.rng import seed_part
@@ -105,11 +102,23 @@ class Engine:
             num_ranks=self.num_ranks,
             fewest=fewest_images(self.networks.values()),
         )
-        self.graphs = (
-            GraphCache(CudaRecorder(device), self.step_timer, self.notes.append) if self.chosen.cuda_graphs else None
+        self.passes = Passes(
+            recipe=recipe,
+            networks=self.networks,
+            wrapped=self.wrapped,
+            optimizers=self.optimizers,
+            scalers=self.scalers,
+            partition=self.batch_partition,
+            statistics=self.statistics,
+            precision=self.precision,
+            step_timer=self.step_timer,
+            device=device,
+            compiled=self.chosen.compile,
+            reseed=self.reseed,
+            graphs=GraphCache(CudaRecorder(device), self.step_timer, self.notes.append)
+            if self.chosen.cuda_graphs
+            else None,
         )
-        # (phase, batch size) of the dry passes that were made.
-        self.dry_passes: set[tuple[str, int]] = set()
         if any(wrapped.needs_dry_pass for wrapped in self.wrapped.values()):
             # A dry pass shows whether the memory suffices, so all that a step needs must be there.
             for optimizer in self.optimizers.values():
@@ -152,10 +161,10 @@ class Engine:
         losses: dict[str, Tensor] = {}
         norms: dict[str, Tensor] = {}
         rates = self.set_learning_rates()
-        micros = self.batch_partition.retry("prepare", local_batch, self.prepare)
+        micros = self.batch_partition.retry("prepare", local_batch, self.passes.prepare)
         for phase in self.recipe.phases:
             if self.num_steps % phase.interval == 0:
-                micros, parts = self.compute_gradients(phase, micros)
+                micros, parts = self.passes.compute_gradients(phase, micros)
                 losses |= parts
                 norms[phase.name] = self.update(phase)
         self.images_seen += self.global_batch
@@ -171,88 +180,6 @@ class Engine:
         # On a GPU, the next step is queued before the host reads the report of this one.
         self.settle(lag=1 if self.device.type == "cuda" else 0)
         return report
-
-    def prepare(self, local_batch: Batch) -> list[MicroBatch]:
-        """Cut the local batch, move it to the device, and let the recipe prepare it."""
-        # Snapshot the statistics first: an out-of-memory error here must not restore those of the previous step.
-        self.statistics.snapshot()
-        with self.step_timer.part("host_to_device"):
-            parts = [part.to(self.device) for part in cut(local_batch, self.batch_size)]
-        # Relative to the mean over ranks, so that images have equal weight if local batches differ in size.
-        mean_images = self.global_batch / self.num_ranks or len(local_batch)
-        given = [MicroBatch(part, len(part) / mean_images) for part in parts]
-        part = Part("prepare", self.prepare_parts, partial(self.reseed, "prepare"), lambda: None, is_first=True)
-        return self.run_part(part, given)
-
-    def prepare_parts(self, given: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """Let the recipe prepare parts of a batch on the device."""
-        with self.step_timer.part("forward"), torch.no_grad():
-            return [MicroBatch(self.recipe.prepare(micro.batch), micro.weight) for micro in given]
-
-    def compute_gradients(
-        self, phase: Phase[Any], micros: list[MicroBatch]
-    ) -> tuple[list[MicroBatch], dict[str, Tensor]]:
-        """Compute a phase's gradients, averaged over ranks, in its network; return micro-batches and mean losses."""
-        wrapped = self.wrapped[phase.trains]
-        if wrapped.needs_dry_pass and (phase.name, self.batch_size) not in self.dry_passes:
-            # A rank that runs out of memory during the exchange blocks the others: first run a pass without exchange.
-            micros, _ = self.batch_partition.retry(phase.name, micros, partial(self.accumulate, phase))
-            self.dry_passes.add((phase.name, self.batch_size))
-            self.statistics.restore()
-        accumulate = partial(self.accumulate, phase, exchanging=wrapped.overlaps)
-        result = self.batch_partition.retry(phase.name, micros, accumulate, together=wrapped.overlaps)
-        if not wrapped.overlaps:
-            with self.step_timer.part("communication"):
-                wrapped.exchange()
-        return result
-
-    def accumulate(
-        self, phase: Phase[Any], micros: list[MicroBatch], *, exchanging: bool = False
-    ) -> tuple[list[MicroBatch], dict[str, Tensor]]:
-        """Accumulate a phase's gradients; `exchanging`: exchange them in the backward pass of the last micro-batch."""
-        part = Part(
-            phase.name,
-            partial(self.run_passes, phase, exchanging=exchanging),
-            partial(self.reseed, phase.name),
-            self.statistics.restore,
-            list(self.networks[phase.trains].parameters()),
-        )
-        return self.run_part(part, micros)
-
-    def run_part(self, part: Part[ResultT], micros: Sequence[MicroBatch]) -> ResultT:
-        """Run a part of a step by its CUDA graph, if there are any, else by itself."""
-        if self.graphs is not None:
-            return self.graphs.run(part, micros)
-        part.seed("")
-        return part.compute(micros)
-
-    def run_passes(
-        self, phase: Phase[Any], micros: Sequence[MicroBatch], *, exchanging: bool
-    ) -> tuple[list[MicroBatch], dict[str, Tensor]]:
-        """Run a phase's forward and backward passes over all micro-batches; those that it returns share more."""
-        wrapped = self.wrapped[phase.trains]
-        micros = [replace(micro, shared=dict(micro.shared)) for micro in micros]
-        self.select(phase.trains)
-        self.statistics.snapshot()
-        self.optimizers[phase.trains].zero_grad(set_to_none=True)
-        sums: dict[str, Tensor] = {}
-        for index, micro in enumerate(micros):
-            now = exchanging and index == len(micros) - 1
-            wrapped.overlapped_span = self.step_timer.overlapped_span if now else None
-            # The wrapper in any case: inside its forward pass networks are compiled in pieces, so that the exchange of
-            # gradients can begin before the last of them is computed.
-            networks = {**self.networks, phase.trains: wrapped.module}
-            # The forward pass must be inside: there the wrapper decides whether to synchronise.
-            with contextlib.nullcontext() if now else wrapped.accumulating():
-                with self.step_timer.part("forward"), self.precision.autocast(), self.eager(phase):
-                    losses = phase.loss(PhaseInput(networks, self.recipe.frozen, micro.batch, micro.shared))
-                with self.step_timer.part("backward"):
-                    total = self.scalers[phase.name].scale(losses.total * micro.weight)
-                    total.backward()  # type: ignore[no-untyped-call]
-            for name, value in losses.parts.items():
-                part = value.detach().float() * micro.weight
-                sums[name] = sums[name] + part if name in sums else part
-        return micros, sums
 
     def update(self, phase: Phase[Any]) -> Tensor:
         """Clip and apply a phase's gradients, or skip them if one is not finite; return their norm, a scalar."""
@@ -271,21 +198,9 @@ class Engine:
                 scaler.update()
         return norm
 
-    def select(self, name: str) -> None:
-        """Compute gradients only for one network's parameters: those of the others would be discarded."""
-        for other, network in self.networks.items():
-            network.requires_grad_(other == name)
-
     def reseed(self, part: str, salt: str) -> None:
         """Seed torch for a part of the step, so that a repeated part draws the same numbers."""
         seed_part(self.seed, self.images_seen, self.rank, part + salt)
-
-    def eager(self, phase: Phase[Any]) -> contextlib.AbstractContextManager[Any]:
-        """Run without compiled graphs if the phase differentiates a gradient: they do not support that."""
-        if self.chosen.compile and phase.second_order:
-            stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-            return stance
-        return contextlib.nullcontext()
 
     def set_learning_rates(self) -> dict[str, float]:
         """Set every optimiser's rate from the images seen."""
@@ -337,7 +252,7 @@ class Engine:
             parts.append(f"gradients exchanged {' and '.join(sorted(moments, reverse=True))} the backward pass")
         if self.config.activation_checkpointing:
             parts.append("activation checkpointing")
-        if self.graphs is not None:
+        if self.passes.graphs is not None:
             parts.append("passes as CUDA graphs")
         return ", ".join(parts)
 

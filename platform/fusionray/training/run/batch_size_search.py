@@ -92,8 +92,8 @@ def isolated(engine: Engine) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for wrapped in engine.wrapped.values():
             stack.enter_context(wrapped.isolated())
-        if engine.graphs is not None:
-            stack.enter_context(engine.graphs.paused())
+        if engine.passes.graphs is not None:
+            stack.enter_context(engine.passes.graphs.paused())
         if engine.chosen.compile:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -101,6 +101,6 @@ def isolated(engine: Engine) -> Iterator[None]:
 
 def compute_once(engine: Engine, local_batch: Batch) -> None:
     """Run every phase forward and backward on a local batch at once; nothing is exchanged or updated."""
-    micros = engine.prepare(local_batch)
+    micros = engine.passes.prepare(local_batch)
     for phase in engine.recipe.phases:
-        micros, _ = engine.accumulate(phase, micros)
+        micros, _ = engine.passes.accumulate(phase, micros)
