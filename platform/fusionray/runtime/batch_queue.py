@@ -129,7 +129,7 @@ class BatchQueue(ABC, Generic[Work, Made]):
         in the cache of its core stays there.
         """
         with self.changed:
-            if self.closed or self.queue or num_items > self.max_batch or self.num_running >= self.cores.count_cores():
+            if self.closed or self.queue or num_items > self.max_batch or self.num_running >= self.most_running:
                 return None
             self.num_running += 1
         started = time.perf_counter()
@@ -156,6 +156,11 @@ class BatchQueue(ABC, Generic[Work, Made]):
         """
         if not self.closed and not all(stream.is_alive() for stream in self.streams):
             raise RuntimeError("a thread that runs the generator has ended; see the log of the replica")
+
+    @property
+    def most_running(self) -> int:
+        """Return how many batches may be computed at the same time just now."""
+        return min(len(self.streams), self.cores.count_cores())
 
     @property
     def is_only_batch(self) -> bool:
@@ -201,7 +206,7 @@ class BatchQueue(ABC, Generic[Work, Made]):
         with self.changed:
             while True:
                 self.drop_cancelled()
-                if self.queue and self.num_running < self.cores.count_cores():
+                if self.queue and self.num_running < self.most_running:
                     self.num_running += 1
                     return self.take_batch()
                 if self.closed and not self.queue:

@@ -133,21 +133,27 @@ def use_reserved_gpus(runtime: RuntimeConfig) -> RuntimeConfig:
     return runtime
 
 
+def count_threads() -> int:
+    """Count the threads of this replica: for its reserved CPUs, but not for fewer than the first four of the machine,
+    because replicas share CPUs that are idle.
+    """
+    reserved: float = ray.get_runtime_context().get_assigned_resources().get("CPU", 0.0)
+    return max(math.ceil(reserved), min(MAX_CPUS, count_cpus()))
+
+
 def enter_replica(config: ServeConfig) -> ServeConfig:
     """Prepare the process of a replica; the constructor of each part calls this first.
 
-    Returns the settings for what Ray reserved: without a GPU, models run on the CPU. Threads are for the reserved CPUs,
-    but not for fewer than the first four of the machine, because replicas share CPUs that are idle.
+    Returns the settings for what Ray reserved: without a GPU, models run on the CPU.
     """
     return_freed_memory()
     keep_replica_on_loopback()
-    resources = ray.get_runtime_context().get_assigned_resources()
-    threads = max(math.ceil(resources.get("CPU", 0.0)), min(MAX_CPUS, count_cpus()))
+    threads = count_threads()
     runtime, faces = use_reserved_gpus(config.runtime), config.faces
     on_gpu = select_providers(runtime)[0] in GPU_PROVIDERS
     if runtime.threads is None and not on_gpu:
         runtime = runtime.model_copy(update={"threads": threads})
-    if faces.threads is None:
+    if faces.threads is None and on_gpu:
         # While a thread waits for a GPU, another one has its core.
-        faces = faces.model_copy(update={"threads": threads + on_gpu})
+        faces = faces.model_copy(update={"threads": threads + 1})
     return config.model_copy(update={"runtime": runtime, "faces": faces})

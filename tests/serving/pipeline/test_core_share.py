@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import uuid
@@ -27,11 +29,16 @@ sys.stdin.read()
 """
 
 
+# As long as those of a cluster in Kubernetes.
+NAME = f"fusionray-raycluster-head-svc.fusionray.svc.cluster.local:6379/test/{uuid.uuid4()}"
+
+
 @pytest.fixture
 def share(monkeypatch: pytest.MonkeyPatch) -> Iterator[CoreShare]:
     monkeypatch.setattr(core_share, "COUNT_SECONDS", 0.0)
-    share = CoreShare(f"test-{uuid.uuid4()}", num_cpus=5)
+    share = CoreShare(NAME, num_cpus=5)
     yield share
+    assert share.socket is not None
     share.socket.close()
 
 
@@ -43,9 +50,8 @@ def start_child(name: str) -> subprocess.Popen[bytes]:
 
 
 def test_processes_of_one_name_divide_the_cores_and_a_killed_one_gives_its_share_back(share: CoreShare) -> None:
-    name = share.prefix.removeprefix("fusionray/").removesuffix("/")
     assert share.count_cores() == 5
-    with start_child(name) as first, start_child(name) as second, start_child(f"{name}-other") as other:
+    with start_child(NAME) as first, start_child(NAME) as second, start_child(f"{NAME}-other") as other:
         assert share.count_cores() == 5 // 3
         first.kill()
         first.wait()
@@ -57,16 +63,37 @@ def test_processes_of_one_name_divide_the_cores_and_a_killed_one_gives_its_share
     assert share.count_cores() == 5
 
 
-def test_threads_of_a_process_are_limited_once_it_shares_the_cores(share: CoreShare) -> None:
+def test_threads_of_a_process_are_limited_while_another_one_works(share: CoreShare) -> None:
     assert [share.limit(threads) for threads in (1, 5, 9)] == [1, 5, 9]
-    with start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
+    with start_child(NAME) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert [share.limit(threads) for threads in (1, 5, 9)] == [1, 5, 9]
+        child.stdin.write(b"go\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == b"works\n"
         assert [share.limit(threads) for threads in (1, 5, 9)] == [1, 2, 2]
         child.kill()
 
 
+def test_a_process_that_can_open_no_socket_goes_on(share: CoreShare, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core_share.socket, "socket", fail)
+        with share.working():
+            assert share.num_working == 1
+        assert CoreShare(f"{NAME}-another", num_cpus=3).count_cores() == 3
+    assert share.num_working == 0
+    with share.working():
+        assert core_share.list_names(share.work_prefix) == {str(os.getpid())}
+    assert core_share.list_names(share.work_prefix) == set()
+
+
 def test_a_process_sees_whether_another_one_works(share: CoreShare) -> None:
     assert not share.do_others_work()
-    with share.working(), start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
+    with share.working(), start_child(NAME) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         for said, works in ((b"works\n", True), (b"rests\n", False)):
@@ -79,7 +106,7 @@ def test_a_process_sees_whether_another_one_works(share: CoreShare) -> None:
 
 
 def test_a_process_that_is_killed_at_work_works_no_more(share: CoreShare) -> None:
-    with start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
+    with start_child(NAME) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdin.write(b"go\n")
@@ -93,7 +120,7 @@ def test_a_process_that_is_killed_at_work_works_no_more(share: CoreShare) -> Non
 
 def test_every_process_has_a_core(share: CoreShare) -> None:
     share.num_cpus = 1
-    with start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
+    with start_child(NAME) as child:
         assert share.count_cores() == 1
         child.kill()
 
@@ -101,7 +128,7 @@ def test_every_process_has_a_core(share: CoreShare) -> None:
 def test_processes_are_counted_once_a_second(share: CoreShare, monkeypatch: pytest.MonkeyPatch) -> None:
     assert share.count_cores() == 5
     monkeypatch.setattr(core_share, "COUNT_SECONDS", 60.0)
-    with start_child(share.prefix.removeprefix("fusionray/").removesuffix("/")) as child:
+    with start_child(NAME) as child:
         assert share.count_cores() == 5
         child.kill()
 

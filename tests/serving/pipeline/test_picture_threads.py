@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 
 import pytest
 
@@ -32,12 +32,20 @@ class Cores:
 
     def __init__(self, limit: int) -> None:
         self.now = limit
+        self.lock = threading.Lock()
+        self.num_working = self.most_working = 0
 
     def limit(self, num_threads: int) -> int:
         return min(num_threads, self.now)
 
-    def working(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        with self.lock:
+            self.num_working += 1
+            self.most_working = max(self.most_working, self.num_working)
+        yield
+        with self.lock:
+            self.num_working -= 1
 
 
 def test_fewer_threads_work_while_others_share_the_cores_and_callers_keep_their_order() -> None:
@@ -71,6 +79,7 @@ def test_fewer_threads_work_while_others_share_the_cores_and_callers_keep_their_
         assert [await task for task in tasks[2:]] == [2, 3, 4]
         assert tasks[1].cancelled()
         assert (threads.num_running, len(threads.waiting)) == (0, 0)
+        assert (cores.num_working, cores.most_working) == (0, 2)
 
     try:
         asyncio.run(check())
@@ -78,6 +87,25 @@ def test_fewer_threads_work_while_others_share_the_cores_and_callers_keep_their_
         for gate in gates:
             gate.set()
         threads.shutdown()
+
+
+def test_a_caller_that_gives_up_as_its_turn_comes_gives_the_turn_back() -> None:
+    async def check() -> None:
+        threads = PictureThreads(1, "pictures")
+        try:
+            async with threads.take_turn():
+                waiting = [asyncio.create_task(threads.run(divmod, 7, 3)) for _ in range(2)]
+                await asyncio.sleep(0)
+            # The turn is given, and its task has not run yet.
+            assert threads.num_running == 1
+            waiting[0].cancel()
+            assert await waiting[1] == (2, 1)
+            assert waiting[0].cancelled()
+            assert threads.num_running == 0
+        finally:
+            threads.shutdown()
+
+    asyncio.run(asyncio.wait_for(check(), 10))
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -45,7 +45,7 @@ class ServeBenchConfig(Section):
         json_schema_extra=in_unit("processes"),
     )
     clients: int = Field(32, ge=1, description="Clients that send requests at the same time.")
-    rounds: int = Field(3, ge=1, description="Rounds of interleaved loads; medians are reported.")
+    rounds: int = Field(3, ge=1, description="Rounds; each loads every server once. Medians are reported.")
     load_seconds: float = Field(10.0, gt=0, description="Shortest duration of a load.")
     warm_up_seconds: float = Field(
         30.0,

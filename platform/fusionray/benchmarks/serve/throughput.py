@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -54,9 +54,10 @@ def measure_throughput(context: ServeBenchContext, tick: Callable[[], None]) -> 
     loops: dict[int, list[float]] = {batch: [] for batch in config.batches}
     for number in range(config.rounds):
         # The order is reversed every round, so that drift affects all alike.
-        for name in [OURS, *starts][:: 1 if number % 2 == 0 else -1]:
+        step = 1 if number % 2 == 0 else -1
+        for name in [OURS, *starts][::step]:
             if name == OURS:
-                load_service(context, load, results)
+                load_service(context, load, results, (OURS, KEPT)[::step])
                 continue
             try:
                 with starts[name]() as running:
@@ -110,15 +111,18 @@ def list_starts(context: ServeBenchContext, found: Findings) -> dict[str, Start]
     }
 
 
-def load_service(context: ServeBenchContext, load: Load, results: Mapping[str, list[LoadResult]]) -> None:
-    """Start the service, and load it with two pictures a request, and with targets for a stored source.
+def load_service(
+    context: ServeBenchContext, load: Load, results: Mapping[str, list[LoadResult]], names: Sequence[str]
+) -> None:
+    """Start the service, and load it with two pictures a request, and with targets for a stored source, by turns.
 
     Raises: ServiceFailed.
     """
     config = context.config
     with start_service(OURS, context.bundle.folder, context.form, context.logs, config.service) as service:
-        results[OURS].append(load_server(context, service, load))
-        results[KEPT].append(load_server(context, store_source(context, service), load))
+        for name in names:
+            server = service if name == OURS else store_source(context, service)
+            results[name].append(load_server(context, server, load))
 
 
 def store_source(context: ServeBenchContext, service: Server) -> Server:

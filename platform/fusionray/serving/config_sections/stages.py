@@ -79,7 +79,7 @@ class FaceStageConfig(InlineStageConfig):
         default=None,
         ge=1,
         description="Pictures that a replica works on at once; null: its CPUs (or the first four of the machine, if "
-        "these are more), and one more on a GPU. Fewer while replicas of a node share its cores.",
+        "these are more), fewer while other replicas of the node work; on a GPU one more.",
     )
     remember_seconds: float = Field(
         default=300.0,

@@ -1,13 +1,14 @@
 """Replicas of a deployment on one node divide its cores: the more of them run, the less each works on at once.
 
-Otherwise two replicas of two threads on two cores get in each other's way: they made 4.0 pictures of 4,000 px a second,
-and 4.5 since each works on one at a time (docs/benchmarks.md).
+Otherwise they get in each other's way: two replicas on two cores, each with three threads for pictures and two for the
+generator, made 4.0 pictures of 4,000 px a second, and 4.5 since each works on one at a time (docs/benchmarks.md).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import socket
 import threading
@@ -34,13 +35,14 @@ class CoreShare:
     """
 
     def __init__(self, name: str, num_cpus: int | None = None) -> None:
-        self.prefix = f"fusionray/{name}/"
+        # The name of a socket has 107 characters at most.
+        share = hashlib.sha256(name.encode()).hexdigest()[:16]
+        self.prefix, self.work_prefix = f"fusionray/{share}/", f"fusionray-works/{share}/"
         self.num_cpus = num_cpus or count_cpus()
         self.count, self.counted_at = 1, -COUNT_SECONDS
         self.socket = hold_name(f"{self.prefix}{os.getpid()}")
         self.lock = threading.Lock()
         self.num_working = 0
-        self.work_prefix = f"fusionray-works/{name}/"
         self.work_socket: socket.socket | None = None
 
     def count_cores(self) -> int:
@@ -52,9 +54,8 @@ class CoreShare:
         return max(1, self.num_cpus // self.count)
 
     def limit(self, num_threads: int) -> int:
-        """Return how many of a process's threads may work at once: all, or its cores if it shares them with others."""
-        cores = self.count_cores()
-        return num_threads if self.count == 1 else min(num_threads, cores)
+        """Return how many of a process's threads may work at once: all, or as many as its cores while others work."""
+        return min(num_threads, self.count_cores()) if self.do_others_work() else num_threads
 
     def count_processes(self) -> int:
         return len(list_names(self.prefix)) or 1
@@ -80,11 +81,17 @@ class CoreShare:
         return self.count > 1 and bool(list_names(self.work_prefix) - {str(os.getpid())})
 
 
-def hold_name(name: str) -> socket.socket:
-    """Open a socket whose name is in the kernel's table until it is closed."""
-    held = socket.socket(socket.AF_UNIX)
-    with contextlib.suppress(OSError):
+def hold_name(name: str) -> socket.socket | None:
+    """Open a socket whose name is in the kernel's table until it is closed; None if that fails."""
+    try:
+        held = socket.socket(socket.AF_UNIX)
+    except OSError:
+        return None
+    try:
         held.bind(f"\0{name}")
+    except OSError:
+        held.close()
+        return None
     return held
 
 

@@ -31,12 +31,11 @@ from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.config import ServeConfig
 from fusionray.serving.identities.store import open_store
 from fusionray.serving.model_cards import ModelCard, ModelVersion
-from fusionray.serving.pipeline.core_share import share_cores
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
 from fusionray.serving.pipeline.model_cache import ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
-from fusionray.serving.pipeline.picture_threads import PictureThreads
+from fusionray.serving.pipeline.picture_threads import open_picture_threads
 from fusionray.serving.pipeline.source_faces import SourceFaces
 from fusionray.serving.pipeline.target_faces import TargetFaces
 from fusionray.serving.schema import FacesReply, FindTask, FuseReply, FuseTask, IdentityReply, KeepTask, Problem
@@ -77,7 +76,7 @@ class FaceStage:
         cv2.setNumThreads(1)
         self.config = config
         self.fuser = fuser
-        self.threads = PictureThreads(config.faces.threads, "faces", share_cores())
+        self.threads = open_picture_threads(config, "faces")
         self.detectors = DetectorPool(config.detector, self.threads.num_threads, config.smallest_face)
         self.restorer = open_restorer(config.restorer, config.runtime)
         self.models = ModelCache(
@@ -140,9 +139,10 @@ class FaceStage:
     def begin(
         self, task: FuseTask, loaded: LoadedPreprocessor, batcher: CropBatcher | None, watch: Stopwatch
     ) -> tuple[PreparedTarget | Problem, bytes | None]:
-        """Decode and read the pictures; make the picture as well, on the calling thread, if the generator is idle here.
+        """Decode and read the pictures; make the picture as well, on the calling thread, if its crops can be fused now.
 
-        Returns what was prepared, and the encoded picture, or None if the generator is busy, or somewhere else.
+        Returns what was prepared, and the encoded picture, or None if the crops have to wait, are more than a batch, or
+        are fused somewhere else.
 
         Raises: as `analyse`; SigningFailed.
         """

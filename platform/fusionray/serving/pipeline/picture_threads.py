@@ -11,14 +11,22 @@ from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from fusionray.serving.pipeline.core_share import CoreShare
+from fusionray.serving.config import ServeConfig
+from fusionray.serving.pipeline.core_share import CoreShare, share_cores
+from fusionray.serving.replicas import count_threads
 
 Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 
+def open_picture_threads(config: ServeConfig, name: str) -> PictureThreads:
+    """Open as many threads as are set; else one for each core of this replica, and replicas of a node divide them."""
+    cores = share_cores() if config.faces.threads is None else None
+    return PictureThreads(config.faces.threads or (count_threads() if cores else None), name, cores)
+
+
 class PictureThreads:
-    """As many threads as are set, or as there are cores; fewer work at once while others hold a share of the `cores`.
+    """As many threads as are set, or as there are cores; fewer work at once while other processes use the `cores`.
 
     All calls come from one event loop.
     """
@@ -65,6 +73,8 @@ class PictureThreads:
         finally:
             if turn.done() and not turn.cancelled():
                 self.num_running -= 1
+            else:
+                turn.cancel()
             self.admit()
 
     def admit(self) -> None:

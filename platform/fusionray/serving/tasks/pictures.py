@@ -13,10 +13,9 @@ from fusionray.safety.consent import build_policy
 from fusionray.safety.provenance import Provenance
 from fusionray.safety.target_policy import open_target_policy
 from fusionray.serving.model_cards import ModelVersion, PictureModelCard
-from fusionray.serving.pipeline.core_share import share_cores
 from fusionray.serving.pipeline.memory_budget import estimate_bytes
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
-from fusionray.serving.pipeline.picture_threads import PictureThreads
+from fusionray.serving.pipeline.picture_threads import open_picture_threads
 from fusionray.serving.pipeline.request_service import PictureRequest
 from fusionray.serving.schema import PictureReply, Problem
 from fusionray.serving.tasks.parts import Parts
@@ -38,7 +37,7 @@ class PictureTask:
         self.codec = PictureCodec(config)
         self.policy = build_policy(config.consent)
         self.target_policy = open_target_policy(config.target_policy)
-        self.threads = PictureThreads(config.faces.threads, self.name, share_cores())
+        self.threads = open_picture_threads(config, self.name)
         self.cards: dict[str, PictureModelCard] = {}
 
     async def prepare(self, version: ModelVersion) -> PictureModelCard:
