@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
-from functools import partial
 from typing import ParamSpec, TypeVar
 
 from fusionray.serving.config import ServeConfig
@@ -44,8 +43,15 @@ class PictureThreads:
         A caller that gives up leaves when the work has ended, or at once if it has not begun: until then pictures are
         in memory, which the caller has reserved.
         """
+        # Also while it waits: between two pictures, other replicas would take this one for idle.
+        with self.cores.working() if self.cores is not None else nullcontext():
+            return await self.run_in_turn(work, *arguments, **named)
+
+    async def run_in_turn(
+        self, work: Callable[Arguments, Made], *arguments: Arguments.args, **named: Arguments.kwargs
+    ) -> Made:
         async with self.take_turn():
-            future = self.executor.submit(self.do, partial(work, *arguments, **named))
+            future = self.executor.submit(work, *arguments, **named)
             ended = asyncio.wrap_future(future)
             try:
                 return await asyncio.shield(ended)
@@ -55,11 +61,6 @@ class PictureThreads:
                     # Nobody is left to whom an error of the work matters.
                     ended.exception()
                 raise
-
-    def do(self, work: Callable[[], Made]) -> Made:
-        """Do the work, on the calling thread; other replicas of the node see that this one works."""
-        with self.cores.working() if self.cores is not None else nullcontext():
-            return work()
 
     @asynccontextmanager
     async def take_turn(self) -> AsyncIterator[None]:
