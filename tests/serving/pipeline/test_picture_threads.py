@@ -43,9 +43,11 @@ class Cores:
         with self.lock:
             self.num_working += 1
             self.most_working = max(self.most_working, self.num_working)
-        yield
-        with self.lock:
-            self.num_working -= 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.num_working -= 1
 
 
 def test_fewer_threads_work_while_others_share_the_cores_and_callers_keep_their_order() -> None:
