@@ -148,3 +148,22 @@ def test_models_stand_side_by_side_and_a_canary_takes_its_share(port: int, tmp_p
         assert (missing.status_code, missing.json()["reason"]) == (404, "unknown_model")
         assert "first, second" in missing.json()["detail"]
         assert [len(find_replicas(part)) for part in ("Ingress", "Faces", "Fuser")] == [1, 1, 1]
+
+
+@pytest.mark.slow(seconds=20)
+def test_models_of_which_a_replica_holds_one_are_exchanged_or_asked_for_where_they_are(
+    port: int, tmp_path: Path
+) -> None:
+    bundles = {name: write_variant(tmp_path / name, seed) for seed, name in enumerate(("first", "second", "third"))}
+    config = ServeConfig(
+        models=tuple(ModelConfig(name=name, bundle=str(bundle.folder)) for name, bundle in bundles.items()),
+        models_per_replica=1,
+        faces=FaceStageConfig(separate_deployment=True, cpus=0.25, num_replicas=2),
+        fuser=GeneratorStageConfig(separate_deployment=True, cpus=0.25, num_replicas=2),
+    )
+    run(config, port=port, blocking=False)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        for name, bundle in 4 * list(bundles.items()):
+            answer = client.post("/v1/fuse", files={"source": SOURCE, "target": TARGET}, data={"model": name})
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-fusionray-bundle"] == bundle_hash(bundle)

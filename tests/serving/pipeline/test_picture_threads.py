@@ -35,8 +35,8 @@ class Cores:
         self.lock = threading.Lock()
         self.num_working = self.most_working = 0
 
-    def limit(self, num_threads: int) -> int:
-        return min(num_threads, self.now)
+    def has_room(self, num_running: int, num_threads: int) -> bool:
+        return num_running < min(num_threads, self.now)
 
     @contextmanager
     def working(self) -> Iterator[None]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import re
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -23,6 +23,8 @@ LOST, FAILED = -1, -2
 UNAVAILABLE = 503
 # Batches of different sizes add up in a different order, so single values may round differently; JPEG spreads that.
 LARGEST_MEAN_DIFFERENCE = 0.5
+END_OF_HEAD, LENGTH = b"\r\n\r\n", re.compile(rb"(?i)\r\ncontent-length: *(\d+)\r\n")
+PIECE_BYTES = 2**18
 STAGE = re.compile(r"([\w-]+);dur=([\d.]+)")
 
 
@@ -53,37 +55,68 @@ def parse_stages(header: str) -> dict[str, float]:
 
 
 class Client:
-    """One client with one connection, which it reopens if it was closed."""
+    """One client with one connection, which it reopens if it was closed.
+
+    A request leaves in one piece, and the time of an answer ends with its last byte, before the client reads what it
+    says: with cold caches `http.client` takes 0.7 ms for its two pieces and its parser, which no server can help.
+    """
 
     def __init__(self, host: str, port: int, path: str, body: Body) -> None:
-        self.connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
-        self.path = path
-        self.body = body
+        self.address = (host, port)
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            f"Content-Type: {body.media_type}\r\nContent-Length: {len(body.data)}\r\n\r\n"
+        )
+        self.request = head.encode() + body.data
+        self.connection: socket.socket | None = None
 
     def ask(self) -> ServerAnswer:
         """Send the request and wait for the answer."""
         began, started = time.time(), time.perf_counter()
-        fault = LOST
+        received = bytearray()
         try:
-            self.send()
-            response = self.connection.getresponse()
-            fault = FAILED
-            data = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            self.connection.close()
-            if isinstance(error, (TimeoutError, ConnectionRefusedError)):
-                fault = FAILED
-            return ServerAnswer(fault, {}, b"", began, time.perf_counter() - started)
+            self.receive(self.send(), received)
+        except OSError as error:
+            self.close()
+            is_lost = not received and not isinstance(error, (TimeoutError, ConnectionRefusedError))
+            return ServerAnswer(LOST if is_lost else FAILED, {}, b"", began, time.perf_counter() - started)
         seconds = time.perf_counter() - started
-        headers = {name.lower(): value for name, value in response.getheaders()}
-        return ServerAnswer(response.status, headers, data, began, seconds)
+        return self.read_answer(received, began, seconds)
 
-    def send(self) -> None:
-        """Send the request, and do not wait for the answer.
+    def send(self) -> socket.socket:
+        """Send the request, and do not wait for the answer, which comes on the connection.
 
         Raises: OSError.
         """
-        self.connection.request("POST", self.path, self.body.data, {"content-type": self.body.media_type})
+        if self.connection is None:
+            self.connection = socket.create_connection(self.address, TIMEOUT_SECONDS)
+            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connection.sendall(self.request)
+        return self.connection
+
+    def receive(self, connection: socket.socket, received: bytearray) -> None:
+        """Receive the bytes of an answer of stated length.
+
+        Raises: OSError; ConnectionError if the connection is closed before the last byte.
+        """
+        length: int | None = None
+        while length is None or len(received) < length:
+            piece = connection.recv(PIECE_BYTES)
+            if not piece:
+                raise ConnectionError("the connection was closed before the last byte of the answer")
+            received += piece
+            head = received.find(END_OF_HEAD) if length is None else -1
+            if head >= 0:
+                stated = LENGTH.search(received, 0, head + 2)
+                length = head + len(END_OF_HEAD) + (int(stated[1]) if stated else 0)
+
+    def read_answer(self, received: bytearray, began: float, seconds: float) -> ServerAnswer:
+        head, _, data = bytes(received).partition(END_OF_HEAD)
+        status, *fields = head.decode("latin-1").split("\r\n")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+        if headers.get("connection", "").lower() == "close":
+            self.close()
+        return ServerAnswer(int(status.split()[1]), headers, data, began, seconds)
 
     def ask_with_retry(self) -> list[ServerAnswer]:
         """Ask, and once more after a 503, or if the connection closed without an answer, as our own client does.
@@ -99,7 +132,9 @@ class Client:
 
     def close(self) -> None:
         """Close the connection."""
-        self.connection.close()
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
 
 
 class Checker:

@@ -53,9 +53,12 @@ class CoreShare:
             self.count = max(1, self.count_processes())
         return max(1, self.num_cpus // self.count)
 
-    def limit(self, num_threads: int) -> int:
-        """Return how many of a process's threads may work at once: all, or as many as its cores while others work."""
-        return min(num_threads, self.count_cores()) if self.do_others_work() else num_threads
+    def has_room(self, num_running: int, num_threads: int) -> bool:
+        """Tell whether one more of a process's threads may work: of all, or of as many as its cores while others work.
+
+        The table is read only if the answer depends on it.
+        """
+        return num_running < num_threads and (num_running < self.count_cores() or not self.do_others_work())
 
     def count_processes(self) -> int:
         return len(list_names(self.prefix)) or 1

@@ -33,7 +33,7 @@ from fusionray.serving.identities.store import open_store
 from fusionray.serving.model_cards import ModelCard, ModelVersion
 from fusionray.serving.pipeline.generator_stage import GeneratorService
 from fusionray.serving.pipeline.memory_budget import MemoryBudget
-from fusionray.serving.pipeline.model_cache import ModelCache, open_bundle
+from fusionray.serving.pipeline.model_cache import Announce, ModelCache, open_bundle
 from fusionray.serving.pipeline.picture_codec import PictureCodec, Stopwatch, describe_fault
 from fusionray.serving.pipeline.picture_threads import open_picture_threads
 from fusionray.serving.pipeline.source_faces import SourceFaces
@@ -70,9 +70,15 @@ class LoadedPreprocessor:
 
 
 class FaceStage:
-    """Process pictures in threads, each once the memory for it is free."""
+    """Process pictures in threads, each once the memory for it is free. `announce`: see `ModelCache`."""
 
-    def __init__(self, config: ServeConfig, fuser: GeneratorService, budget: MemoryBudget | None = None) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        fuser: GeneratorService,
+        budget: MemoryBudget | None = None,
+        announce: Announce | None = None,
+    ) -> None:
         cv2.setNumThreads(1)
         self.config = config
         self.fuser = fuser
@@ -82,6 +88,7 @@ class FaceStage:
         self.models = ModelCache(
             lambda version: LoadedPreprocessor(version, config, self.detectors, self.restorer),
             config.models_per_replica,
+            announce=announce,
         )
         self.target_policy = open_target_policy(config.target_policy)
         self.codec = PictureCodec(config)

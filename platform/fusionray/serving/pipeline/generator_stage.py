@@ -23,7 +23,7 @@ from fusionray.serving.config import ServeConfig
 from fusionray.serving.model_cards import ModelCard, ModelVersion, PictureModelCard
 from fusionray.serving.pipeline.core_share import share_cores
 from fusionray.serving.pipeline.loaded_models import LoadedGenerator, LoadedRunner
-from fusionray.serving.pipeline.model_cache import DeploymentClient, ModelCache
+from fusionray.serving.pipeline.model_cache import Announce, DeploymentClient, ModelCache
 
 
 class GeneratorService(Protocol):
@@ -62,15 +62,19 @@ class GeneratorService(Protocol):
 
 
 class GeneratorStage:
-    """Hold generators in memory, fuse crops with them, and run the models of other tasks."""
+    """Hold generators in memory, fuse crops with them, and run the models of other tasks.
 
-    def __init__(self, config: ServeConfig) -> None:
+    `announce`: see `ModelCache`.
+    """
+
+    def __init__(self, config: ServeConfig, announce: Announce | None = None) -> None:
         self.config = config
         self.cores = share_cores()
         # Those that are loaded, and those that finish their work after they were unloaded.
         self.batchers: WeakSet[BatchQueue[Any, Any]] = WeakSet()
-        self.models = ModelCache(self.load, config.models_per_replica)
-        self.runners = ModelCache(self.load_runner, config.models_per_replica)
+        capacity = config.models_per_replica
+        self.models: ModelCache[LoadedGenerator] = ModelCache(self.load, capacity, LoadedGenerator.close, announce)
+        self.runners: ModelCache[LoadedRunner] = ModelCache(self.load_runner, capacity, LoadedRunner.close, announce)
 
     def load(self, version: ModelVersion) -> LoadedGenerator:
         """Load a generator, on the calling thread."""

@@ -39,10 +39,14 @@ class LoadedModel:
 
     batcher: BatchQueue[Any, Any]
 
+    def close(self) -> None:
+        """Compute what waits, then end the threads of the batcher."""
+        self.batcher.close()
+
     def __del__(self) -> None:
-        # Ray Serve calls this when it unloads the model; the batcher finishes what waits first.
+        # The threads would keep a model in memory that nobody closes.
         if hasattr(self, "batcher"):
-            self.batcher.close()
+            self.close()
 
 
 class LoadedGenerator(LoadedModel):

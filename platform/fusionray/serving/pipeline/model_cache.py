@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from ray import serve
@@ -17,45 +18,68 @@ from fusionray.serving.config import ServeConfig
 from fusionray.serving.model_cards import ModelCard, ModelVersion
 
 Held = TypeVar("Held")
+Announce = Callable[[str], Awaitable[object]]
 
 
 class ModelCache(Generic[Held]):
-    """Hold up to `capacity` models. Ray Serve knows which, and can route a request by its model."""
+    """Hold up to `capacity` models, of which one at a time is loaded; `unload` ends one that leaves. Both take threads.
 
-    def __init__(self, load: Callable[[ModelVersion], Held], capacity: int) -> None:
+    `announce` tells Ray Serve that a version is held here, where requests are routed by their model.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[ModelVersion], Held],
+        capacity: int,
+        unload: Callable[[Held], None] | None = None,
+        announce: Announce | None = None,
+    ) -> None:
         self.load = load
-        self.asked: dict[str, ModelVersion] = {}
-        # The version that was asked for last and what is held of it: most requests ask for it again. None while Ray
-        # Serve is asked, since it may unload any other version then.
-        self.newest: tuple[str, Held] | None = None
-        self.num_asking = 0
-        self.held = serve.multiplexed(max_num_models_per_replica=capacity)(self.build_loader())
-
-    def build_loader(self) -> Callable[[str], Any]:
-        # Ray Serve keeps its state on the function, so every cache needs a function of its own.
-        async def load_version(model_id: str) -> Held:
-            version = self.asked[model_id]
-            return await asyncio.get_running_loop().run_in_executor(None, self.load, version)
-
-        return load_version
+        self.capacity = capacity
+        self.unload = unload
+        self.announce = announce
+        # The least recently used one is first.
+        self.held: OrderedDict[str, Held] = OrderedDict()
+        self.loading = asyncio.Lock()
 
     async def get(self, version: ModelVersion) -> Held:
         """Return a model, loaded and warm.
 
         Raises: BundleInvalid, ProviderUnavailable.
         """
-        if self.newest is not None and self.newest[0] == version.id:
-            return self.newest[1]
-        self.newest = None
-        self.asked[version.id] = version
-        self.num_asking += 1
-        try:
-            held: Held = await self.held(version.id)
-        finally:
-            self.num_asking -= 1
-        if not self.num_asking:
-            self.newest = version.id, held
-        return held
+        if self.announce is not None:
+            # Before the model is loaded, so that the next request for it comes here as well.
+            await self.announce(version.id)
+        if version.id not in self.held:
+            async with self.loading:
+                if version.id not in self.held:
+                    await self.make_room()
+                    self.held[version.id] = await asyncio.get_running_loop().run_in_executor(None, self.load, version)
+        self.held.move_to_end(version.id)
+        return self.held[version.id]
+
+    async def make_room(self) -> None:
+        """Unload the least recently used model if all places are taken."""
+        if len(self.held) >= self.capacity:
+            _, oldest = self.held.popitem(last=False)
+            if self.unload is not None:
+                await asyncio.get_running_loop().run_in_executor(None, self.unload, oldest)
+
+
+def build_announcer(config: ServeConfig) -> Announce | None:
+    """Build what tells Ray Serve the models of this replica; None if it holds all, and none is routed by its model.
+
+    Ray Serve's multiplexing wakes the replica ten times a second, and takes a twentieth of its event loop's work on a
+    request, so only those replicas have it that need it.
+    """
+    if config.replicas_hold_all_models:
+        return None
+
+    async def name(model_id: str) -> str:
+        return model_id
+
+    announce: Announce = serve.multiplexed(max_num_models_per_replica=config.models_per_replica)(name)
+    return announce
 
 
 class DeploymentClient:

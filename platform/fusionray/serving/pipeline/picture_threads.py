@@ -80,12 +80,17 @@ class PictureThreads:
 
     def admit(self) -> None:
         """Let those begin who are first, as many as may work at once; forget those who have given up."""
-        most = self.num_threads if self.cores is None else self.cores.limit(self.num_threads)
-        while self.waiting and (self.num_running < most or self.waiting[0].cancelled()):
+        while self.waiting and (self.waiting[0].cancelled() or self.has_room()):
             turn = self.waiting.popleft()
             if not turn.cancelled():
                 self.num_running += 1
                 turn.set_result(None)
+
+    def has_room(self) -> bool:
+        """Tell whether one more may work."""
+        if self.cores is None:
+            return self.num_running < self.num_threads
+        return self.cores.has_room(self.num_running, self.num_threads)
 
     def shutdown(self) -> None:
         """End the threads once they are idle."""

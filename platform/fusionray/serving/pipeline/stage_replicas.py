@@ -11,6 +11,7 @@ from fusionray.serving.config import ServeConfig
 from fusionray.serving.model_cards import ModelVersion
 from fusionray.serving.pipeline.face_stage import FaceStage
 from fusionray.serving.pipeline.generator_stage import GeneratorStage, RemoteFuser
+from fusionray.serving.pipeline.model_cache import build_announcer
 from fusionray.serving.pipeline.model_registry import ModelRegistry
 from fusionray.serving.replicas import enter_replica
 
@@ -20,7 +21,8 @@ class FaceReplica(FaceStage):
 
     def __init__(self, config: ServeConfig, fuser: DeploymentHandle | None = None) -> None:
         config = enter_replica(config)
-        super().__init__(config, RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config))
+        fusers = RemoteFuser(fuser, config) if fuser is not None else GeneratorStage(config)
+        super().__init__(config, fusers, announce=build_announcer(config))
         self.is_loaded = False
 
     async def check_health(self) -> None:
@@ -41,7 +43,8 @@ class GeneratorReplica(GeneratorStage):
     """The generator stage as a deployment of its own."""
 
     def __init__(self, config: ServeConfig) -> None:
-        super().__init__(enter_replica(config))
+        config = enter_replica(config)
+        super().__init__(config, build_announcer(config))
         self.is_loaded = False
 
     async def check_health(self) -> None:
