@@ -31,6 +31,8 @@ from fusionray.tuning.records import SearchRecords, repeated_images  # noqa: E40
 
 PRESET = ROOT / "jobs" / "presets" / "search-small.yaml"
 WAIT_SECONDS = 600.0
+# In the folder of a search that this demonstration may delete.
+MARKER = "demonstration"
 
 
 def main() -> int:
@@ -38,7 +40,12 @@ def main() -> int:
     overrides = sys.argv[1:]
     config = load_config(TuneConfig, file=PRESET, overrides=overrides)
     folder = Path(search_folder(config.model_copy(update={"output": resolve_location(config.output)})))
+    if folder.exists() and not (folder / MARKER).exists():
+        print(f"{folder}: is a search of yours, not one of this demonstration; name another output", file=sys.stderr)
+        return 2
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / MARKER).touch()
     interval = resolve_train(config).budget.checkpoint_every_images
     search = Search(folder, interval, ["tune", "--config", str(PRESET), *overrides])
 

@@ -6,6 +6,7 @@ preset, a file and overrides; the later one wins, key by key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -31,7 +32,28 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
+# User and password of what follows "://", as in postgresql://mlflow:secret@db/mlflow. Source: RFC 3986, 3.2.
+USER_OF_URI, USER_OF_DATABASE = re.compile(r"^[^/?#]*@"), re.compile(r"^.*@")
+# Source: MLflow's tracking stores; SQLite has no users.
+DATABASES = ("postgres", "mysql", "mssql")
 SectionT = TypeVar("SectionT", bound=Section)
+
+
+def hide_passwords(tree: Any) -> Any:
+    """Copy a tree of settings without the user and password of its URIs: what is stored or shown is read by others."""
+    if isinstance(tree, Mapping):
+        return {key: hide_passwords(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [hide_passwords(value) for value in tree]
+    return hide_password(tree) if isinstance(tree, str) else tree
+
+
+def hide_password(text: str) -> str:
+    """Take user and password out of a URI; other texts stay."""
+    scheme, separator, rest = text.partition("://")
+    # The addresses of databases may have a password with any character but "@".
+    pattern = USER_OF_DATABASE if scheme.startswith(DATABASES) else USER_OF_URI
+    return f"{scheme}{separator}{pattern.sub('', rest)}"
 
 
 def in_unit(name: str) -> JsonDict:

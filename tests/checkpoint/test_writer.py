@@ -71,6 +71,26 @@ def test_after_another_start_of_the_run_the_former_one_publishes_nothing(tmp_pat
     assert newest_checkpoint(str(tmp_path)) == str(tmp_path / checkpoint_name(1))
 
 
+def test_a_part_that_rank_0_does_not_see_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = CheckpointWriter(str(tmp_path), keep=9)
+    writer.begin(plain_state(1), describe(1))
+    assert writer.wait() == str(tmp_path / checkpoint_name(1))
+    assert writer.staging is not None
+    write = writer.staging.write
+
+    def write_elsewhere(location: str) -> Any:
+        # As on the disk of another node.
+        length, entries = write(location)
+        Path(location).unlink()
+        return length, entries
+
+    monkeypatch.setattr(writer.staging, "write", write_elsewhere)
+    writer.begin(plain_state(2), describe(2))
+    with pytest.raises(CheckpointFailed, match=r"is missing.* run\.output must lie on storage that all nodes share"):
+        writer.close()
+    assert newest_checkpoint(str(tmp_path)) == str(tmp_path / checkpoint_name(1))
+
+
 def test_a_state_that_grew_is_saved_whole(tmp_path: Path) -> None:
     writer = CheckpointWriter(str(tmp_path), keep=9)
     state: dict[str, Tensor] = {"x": torch.ones(3)}
@@ -103,7 +123,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
         ([0.1, 0.9, 0.2, 0.3], "lowest", [0, 3]),
         ([0.9, None, None, None], "highest", [0, 3]),
         ([None, None, None, None], "highest", [3]),
-        ([0.9, 0.9, 0.2, float("nan")], "highest", [1, 3]),
+        ([0.9, 0.9, 0.2, float("nan")], "highest", [0, 3]),
     ],
 )
 def test_the_best_mode_kept_beside_the_newest(tmp_path: Path, scores: Any, best_mode: Any, kept: list[int]) -> None:

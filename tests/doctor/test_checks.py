@@ -212,3 +212,13 @@ def test_every_check_that_is_written_is_made() -> None:
         if name.startswith("check_")
     }
     assert written == set(CHECKS)
+
+
+def test_a_machine_with_gpus_needs_no_tensorrt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = build(tmp_path)
+    monkeypatch.setattr(type(host), "num_gpus", 1)
+    monkeypatch.setattr(packages, "tensorrt_version", lambda: None)
+    found = {finding.evidence: finding.severity for finding in packages.check_providers(host)}
+    assert found["TensorRT is not there; models run on CUDA alone"] == "note"
+    # This one is not there either, but a machine with GPUs needs it.
+    assert "error" in {severity for text, severity in found.items() if "CUDAExecutionProvider" in text}

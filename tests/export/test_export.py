@@ -71,6 +71,9 @@ def test_metadata_of_subgraphs_and_functions_is_removed() -> None:
         ("synthetic://people=24,images=6", "synthetic://people=24,images=6"),
         ("https://mlflow.example.org/a", "https://mlflow.example.org/a"),
         ("models:/faces@prod", "models:/faces@prod"),
+        ("postgresql://mlflow:se/cret@db:5432/mlflow", "postgresql://db:5432/mlflow"),
+        ("postgresql://mlflow:s3cr@t@db/mlflow", "postgresql://db/mlflow"),
+        ("http://ann@host/a@b", "http://host/a@b"),
         (["/a/b", {"c": "/d"}, 3, None], ["b", {"c": "d"}, 3, None]),
     ],
 )

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from fusionray.bundle.bundle import Bundle, read_bundle
 from fusionray.cli import main
 from fusionray.errors import InputMissing, ParityFailed, ShardMismatch
+from fusionray.export import variants
 from fusionray.export.calibration_data import CalibrationData, draw_calibration_data
 from fusionray.export.export import open_trained
 from fusionray.export.quantize import list_border_layers
@@ -17,6 +18,7 @@ from fusionray.export.variants import Gate, Gates, build_variant
 from fusionray.runtime.config import RuntimeConfig
 from fusionray.runtime.crop_fuser import CropFuser
 from fusionray.runtime.engines.providers import CPU
+from tests.support import tiny_world
 from tests.support.tiny_fusion import SIZE
 from tests.support.tiny_world import save_fusion, write_world
 
@@ -120,6 +122,26 @@ def test_a_variant_that_misses_its_gate_is_not_written_and_the_error_has_its_mea
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["output", "mask"])
+def test_a_variant_with_nan_passes_no_gate(
+    run: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    data = draw_for(run / "run")
+    compute = variants.compute
+    expected = compute(bundle.folder / "generator.onnx", data)
+
+    def compute_broken(model: Path, calibration_data: CalibrationData) -> dict[str, np.ndarray]:
+        found = compute(model, calibration_data)
+        found[name][0, 0, 3, 3] = np.nan
+        return found
+
+    gate = Gate(tolerance=1.0, ssim=0.0)
+    path = bundle.folder / "generator.onnx"
+    assert variants.passes(variants.measure(path, expected, data, gate, ()), gate)
+    monkeypatch.setattr(variants, "compute", compute_broken)
+    assert not variants.passes(variants.measure(path, expected, data, gate, ()), gate)
+
+
 def test_one_limit_of_a_gate_can_be_set_alone() -> None:
     gates = Gates.model_validate({"fp16": {"tolerance": 0.2}})
     assert gates.fp16 == Gate(tolerance=0.2, ssim=Gates().fp16.ssim)
@@ -151,3 +173,10 @@ def test_calibration_data_comes_from_the_shards_or_is_synthetic(run: Path, tmp_p
     write_world(tmp_path / "large", size=64, pictures=1)
     with pytest.raises(ShardMismatch, match="holds crops of 64 px"):
         draw_for(lost, str(tmp_path / "large"))
+
+
+def test_shards_without_held_out_crops_are_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny_world, "PEOPLE", {"train": 2, "test": 2})
+    write_world(tmp_path / "shards", pictures=1)
+    with pytest.raises(ShardMismatch, match="its validation split is empty"):
+        draw_for(run / "run", str(tmp_path / "shards"))

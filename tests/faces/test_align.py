@@ -8,6 +8,7 @@ import pytest
 
 from fusionray.faces.align import (
     affine_scale,
+    enlarge,
     estimate_alignment,
     fit_similarity,
     invert_affine,
@@ -153,3 +154,15 @@ def test_the_shrunk_crop_lies_where_the_matrix_says() -> None:
 def test_beyond_the_picture_the_edge_is_repeated() -> None:
     picture = np.full((50, 50, 3), 77, np.uint8)
     assert np.unique(warp_crop(picture, similarity(1, 0, (200, 200)), 64)).tolist() == [77]
+
+
+@pytest.mark.parametrize("scale", [2.0, 3.4, 7.0])
+@pytest.mark.parametrize("centre", [(60, 50), (3, 2), (119, 99), (300, 400)])
+def test_an_enlarged_part_is_that_of_the_enlarged_picture(scale: float, centre: tuple[int, int]) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (100, 120, 3), np.uint8)
+    matrix = similarity(scale, 20.0, (0.0, 0.0))
+    matrix[:, 2] = (32, 32) - matrix[:, :2] @ centre
+    factor = min(int(scale), 4)
+    whole, rest = enlarge(picture, matrix, factor)
+    expected = cv2.warpAffine(whole, rest, (64, 64), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    assert np.abs(warp_crop(picture, matrix, 64).astype(int) - expected).max() <= 1

@@ -103,6 +103,31 @@ def test_each_kind_of_tiff_is_decoded_as_its_png(mode: str, compression: str) ->
     assert np.array_equal(decode_image(data), decode_image(saved(expected, "PNG")))
 
 
+def write_deep_tiff(grey: np.ndarray, bits: int, *, white_is_zero: bool = False) -> bytes:
+    """Write grey of 12 bits, which are packed, or of 16, as a TIFF in one strip. Source: TIFF 6.0, section 8."""
+    first, second = grey.reshape(-1, 2).astype(np.uint16).T
+    packed = np.stack([first >> 4, ((first & 15) << 4) | (second >> 8), second & 255], axis=1).astype(np.uint8)
+    data = packed.tobytes() if bits == 12 else grey.astype("<u2").tobytes()
+    rows, columns = grey.shape
+    kinds = {256: columns, 257: rows, 258: bits, 259: 1, 262: 0 if white_is_zero else 1, 273: 8, 277: 1, 278: rows}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in {**kinds, 279: len(data)}.items())
+    directory = struct.pack("<H", len(kinds) + 1) + entries + struct.pack("<I", 0)
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + directory
+
+
+@pytest.mark.parametrize("bits", [12, 16])
+def test_deep_grey_of_a_tiff_has_its_own_bits_and_its_own_white(bits: int) -> None:
+    grey = np.asarray(PillowImage.fromarray(gradient()).convert("L")).astype(np.uint16)
+    deep = grey << (bits - 8)
+    assert np.array_equal(decode_image(write_deep_tiff(deep, bits)), np.repeat(grey[..., None], 3, axis=2))
+    inverted = write_deep_tiff(deep, bits, white_is_zero=True)
+    if bits == 16:
+        assert np.array_equal(decode_image(inverted), np.repeat(255 - grey[..., None], 3, axis=2))
+    else:
+        # Pillow does not read it.
+        assert reason_of(inverted) == "damaged"
+
+
 def test_a_tiff_that_claims_more_than_it_has_is_refused() -> None:
     data = saved(PillowImage.fromarray(gradient()), "TIFF", tiffinfo={270: "words"})
     (start,) = struct.unpack_from("<I", data, 4)

@@ -77,6 +77,14 @@ def test_a_clean_face_gets_the_noise_of_its_picture(mask: FloatMap) -> None:
     assert abs(grained[100:-100, 100:-100].mean() - 90) < 1
 
 
+@pytest.mark.parametrize("strength", [0.4, 0.8])
+def test_a_face_that_is_blended_in_by_a_part_has_that_part_of_the_grain(mask: FloatMap, strength: float) -> None:
+    picture = draw_noisy()
+    plain, grained = paste(picture, np.full((CROP, CROP, 3), 90, np.uint8), mask * np.float32(strength))
+    assert spread(plain) < 1.1 * (1 - strength) * spread(picture)
+    assert 0.75 * spread(picture) < spread(grained) < 1.05 * spread(picture)
+
+
 def test_a_mask_is_enlarged_as_by_a_warp_of_every_pixel() -> None:
     y, x = np.mgrid[:CROP, :CROP]
     soft = np.clip(2 - 2 * np.hypot(x - 30, y - 34) / 24, 0, 1).astype(np.float32)

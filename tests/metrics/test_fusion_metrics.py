@@ -16,7 +16,14 @@ from fusionray.evaluation.config import EvaluateConfig, FaceFusionEvalConfig
 from fusionray.evaluation.dataset import EvalDataset, load_dataset
 from fusionray.evaluation.report.summary import EvalSummary, summarise_evaluation
 from fusionray.faces.align import load_template
-from fusionray.metrics.fusion_metrics import TRUTH_OVERSAMPLING, Evaluators, FusionMetrics, FusionModel, MetricColumns
+from fusionray.metrics.fusion_metrics import (
+    TRUTH_OVERSAMPLING,
+    Evaluators,
+    FusionMetrics,
+    FusionModel,
+    MetricColumns,
+    join,
+)
 from fusionray.metrics.landmarks import CropLandmarks
 from fusionray.nets.pixels import to_uint8
 from fusionray.recipes.arcface_crop import ArcFaceCrop, crop_to_arcface_affine
@@ -202,3 +209,16 @@ def test_scores_of_pairs_average_to_the_figures(setting: Setting) -> None:
     verdict = setting.summarise(setting.batch.source)
     assert verdict.scores["ssim_to_truth"].shape == (PAIRS,)
     assert verdict.summary.values["ssim_to_truth"] == pytest.approx(verdict.scores["ssim_to_truth"].mean())
+
+
+def test_scores_that_only_some_parts_have_are_unknown_in_the_others() -> None:
+    rendered = {"flicker": np.float32([1, 2]), "flicker_truth": np.float32([3, 4])}
+    recorded = {"flicker": np.float32([5])}
+    for parts, flicker, truth in (
+        ((rendered, recorded), [1, 2, 5], [3, 4, np.nan]),
+        ((recorded, {}, rendered), [5, 1, 2], [np.nan, 3, 4]),
+    ):
+        found = join(parts)
+        np.testing.assert_array_equal(found["flicker"], np.float32(flicker))
+        np.testing.assert_array_equal(found["flicker_truth"], np.float32(truth))
+    assert join([]) == {}

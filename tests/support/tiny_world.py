@@ -45,7 +45,7 @@ def write_world(folder: Path, *, pictures: int = 4, photographs: bool = False, s
     config = PrepareConfig(input="x", output="x", size=size, **kept)
     cropper = FaceCropper(config, load_template(TEMPLATE), NoDetector())
     # The pictures of a person lie together, and so do the people of a split.
-    rows = [cropper.build(picture)[0] for picture in source.read(source.list_entries().entries)]  # type: ignore[arg-type]
+    rows = [cropper.build(picture) for picture in source.read(source.list_entries().entries)]  # type: ignore[arg-type]
     if photographs:
         hidden = ("identity_parameters", "attribute_parameters", "view")
         rows = [{name: value for name, value in row.items() if name not in hidden} for row in rows]

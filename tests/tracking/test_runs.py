@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 from PIL import Image
 
 from fusionray.bundle.bundle import bundle_hash, read_bundle, write_bundle
-from fusionray.errors import BundleInvalid, TrackerFailed
+from fusionray.errors import BundleInvalid, RunStopped, TrackerFailed
 from fusionray.tracking.bundles import register_bundle, resolve_bundle
-from fusionray.tracking.runs import RunTracker, close_run, flatten, metric_history, open_run
+from fusionray.tracking.runs import RunTracker, close_run, closed_run, flatten, metric_history, open_run
 from fusionray.tracking.store import make_client, tracking_uri
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny, write_tiny_bundle
 
@@ -57,13 +58,46 @@ def test_without_a_cache_a_store_is_made_all_the_same(tmp_path: Path, monkeypatc
 def test_the_same_name_goes_on_with_the_same_run(store: tuple[str, Path]) -> None:
     uri, _ = store
     first = open_run(uri, "faces", "one", {"a": 1})
-    close_run(uri, first, failed=True)
+    close_run(uri, first, "FAILED")
     assert make_client(uri).get_run(first).info.status == "FAILED"
     assert open_run(uri, "faces", "one", {"a": 1}) == first
     assert make_client(uri).get_run(first).info.status == "RUNNING"
     assert open_run(uri, "faces", "two", {}) != first
-    close_run(uri, first, failed=False)
+    close_run(uri, first)
     assert make_client(uri).get_run(first).info.status == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(None, "FINISHED"), (RunStopped("later"), "KILLED"), (ValueError("broken"), "FAILED")]
+)
+def test_a_run_says_how_it_ended(store: tuple[str, Path], error: Exception | None, status: str) -> None:
+    uri, _ = store
+    run = open_run(uri, "faces", f"ends {status}", {})
+    with contextlib.suppress(ValueError, RunStopped), closed_run(uri, run):
+        if error is not None:
+            raise error
+    assert make_client(uri).get_run(run).info.status == status
+
+
+def test_a_store_that_is_lost_hides_no_error_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    nowhere = f"sqlite:///{tmp_path}/file/mlflow.db"
+    with pytest.raises(TrackerFailed, match="name a store that can be reached and written") as caught:
+        open_run(nowhere, "faces", "lost", {})
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="broken"), closed_run(nowhere, "lost"):
+        raise ValueError("broken")
+    with pytest.raises(TrackerFailed), closed_run(nowhere, "lost"):
+        pass
+
+
+def test_parameters_name_no_password_and_keys_may_have_apostrophes(store: tuple[str, Path]) -> None:
+    uri, _ = store
+    settings = {"tracking": {"uri": "http://ann:secret@host:5000"}, "paths": ["s3://bucket/a@b"]}
+    run = open_run(uri, "faces", "hidden", settings, key="search /home/o'neil/runs")
+    assert open_run(uri, "faces", "hidden", settings, key="search /home/o'neil/runs") == run
+    logged = make_client(uri).get_run(run).data.params
+    assert logged == {"tracking.uri": '"http://host:5000"', "paths": '["s3://bucket/a@b"]'}
 
 
 def test_a_key_tells_runs_of_one_name_apart(store: tuple[str, Path]) -> None:

@@ -53,6 +53,13 @@ def test_drawn_and_changed_values_lie_in_the_range_and_can_be_typed(kind: dict[s
     assert values.position(values.extremes()[-1]) == 1
 
 
+def test_small_whole_numbers_change() -> None:
+    values = Range(integer=(1, 4))
+    random = np.random.default_rng(0)
+    assert {values.perturb(1, random) for _ in range(20)} == {1, 2}
+    assert {values.perturb(2, random) for _ in range(20)} == {1, 3}
+
+
 def test_both_ends_of_whole_numbers_are_drawn() -> None:
     values = Range(integer=(1, 3))
     random = np.random.default_rng(0)
@@ -119,6 +126,7 @@ def test_a_valid_space_is_accepted(train: TrainConfig) -> None:
     [
         ("recipe.weights.identty", {"uniform": [0, 1]}, r"unknown key 'recipe\.weights\.identty'"),
         ("recipe.weights.identity", {"uniform": [-1, 20]}, r"recipe\.weights\.identity: .*greater than or equal to 0"),
+        ("engine.global_batch", {"uniform": [4, 64]}, r"global_batch.* a valid integer"),
         ("engine.global_batch", {"choice": [16, 0]}, "global_batch=0 must be at least 1"),
         ("recipe.weights.identity", {"uniform": [11, 20]}, r"identity is 10\.0 in the unchanged training"),
         ("budget.images", {"integer": [1, 10000]}, "trials that differ in budget cannot be compared"),

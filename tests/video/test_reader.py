@@ -143,6 +143,23 @@ def test_damaged_packets_are_skipped_and_counted(tmp_path: Path) -> None:
     assert found == sorted(set(found))
 
 
+def test_frames_after_damaged_ones_of_an_avi_keep_their_times(tmp_path: Path) -> None:
+    path = tmp_path / "a.avi"
+    write_video(path, tuple(range(12)), encoder="mjpeg", pixel_format="yuvj420p", time_base=Fraction(1, 25))
+    whole = times_of(VideoReader(path))
+    with av.open(str(path)) as source:
+        packets: list[Any] = [packet for packet in source.demux(video=0) if packet.size]
+    data = bytearray(path.read_bytes())
+    for packet in packets[3:6]:
+        place = data.index(bytes(packet))
+        data[place : place + packet.size] = bytes(packet.size)
+    path.write_bytes(data)
+    faults = Damage(path, VideoLimits())
+    found = [frame_time(frame) for frame in VideoReader(path).read_frames(damage=faults)]
+    assert faults.number == 3
+    assert found == whole[:3] + whole[6:]
+
+
 def test_too_many_damaged_packets_end_the_reading(tmp_path: Path) -> None:
     path = damage(write_video(tmp_path / "a.mp4", tuple(range(0, 60 * 512, 512))), 0.8)
     reader = VideoReader(path, VideoLimits(max_damaged_frames=3))

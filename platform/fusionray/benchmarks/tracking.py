@@ -33,4 +33,4 @@ def track(result: BenchResult, uri: str, config: Section) -> None:
         for name in (FIGURES_NAME, PAGE_NAME, result.picture):
             if (result.folder / name).exists():
                 tracker.log_file(result.folder / name)
-        close_run(uri, run, failed=False)
+        close_run(uri, run)

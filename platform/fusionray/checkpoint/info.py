@@ -254,8 +254,9 @@ def retain(run_folder: str, *, keep: int, best_metric: str | None, best_mode: Li
     if best_metric is not None:
         measured = {folder: info.metrics[best_metric] for folder, info in whole.items() if best_metric in info.metrics}
         choose = max if best_mode == "highest" else min
-        # Of equally good ones the newest, which comes first.
-        kept |= {choose(measured, key=lambda folder: measured[folder])} if measured else set()
+        # Of equal ones the oldest, which comes last: a checkpoint has the metrics of the last validation before it, so
+        # those after it were never measured.
+        kept |= {choose(reversed(measured), key=lambda folder: measured[folder])} if measured else set()
     for folder in dict.fromkeys(removable):
         if folder not in kept:
             delete_checkpoint(folder)

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fusionray.checkpoint.info import INFO_NAME, CheckpointInfo, checkpoint_name, is_owner, retain
+from fusionray.checkpoint.info import INFO_NAME, CheckpointInfo, check_whole, checkpoint_name, is_owner, retain
 from fusionray.checkpoint.staging import Staging
-from fusionray.errors import CheckpointFailed
+from fusionray.errors import CheckpointFailed, CheckpointMissing
 from fusionray.storage import filesystem as storage
 
 GROUP_TIMEOUT = timedelta(minutes=10)
@@ -154,8 +154,6 @@ class CheckpointWriter:
         fault = next((part.fault for part in parts if part.fault), "")
         if fault:
             return fault, False
-        if self.fencing_token and not is_owner(self.run_folder, self.fencing_token):
-            return TAKEN_OVER, False
         table_name = f"{save_name}.tensors.json"
         table = json.dumps({"tensors": merge_entries(parts)}).encode()
         described = info.model_copy(
@@ -168,12 +166,18 @@ class CheckpointWriter:
         )
         published = False
         try:
+            if self.fencing_token and not is_owner(self.run_folder, self.fencing_token):
+                return TAKEN_OVER, False
             storage.write_atomic(storage.join(folder, table_name), table)
+            check_whole(folder, described)
             storage.write_atomic(storage.join(folder, INFO_NAME), described.model_dump_json(indent=1).encode())
             published = True
             retain(self.run_folder, keep=self.keep, best_metric=self.best_metric, best_mode=self.best_mode)
         except OSError as error:
             return f"rank 0: {one_line(error)}", published
+        except CheckpointMissing as error:
+            # A part was written, but not to a place that rank 0 sees.
+            return f"{error}; run.output must lie on storage that all nodes share", published
         return "", published
 
     def broadcast(self, value: Value) -> Value:

@@ -102,8 +102,8 @@ def read_checked(folder: str, name: str, promised_rows: int, read: Callable[[pq.
         with pq.ParquetFile(f"{root}/{name}", filesystem=filesystem, **options) as file:
             if file.metadata.num_rows != promised_rows:
                 raise ShardCorrupt(
-                    f"{folder}/{name}: holds {file.metadata.num_rows} rows, but the manifest says {promised_rows}; run "
-                    f"`fusionray prepare` again into {folder}"
+                    f"{folder}/{name}: holds {file.metadata.num_rows} rows, but the manifest says {promised_rows}; "
+                    f"delete the file, and run `fusionray prepare` again into {folder}"
                 )
             return read(file)
 
@@ -112,8 +112,8 @@ def read_checked(folder: str, name: str, promised_rows: int, read: Callable[[pq.
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise ShardCorrupt(
-            f"{folder}/{name}: cannot be read ({reason}); check the storage, or run `fusionray prepare` again into "
-            f"{folder}"
+            f"{folder}/{name}: cannot be read ({reason}); check the storage, or delete the file, and run "
+            f"`fusionray prepare` again into {folder}"
         ) from None
 
 

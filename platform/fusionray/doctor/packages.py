@@ -8,6 +8,8 @@ from importlib import metadata
 
 from fusionray.doctor.finding import Finding
 from fusionray.doctor.host import Host
+from fusionray.hardware.device import tensorrt_version
+from fusionray.runtime.engines.providers import CUDA, TENSORRT
 
 # What nodes of a cluster must have in common.
 COMPARED = ("ray", "torch", "numpy", "pyarrow", "onnxruntime-gpu", "onnxruntime", "mlflow", "fusionray")
@@ -100,7 +102,11 @@ def check_providers(host: Host) -> Iterator[Finding]:
     if not host.num_gpus:
         yield Finding("ONNX Runtime", "ok", f"onnxruntime {onnxruntime.__version__} on the CPU")
         return
-    for provider in ("CUDAExecutionProvider", "TensorrtExecutionProvider"):
+    for provider in (CUDA, TENSORRT):
+        if provider == TENSORRT and tensorrt_version() is None:
+            remedy = "install it if models should run faster (docs/installation.md)"
+            yield Finding("ONNX Runtime", "note", "TensorRT is not there; models run on CUDA alone", remedy, "none")
+            continue
         if provider not in onnxruntime.get_available_providers():
             remedy = "install onnxruntime-gpu instead of onnxruntime"
             yield Finding("ONNX Runtime", "error", f"{provider} is not built in", remedy, "fix setting")

@@ -139,7 +139,8 @@ def open_fusion_model(
     if is_bundle(location):
         bundle = read_bundle(location, tracking_uri)
         description = bundle.description
-        face_crop = ArcFaceCrop(crop_to_arcface_affine(description.template)).to(device)
+        to_face = crop_to_arcface_affine(description.template, description.identity_template)
+        face_crop = ArcFaceCrop(to_face).to(device)
         return BundleFusionModel(bundle, face_crop, threads), ModelInfo(
             description.name,
             description.size,

@@ -80,6 +80,8 @@ def draw_calibration_data(bundle_export: BundleExport, data: StoredData, shards:
 def read_crops(folder: str, manifest: Manifest, split: Split, count: int) -> Tensor:
     """Read crops uint8 [N,3,S,S] at equal distances in the first file of a split, whose rows are sorted by person."""
     files = list_files(folder, manifest, split)
+    if not files.rows:
+        raise ShardMismatch(f"{folder}: its {split} split is empty; prepare shards with {split}_fraction above 0")
     rows = np.unique(np.linspace(0, files.rows[0] - 1, count).astype(np.int64))
     crops = crops_from_tables([files.read(Segment(0, rows))])
     decoder = CropDecoder(manifest.size, DECODE_THREADS)

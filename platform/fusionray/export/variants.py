@@ -114,7 +114,7 @@ def measure(
         file=path.name,
         bytes=path.stat().st_size,
         tolerance=gate.tolerance,
-        largest_difference=float(max(values.max() for values in differences.values())),
+        largest_difference=float(np.max([values.max() for values in differences.values()])),
         mean_difference=float(differences["output"].mean()),
         psnr_decibels=float(region_psnr(found, wanted, everywhere).clamp(max=HIGHEST_PSNR).mean()),
         ssim=float(region_ssim(found, wanted, everywhere).mean()),

@@ -215,6 +215,14 @@ def to_rows(image_N3HW: Tensor) -> NDArray[np.uint8]:
 
 
 def join(parts: Iterable[MetricColumns]) -> MetricColumns:
-    """Concatenate the columns of several batches."""
-    collected = list(parts)
-    return {name: np.concatenate([part[name] for part in collected]) for name in (collected[0] if collected else {})}
+    """Concatenate the columns of several batches; scores that only some of them have are nan in the others."""
+    collected = [part for part in parts if part]
+    samples = {name: column for part in collected for name, column in part.items()}
+
+    def find(part: MetricColumns, name: str) -> NDArray[np.float32]:
+        if name in part:
+            return part[name]
+        length = len(next(iter(part.values())))
+        return np.full((length, *samples[name].shape[1:]), np.nan, np.float32)
+
+    return {name: np.concatenate([find(part, name) for part in collected]) for name in samples}

@@ -14,9 +14,9 @@ from fusionray.nets.identity import IDENTITY_SIZE, IDENTITY_TEMPLATE
 from fusionray.recipes.affine import compose_views, unit_to_signed, warp_affine
 
 
-def crop_to_arcface_affine(template: str) -> Tensor:
-    """Return the affine map [2,3] from the unit square of the arcface_112 face to that of a template's crop."""
-    matrix = fit_similarity(load_template(IDENTITY_TEMPLATE).unit_points, load_template(template).unit_points)
+def crop_to_arcface_affine(template: str, face: str = IDENTITY_TEMPLATE) -> Tensor:
+    """Return the affine map [2,3] from the unit square of the face, arcface_112 or another, to that of a crop."""
+    matrix = fit_similarity(load_template(face).unit_points, load_template(template).unit_points)
     return torch.from_numpy(matrix).to(torch.float32)
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fusionray.config import hide_passwords
+from fusionray.errors import RunStopped, TrackerFailed
 from fusionray.storage import filesystem as storage
 from fusionray.tracking.store import ARTIFACT_FOLDER, SQLITE, make_client, store_errors
 
+# How a run ends, in MLflow's words.
+RunEnd = Literal["FINISHED", "FAILED", "KILLED"]
+STOPS = (RunStopped, KeyboardInterrupt)
 RUN_TAG = "fusionray.run"
 PARENT_TAG = "mlflow.parentRunId"
 # Source: MLflow REST API, log-batch: 100 parameters at most.
@@ -37,17 +43,20 @@ def open_run(
     `key` identifies the run if its name is not unique; `parent` is the ID of the run that this one is part of. Only
     the driver calls this, before any worker starts: processes that open a new SQLite store at once fail in its
     migrations.
+
+    Raises: TrackerFailed.
     """
-    client = make_client(uri)
-    experiment_id = open_experiment(client, uri, experiment)
-    run_id = find_run(client, experiment_id, key or name)
-    if run_id is not None:
-        client.update_run(run_id, status="RUNNING")
+    with store_errors("name a store that can be reached and written, then start again"):
+        client = make_client(uri)
+        experiment_id = open_experiment(client, uri, experiment)
+        run_id = find_run(client, experiment_id, key or name)
+        if run_id is not None:
+            client.update_run(run_id, status="RUNNING")
+            return run_id
+        tags = {RUN_TAG: key or name, **({PARENT_TAG: parent} if parent else {})}
+        run_id = str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
+        log_parameters(client, run_id, hide_passwords(parameters))
         return run_id
-    tags = {RUN_TAG: key or name, **({PARENT_TAG: parent} if parent else {})}
-    run_id = str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
-    log_parameters(client, run_id, parameters)
-    return run_id
 
 
 def open_experiment(client: Any, uri: str, name: str) -> str:
@@ -70,7 +79,10 @@ def open_experiment(client: Any, uri: str, name: str) -> str:
 
 def find_run(client: Any, experiment_id: str, key: str) -> str | None:
     """Find the run that was opened by this key, or by this name where it had none."""
-    runs = client.search_runs([experiment_id], filter_string=f"tags.`{RUN_TAG}` = '{key}'", max_results=1)
+    # MLflow knows no escapes; a key may be a path with an apostrophe.
+    quote = '"' if "'" in key else "'"
+    filter_string = f"tags.`{RUN_TAG}` = {quote}{key}{quote}"
+    runs = client.search_runs([experiment_id], filter_string=filter_string, max_results=1)
     return str(runs[0].info.run_id) if runs else None
 
 
@@ -83,9 +95,29 @@ def log_parameters(client: Any, run_id: str, parameters: Mapping[str, Any]) -> N
         client.log_batch(run_id, params=entries[start : start + PARAMETERS_A_CALL])
 
 
-def close_run(uri: str, run_id: str, *, failed: bool) -> None:
-    """Mark a run as finished or failed."""
-    make_client(uri).set_terminated(run_id, status="FAILED" if failed else "FINISHED")
+def close_run(uri: str, run_id: str, status: RunEnd = "FINISHED") -> None:
+    """Mark how a run ended.
+
+    Raises: TrackerFailed.
+    """
+    with store_errors():
+        make_client(uri).set_terminated(run_id, status=status)
+
+
+@contextmanager
+def closed_run(uri: str, run_id: str) -> Iterator[None]:
+    """Mark a run as finished after a `with` block; as stopped or failed if an error ends it, which stays the error.
+
+    Raises: TrackerFailed; what the block raises.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # Of two errors the first is the one to know.
+        with suppress(TrackerFailed):
+            close_run(uri, run_id, "KILLED" if isinstance(error, STOPS) else "FAILED")
+        raise
+    close_run(uri, run_id)
 
 
 class RunTracker:

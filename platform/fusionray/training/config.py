@@ -196,7 +196,9 @@ class BudgetConfig(Section):
     )
     keep_checkpoints: int = Field(2, ge=1, description="Number of newest checkpoints to keep.")
     best_metric: str | None = Field(
-        None, description="Metric by which one more checkpoint, the best, is kept; null keeps only the newest."
+        None,
+        description="Metric by which one more checkpoint, the best, is kept: the first one after the best validation; "
+        "null keeps only the newest.",
     )
     best_mode: Literal["highest", "lowest"] = Field("highest", description="Which value of best_metric is the best.")
 

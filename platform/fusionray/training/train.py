@@ -18,7 +18,7 @@ from fusionray.errors import ShardMismatch
 from fusionray.ray_cluster.progress import ProgressHandle
 from fusionray.shard_task import GROUP_NAMES
 from fusionray.storage import filesystem as storage
-from fusionray.tracking.runs import close_run, open_run
+from fusionray.tracking.runs import closed_run, open_run
 from fusionray.tracking.store import tracking_uri
 from fusionray.training.config import PRESET_PREFIX, SYNTHETIC_PREFIX, TrainConfig
 from fusionray.training.run.driver import is_complete, run_workers
@@ -75,8 +75,7 @@ def train(config: TrainConfig, *, progress: ProgressHandle | None = None, parent
     uri = tracking_uri(config.tracking.uri, config.run.output)
     settings = config.model_dump(mode="json")
     run_id = open_run(uri, config.tracking.experiment, config.run.name, settings, parent=parent_run)
-    failed = True
-    try:
+    with closed_run(uri, run_id):
         if is_complete(run_folder, config.budget):
             tqdm.write(f"train {config.run.name}: {run_folder} is complete; nothing to do", file=sys.stderr)
         else:
@@ -84,9 +83,6 @@ def train(config: TrainConfig, *, progress: ProgressHandle | None = None, parent
             run_workers(
                 WorkerTask(config, manifest, run_folder, labels, dependencies, run_id, uri, fencing_token), progress
             )
-        failed = False
-    finally:
-        close_run(uri, run_id, failed=failed)
     checkpoint = find_checkpoint(run_folder)
     info = read_info(checkpoint)
     return TrainResult(run_folder, checkpoint, info.images_seen, info.seconds, info.metrics, uri, run_id)
@@ -160,12 +156,14 @@ def train_dependency(config: TrainConfig, preset: str) -> TrainResult:
 def configure_dependency(config: TrainConfig, preset: str) -> TrainConfig:
     """Configure a preset for the data, output and workers of another run; the new run has the preset's name.
 
+    Its seed is its own: runs of several seeds share the networks that they depend on.
+
     Raises: ConfigInvalid.
     """
     tree = read_preset(preset)
     # A run on single faces draws no pairs; a different same_identity_ratio must not make it a different run.
     tree["data"] = {**config.data.model_dump(exclude={"same_identity_ratio"}), **tree.get("data", {})}
-    tree["run"] = {"name": preset, "output": config.run.output, "seed": config.run.seed, **tree.get("run", {})}
+    tree["run"] = {"name": preset, "output": config.run.output, **tree.get("run", {})}
     tree["workers"] = config.workers.model_dump()
     tree["tracking"] = config.tracking.model_dump()
     return validate(TrainConfig, tree, f"preset {preset}")

@@ -22,7 +22,7 @@ from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneError, Tune
 from ray.tune import TuneConfig as RayTuneConfig
 from tqdm import tqdm
 
-from fusionray.config import merge_trees, read_preset, replace_setting, validate
+from fusionray.config import hide_passwords, merge_trees, read_preset, replace_setting, validate
 from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid, RunStopped, TrainingFailed
 from fusionray.ray_cluster.connection import count_gpus, require_cluster
@@ -90,6 +90,11 @@ def open_search(config: TuneConfig) -> SearchPlan:
     check_space(config.space, train)
     if config.search == "pbt":
         check_population(config.space, train)
+    if config.search != "pbt" and config.asha is not None and config.asha.grace_images > train.budget.images:
+        raise ConfigInvalid(
+            f"asha.grace_images={config.asha.grace_images} is more than a trial has "
+            f"(train.budget.images={train.budget.images}); lower it"
+        )
     folder = search_folder(config)
     # Before the shards and encoders, which may take an hour.
     uri = tracking_uri(train.tracking.uri, config.output, setting="train.tracking.uri", place="output")
@@ -124,7 +129,8 @@ def store_or_compare(folder: str, config: TuneConfig, train: TrainConfig) -> Non
     trial = train.model_dump(mode="json")
     for path in CHANGEABLE:
         trial = trial if path in FIXED_OF_TRIALS else without(trial, path)
-    wanted = {**config.model_dump(mode="json", exclude=set(CHANGEABLE_SEARCH)), "train": trial}
+    stored = {**config.model_dump(mode="json", exclude=set(CHANGEABLE_SEARCH)), "train": trial}
+    wanted = hide_passwords(stored)
     location = storage.join(folder, SETTINGS_NAME)
     if storage.exists(location):
         difference = first_difference(json.loads(storage.read_bytes(location)), wanted)

@@ -63,7 +63,7 @@ def conclude(plan: SearchPlan) -> SearchResult:
     assert uri is not None, "open_search names the store"
     best = choose_best(trials, plan.config.mode)
     if best is None:
-        close_run(uri, plan.parent_run, failed=True)
+        close_run(uri, plan.parent_run, "FAILED")
         raise TrainingFailed(f"search '{plan.config.name}': {explain_no_best(trials, records)}")
     importance = measure_importance(plan.config.space, plan.config.mode, trials, seed=plan.config.seed)
     measured = measure(plan, records, trials, best)
@@ -166,4 +166,4 @@ def track(plan: SearchPlan, figures: Figures, uri: str, files: Sequence[str]) ->
     tracker.log(0, {key: figure.value for key, figure in figures.figures.items()})
     for location in files:
         tracker.log_file(location)
-    close_run(uri, plan.parent_run, failed=False)
+    close_run(uri, plan.parent_run)

@@ -6,6 +6,7 @@ trials, then proposes the remaining ones, and replays earlier reports to the sch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -107,7 +108,7 @@ class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
         elif result and result.get("complete"):
             tracking_run = str(result["tracking_run"])
             self.update(record.model_copy(update={"status": "finished", "tracking_run": tracking_run}))
-        elif result and read_report(result, self.plan):
+        elif result and self.plan.config.metric in result:
             self.update(record.model_copy(update={"status": "stopped"}))
 
     def settings_of(self, record: TrialRecord) -> Settings:
@@ -121,13 +122,16 @@ class TrialSearcher(SearchAlgorithm):  # type: ignore[misc]
 
 
 def read_report(result: dict[str, Any], plan: SearchPlan) -> TrialReport | None:
-    """Read an evaluation from a flattened result of Tune; None if it has none."""
-    if plan.config.metric not in result:
+    """Read an evaluation from a flattened result of Tune; None if it has none, or the training has diverged.
+
+    Records are JSON, which knows neither NaN nor infinity.
+    """
+    if not math.isfinite(result.get(plan.config.metric, math.nan)):
         return None
     metrics = {
         key.removeprefix(METRICS_PREFIX): float(value)
         for key, value in result.items()
-        if key.startswith(METRICS_PREFIX)
+        if key.startswith(METRICS_PREFIX) and math.isfinite(value)
     }
     run = storage.join(plan.train.run.output, result["run"])
     return TrialReport(images=result["images"], value=float(result[plan.config.metric]), run=run, metrics=metrics)

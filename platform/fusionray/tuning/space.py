@@ -90,7 +90,11 @@ class Range(Section):
         if self.choice is not None:
             place = self.choice.index(value) + (1 if up else -1)
             return self.choice[min(max(place, 0), len(self.choice) - 1)]
-        return self.round_to_range(value * (1.2 if up else 0.8))
+        changed = self.round_to_range(value * (1.2 if up else 0.8))
+        if self.integer is not None and changed == value:
+            # A fifth of a small number is less than one.
+            changed = self.round_to_range(value + (1 if up else -1))
+        return changed
 
     def round_to_range(self, value: float) -> float | int:
         """Round a number to DIGITS significant digits, within the range."""
@@ -126,6 +130,13 @@ def check_space(space: Space, train: TrainConfig) -> None:
             raise ConfigInvalid(f"space: {key} cannot be searched: trials that differ in {excluded} cannot be compared")
     for settings in corners(space):
         configure(train, space, settings, f"space, at {format_settings(settings)}")
+    first = next(corners(space), {})
+    for key, values in space.items():
+        if values.integer is None and values.choice is None:
+            # Between the ends, which a setting of whole numbers may accept.
+            low, high = values.bounds
+            settings = {**first, key: low + (high - low) / math.sqrt(7)}
+            configure(train, space, settings, f"space, at {format_settings(settings)}")
     check_default(space, train)
 
 

@@ -72,7 +72,7 @@ def test_the_stored_view_renders_the_crop(landmarks: str) -> None:
     cropper = FaceCropper(config, load_template("ffhq_512"), build_detector("default"))
     compared = 0
     for picture in read(SyntheticInput(people=2, images=2, size=192, seed=1), 0, 1, 2, 3):
-        row, _ = cropper.build(picture)
+        row = cropper.build(picture)
         crop = decode_image(row["image"]).astype(np.float32)
         parameters = [torch.tensor(row[key])[None] for key in ("identity_parameters", "attribute_parameters")]
         view = torch.tensor(row["view"]).reshape(1, 2, 3)
@@ -91,7 +91,7 @@ def test_the_stored_region_is_that_of_the_renderer(landmarks: str) -> None:
     config = PrepareConfig(input="-", output="-", landmarks=landmarks, size=96, min_face_pixels=10)
     cropper = FaceCropper(config, load_template("arcface_128"), build_detector("default"))
     for picture in read(SyntheticInput(people=2, images=2, size=192, seed=1), 0, 1, 2, 3):
-        row, _ = cropper.build(picture)
+        row = cropper.build(picture)
         parameters = [torch.tensor(row[key])[None] for key in ("identity_parameters", "attribute_parameters")]
         _, region = render_with_region(*parameters, 96, torch.tensor(row["view"]).reshape(1, 2, 3))
         stored = decode_region(row["region"], 96, row["identity"]) / 255
@@ -106,10 +106,8 @@ def test_the_region_of_a_photograph_is_the_inside_of_the_mesh() -> None:
     for picture in read(SyntheticInput(people=3, images=2, size=192, seed=1), 0, 1, 2, 3, 4, 5):
         assert picture.truth is not None
         photograph = dataclasses.replace(picture, truth=None)
-        row, _ = cropper.build(photograph)
-        drawn, known = (
-            decode_region(cropper.build(made)[0]["region"], 96, "x") / 255 for made in (photograph, picture)
-        )
+        row = cropper.build(photograph)
+        drawn, known = (decode_region(cropper.build(made)["region"], 96, "x") / 255 for made in (photograph, picture))
         # Eyes, nose and mouth are in it, the corners of the crop are not.
         assert all(drawn[round(y), round(x)] == 1 for x, y in row["landmarks"])
         assert not drawn[:4, :4].any()
@@ -124,8 +122,7 @@ def test_exact_points_land_on_the_template() -> None:
     template = load_template("arcface_112")
     cropper = FaceCropper(config, template, build_detector("default"))
     (picture,) = read(SyntheticInput(people=1, images=1, size=192, seed=0), 0)
-    row, num_faces = cropper.build(picture)
-    assert num_faces == 1
+    row = cropper.build(picture)
     assert np.abs(np.array(row["landmarks"]) - template.points(112)).mean() < 6
 
 

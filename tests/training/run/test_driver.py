@@ -31,7 +31,14 @@ class Progress:
         self.lines.append(line)
 
 
-def run_failing(monkeypatch: pytest.MonkeyPatch, images: Iterator[int], *, max_failures: int, num_failures: int) -> Any:
+def run_failing(
+    monkeypatch: pytest.MonkeyPatch,
+    images: Iterator[int],
+    *,
+    max_failures: int,
+    num_failures: int,
+    taken_over: str = "",
+) -> Any:
     """Run workers of which Ray Train gives up `num_failures` times; return fencing tokens of the starts, and lines."""
     tokens: list[str] = []
     progress: Any = Progress()
@@ -46,6 +53,7 @@ def run_failing(monkeypatch: pytest.MonkeyPatch, images: Iterator[int], *, max_f
     monkeypatch.setattr(driver, "fit_once", fit_once)
     monkeypatch.setattr(driver, "images_at_newest_checkpoint", lambda folder: next(images))
     monkeypatch.setattr(driver, "take_fencing_token", lambda folder: "new")
+    monkeypatch.setattr(driver, "is_owner", lambda folder, token: token != taken_over)
     driver.fit_with_restarts(task, progress)
     return tokens, progress.lines
 
@@ -60,6 +68,11 @@ def test_a_run_that_saved_a_checkpoint_starts_again_with_a_new_fencing_token(mon
 def test_a_run_that_saved_no_checkpoint_since_its_last_start_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TrainingFailed, match="a worker died"):
         run_failing(monkeypatch, iter([-1, 8, 8, 8]), max_failures=3, num_failures=2)
+
+
+def test_a_start_that_another_one_has_taken_over_from_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TrainingFailed, match="a worker died"):
+        run_failing(monkeypatch, iter([-1, 8, 8, 16]), max_failures=3, num_failures=2, taken_over="new")
 
 
 def test_without_allowed_failures_the_first_one_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

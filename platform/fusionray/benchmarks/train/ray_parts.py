@@ -110,7 +110,7 @@ def measure_loop(bench: TrainBenchConfig, device: torch.device, pace: Pace, tick
         )
         fit(LoopTask(task, setup, Pace(pace.rounds, steps, pace.until)), folder)
         found = json.loads((Path(task.run_folder) / FOUND_NAME).read_text())
-        close_run(uri, run, failed=False)
+        close_run(uri, run)
         # These are the entries that a user reads in the tracker. The first one includes the start of the stream.
         history = {
             key: [value for _, value in metric_history(uri, run, key)][1:]

@@ -44,7 +44,10 @@ class PrepareConfig(Section):
         "knows.",
     )
     min_face_pixels: int = Field(
-        32, ge=1, description="Drop a face whose box is narrower than this in the original picture."
+        32,
+        ge=1,
+        description="Drop a face whose box is narrower than this in the original picture. The default detector does "
+        "not search for faces below 46 px, in a large picture below a 44th part of its longer side.",
     )
     min_sharpness: float = Field(
         8.0, ge=0, description="Drop a crop whose Laplacian variance at 112 px is below this value; 0 keeps all crops."

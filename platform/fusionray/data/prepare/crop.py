@@ -23,8 +23,8 @@ from fusionray.faces.image_files.decode import encode_image, encode_plane
 class RowBuilder(Protocol):
     """Builds the rows of one task."""
 
-    def build(self, picture: DecodedPicture) -> tuple[dict[str, Any], int]:
-        """Build the row of a picture; return it with the number of detected faces.
+    def build(self, picture: DecodedPicture) -> dict[str, Any]:
+        """Build the row of a picture.
 
         Raises:
             ImageRejected: the picture is dropped, with the reason.
@@ -38,8 +38,8 @@ class PictureCropper:
 
     config: PrepareConfig
 
-    def build(self, picture: DecodedPicture) -> tuple[dict[str, Any], int]:
-        """Build the row of a picture; faces are not detected, and their number is 0.
+    def build(self, picture: DecodedPicture) -> dict[str, Any]:
+        """Build the row of a picture; faces are not detected.
 
         Raises:
             ImageRejected: "too_small" or "blurred".
@@ -54,7 +54,7 @@ class PictureCropper:
         crop = np.asarray(cv2.resize(square, (config.size, config.size), interpolation=cv2.INTER_AREA), np.uint8)
         check_sharpness(crop, min_sharpness=config.min_sharpness)
         encoded = encode_image(crop, config.image_format, config.quality)
-        return build_picture_row(encoded, picture.entry.source, width, height), 0
+        return build_picture_row(encoded, picture.entry.source, width, height)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,8 +66,8 @@ class FaceCropper:
     detector: Detector
     skin: SkinRegion | None = None
 
-    def build(self, picture: DecodedPicture) -> tuple[dict[str, Any], int]:
-        """Build the row of a picture; return it with the number of detected faces.
+    def build(self, picture: DecodedPicture) -> dict[str, Any]:
+        """Build the row of a picture.
 
         Raises:
             ImageRejected: "no_face", "bad_landmarks", "face_too_small", "not_frontal" or "blurred".
@@ -86,7 +86,7 @@ class FaceCropper:
         check_sharpness(crop, min_sharpness=config.min_sharpness)
         truth = picture.truth
         region = self.find_region(picture, face, matrix)
-        row = build_face_row(
+        return build_face_row(
             encode_image(crop, config.image_format, config.quality),
             picture.entry.identity,
             transform_points(face.landmarks, matrix),
@@ -96,7 +96,6 @@ class FaceCropper:
             attribute_parameters=truth.attribute_parameters if truth else None,
             view_23=unit_view(matrix, config.size, picture.image.shape[0]) if truth else None,
         )
-        return row, len(faces)
 
     def _find(self, picture: DecodedPicture) -> list[Face]:
         if picture.truth is not None and self.config.landmarks == "exact":

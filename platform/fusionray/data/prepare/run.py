@@ -182,8 +182,6 @@ def _write_results(
         "identities": manifest.num_identities,
         "dropped": manifest.dropped,
     }
-    if config.task == "faces":
-        summary["images_with_several_faces"] = sum(report.num_several_faces for report in reports)
     output.write("summary.json", json.dumps(summary, indent=1).encode())
     if config.contact_sheet:
         sheet = draw_contact_sheet(collect_crops(config.output, manifest))

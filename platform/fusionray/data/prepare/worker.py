@@ -36,7 +36,6 @@ class ShardReport(Section):
     fingerprint: str
     shard: ShardInfo | None
     identities: list[str]
-    num_several_faces: int
     dropped: list[DroppedPicture]
 
 
@@ -90,7 +89,6 @@ class ShardWorker:
         context = self._context
         rows: list[dict[str, Any]] = []
         dropped: list[DroppedPicture] = []
-        num_several_faces = 0
         num_read = num_reported = 0
         for item in context.input.read(context.entries.take(planned.rows)):
             num_read += 1
@@ -98,9 +96,7 @@ class ShardWorker:
                 dropped.append(item)
             else:
                 try:
-                    row, num_faces = self._cropper.build(item)
-                    rows.append(row)
-                    num_several_faces += num_faces > 1
+                    rows.append(self._cropper.build(item))
                 except ImageRejected as error:
                     dropped.append(as_dropped(item.entry, error))
             if num_read - num_reported >= _PROGRESS_STEP:
@@ -112,7 +108,6 @@ class ShardWorker:
             fingerprint=context.fingerprint,
             shard=shard,
             identities=sorted({row[GROUP_COLUMNS[context.config.task]] for row in rows}),
-            num_several_faces=num_several_faces,
             dropped=dropped,
         )
         storage.write_atomic(storage.join(output, planned.report_file), report.model_dump_json().encode())

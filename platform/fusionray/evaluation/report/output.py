@@ -36,7 +36,7 @@ from fusionray.nets.pixels import to_uint8
 from fusionray.reporting.figures import FIGURES_NAME, Figures
 from fusionray.reporting.page import PageSection, PageTable
 from fusionray.storage import filesystem as storage
-from fusionray.tracking.runs import RunTracker, close_run, open_run
+from fusionray.tracking.runs import RunTracker, closed_run, open_run
 
 PAIRS_NAME = "pairs.csv"
 GALLERY_NAME = "gallery.csv"
@@ -203,12 +203,8 @@ def track(
     }
     key = storage.sha256_hex(json.dumps(params, sort_keys=True).encode())
     run_id = open_run(uri, config.experiment, f"evaluate {info.name}", params, key=key)
-    failed = True
-    try:
+    with closed_run(uri, run_id):
         tracker = RunTracker(uri, run_id)
         tracker.log(0, {name: figure.value for name, figure in figures.figures.items()})
         for name in files:
             tracker.log_file(storage.join(config.output, name))
-        failed = False
-    finally:
-        close_run(uri, run_id, failed=failed)

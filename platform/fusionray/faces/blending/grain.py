@@ -23,6 +23,8 @@ EDGE_SHARE = 0.1
 LEAST_ENLARGEMENT = 1.1
 # Grain beyond so many of its own deviations is an edge; below this deviation, in levels, there is no grain.
 EDGE_DEVIATIONS, LEAST_GRAIN = 3.0, 0.3
+# Where a mask has this share of its largest weight, a face counts as shown.
+SHOWN_SHARE = 0.9
 # Grain is measured on every so many pixels, and added to so many rows at once, which stay in the cache of a core.
 MEASURED_STEP, ROWS = 3, 32
 LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
@@ -96,9 +98,10 @@ def enlarge_mask(mask_SS: FloatMap, matrix_23: Matrix, width: int, height: int) 
 
 
 def measure_grain(picture_HW3: Image, coarse_HW3: Image, weight_HW: FloatMap) -> float:
-    """Return the deviation of the grain of a picture in levels, where a face is shown; edges hardly count."""
+    """Return the deviation of the grain of a picture in levels, where a face is shown most; edges hardly count."""
     some = (slice(None, None, MEASURED_STEP), slice(None, None, MEASURED_STEP))
-    shown = weight_HW[some] > 0.9
+    # Of the largest weight: a face may be blended in by a half.
+    shown = weight_HW[some] > SHOWN_SHARE * weight_HW[some].max()
     if not shown.any():
         return 0.0
     grain = (picture_HW3[some][shown].astype(np.float32) - coarse_HW3[some][shown]) @ LUMINANCE

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -35,6 +36,8 @@ from fusionray.faces.image_files.netpbm import decode_netpbm, read_netpbm
 from fusionray.faces.image_files.picture_memory import allocate_picture
 
 # Errors that Pillow's readers raise on malformed bytes.
+# Tags of a TIFF, and a value of the latter.
+BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0
 _READ_FAULTS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, RuntimeError, struct.error,
                 zlib.error, ArithmeticError, MemoryError, AssertionError, AttributeError)  # fmt: skip
 # Pillow's open() warns of large pictures, and a warning filter is shared by all threads of a server. The limits are
@@ -193,7 +196,7 @@ def _decode_with_pillow(data: bytes, header: ImageHeader, reduction: int) -> Ima
             if reduction == 1 and picture.size != (header.width, header.height):
                 raise ImageRejected("damaged", f"the {header.kind} file holds a picture of another size than it states")
             return _to_rgb(picture)
-    except _READ_FAULTS as error:
+    except (*_READ_FAULTS, PillowImage.DecompressionBombError) as error:
         raise ImageRejected("damaged", f"the {header.kind} picture cannot be decoded: {error}") from error
 
 
@@ -201,14 +204,26 @@ def _to_rgb(picture: PillowImage.Image) -> Image:
     if picture.mode == "F":
         raise ImageRejected("unknown_format", "pixels of floating-point numbers are not read; convert them to 16 bits")
     if picture.mode.startswith("I"):
-        # 16-bit grey: Pillow's own conversion would clip values above 255 to white.
-        grey = (np.asarray(picture) // 256).clip(0, 255).astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
+        return _deep_grey_to_rgb(np.asarray(picture), getattr(picture, "tag_v2", {}))
     if picture.has_transparency_data:
         with_alpha = picture.convert("RGBA")
         ground = PillowImage.new("RGBA", with_alpha.size, (255, 255, 255, 255))
         return np.asarray(PillowImage.alpha_composite(ground, with_alpha).convert("RGB"))
     return np.asarray(picture.convert("RGB"))
+
+
+def _deep_grey_to_rgb(grey_HW: NDArray[np.integer], tiff_tags: Mapping[int, Any]) -> Image:
+    """Convert grey of 9 to 16 bits; Pillow's own conversion would clip values above 255 to white.
+
+    Pillow leaves two things of a TIFF to us: how many bits a value has, and whether 0 is white.
+    """
+    bits = int(np.max(tiff_tags.get(BITS_PER_SAMPLE, 16)))
+    if bits > 16:
+        raise ImageRejected("unknown_format", f"grey pixels of {bits} bits are not read; convert them to 16 bits")
+    grey = (grey_HW >> (bits - 8)).clip(0, 255).astype(np.uint8)
+    if tiff_tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:
+        grey = 255 - grey
+    return np.repeat(grey[..., None], 3, axis=2)
 
 
 def turn_upright(image: NDArray[np.uint8], orientation: int) -> Image:

@@ -16,7 +16,15 @@ import yaml
 from torch import Tensor, nn
 
 from fusionray.checkpoint.info import find_dependency
-from fusionray.config import merge_trees, parse_overrides, read_preset, read_yaml, validate
+from fusionray.config import (
+    hide_passwords,
+    merge_trees,
+    parse_overrides,
+    read_preset,
+    read_yaml,
+    replace_setting,
+    validate,
+)
 from fusionray.data.shards import check_shards, read_manifest
 from fusionray.environment import resolve_location
 from fusionray.errors import ConfigInvalid, TrainingFailed
@@ -77,8 +85,9 @@ def dry_run(config: TrainConfig, log_line: Callable[[str], None] = print) -> Dry
     Raises: ConfigInvalid, ShardMismatch, CheckpointMissing, as the training would; TrainingFailed if a step of the
         fewest images does not fit into the memory of this machine.
     """
+    config = with_absolute_shards(config)
     check_data(config)
-    log_line(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=120))
+    log_line(yaml.safe_dump(hide_passwords(config.model_dump(mode="json")), sort_keys=False, width=120))
     device = choose_device(config)
     profile = detect_profile(device)
     log_line(describe_profile(resolve_profile(profile, config), device))
@@ -119,6 +128,14 @@ def resolve_profile(profile: HardwareProfile, config: TrainConfig) -> HardwarePr
     engine = config.engine
     chosen = {"precision": engine.precision, "channels_last": engine.channels_last, "compile": engine.compile}
     return profile.model_copy(update={name: value for name, value in chosen.items() if value != "auto"})
+
+
+def with_absolute_shards(config: TrainConfig) -> TrainConfig:
+    """Resolve the folder of the shards as a training does."""
+    shards = config.data.shards
+    if shards == NO_SHARDS or shards.startswith(SYNTHETIC_PREFIX):
+        return config
+    return replace_setting(config, "data.shards", resolve_location(shards))
 
 
 def check_data(config: TrainConfig) -> None:

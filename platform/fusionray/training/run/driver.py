@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fusionray.background import run_in_background
-from fusionray.checkpoint.info import newest_checkpoint, read_info, take_fencing_token
+from fusionray.checkpoint.info import is_owner, newest_checkpoint, read_info, take_fencing_token
 from fusionray.errors import ClusterUnavailable, RunStopped, TrainingFailed
 from fusionray.ray_cluster.connection import decide_use_gpu, require_cluster, require_cpus
 from fusionray.ray_cluster.progress import ProgressHandle
@@ -71,6 +71,9 @@ def fit_with_restarts(task: WorkerTask, progress: ProgressHandle) -> None:
         except TrainingFailed as error:
             after = images_at_newest_checkpoint(task.run_folder)
             if after <= before or not task.config.workers.max_failures:
+                raise
+            if not is_owner(task.run_folder, task.fencing_token):
+                # Another start has taken over, and it saved what is newer.
                 raise
             progress.log(f"train {task.config.run.name}: {error}; restarting the workers after {after} images")
             # Workers of the failed controller may still run; the new token stops them from publishing checkpoints.

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fusionray.config import hide_passwords
 from fusionray.data.shards import Manifest
 from fusionray.errors import ConfigInvalid
 from fusionray.storage import filesystem as storage
@@ -81,7 +82,7 @@ def check_resume(run_folder: str, config: TrainConfig, manifest: Manifest) -> No
 
 def build_record(config: TrainConfig, manifest: Manifest) -> dict[str, Any]:
     """Build what a run stores of its settings and its data."""
-    return {"config": config.model_dump(mode="json"), "data_digest": manifest.digest()}
+    return {"config": hide_passwords(config.model_dump(mode="json")), "data_digest": manifest.digest()}
 
 
 def fill_defaults(config: dict[str, Any]) -> dict[str, Any]:

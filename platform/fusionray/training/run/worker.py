@@ -18,6 +18,7 @@ import torch.distributed as dist
 from fusionray.checkpoint.info import CheckpointInfo
 from fusionray.checkpoint.reader import agree_newest, load_into
 from fusionray.checkpoint.writer import CheckpointWriter
+from fusionray.config import hide_passwords
 from fusionray.data.decoding import CropDecoder
 from fusionray.data.order import SINGLE_STRIDE, DataOrder, DataPosition
 from fusionray.data.prefetch import prefetched
@@ -259,7 +260,7 @@ class Worker:
             known = ", ".join(sorted(metrics))
             self.logger.warn_once("best", f"budget.best_metric={wanted} is not measured yet; measured metrics: {known}")
         info = CheckpointInfo(
-            config=self.config.model_dump(mode="json"),
+            config=hide_passwords(self.config.model_dump(mode="json")),
             num_people=self.task.manifest.num_people,
             data_digest=self.task.manifest.digest(),
             images_seen=self.engine.images_seen,

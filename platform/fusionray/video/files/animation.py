@@ -70,6 +70,9 @@ def read_webp(path: Path, limits: VideoLimits) -> Iterator[VideoFrame]:
 def _open(path: Path, limits: VideoLimits) -> WebPImagePlugin.WebPImageFile:
     try:
         picture = WebPImagePlugin.WebPImageFile(path)
+    except PillowImage.DecompressionBombError as error:
+        # Pillow has a limit of its own, beyond which it opens nothing.
+        raise VideoRejected("too_large", f"{path}: {error}; make it smaller") from error
     except _FAULTS as error:
         raise VideoRejected("not_a_video", f"{path}: the WebP file is damaged ({error}); give an intact one") from error
     try:

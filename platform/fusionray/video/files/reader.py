@@ -104,7 +104,13 @@ class VideoReader:
             for packet in self.demux(container, stream, damage):
                 if packet.dts is not None and container.format.name in _WITHOUT_TIMES:
                     heapq.heappush(decoding_times, packet.dts)
-                for frame in decode_packet(packet, damage):
+                num_damaged = damage.number
+                frames = decode_packet(packet, damage)
+                if damage.number > num_damaged and packet.dts in decoding_times:
+                    # No frame will be shown at its time.
+                    decoding_times.remove(packet.dts)
+                    heapq.heapify(decoding_times)
+                for frame in frames:
                     if decoding_times:
                         frame.pts = heapq.heappop(decoding_times)
                     following = _set_time(frame, stream, following) + max(frame.duration, 1)

@@ -70,7 +70,7 @@ class BatchPartition:
 
     def set_batch_size(self, images: int) -> None:
         """Fix the images that this rank computes at once, at most; the local batch is cut into equal parts."""
-        self.batch_size = even_chunks(self.local_batch_images, images)
+        self.batch_size = even_chunks(self.local_batch_images, max(images, self.fewest))
 
     def retry(self, name: str, given: Any, compute: Callable[[Any], ResultT], *, together: bool = False) -> ResultT:
         """Run `compute(given)`; after an out-of-memory error, halve this rank's batch size and run it again.

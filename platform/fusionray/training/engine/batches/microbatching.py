@@ -24,13 +24,18 @@ class MicroBatch:
 
 
 def cut(batch: Batch, size: int) -> list[Batch]:
-    """Cut a batch into the fewest parts of at most `size` rows, as equal as they can be."""
+    """Cut a batch into the fewest parts of at most `size` rows, as equal as they can be: see `spans`."""
     return [rows(batch, start, stop) for start, stop in spans(len(batch), size)]
 
 
 def spans(count: int, size: int) -> list[tuple[int, int]]:
-    """Divide `count` rows as `cut` does, without a single row left over: a batch norm needs a variance."""
+    """Divide `count` rows as `cut` does, without a single row left over, unless `size` is 1 or there is no other.
+
+    A batch norm needs a variance. So of an odd number in pairs, one part has three rows.
+    """
     num_parts = -(-count // size)
+    if size > 1:
+        num_parts = max(1, min(num_parts, count // 2))
     return list(pairwise(count * part // num_parts for part in range(num_parts + 1)))
 
 
