@@ -14,7 +14,15 @@ from PIL import Image
 from fusionray.bundle.bundle import bundle_hash, read_bundle, write_bundle
 from fusionray.errors import BundleInvalid, RunStopped, TrackerFailed
 from fusionray.tracking.bundles import register_bundle, resolve_bundle
-from fusionray.tracking.runs import RunTracker, close_run, closed_run, flatten, metric_history, open_run
+from fusionray.tracking.runs import (
+    RunTracker,
+    close_run,
+    closed_run,
+    flatten,
+    metric_history,
+    open_run,
+    read_run_metrics,
+)
 from fusionray.tracking.store import make_client, tracking_uri
 from tests.support.tiny_bundle import build_generator, build_identity, describe_tiny, write_tiny_bundle
 
@@ -65,6 +73,21 @@ def test_the_same_name_goes_on_with_the_same_run(store: tuple[str, Path]) -> Non
     assert open_run(uri, "faces", "two", {}) != first
     close_run(uri, first)
     assert make_client(uri).get_run(first).info.status == "FINISHED"
+
+
+def test_a_run_that_begins_anew_has_curves_of_its_own(store: tuple[str, Path]) -> None:
+    uri, _ = store
+    former = open_run(uri, "faces", "anew twice", {"rate": 1}, key="train /a", fresh=True)
+    RunTracker(uri, former, once=True).log(500, {"loss/all": 3.0})
+    other = open_run(uri, "faces", "anew twice", {}, key="train /b", fresh=True)
+    # As after `rm -r` of its folder.
+    run = open_run(uri, "faces", "anew twice", {"rate": 2}, key="train /a", fresh=True)
+    assert len({former, other, run}) == 3
+    assert open_run(uri, "faces", "anew twice", {}, key="train /a") == run
+    RunTracker(uri, run, once=True).log(100, {"loss/all": 2.0})
+    assert metric_history(uri, run, "loss/all") == [(100, 2.0)]
+    assert make_client(uri).get_run(run).data.params == {"rate": "2"}
+    assert read_run_metrics(uri, "faces", "anew twice", "loss/") == {"loss/all": [(100, 2.0)]}
 
 
 @pytest.mark.parametrize(

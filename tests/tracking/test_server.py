@@ -17,10 +17,14 @@ import numpy as np
 import pytest
 import yaml
 
+from fusionray.bundle.bundle import bundle_hash, read_bundle
+from fusionray.environment import CACHE_VARIABLE
 from fusionray.ray_cluster.connection import find_free_port
+from fusionray.tracking.bundles import register_bundle
 from fusionray.tracking.runs import RunTracker, close_run, metric_history, open_run
 from fusionray.tracking.store import make_client
 from tests.support.child_python import ROOT
+from tests.support.tiny_bundle import write_tiny_bundle
 from tests.support.waiting import wait_for
 
 RUNS, ENTRIES = 50, 20
@@ -103,7 +107,7 @@ def write_run(uri: str, number: int) -> str:
 
 @pytest.mark.slow(seconds=40)
 @pytest.mark.timeout(400)
-def test_many_runs_write_at_one_moment_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_many_runs_write_at_one_moment_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with postgres() as store, mlflow_server(store, tmp_path) as uri:
         with ThreadPoolExecutor(RUNS) as threads:
             runs = list(threads.map(lambda number: write_run(uri, number), range(RUNS)))
@@ -119,3 +123,20 @@ def test_many_runs_write_at_one_moment_and_nothing_is_lost(tmp_path: Path) -> No
             assert "preview.png" in [file.path for file in client.list_artifacts(run)]
         # The same name goes on with the same run.
         assert open_run(uri, "search", "trial-007", {}) == runs[7]
+        monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+        (tmp_path / "temporary").mkdir()
+        check_registry(uri, runs[0], tmp_path)
+
+
+def check_registry(uri: str, run: str, folder: Path) -> None:
+    """A bundle of the server's registry is downloaded once, and leaves nothing in the temporary folder."""
+    made = write_tiny_bundle(folder / "bundle")
+    location = register_bundle(uri, made.folder, "fusion", "prod", run)
+    found = read_bundle(location, uri)
+    assert found.folder.is_relative_to(folder / "cache")
+    assert bundle_hash(found) == bundle_hash(made)
+    (found.folder / "mark").touch()
+    assert (read_bundle(location, uri).folder / "mark").exists()
+    assert list((folder / "temporary").iterdir()) == []
+    assert len(list((folder / "cache" / "fusionray" / "bundles").iterdir())) == 1

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +10,7 @@ from fusionray.bundle.description import DESCRIPTION_NAME, check_name, parse_des
 from fusionray.environment import find_cache_folder
 from fusionray.errors import BundleInvalid
 from fusionray.storage import filesystem as storage
+from fusionray.storage.cache_folders import fill_once
 
 
 def fetch_bundle(location: str) -> Path:
@@ -21,24 +19,18 @@ def fetch_bundle(location: str) -> Path:
     Raises: BundleInvalid if there is no bundle, or it cannot be read.
     """
     text = fetch(location, DESCRIPTION_NAME)
-    folder = find_cache_folder() / "bundles" / hashlib.sha256(text).hexdigest()
-    if folder.is_dir():
-        return folder
-    staging = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.part")
-    staging.mkdir(parents=True)
-    try:
+
+    def copy_files(folder: Path) -> None:
         for name in parse_description(text, f"{location}/{DESCRIPTION_NAME}").files:
             check_name(name, f"{location}/{DESCRIPTION_NAME}")
-            fetch(location, name, staging / name)
-        (staging / DESCRIPTION_NAME).write_bytes(text)
-        os.rename(staging, folder)
+            fetch(location, name, folder / name)
+        (folder / DESCRIPTION_NAME).write_bytes(text)
+
+    folder = find_cache_folder() / "bundles" / hashlib.sha256(text).hexdigest()
+    try:
+        return fill_once(folder, copy_files)
     except OSError as error:
-        # Another process may have been faster.
-        if not folder.is_dir():
-            raise BundleInvalid(f"{folder}: cannot be written ({error.strerror}); free some space there") from None
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    return folder
+        raise BundleInvalid(f"{folder}: cannot be written ({error.strerror}); free some space there") from None
 
 
 def fetch(location: str, name: str, target: Path | None = None) -> bytes:

@@ -1,7 +1,7 @@
 """Contract 3, the checkpoint: a folder with tensor files and `info.json`, which holds their sizes and hashes.
 
 A run folder holds `checkpoint-<images>/`, each with data files of all ranks (`<save>-<rank>.bin`), their table
-(`<save>.tensors.json`, see table.py) and `info.json`. That one is written last and atomically: a folder
+(`<save>.tensors.json`, see index.py) and `info.json`. That one is written last and atomically: a folder
 without it is a leftover of a crash, and is ignored. This module does not import torch.
 """
 

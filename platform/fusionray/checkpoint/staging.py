@@ -73,7 +73,7 @@ class Staging:
     def write(self, location: str) -> tuple[int, dict[str, Any]]:
         """Write the copy to a data file.
 
-        Returns: its length in bytes, and its entries of the table (see table.TensorTable).
+        Returns: its length in bytes, and its entries of the table (see index.py).
         Raises: OSError.
         """
         if self.copied is not None:

@@ -20,7 +20,7 @@ from fusionray.types import Batch, DecodedRows
 
 
 class HeldOutCrops:
-    """The first `count` rows of a split, of which `collate` makes batches.
+    """`count` rows of a split, of which `collate` makes batches.
 
     Raises: ShardCorrupt if the split is empty.
     """

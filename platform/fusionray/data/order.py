@@ -5,7 +5,8 @@ is a run of rows, so that the pictures of a person stay together. Where single p
 are a stride apart, so that the pictures of a person, which are neighbours in a file, are spread over the epoch.
 A partition divides the remaining rows of the epoch into contiguous parts of equal length, one for each rank. A rank
 reads its part in windows and shuffles the rows of each window. If the number of ranks changes within an epoch, a new
-partition divides the rows that no rank has drawn yet, so that each row is drawn once an epoch.
+partition divides the rows that no rank has drawn yet, so that each row is drawn once an epoch, but for
+the few that do not divide evenly among the ranks.
 
 In this module rows are numbered from 0 in the order of the epoch.
 """

@@ -49,7 +49,7 @@ class FusionModel(Protocol):
     """A face-fusion model under evaluation."""
 
     def fuse(self, source: Tensor, target: Tensor) -> Tensor:
-        """Fuse crops, uint8 [N,3,S,S] RGB in and out, as the service does."""
+        """Fuse crops, uint8 [N,3,S,S] RGB in and out, as the generator of the service does."""
         ...
 
     def embed(self, face: Tensor) -> Tensor:

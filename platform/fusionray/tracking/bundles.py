@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from fusionray.environment import REGISTRY_PREFIX
+from fusionray.environment import REGISTRY_PREFIX, find_cache_folder
 from fusionray.errors import BundleInvalid, first_line
+from fusionray.storage.cache_folders import fill_once
 from fusionray.tracking.store import make_client
 
 
@@ -42,16 +44,31 @@ def pin_bundle(location: str, uri: str | None) -> str:
 def resolve_bundle(location: str, uri: str | None) -> Path:
     """Turn `models:/name@alias` or `models:/name/version` into a local bundle folder.
 
-    Raises: BundleInvalid if the registry has no such model.
+    What lies on a server is downloaded into this user's cache once: MLflow itself would leave each copy in the
+    temporary folder.
+
+    Raises: BundleInvalid if the registry has no such model, or its files cannot be had.
     """
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
 
     version = find_version(location, uri)
+    source = str(version.source)
+
+    def download(folder: Path) -> None:
+        downloaded = Path(download_artifacts(artifact_uri=source, tracking_uri=uri, dst_path=str(folder)))
+        for path in list(downloaded.iterdir()):
+            path.rename(folder / path.name)
+        downloaded.rmdir()
+
     try:
-        return Path(download_artifacts(artifact_uri=version.source, tracking_uri=uri))
-    except MlflowException as error:
-        raise BundleInvalid(f"{location}: its files cannot be had from {uri} ({first_line(error)})") from None
+        if urlsplit(source).scheme in ("", "file"):
+            return Path(download_artifacts(artifact_uri=source, tracking_uri=uri))
+        # The folder of a version is named by its content, and never changes (`register_bundle`).
+        key = hashlib.sha256(f"{uri} {source}".encode()).hexdigest()
+        return fill_once(find_cache_folder() / "bundles" / key, download)
+    except (MlflowException, OSError) as error:
+        raise BundleInvalid(f"{location}: its files cannot be had ({first_line(error)})") from None
 
 
 def find_version(location: str, uri: str | None) -> Any:

@@ -37,19 +37,20 @@ def open_run(
     *,
     key: str | None = None,
     parent: str | None = None,
+    fresh: bool = False,
 ) -> str:
     """Find the run of this name to continue, or create it; return its ID.
 
-    `key` identifies the run if its name is not unique; `parent` is the ID of the run that this one is part of. Only
-    the driver calls this, before any worker starts: processes that open a new SQLite store at once fail in its
-    migrations.
+    `key` identifies the run if its name is not unique; `parent` is the ID of the run that this one is part of. With
+    `fresh`, it is a new run in any case, and the one that is found from now on. Only the driver calls this, before any
+    worker starts: processes that open a new SQLite store at once fail in its migrations.
 
     Raises: TrackerFailed.
     """
     with store_errors("name a store that can be reached and written, then start again"):
         client = make_client(uri)
         experiment_id = open_experiment(client, uri, experiment)
-        run_id = find_run(client, experiment_id, key or name)
+        run_id = None if fresh else find_run(client, experiment_id, f"tags.`{RUN_TAG}`", key or name)
         if run_id is not None:
             client.update_run(run_id, status="RUNNING")
             return run_id
@@ -77,12 +78,16 @@ def open_experiment(client: Any, uri: str, name: str) -> str:
     return str(found.experiment_id)
 
 
-def find_run(client: Any, experiment_id: str, key: str) -> str | None:
-    """Find the run that was opened by this key, or by this name where it had none."""
+def find_run(client: Any, experiment_id: str, field: str, value: str) -> str | None:
+    """Find the newest run by its name, or by the tag of its key (its name if it had none); None if there is none."""
     # MLflow knows no escapes; a key may be a path with an apostrophe.
-    quote = '"' if "'" in key else "'"
-    filter_string = f"tags.`{RUN_TAG}` = {quote}{key}{quote}"
-    runs = client.search_runs([experiment_id], filter_string=filter_string, max_results=1)
+    quote = '"' if "'" in value else "'"
+    runs = client.search_runs(
+        [experiment_id],
+        filter_string=f"{field} = {quote}{value}{quote}",
+        order_by=["attributes.start_time DESC"],
+        max_results=1,
+    )
     return str(runs[0].info.run_id) if runs else None
 
 
@@ -188,14 +193,16 @@ class RunTracker:
 
 
 def read_run_metrics(uri: str, experiment: str, name: str, prefix: str) -> dict[str, list[tuple[int, float]]]:
-    """Read the metrics whose names start with `prefix`, as (images seen, value) in order; none if the run is unknown.
+    """Read the metrics of the newest run of a name that start with `prefix`, as (images seen, value) in order.
+
+    There are none if the run is unknown.
 
     Raises: TrackerFailed if the store cannot be read.
     """
     with store_errors("repair the store, then evaluate again"):
         client = make_client(uri)
         found = client.get_experiment_by_name(experiment)
-        run_id = None if found is None else find_run(client, found.experiment_id, name)
+        run_id = None if found is None else find_run(client, found.experiment_id, "attributes.run_name", name)
         if run_id is None:
             return {}
         keys = [key for key in sorted(client.get_run(run_id).data.metrics) if key.startswith(prefix)]

@@ -78,7 +78,8 @@ class DataConfig(Section):
     max_damaged_files: int = Field(
         2,
         ge=0,
-        description="Damaged files that each worker may skip during the run; rows of other files replace their rows.",
+        description="Damaged files that each worker may skip from one start to the next; rows of other files replace "
+        "their rows.",
     )
     validation_images: int = Field(512, ge=0, description="Held-out crops in each validation.")
 

@@ -8,7 +8,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fusionray.checkpoint.info import find_checkpoint, find_dependency, read_info, take_fencing_token
+from fusionray.checkpoint.info import (
+    find_checkpoint,
+    find_dependency,
+    newest_checkpoint,
+    read_info,
+    take_fencing_token,
+)
 from fusionray.config import read_preset, validate
 from fusionray.data.person_labels import read_labels
 from fusionray.data.prepare import PrepareConfig, prepare
@@ -74,7 +80,16 @@ def train(config: TrainConfig, *, progress: ProgressHandle | None = None, parent
     guard_resume(run_folder, config, manifest)
     uri = tracking_uri(config.tracking.uri, config.run.output)
     settings = config.model_dump(mode="json")
-    run_id = open_run(uri, config.tracking.experiment, config.run.name, settings, parent=parent_run)
+    run_id = open_run(
+        uri,
+        config.tracking.experiment,
+        config.run.name,
+        settings,
+        # Several outputs may have a run of this name; one that was deleted and begun anew has curves of its own.
+        key=f"train {run_folder}",
+        parent=parent_run,
+        fresh=former is None,
+    )
     with closed_run(uri, run_id):
         if is_complete(run_folder, config.budget):
             tqdm.write(f"train {config.run.name}: {run_folder} is complete; nothing to do", file=sys.stderr)
@@ -91,13 +106,14 @@ def train(config: TrainConfig, *, progress: ProgressHandle | None = None, parent
 def resolve_output(config: TrainConfig) -> TrainConfig:
     """Make the paths of a run absolute: workers have other working folders.
 
-    Raises: CheckpointMissing if `run.start_from` has no checkpoint.
+    Raises: CheckpointMissing if `run.start_from` has no checkpoint, and the run neither.
     """
     output = resolve_location(config.run.output)
     start = config.run.start_from
     if start is not None:
         start = resolve_location(start)
-        find_checkpoint(start)  # fail before any worker starts
+        if newest_checkpoint(storage.join(output, config.run.name)) is None:
+            find_checkpoint(start)  # fail before any worker starts
     shards = config.data.shards
     if not shards.startswith(SYNTHETIC_PREFIX):
         shards = resolve_location(shards)

@@ -9,6 +9,7 @@ import ray.train.torch
 import torch
 import torch.distributed as dist
 
+from fusionray.checkpoint.info import newest_checkpoint
 from fusionray.checkpoint.models import start_from
 from fusionray.data.ray_data_reader import DECODE_TASKS, OBJECT_STORAGE_TASKS, RayDataReader
 from fusionray.data.shard_files import list_files
@@ -42,7 +43,8 @@ def train_worker(task: WorkerTask, progress: ProgressHandle) -> None:
         peers=gather_peers(device, context.get_node_rank()),
     )
     recipe = build_recipe(config, task.dataset_info, task.dependencies)
-    if config.run.start_from is not None:
+    # A checkpoint of this run replaces all of it, and what it began from may be gone by then.
+    if config.run.start_from is not None and newest_checkpoint(task.run_folder) is None:
         start_from(recipe, config.run.start_from, config.data.size)
     profile = detect_profile(device)
     engine = Engine(
