@@ -54,7 +54,7 @@ def find_runs(uri: str) -> tuple[Any, list[str]]:
     client = make_client(uri)
     experiment = client.get_experiment_by_name("fusionray")
     ids = [] if experiment is None else [experiment.experiment_id]
-    found = client.search_runs(ids, filter_string=f"tags.`fusionray.run` = '{NAME}'") if ids else []
+    found = client.search_runs(ids, filter_string=f"attributes.run_name = '{NAME}'") if ids else []
     assert len(found) < 2, "a run that goes on stays one run in the tracker"
     return client, [run.info.run_id for run in found]
 

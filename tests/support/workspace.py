@@ -164,6 +164,6 @@ class FusionRun:
         """Find the run in MLflow: a client, and the id of the run."""
         client = make_client(f"sqlite:///{self.output}/mlflow.db")
         experiment = client.get_experiment_by_name("fusionray")
-        runs = client.search_runs([experiment.experiment_id], filter_string="tags.`fusionray.run` = 'fusion'")
+        runs = client.search_runs([experiment.experiment_id], filter_string="attributes.run_name = 'fusion'")
         assert len(runs) == 1, "a resumed run stays one run in MLflow"
         return client, runs[0].info.run_id
