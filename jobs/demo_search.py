@@ -44,7 +44,7 @@ def main() -> int:
         print(f"{folder}: is a search of yours, not one of this demonstration; name another output", file=sys.stderr)
         return 2
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER).touch()
     interval = resolve_train(config).budget.checkpoint_every_images
     search = Search(folder, interval, ["tune", "--config", str(PRESET), *overrides])

@@ -86,7 +86,7 @@ def test_a_part_that_rank_0_does_not_see_is_no_checkpoint(tmp_path: Path, monkey
 
     monkeypatch.setattr(writer.staging, "write", write_elsewhere)
     writer.begin(plain_state(2), describe(2))
-    with pytest.raises(CheckpointFailed, match=r"is missing.* run\.output must lie on storage that all nodes share"):
+    with pytest.raises(CheckpointFailed, match=r"missing for rank 0; run\.output must lie on storage that all"):
         writer.close()
     assert newest_checkpoint(str(tmp_path)) == str(tmp_path / checkpoint_name(1))
 

@@ -13,7 +13,7 @@ from PIL import Image
 from fusionray.evaluation.metric_table import Goal, load_table
 from fusionray.evaluation.report.charts import draw_curves, draw_grid, draw_operating_curve
 from fusionray.evaluation.report.documents import Report, compose, write_report, write_text
-from fusionray.evaluation.report.training_curves import draw_training_curves
+from fusionray.evaluation.report.training_curves import draw_training_curves, find_store
 from fusionray.metrics.verification import verify
 from fusionray.reporting.figures import Figures, MeasuredFigure, write_figures
 from fusionray.reporting.page import PageSection, PageTable
@@ -199,6 +199,13 @@ def test_without_a_store_of_the_training_there_are_no_curves(tmp_path: Path) -> 
     # A server that is not the evaluation's own is not waited for.
     remote = describe_training(tmp_path) | {"tracking": {"uri": "http://192.0.2.1", "experiment": "faces"}}
     assert draw_training_curves(remote, uri, table) == ([], [])
+
+
+@pytest.mark.parametrize("recorded", ["http://server:5000", "http://ann:secret@server:5000"])
+def test_a_server_is_that_of_the_training_whatever_its_password(recorded: str) -> None:
+    run, uri = {"name": "fusion", "output": "/gone"}, "http://ben:other@server:5000"
+    assert find_store(run, {"uri": recorded}, uri) == uri
+    assert find_store(run, {"uri": "http://another:5000"}, uri) is None
 
 
 def test_an_unreadable_store_is_a_note_in_the_report(tmp_path: Path) -> None:

@@ -177,7 +177,8 @@ class CheckpointWriter:
             return f"rank 0: {one_line(error)}", published
         except CheckpointMissing as error:
             # A part was written, but not to a place that rank 0 sees.
-            return f"{error}; run.output must lie on storage that all nodes share", published
+            what = str(error).partition(",")[0]
+            return f"{what} for rank 0; run.output must lie on storage that all nodes share", published
         return "", published
 
     def broadcast(self, value: Value) -> Value:

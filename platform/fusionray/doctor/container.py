@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from fusionray.doctor.finding import Finding
 from fusionray.doctor.host import Host
+from fusionray.hardware.memory import CGROUP, list_groups
 from fusionray.hardware.topology import parse_cpus, read_quota
 
 MARKS = ("/.dockerenv", "/run/.containerenv")
@@ -15,7 +15,6 @@ RUNTIMES = re.compile(r"docker|kubepods|containerd|libpod|lxc|crio")
 # Values of NVIDIA_VISIBLE_DEVICES by which a container asks for no GPU.
 NO_GPUS = ("void", "none")
 GIB = 2**30
-CGROUPS = PurePosixPath("/sys/fs/cgroup")
 # What Ray reads, version 1 before 2: the mount itself and no group below it. Source: ray/_common/utils.py and
 # ray/_private/utils.py (get_system_memory, get_num_cpus) of Ray 2.60.
 RAY_MEMORY_FILES = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max")
@@ -64,17 +63,8 @@ def check_memory_limit(host: Host) -> Iterator[Finding]:
 
 def read_memory_limits(host: Host) -> list[int]:
     """Read the limits of this process's control group and of all above it, in bytes."""
-    paths: list[str] = []
-    for line in (host.read("/proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        mount = CGROUPS / "memory" if controllers else CGROUPS
-        # In a container the path may be the host's, of which only the mount exists; so the mount itself counts too.
-        group = mount / path.strip("/")
-        folders = (group, *(parent for parent in group.parents if parent.is_relative_to(mount)))
-        paths += [str(folder / ("memory.limit_in_bytes" if controllers else "memory.max")) for folder in folders]
-    return read_numbers(host, paths)
+    groups = list_groups(host.read("/proc/self/cgroup") or "", CGROUP)
+    return read_numbers(host, [str(folder / names[0]) for folder, names in groups])
 
 
 def read_numbers(host: Host, paths: Iterator[str] | list[str] | tuple[str, ...]) -> list[int]:

@@ -188,14 +188,13 @@ def shorten_paths(value: Any) -> Any:
 
     Older checkpoints may name the user of a tracking server, too.
     """
-    value = hide_passwords(value)
     if isinstance(value, Mapping):
         return {key: shorten_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [shorten_paths(item) for item in value]
     if isinstance(value, str) and (path := ABSOLUTE_PATH.fullmatch(value)):
         return f"{path['scheme'] or ''}{PurePosixPath(path['path']).name}"
-    return value
+    return hide_passwords(value)
 
 
 def write_onnx(

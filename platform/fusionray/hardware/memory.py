@@ -20,20 +20,24 @@ def free_bytes() -> int:
     """Return the memory that is free on this machine, or within the limits of its container and what that is in."""
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free = int(fields["MemAvailable"].split()[0]) * 1024
-    for folder, names in list_groups():
+    own = GROUPS_FILE.read_text() if GROUPS_FILE.exists() else ""
+    for folder, names in list_groups(own, CGROUP):
         # A group without a limit says so in words, and the groups of other containers cannot be read.
         with contextlib.suppress(OSError, ValueError, KeyError):
             free = min(free, free_in_group(folder, *names))
     return max(0, free)
 
 
-def list_groups() -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """List the control groups of this process from its own to the outermost one, with the names of what they tell."""
-    for line in GROUPS_FILE.read_text().splitlines():
+def list_groups(own: str, root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """List the control groups of a process below `root`, its own first, with the names of what they tell.
+
+    `own`: the text of /proc/self/cgroup.
+    """
+    for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        mount = CGROUP / "memory" if controllers else CGROUP
+        mount = root / "memory" if controllers else root
         # In a container the path may be the host's, of which only the mount exists.
         group = mount / path.strip("/")
         for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(mount))):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from fusionray.config import hide_passwords
 from fusionray.environment import REGISTRY_PREFIX, find_cache_folder
 from fusionray.errors import BundleInvalid, first_line
 from fusionray.storage.cache_folders import fill_once
@@ -88,4 +89,4 @@ def find_version(location: str, uri: str | None) -> Any:
         name, _, number = name.partition("/")
         return client.get_model_version(name, number)
     except MlflowException as error:
-        raise BundleInvalid(f"{location}: not in the registry at {uri} ({first_line(error)})") from None
+        raise BundleInvalid(f"{location}: not in the registry at {hide_passwords(uri)} ({first_line(error)})") from None

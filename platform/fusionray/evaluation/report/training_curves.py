@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fusionray.config import hide_password
 from fusionray.errors import TrackerFailed
 from fusionray.evaluation.metric_table import MetricTable
 from fusionray.evaluation.report.charts import Curve, draw_curves
@@ -59,7 +60,8 @@ def find_store(run: Mapping[str, Any], tracking: Mapping[str, Any], uri: str) ->
     for store in (recorded, uri):
         if store.startswith(SQLITE) and Path(store.removeprefix(SQLITE)).is_file():
             return store
-    return uri if recorded == uri else None
+    # A checkpoint names no password.
+    return uri if hide_password(recorded) == hide_password(uri) else None
 
 
 def is_quality_metric(name: str, table: MetricTable) -> bool:

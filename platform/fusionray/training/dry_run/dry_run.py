@@ -160,7 +160,7 @@ def has_shards(config: TrainConfig) -> bool:
     shards = config.data.shards
     if shards == NO_SHARDS or shards.startswith(SYNTHETIC_PREFIX):
         return False
-    return storage.exists(storage.join(resolve_location(shards), "manifest.json"))
+    return storage.exists(storage.join(shards, "manifest.json"))
 
 
 def choose_device(config: TrainConfig) -> torch.device:
